@@ -1,0 +1,1 @@
+"""Flax modules: gates, memory cores, encoders, heads and the agent made of them."""

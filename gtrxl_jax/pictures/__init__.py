@@ -1,0 +1,1 @@
+"""Results to look at: learning curves, attention over memory, episodes."""

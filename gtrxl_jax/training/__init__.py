@@ -1,0 +1,1 @@
+"""Configs, the trainers, evaluation, metrics and checkpoints."""

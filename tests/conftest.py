@@ -1,0 +1,21 @@
+"""Every test runs on eight virtual CPU devices, with strict types and no silent broadcasting."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def x64():
+    """Run the test with 64-bit types, for comparison with float64 references."""
+    with jax.enable_x64(True):
+        yield
