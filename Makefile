@@ -1,0 +1,47 @@
+# What a developer does with this repository, one line each. Only make and Python 3.11 or 3.12 are needed.
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_WORKERS ?= 2
+UPGRADE ?=
+
+.PHONY: demo test slow lint format lock clean
+
+demo: $(VENV)/.installed  ## train the default agent, watch it learn, see what it made
+	$(VENV)/bin/gtrxl train
+
+test: lint  ## the checks of a change: format, lint, types and every test that is not slow
+	$(VENV)/bin/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile
+
+slow: $(VENV)/.installed  ## the tests that train agents to a score, minutes each
+	$(VENV)/bin/python -m pytest -m slow
+
+lint: $(VENV)/.installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.installed  ## rewrite the sources as `make lint` wants them
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+lock: $(VENV)/.installed  ## remake requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
+	$(VENV)/bin/uv pip compile pyproject.toml --output-file requirements.lock --quiet \
+	  --universal --python-version 3.11 --fork-strategy fewest --all-extras \
+	  --generate-hashes --no-annotate --no-header $(if $(UPGRADE),--upgrade)
+
+clean:  ## remove the virtual environment and everything built or cached; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is made anew when the lock changes, so that nothing unlocked survives in it.
+$(VENV)/.locked: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
+	  || { echo "gtrxl_jax needs Python 3.11 or 3.12; $(PYTHON) is another. Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	$(VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
