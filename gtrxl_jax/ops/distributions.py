@@ -1,0 +1,220 @@
+"""Action distributions: plain structs of arrays with one small interface.
+
+Leading axes are arbitrary (none, `[B]`, `[B, T]`); the event is the last axis and is summed out.
+Every leaf carries the leading axes, so a slice in time is `jax.tree.map(lambda x: x[:, :-1],
+policy)`. bfloat16 parameters are widened, and everything but a sample's action index is at least
+float32.
+
+Axes: A actions of a categorical, C continuous dimensions, K discrete dimensions.
+"""
+
+import functools
+import math
+import operator
+from typing import Any, Protocol, Self
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+
+class ActionDistribution(Protocol):
+    """What a learner or an actor asks of a policy's output.
+
+    `kl_parts` divides KL(self || other) into the parts that V-MPO bounds separately; `self` is the
+    old policy and `other` the new one. Each part has the leading axes' shape.
+    """
+
+    def sample(self, key: PRNGKeyArray) -> Any:
+        """Draw one action for each element of the leading axes."""
+
+    def mode(self) -> Any:
+        """Return the most likely action."""
+
+    def log_prob(self, action: Any) -> Float[Array, "..."]:
+        """Return the log probability (density) of the whole action."""
+
+    def entropy(self) -> Float[Array, "..."]:
+        """Return the entropy in nats."""
+
+    def kl_parts(self, other: Self) -> dict[str, Float[Array, "..."]]:
+        """Return the named parts of KL(self || other) in nats."""
+
+
+def _widen(x: Array) -> Array:
+    return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
+
+
+@struct.dataclass
+class Categorical:
+    """A choice among A actions; actions are int32 with the leading axes' shape.
+
+    Attributes:
+      logits: unnormalised log probabilities. An action is forbidden by a logit of -inf or of the
+        dtype's lowest number; at least one action must be allowed.
+    """
+
+    logits: Float[Array, "... A"]
+
+    def _log_probs(self) -> Float[Array, "... A"]:
+        return jax.nn.log_softmax(_widen(self.logits), axis=-1)
+
+    def sample(self, key: PRNGKeyArray) -> Int[Array, "..."]:
+        """Draw one action for each element of the leading axes."""
+        return jax.random.categorical(key, _widen(self.logits), axis=-1).astype(jnp.int32)
+
+    def mode(self) -> Int[Array, "..."]:
+        """Return the most likely action, the first one among equals."""
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, action: Int[Array, "..."]) -> Float[Array, "..."]:
+        """Return log p(action); -inf (or nearly) where the action is forbidden."""
+        chex.assert_shape(action, self.logits.shape[:-1])
+        return jnp.take_along_axis(self._log_probs(), action[..., None], axis=-1)[..., 0]
+
+    def entropy(self) -> Float[Array, "..."]:
+        """Return the entropy in nats; a forbidden action adds nothing."""
+        log_p = self._log_probs()
+        p = jnp.exp(log_p)
+        return -jnp.sum(p * jnp.where(p > 0, log_p, 0), axis=-1)
+
+    def kl_parts(self, other: "Categorical") -> dict[str, Float[Array, "..."]]:
+        """Return KL(self || other) as "categorical"; infinite if `other` forbids what `self` does."""
+        chex.assert_equal_shape([self.logits, other.logits])
+        log_p, log_q = self._log_probs(), other._log_probs()
+        p = jnp.exp(log_p)
+        # Selected one by one: the difference of two infinities would be NaN, in value and gradient.
+        log_p, log_q = jnp.where(p > 0, log_p, 0), jnp.where(p > 0, log_q, 0)
+        return {"categorical": jnp.sum(p * (log_p - log_q), axis=-1)}
+
+
+@struct.dataclass
+class Gaussian:
+    """A Gaussian of diagonal covariance; actions are `[..., C]` floats.
+
+    Attributes:
+      mean: the mean, unbounded.
+      scale: the standard deviation, > 0.
+    """
+
+    mean: Float[Array, "... C"]
+    scale: Float[Array, "... C"]
+
+    def sample(self, key: PRNGKeyArray) -> Float[Array, "... C"]:
+        """Draw one action for each element of the leading axes."""
+        mean, scale = _widen(self.mean), _widen(self.scale)
+        return mean + scale * jax.random.normal(key, mean.shape, mean.dtype)
+
+    def mode(self) -> Float[Array, "... C"]:
+        """Return the mean."""
+        return _widen(self.mean)
+
+    def log_prob(self, action: Float[Array, "... C"]) -> Float[Array, "..."]:
+        """Return the log density, summed over the C dimensions."""
+        chex.assert_equal_shape([self.mean, self.scale, action])
+        mean, scale = _widen(self.mean), _widen(self.scale)
+        z = (action.astype(mean.dtype) - mean) / scale
+        return -jnp.sum(0.5 * jnp.square(z) + jnp.log(scale) + 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def entropy(self) -> Float[Array, "..."]:
+        """Return the differential entropy in nats, summed over the C dimensions."""
+        return jnp.sum(jnp.log(_widen(self.scale)) + 0.5 * (1 + math.log(2 * math.pi)), axis=-1)
+
+    def kl_parts(self, other: "Gaussian") -> dict[str, Float[Array, "..."]]:
+        """Return the decoupled KL of MPO and V-MPO (Song et al. 2019).
+
+        "mean" is KL(self || self with the other's mean), "covariance" is KL(self || self with the
+        other's covariance). Their sum is not KL(self || other): the mean part uses self's
+        covariance, so that a policy cannot buy freedom of its mean with a wider covariance.
+        """
+        chex.assert_equal_shape([self.mean, self.scale, other.mean, other.scale])
+        scale = _widen(self.scale)
+        shift = (_widen(other.mean) - _widen(self.mean)) / scale
+        log_ratio = 2 * (jnp.log(scale) - jnp.log(_widen(other.scale)))
+        # tr(S'^-1 S) - C - log det(S'^-1 S). The bounds are as low as 5e-6: `ratio - 1 - log_ratio`
+        # would leave nothing but rounding in float32.
+        return {
+            "mean": 0.5 * jnp.sum(jnp.square(shift), axis=-1),
+            "covariance": 0.5 * jnp.sum(jnp.expm1(log_ratio) - log_ratio, axis=-1),
+        }
+
+
+@struct.dataclass
+class Hybrid:
+    """Independent continuous and discrete dimensions in one action; at least one of the two.
+
+    Actions are dicts of `"continuous"`: `[..., C]` float, where there is a Gaussian, and
+    `"discrete"`: `[..., K]` int32, where there are categoricals. Without a Gaussian this is a
+    multi-categorical.
+
+    Attributes:
+      gaussian: the continuous dimensions, or None.
+      categoricals: one categorical for each of the K discrete dimensions; their A may differ.
+    """
+
+    gaussian: Gaussian | None
+    categoricals: tuple[Categorical, ...]
+
+    def sample(self, key: PRNGKeyArray) -> dict[str, Array]:
+        """Draw one action for each element of the leading axes."""
+        gaussian_key, *keys = jax.random.split(key, 1 + len(self.categoricals))
+        draws = [c.sample(k) for c, k in zip(self.categoricals, keys, strict=True)]
+        return self._action(
+            None if self.gaussian is None else self.gaussian.sample(gaussian_key), draws
+        )
+
+    def mode(self) -> dict[str, Array]:
+        """Return the most likely action of every dimension."""
+        continuous = None if self.gaussian is None else self.gaussian.mode()
+        return self._action(continuous, [c.mode() for c in self.categoricals])
+
+    def log_prob(self, action: dict[str, Array]) -> Float[Array, "..."]:
+        """Return the log probability of the whole action: the sum over its dimensions."""
+        terms = []
+        if self.gaussian is not None:
+            terms.append(self.gaussian.log_prob(action["continuous"]))
+        if self.categoricals:
+            discrete = action["discrete"]
+            chex.assert_axis_dimension(discrete, -1, len(self.categoricals))
+            terms += [c.log_prob(discrete[..., i]) for i, c in enumerate(self.categoricals)]
+        return functools.reduce(operator.add, terms)
+
+    def entropy(self) -> Float[Array, "..."]:
+        """Return the entropy in nats: the sum over the dimensions."""
+        gaussian = () if self.gaussian is None else (self.gaussian,)
+        return functools.reduce(
+            operator.add, [d.entropy() for d in (*gaussian, *self.categoricals)]
+        )
+
+    def kl_parts(self, other: "Hybrid") -> dict[str, Float[Array, "..."]]:
+        """Return the Gaussian's parts and "categorical", the sum over the categoricals.
+
+        Raises:
+          ValueError: if the two do not have the same kinds and numbers of dimensions.
+        """
+        if (self.gaussian is None) != (other.gaussian is None) or len(self.categoricals) != len(
+            other.categoricals
+        ):
+            raise ValueError(
+                f"kl_parts: other has {other._kind()} but self has {self._kind()}; "
+                "compare two policies of the same action space"
+            )
+        parts: dict[str, Array] = {}
+        if self.gaussian is not None and other.gaussian is not None:
+            parts |= self.gaussian.kl_parts(other.gaussian)
+        if self.categoricals:
+            pairs = zip(self.categoricals, other.categoricals, strict=True)
+            terms = [old.kl_parts(new)["categorical"] for old, new in pairs]
+            parts["categorical"] = functools.reduce(operator.add, terms)
+        return parts
+
+    def _kind(self) -> str:
+        gaussian = "no Gaussian" if self.gaussian is None else "a Gaussian"
+        return f"{gaussian} and {len(self.categoricals)} categoricals"
+
+    @staticmethod
+    def _action(continuous: Array | None, discrete: list[Array]) -> dict[str, Array]:
+        action = {} if continuous is None else {"continuous": continuous}
+        return action | ({"discrete": jnp.stack(discrete, axis=-1)} if discrete else {})

@@ -1,0 +1,76 @@
+"""Which transitions of an unroll count, and the returns that follow them.
+
+An unroll of T transitions is S = T + 1 time steps: the T at which an action was chosen, and the one
+that the last action led to, whose value is the bootstrap. Both functions take the fields of those S
+steps as they stand in `TimeStep` and shift them themselves, so a caller never aligns anything:
+column t of a result belongs to the action chosen at step t, whose reward and discount arrive with
+step t + 1.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+def transition_mask(last_BS: Bool[Array, "B S"]) -> Bool[Array, "B T"]:
+    """Return True where step t to t + 1 belongs to an episode, False where it is only a reset.
+
+    Args:
+      last_BS: `TimeStep.last` of all S = T + 1 steps of the unroll.
+    """
+    chex.assert_rank(last_BS, 2)
+    chex.assert_type(last_BS, bool)
+    return ~last_BS[:, :-1]
+
+
+def n_step_returns(
+    *,
+    reward_BS: Float[Array, "B S"],
+    discount_BS: Float[Array, "B S"],
+    last_BS: Bool[Array, "B S"],
+    value_BS: Float[Array, "B S"],
+    gamma: float | Float[Array, ""],
+) -> Float[Array, "B T"]:
+    """Return the discounted return of each action to the end of its episode or of the unroll.
+
+        G_t = r_{t+1} + gamma d_{t+1} * (V(o_{t+1}) if last_{t+1} or t + 1 = T, else G_{t+1})
+
+    This is the target of V-MPO (Song et al. 2019) and of A3C. The value that ends a
+    sum is that of the final observation of the transition's own episode: a truncated episode is
+    bootstrapped by V of its `last` step, a terminated one by nothing (its discount is 0), and no
+    return crosses a reset. Where `transition_mask` is False, G_t is V(o_t), so that the advantage
+    there is 0.
+
+    No gradient is stopped here.
+
+    Args:
+      reward_BS: `TimeStep.reward` of all S = T + 1 steps; column 0 is not used.
+      discount_BS: `TimeStep.discount`, without gamma; column 0 is not used.
+      last_BS: `TimeStep.last`.
+      value_BS: V(o_t) at all S steps, in the units of the reward.
+      gamma: the agent's discount factor, a number or a scalar array (so that it can be vmapped).
+
+    Returns:
+      G_t for t = 0 .. T - 1.
+
+    Raises:
+      ValueError: if there are fewer than two steps, hence no transition.
+    """
+    chex.assert_rank([reward_BS, discount_BS, last_BS, value_BS], 2)
+    chex.assert_equal_shape([reward_BS, discount_BS, last_BS, value_BS])
+    chex.assert_type(last_BS, bool)
+    if reward_BS.shape[1] < 2:
+        raise ValueError(
+            f"reward_BS has {reward_BS.shape[1]} time step(s): give the T steps of the unroll "
+            "and the bootstrap step, at least 2"
+        )
+
+    def step_back(return_B: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        reward_B, discount_B, last_B, value_B = inputs
+        return_B = reward_B + gamma * discount_B * jnp.where(last_B, value_B, return_B)
+        return return_B, return_B
+
+    arrivals_TB = [x[:, 1:].T for x in (reward_BS, discount_BS, last_BS, value_BS)]
+    _, returns_TB = jax.lax.scan(step_back, value_BS[:, -1], tuple(arrivals_TB), reverse=True)
+    return jnp.where(transition_mask(last_BS), returns_TB.T, value_BS[:, :-1])

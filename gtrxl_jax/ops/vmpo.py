@@ -1,0 +1,263 @@
+"""V-MPO: on-policy maximum a posteriori policy optimisation (Song et al. 2019, arXiv:1909.12238).
+
+Data come from the target policy pi_old, a copy of the online policy pi taken every few learner
+steps. With advantages A = G - V, the E-step weights the better half of the samples, and the M-step
+moves pi towards those weights while a multiplier keeps each part of KL(pi_old || pi) near its
+bound:
+
+    D~            = the half of all valid samples that has the largest A
+    psi_t         = exp(A_t / eta) / sum over D~ of exp(A / eta);  0 outside D~
+    L_policy      = - sum_t psi_t log pi(a_t | s_t)
+    L_temperature = eta epsilon_eta + eta log( mean over D~ of exp(A / eta) )
+    L_alpha       = mean over valid of [ alpha (epsilon_alpha - sg(KL)) + sg(alpha) KL ]
+    L_value       = 1/2 mean over valid of (V - G)^2
+
+with one L_alpha for each part of the KL. The total is their plain sum.
+
+Arrays are those of the global batch: under `jax.jit` the batch axis may be sharded, and the half and
+the means are still global. Every numeric setting is an array, so a whole loss can be vmapped over
+settings. A sample whose mask is False takes no part in anything.
+
+The multipliers eta and alpha are trained by the same optimiser as the network, on their raw values;
+`project_multipliers` must follow each of its updates. Clipping inside the loss instead would give a
+multiplier that has fallen below the bound no gradient, and it would never return.
+"""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from gtrxl_jax.ops.distributions import ActionDistribution
+
+
+@struct.dataclass
+class Multipliers:
+    """The trained Lagrange multipliers, all positive scalars.
+
+    Attributes:
+      temperature: eta, of the E-step's bound.
+      alphas: one alpha for each part of the KL, by the names of `ActionDistribution.kl_parts`.
+    """
+
+    temperature: Float[Array, ""]
+    alphas: dict[str, Float[Array, ""]]
+
+
+@struct.dataclass
+class VMPOHyperparameters:
+    """The bounds that the multipliers enforce, in nats.
+
+    Attributes:
+      epsilon_eta: bound of the E-step: KL of psi from the uniform weights on the selected half.
+      epsilon_alphas: bound of the mean KL(pi_old || pi), for each part of the KL.
+    """
+
+    epsilon_eta: Float[Array, ""]
+    epsilon_alphas: dict[str, Float[Array, ""]]
+
+
+def project_multipliers(
+    multipliers: Multipliers, minimum: float | Float[Array, ""] = 1e-8
+) -> Multipliers:
+    """Return the multipliers, none below `minimum`; to be applied after every optimiser update."""
+    return jax.tree.map(lambda m: jnp.maximum(m, jnp.asarray(minimum, m.dtype)), multipliers)
+
+
+def masked_mean(x_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]) -> Float[Array, ""]:
+    """Return the mean of x where the mask is True, 0 where it is True nowhere."""
+    count = jnp.sum(mask_BT, dtype=x_BT.dtype)
+    return jnp.sum(jnp.where(mask_BT, x_BT, 0)) / jnp.maximum(count, 1)
+
+
+def select_top_half(
+    advantages_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
+) -> Bool[Array, "B T"]:
+    """Return which samples make up D~: the floor(n / 2) largest advantages of the n valid ones.
+
+    The count is exact: among equals at the threshold the earlier ones in row-major order are taken.
+    So with fewer than two valid samples nothing is selected.
+    """
+    chex.assert_rank([advantages_BT, mask_BT], 2)
+    chex.assert_equal_shape([advantages_BT, mask_BT])
+    chex.assert_type(mask_BT, bool)
+    descending = jnp.argsort(jnp.where(mask_BT, -advantages_BT, jnp.inf).ravel())
+    size = descending.shape[0]
+    rank = jnp.zeros(size, jnp.int32).at[descending].set(jnp.arange(size, dtype=jnp.int32))
+    half = jnp.sum(mask_BT, dtype=jnp.int32) // 2
+    return mask_BT & (rank < half).reshape(mask_BT.shape)
+
+
+def e_step(
+    advantages_BT: Float[Array, "B T"],
+    mask_BT: Bool[Array, "B T"],
+    temperature: Float[Array, ""],
+    epsilon_eta: Float[Array, ""],
+) -> tuple[Float[Array, "B T"], Float[Array, ""]]:
+    """Return the weights psi and the temperature's loss of V-MPO's E-step.
+
+    Args:
+      advantages_BT: A; no gradient flows to it.
+      mask_BT: which samples are valid.
+      temperature: eta > 0, which the loss trains.
+      epsilon_eta: bound of KL(psi || uniform over D~).
+
+    Returns:
+      psi, which sums to 1, is 0 outside the selected half and carries no gradient; and
+      L_temperature. Both are 0 where nothing is selected.
+    """
+    selected_BT = select_top_half(advantages_BT, mask_BT)
+    advantages_BT = jax.lax.stop_gradient(advantages_BT)
+    count = jnp.sum(selected_BT, dtype=advantages_BT.dtype)
+    # Centred before the division: at a small eta, A / eta and the maximum that a log-sum-exp
+    # subtracts would each have rounding errors far above the whole gradient.
+    top = jnp.max(advantages_BT, where=selected_BT, initial=-jnp.inf)
+    top = jnp.where(count > 0, top, 0)
+    centred_BT = jnp.where(selected_BT, advantages_BT - top, 0)
+    weights_BT = jnp.where(selected_BT, jnp.exp(centred_BT / temperature), 0)
+    total = jnp.where(count > 0, jnp.sum(weights_BT), 1)
+    log_mean = jnp.log(total / jnp.maximum(count, 1))
+    temperature_loss = temperature * epsilon_eta + top + temperature * log_mean
+    psi_BT = jax.lax.stop_gradient(weights_BT / total)
+    return psi_BT, jnp.where(count > 0, temperature_loss, 0)
+
+
+def policy_loss(log_prob_BT: Float[Array, "B T"], psi_BT: Float[Array, "B T"]) -> Float[Array, ""]:
+    """Return L_policy, a sum since psi sums to 1; a sample without weight has no gradient."""
+    chex.assert_equal_shape([log_prob_BT, psi_BT])
+    # An ignored action may be a forbidden one: 0 * -inf must not enter the sum.
+    return -jnp.sum(psi_BT * jnp.where(psi_BT > 0, log_prob_BT, 0))
+
+
+def kl_loss(
+    kl_BT: Float[Array, "B T"],
+    mask_BT: Bool[Array, "B T"],
+    alpha: Float[Array, ""],
+    epsilon: Float[Array, ""],
+) -> Float[Array, ""]:
+    """Return L_alpha of one part of the KL, over all valid samples; 0 where none is valid."""
+    chex.assert_equal_shape([kl_BT, mask_BT])
+    kl = masked_mean(kl_BT, mask_BT)
+    loss = alpha * (epsilon - jax.lax.stop_gradient(kl)) + jax.lax.stop_gradient(alpha) * kl
+    return jnp.where(jnp.any(mask_BT), loss, 0)
+
+
+def value_loss(
+    values_BT: Float[Array, "B T"], returns_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
+) -> Float[Array, ""]:
+    """Return L_value; no gradient flows to the returns, whatever bootstraps them."""
+    chex.assert_equal_shape([values_BT, returns_BT, mask_BT])
+    error_BT = jnp.where(mask_BT, values_BT - jax.lax.stop_gradient(returns_BT), 0)
+    return 0.5 * masked_mean(jnp.square(error_BT), mask_BT)
+
+
+def vmpo_loss(
+    *,
+    policy: ActionDistribution,
+    target_policy: ActionDistribution,
+    actions: Any,
+    values_BT: Float[Array, "B T"],
+    returns_BT: Float[Array, "B T"],
+    mask_BT: Bool[Array, "B T"],
+    multipliers: Multipliers,
+    hyperparameters: VMPOHyperparameters,
+    advantages_BT: Float[Array, "B T"] | None = None,
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+    """Return V-MPO's total loss and its metrics.
+
+    The loss is to be minimised over the online network and the multipliers alike.
+
+    Args:
+      policy: the online pi(. | s_t), leading axes `[B, T]`; gets the policy's and the KL's
+        gradient.
+      target_policy: pi_old(. | s_t), of the same kind; gets no gradient.
+      actions: the actions a_t taken, in the policy's layout.
+      values_BT: the online V(s_t), in the units of `returns_BT`; gets the value loss's gradient
+        only.
+      returns_BT: G_t, for example of `n_step_returns`; gets no gradient.
+      mask_BT: the valid samples, for example of `transition_mask`.
+      multipliers: eta and the alphas.
+      hyperparameters: their bounds.
+      advantages_BT: A_t, where it is not `returns_BT - values_BT`; gets no gradient.
+
+    Returns:
+      The loss, and scalars by name: `loss/policy`, `loss/temperature`, `loss/value`; for each part
+      P of the KL `loss/alpha_P`, `kl/P` and `alpha/P`; `temperature`, `entropy`, `advantage/mean`,
+      `advantage/std`, `value/explained_variance` (1 - Var(G - V) / Var(G), 0 where Var(G) is),
+      `psi/effective_samples` (1 / sum psi^2), `psi/kl` (what `epsilon_eta` bounds), `samples/valid`
+      and `samples/selected`.
+
+    Raises:
+      ValueError: if the parts of the KL are not those of the alphas and of their bounds.
+    """
+    chex.assert_rank([values_BT, returns_BT, mask_BT], 2)
+    chex.assert_equal_shape([values_BT, returns_BT, mask_BT])
+    target_policy = jax.lax.stop_gradient(target_policy)
+    kls = target_policy.kl_parts(policy)
+    _check_parts("multipliers.alphas", multipliers.alphas, kls)
+    _check_parts("hyperparameters.epsilon_alphas", hyperparameters.epsilon_alphas, kls)
+    if advantages_BT is None:
+        advantages_BT = returns_BT - values_BT
+    chex.assert_equal_shape([advantages_BT, mask_BT])
+    advantages_BT = jax.lax.stop_gradient(advantages_BT)
+
+    # E-step
+    psi_BT, temperature_loss = e_step(
+        advantages_BT, mask_BT, multipliers.temperature, hyperparameters.epsilon_eta
+    )
+
+    # M-step
+    losses = {
+        "policy": policy_loss(policy.log_prob(actions), psi_BT),
+        "temperature": temperature_loss,
+        "value": value_loss(values_BT, returns_BT, mask_BT),
+    }
+    for part, kl_BT in kls.items():
+        losses[f"alpha_{part}"] = kl_loss(
+            kl_BT, mask_BT, multipliers.alphas[part], hyperparameters.epsilon_alphas[part]
+        )
+    loss = jnp.sum(jnp.stack(list(losses.values())))
+
+    metrics = {f"loss/{name}": value for name, value in losses.items()}
+    metrics |= {f"kl/{part}": masked_mean(kl_BT, mask_BT) for part, kl_BT in kls.items()}
+    metrics |= {f"alpha/{part}": alpha for part, alpha in multipliers.alphas.items()}
+    metrics |= _diagnostics(psi_BT, advantages_BT, values_BT, returns_BT, mask_BT)
+    metrics["temperature"] = multipliers.temperature
+    metrics["entropy"] = masked_mean(policy.entropy(), mask_BT)
+    return loss, jax.lax.stop_gradient(metrics)
+
+
+def _diagnostics(
+    psi_BT: Array, advantages_BT: Array, values_BT: Array, returns_BT: Array, mask_BT: Array
+) -> dict[str, Array]:
+    def variance(x_BT: Array) -> Array:
+        return masked_mean(jnp.square(x_BT - masked_mean(x_BT, mask_BT)), mask_BT)
+
+    valid = jnp.sum(mask_BT, dtype=psi_BT.dtype)
+    selected = valid // 2
+    sum_of_squares = jnp.sum(jnp.square(psi_BT))
+    negentropy = jnp.sum(psi_BT * jnp.log(jnp.where(psi_BT > 0, psi_BT, 1)))
+    unexplained, total = variance(returns_BT - values_BT), variance(returns_BT)
+    explained = 1 - unexplained / jnp.where(total > 0, total, 1)
+    return {
+        "advantage/mean": masked_mean(advantages_BT, mask_BT),
+        "advantage/std": jnp.sqrt(variance(advantages_BT)),
+        "value/explained_variance": jnp.where(total > 0, explained, 0),
+        "psi/effective_samples": jnp.where(
+            selected > 0, 1 / jnp.where(selected > 0, sum_of_squares, 1), 0
+        ),
+        "psi/kl": negentropy + jnp.log(jnp.maximum(selected, 1)),
+        "samples/valid": valid,
+        "samples/selected": selected,
+    }
+
+
+def _check_parts(field: str, given: dict[str, Any], kls: dict[str, Any]) -> None:
+    if given.keys() != kls.keys():
+        raise ValueError(
+            f"{field} has the parts {sorted(given)}, but the policy's KL has {sorted(kls)}: "
+            "give exactly one entry for each part of the KL"
+        )
