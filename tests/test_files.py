@@ -1,0 +1,40 @@
+import stat
+
+import pytest
+
+from gtrxl_jax.files import atomic
+
+
+def test_the_file_appears_whole_with_its_folders_and_nothing_else(tmp_path):
+    path = tmp_path / "a" / "b" / "picture.png"
+    with atomic(path) as temporary:
+        assert temporary.suffix == ".png"
+        temporary.write_text("new")
+        assert not path.exists()
+    assert path.read_text() == "new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def fail_half_way():
+        with atomic(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_half_way()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_permissions_are_those_of_an_ordinary_file(tmp_path):
+    ordinary = tmp_path / "ordinary"
+    ordinary.touch()
+    with atomic(tmp_path / "atomic") as temporary:
+        temporary.touch()
+    assert stat.S_IMODE((tmp_path / "atomic").stat().st_mode) == stat.S_IMODE(
+        ordinary.stat().st_mode
+    )
