@@ -1,0 +1,251 @@
+"""Encoders: an observation with any leading axes to a vector of features.
+
+Every encoder takes observations `[..., *shape]` as the environment gives them (integers, booleans,
+dicts) and gives `[..., F]`. It computes in `dtype`, or in `param_dtype` where that is None,
+whatever the observation's type.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.core import FrozenDict
+from jaxtyping import Array, Float
+
+from gtrxl_jax.names import require_name
+from gtrxl_jax.spaces import ActionSpec, ArraySpec, leading_axes, observation_spec
+from gtrxl_jax.timestep import TimeStep
+
+# Three poolings halve the side three times: below this nothing would be left to look at.
+MIN_RESNET_SIDE = 8
+MIN_CONV_SIDE = 3
+# From this side on an image is a picture rather than a grid of cells.
+PICTURE_SIDE = 32
+
+
+class MLPEncoder(nn.Module):
+    """Flatten, then a linear layer and ReLU for each of `widths`."""
+
+    spec: ArraySpec
+    widths: tuple[int, ...] = (256,)
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Float[Array, "... F"]:
+        x = self.spec.features(observation, self.dtype or self.param_dtype)
+        x = x.reshape(*leading_axes(x.shape, len(self.spec.feature_shape)), -1)
+        for width in self.widths:
+            x = nn.relu(nn.Dense(width, dtype=self.dtype, param_dtype=self.param_dtype)(x))
+        return x
+
+
+class ImageEncoder(nn.Module):
+    """A convolutional `trunk`, flattened, then a linear layer and ReLU.
+
+    Attributes:
+      spec: an image `[H, W, C]`, or `[H, W]` for a single channel.
+      channels: of the trunk's layers or sections.
+      width: F, of the features.
+    """
+
+    spec: ArraySpec
+    channels: tuple[int, ...] = ()
+    width: int = 256
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def conv(self, channels: int) -> nn.Conv:
+        return nn.Conv(channels, (3, 3), dtype=self.dtype, param_dtype=self.param_dtype)
+
+    def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
+        raise NotImplementedError
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Float[Array, "... F"]:
+        x = self.spec.features(observation, self.dtype or self.param_dtype)
+        shape = self.spec.feature_shape
+        lead = leading_axes(x.shape, len(shape))
+        height, width, channels = (*shape, 1)[:3]
+        x = self.trunk(x.reshape(-1, height, width, channels))
+        x = nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(
+            x.reshape(*lead, -1)
+        )
+        return nn.relu(x)
+
+
+class SmallConvEncoder(ImageEncoder):
+    """3x3 convolutions of stride 1 with ReLU, for grids of cells and the images of MinAtar."""
+
+    channels: tuple[int, ...] = (16, 32)
+
+    def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N H W c"]:
+        for channels in self.channels:
+            x_NHWC = nn.relu(self.conv(channels)(x_NHWC))
+        return x_NHWC
+
+
+class ResNetEncoder(ImageEncoder):
+    """The residual network of IMPALA (Espeholt et al. 2018, figure 3), as GTrXL's appendix uses it.
+
+    Each section is a 3x3 convolution, a 3x3 max-pooling of stride 2 and two residual blocks
+    x + conv(ReLU(conv(ReLU(x)))).
+    """
+
+    channels: tuple[int, ...] = (16, 32, 32)
+
+    def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
+        for channels in self.channels:
+            x_NHWC = self.conv(channels)(x_NHWC)
+            x_NHWC = nn.max_pool(x_NHWC, (3, 3), strides=(2, 2), padding="SAME")
+            for _ in range(2):
+                residual = self.conv(channels)(nn.relu(x_NHWC))
+                x_NHWC = x_NHWC + self.conv(channels)(nn.relu(residual))
+        return nn.relu(x_NHWC)
+
+
+class DictEncoder(nn.Module):
+    """One encoder for each key of a dict observation, their features side by side by sorted key.
+
+    Keys without an encoder are ignored.
+    """
+
+    encoders: Mapping[str, nn.Module]
+
+    def __call__(self, observation: Mapping[str, Any]) -> Float[Array, "... F"]:
+        missing = sorted(set(self.encoders) - set(observation))
+        if missing:
+            raise ValueError(f"observation has no {missing}: it has {sorted(observation)}")
+        return jnp.concatenate(
+            [self.encoders[key](observation[key]) for key in sorted(self.encoders)], axis=-1
+        )
+
+
+class InputEncoder(nn.Module):
+    """All that an agent learns at a time step, as one vector of the core's width.
+
+    The observation's features, the action that led here and its reward side by side, then a linear
+    layer. On the first step of an episode the action and the reward count as zero: they are of
+    the episode before.
+
+    Attributes:
+      observation: the observation's encoder.
+      action: the layout of the previous action, see `ActionSpec.features`.
+      width: D.
+      reward_clip: if given, rewards are clipped to [-reward_clip, reward_clip].
+      dtype: of the computation; None for that of the parameters.
+      param_dtype: of the parameters.
+    """
+
+    observation: nn.Module
+    action: ActionSpec
+    width: int
+    reward_clip: float | None = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, timestep: TimeStep) -> Float[Array, "... D"]:
+        dtype = self.dtype or self.param_dtype
+        reward = timestep.reward.astype(dtype)
+        if self.reward_clip is not None:
+            reward = jnp.clip(reward, -self.reward_clip, self.reward_clip)
+        inputs = {
+            "observation": self.observation(timestep.observation),
+            "action": self.action.features(timestep.action, dtype),
+            "reward": reward[..., None],
+        }
+        for name, x in inputs.items():
+            if x.shape[:-1] != timestep.first.shape:
+                raise ValueError(
+                    f"timestep.{name} has the leading axes {x.shape[:-1]}, but timestep.first has "
+                    f"{timestep.first.shape}: give all of them as [B] or as [B, T]"
+                )
+        first = timestep.first[..., None]
+        for name in ("action", "reward"):
+            # Selected, not multiplied: whatever stands there, even NaN, is gone.
+            inputs[name] = jnp.where(first, jnp.zeros_like(inputs[name]), inputs[name])
+        x = jnp.concatenate(list(inputs.values()), axis=-1)
+        return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+
+
+ENCODERS = ("auto", "mlp", "conv", "resnet")
+
+
+def make_encoder(
+    observation_space: Any,
+    name: str = "auto",
+    *,
+    width: int = 256,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
+) -> nn.Module:
+    """Build the encoder of an observation space.
+
+    Args:
+      observation_space: a space, or arrays like one observation; see `spaces.observation_spec`.
+      name: "mlp", "conv" (`SmallConvEncoder`), "resnet" (`ResNetEncoder`), or "auto": by the shape,
+        resnet for images `[H, W, C]` from 32 x 32 on, conv for smaller ones from 3 x 3 on, and mlp
+        for everything else. In a dict the name is for the images `[H, W, C]`; the rest is
+        "auto".
+      width: F, of the features; of each key's for a dict.
+      dtype: of the computation; None for that of the parameters.
+      param_dtype: of the parameters.
+
+    Raises:
+      ValueError: an unknown name, or an encoder that the observation does not fit.
+      TypeError: a space that cannot be encoded.
+    """
+    require_name("encoder", name, ENCODERS)
+    return _build(
+        observation_spec(observation_space), name, "observation_space", width, dtype, param_dtype
+    )
+
+
+def _build(spec: Any, name: str, field: str, width: int, dtype: Any, param_dtype: Any) -> nn.Module:
+    if isinstance(spec, dict):
+        names = {key: _name_for_key(name, child) for key, child in spec.items()}
+        if not spec or name not in ("auto", *names.values()):
+            raise ValueError(f"encoder {name!r} fits no key of {field} {sorted(spec)}; use 'auto'")
+        return DictEncoder(
+            FrozenDict(
+                {
+                    key: _build(child, names[key], f"{field}[{key!r}]", width, dtype, param_dtype)
+                    for key, child in spec.items()
+                }
+            )
+        )
+    precision = {"dtype": dtype, "param_dtype": param_dtype}
+    shape = spec.shape
+    if name == "auto":
+        name = _name_for_shape(shape)
+    if name == "mlp":
+        return MLPEncoder(spec, (width,), **precision)
+    encoder, side = {
+        "conv": (SmallConvEncoder, MIN_CONV_SIDE),
+        "resnet": (ResNetEncoder, MIN_RESNET_SIDE),
+    }[name]
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"encoder {name!r} needs images [H, W, C], but {field} has shape {shape}; use 'mlp'"
+        )
+    if min(shape[:2]) < side:
+        remedy = "'mlp'" if min(shape[:2]) < MIN_CONV_SIDE else "'conv' or 'mlp'"
+        raise ValueError(
+            f"encoder {name!r} needs images of at least {side} x {side}, but {field} has shape "
+            f"{shape}; use {remedy}"
+        )
+    return encoder(spec, width=width, **precision)
+
+
+def _name_for_shape(shape: tuple[int, ...]) -> str:
+    if len(shape) != 3 or min(shape[:2]) < MIN_CONV_SIDE:
+        return "mlp"
+    return "resnet" if min(shape[:2]) >= PICTURE_SIDE else "conv"
+
+
+def _name_for_key(name: str, child: Any) -> str:
+    if isinstance(child, dict):
+        return name
+    return name if name == "mlp" or len(child.shape) == 3 else "auto"

@@ -1,0 +1,122 @@
+"""Heads: the core's output to a policy and to a value, each an MLP with one hidden layer.
+
+GTrXL uses 256 hidden units for each (Parisotto et al. 2019, appendix). The last layer computes in
+the parameters' type, float32 or wider, so policies and values are float32 with a bfloat16 core too.
+"""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from gtrxl_jax.ops import popart
+from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
+from gtrxl_jax.spaces import ActionSpec
+
+
+class Head(nn.Module):
+    """Linear(D, hidden), ReLU, Linear(hidden, outputs).
+
+    The parameters are `hidden/{kernel,bias}` and `output/{kernel,bias}`.
+
+    Attributes:
+      hidden: units of the hidden layer.
+      dtype: of the hidden layer's computation; None follows the inputs.
+      param_dtype: of the parameters and the outputs.
+    """
+
+    hidden: int = 256
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def mlp(self, x: Float[Array, "... D"], outputs: int, init: Any) -> Float[Array, "... N"]:
+        dense = nn.Dense(self.hidden, dtype=self.dtype, param_dtype=self.param_dtype, name="hidden")
+        x = nn.relu(dense(x)).astype(self.param_dtype)
+        return nn.Dense(outputs, param_dtype=self.param_dtype, kernel_init=init, name="output")(x)
+
+
+class PolicyHead(Head):
+    """A policy over the actions of a spec.
+
+    Discrete actions have a `Categorical`, continuous ones a `Gaussian` of diagonal covariance,
+    several parts a `Hybrid`. A Gaussian is in the units of the environment's actions, and begins in
+    the middle of the action's range with a standard deviation of `initial_scale` half-widths of it
+    (0 and `initial_scale` where the range is not bounded). It is not truncated to the range.
+
+    The last layer begins a hundred times smaller than usual, so every policy begins near to uniform
+    (Andrychowicz et al. 2021, "What matters for on-policy deep actor-critic methods?").
+
+    Attributes:
+      action: the actions.
+      initial_scale: standard deviation at initialisation, in half-widths of the action's range.
+      min_scale: what the standard deviation cannot fall below, in the same unit.
+    """
+
+    action: ActionSpec = ActionSpec(discrete=(2,))
+    initial_scale: float = 0.5
+    min_scale: float = 1e-3
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
+        sizes = self.action.discrete
+        num_continuous = self.action.num_continuous
+        small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
+        outputs = self.mlp(x, 2 * num_continuous + sum(sizes), small)
+        ends = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
+        raw, *logits = jnp.split(outputs, ends, axis=-1)
+        gaussian = self._gaussian(raw) if num_continuous else None
+        categoricals = tuple(Categorical(z) for z in logits)
+        if self.action.is_hybrid:
+            return Hybrid(gaussian, categoricals)
+        return gaussian if gaussian is not None else categoricals[0]
+
+    def _gaussian(self, raw: Float[Array, "... 2C"]) -> Gaussian:
+        if not 0 < self.min_scale < self.initial_scale:
+            raise ValueError(
+                f"policy initial_scale {self.initial_scale} and min_scale {self.min_scale}: "
+                "they must satisfy 0 < min_scale < initial_scale"
+            )
+        lead = (1,) * (raw.ndim - 1)
+        centre, half = (
+            jnp.asarray(z, raw.dtype).reshape(*lead, -1)
+            for z in self.action.centre_and_half_width()
+        )
+        mean, spread = jnp.split(raw, 2, axis=-1)
+        # The inverse of softplus, so that an output of 0 is the initial scale.
+        initial = self.initial_scale - self.min_scale
+        offset = initial + math.log(-math.expm1(-initial))
+        scale = self.min_scale + nn.softplus(spread + offset)
+        return Gaussian(mean=centre + half * mean, scale=half * scale)
+
+
+class ValueHead(Head):
+    """V(s), in the units of the value loss: with PopArt, the normalised ones.
+
+    Attributes:
+      num_tasks: N, one output for each task; None for a single output without an axis of its own.
+    """
+
+    num_tasks: int | None = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "..."]:
+        values = self.mlp(x, self.num_tasks or 1, nn.initializers.lecun_normal())
+        return values[..., 0] if self.num_tasks is None else values
+
+
+def rescale_value_head(
+    params: dict[str, Any], old: popart.PopArtStatistics, new: popart.PopArtStatistics
+) -> dict[str, Any]:
+    """Rescale an agent's value head so that its un-normalised values outlive new statistics.
+
+    Args:
+      params: an agent's parameters (its variables' "params"), of which `value_head/output/kernel`
+        `[hidden, N]` and `value_head/output/bias` `[N]` change.
+      old: statistics that the head was made for, of the N tasks.
+      new: statistics that it will be used with.
+    """
+    head = params["value_head"]
+    kernel, bias = popart.rescale_head(head["output"]["kernel"], head["output"]["bias"], old, new)
+    return {**params, "value_head": {**head, "output": {"kernel": kernel, "bias": bias}}}

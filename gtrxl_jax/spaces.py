@@ -1,0 +1,323 @@
+"""What networks need to know of observation and action spaces, as small hashable records.
+
+Spaces of gymnax and of gymnasium are read. Leading axes are arbitrary (none, `[B]`, `[B, T]`).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces as gymnasium
+from gymnax.environments import spaces as gymnax
+from jaxtyping import Array, Float
+
+from gtrxl_jax.timestep import TimeStep
+
+# Any: the two libraries share no base class, but they share what is read here.
+BOX: Any = (gymnax.Box, gymnasium.Box)
+DISCRETE: Any = (gymnax.Discrete, gymnasium.Discrete)
+DICT: Any = (gymnax.Dict, gymnasium.Dict)
+TUPLE: Any = (gymnax.Tuple, gymnasium.Tuple)
+
+# Integers of more values than this are quantities rather than names, unless the space is Discrete.
+MAX_BOX_CATEGORIES = 32
+MAX_DISCRETE_CATEGORIES = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """One array of an observation, and how it becomes the features of a network.
+
+    Attributes:
+      shape: of one observation, without leading axes.
+      dtype: of the observation, as a name: "float32", "uint8", "bool", ...
+      scale: factor that brings the values to about 1; not used with categories.
+      categories: number of values of each element, given as one-hot; None for quantities.
+      low: the first of those values.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    scale: float = 1.0
+    categories: int | None = None
+    low: int = 0
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of the features: that of the observation, its last axis widened by one-hot."""
+        if self.categories is None:
+            return self.shape
+        *rest, last = self.shape or (1,)
+        return (*rest, last * self.categories)
+
+    def features(self, x: Array, dtype: Any) -> Float[Array, "..."]:
+        """Turn observations `[..., *shape]` into features `[..., *feature_shape]` of that dtype.
+
+        Raises:
+          ValueError: if the last axes of x are not those of one observation.
+        """
+        lead, shape = leading_axes(x.shape, len(self.shape)), self.shape
+        if x.shape != (*lead, *shape):
+            raise ValueError(
+                f"observation has shape {x.shape}, but one observation of its space has {shape}: "
+                "give it with leading axes [B] or [B, T] and nothing else"
+            )
+        if self.categories is None:
+            features = x.astype(dtype)
+            return features if self.scale == 1 else features * self.scale
+        index = x.astype(jnp.int32) - self.low
+        return jax.nn.one_hot(index, self.categories, dtype=dtype).reshape(
+            *lead, *self.feature_shape
+        )
+
+
+def leading_axes(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """All but the last `rank` axes."""
+    return shape[: max(len(shape) - rank, 0)]
+
+
+def observation_spec(space: Any, field: str = "observation_space") -> Any:
+    """Read an observation space: an `ArraySpec`, or a dict of them for a dict space.
+
+    Booleans and floats are taken as they are. `Discrete` and integer boxes of 3 to
+    `MAX_BOX_CATEGORIES` values are one-hot; other integers are divided by the greatest magnitude
+    of the box, so an image of 0 .. 255 becomes 0 .. 1.
+
+    Args:
+      space: of gymnax or gymnasium; or arrays (or `jax.ShapeDtypeStruct`) like one observation,
+        from which only uint8 tells its range.
+      field: what an error calls it.
+
+    Raises:
+      TypeError: for other spaces.
+      ValueError: for a Discrete space too large for one-hot.
+    """
+    if isinstance(space, (*DICT, Mapping)):
+        children = getattr(space, "spaces", space)
+        return {k: observation_spec(children[k], f"{field}[{k!r}]") for k in sorted(children)}
+    if isinstance(space, DISCRETE):
+        if space.n > MAX_DISCRETE_CATEGORIES:
+            raise ValueError(
+                f"{field} is Discrete({space.n}), too many for one-hot (at most "
+                f"{MAX_DISCRETE_CATEGORIES}): give it as a Box, or pass an encoder of your own"
+            )
+        start = int(getattr(space, "start", 0))
+        return ArraySpec((), np.dtype(space.dtype).name, categories=int(space.n), low=start)
+    if isinstance(space, BOX):
+        low, high = float(np.min(np.asarray(space.low))), float(np.max(np.asarray(space.high)))
+    elif hasattr(space, "shape") and hasattr(space, "dtype") and not _is_space(space):
+        low, high = (0.0, 255.0) if space.dtype == np.uint8 else (-np.inf, np.inf)
+    else:
+        raise TypeError(
+            f"{field} is a {type(space).__name__}; use a Box, a Discrete, a Dict of them, or arrays"
+        )
+    shape, dtype = tuple(map(int, space.shape)), np.dtype(space.dtype)
+    if not np.issubdtype(dtype, np.integer):
+        return ArraySpec(shape, dtype.name)
+    if 3 <= high - low + 1 <= MAX_BOX_CATEGORIES:
+        return ArraySpec(shape, dtype.name, categories=int(high - low) + 1, low=int(low))
+    greatest = max(abs(low), abs(high))
+    bounded = greatest < np.iinfo(np.int32).max
+    return ArraySpec(shape, dtype.name, scale=1 / greatest if bounded and greatest > 1 else 1.0)
+
+
+def _is_space(x: Any) -> bool:
+    return isinstance(x, (gymnax.Space, gymnasium.Space))
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionSpec:
+    """The actions of an environment. Their layout is that of the policy's distribution:
+
+      one discrete part     int32 `[...]`
+      continuous only       float `[..., C]`
+      anything else         {"continuous": float `[..., C]`, "discrete": int32 `[..., K]`}, each
+                            where there is one
+
+    Attributes:
+      continuous: (low, high) of each of the C continuous dimensions, infinite where unbounded.
+      discrete: number of choices of each of the K discrete dimensions.
+    """
+
+    continuous: tuple[tuple[float, float], ...] = ()
+    discrete: tuple[int, ...] = ()
+
+    @property
+    def num_continuous(self) -> int:
+        """C."""
+        return len(self.continuous)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether actions are dicts."""
+        return bool(self.continuous and self.discrete) or len(self.discrete) > 1
+
+    @property
+    def num_features(self) -> int:
+        """The width of `features`."""
+        return self.num_continuous + sum(self.discrete)
+
+    def centre_and_half_width(self) -> tuple[np.ndarray, np.ndarray]:
+        """The middle and half the width of each continuous dimension; 0 and 1 where unbounded."""
+        bounds = np.array(self.continuous, np.float64).reshape(-1, 2)
+        bounded = np.all(np.isfinite(bounds), axis=1)
+        low, high = np.where(bounded[:, None], bounds, [-1.0, 1.0]).T
+        return (low + high) / 2, (high - low) / 2
+
+    def zeros(self, *lead: int) -> Any:
+        """An action of zeros with those leading axes, as before the first step of an episode."""
+        parts = {}
+        if self.continuous:
+            parts["continuous"] = jnp.zeros((*lead, self.num_continuous))
+        if self.discrete:
+            parts["discrete"] = jnp.zeros((*lead, len(self.discrete)), jnp.int32)
+        if self.is_hybrid:
+            return parts
+        return parts["continuous"] if self.continuous else parts["discrete"][..., 0]
+
+    def features(self, action: Any, dtype: Any) -> Float[Array, "... F"]:
+        """Actions as a network's input: ranges brought to [-1, 1], choices one-hot.
+
+        Raises:
+          ValueError: if the action's layout is not that of the spec.
+        """
+        parts = self._parts(action)
+        features = []
+        if self.continuous:
+            centre, half = (jnp.asarray(z, dtype) for z in self.centre_and_half_width())
+            x = parts["continuous"].astype(dtype)
+            lead = (1,) * (x.ndim - 1)
+            features.append((x - centre.reshape(*lead, -1)) / half.reshape(*lead, -1))
+        features += [
+            jax.nn.one_hot(parts["discrete"][..., k], size, dtype=dtype)
+            for k, size in enumerate(self.discrete)
+        ]
+        return jnp.concatenate(features, axis=-1)
+
+    def _parts(self, action: Any) -> dict[str, Array]:
+        """The action as if it were hybrid."""
+        widths = {"continuous": self.num_continuous, "discrete": len(self.discrete)}
+        widths = {name: width for name, width in widths.items() if width}
+        parts: dict[str, Array] = {}
+        if isinstance(action, Mapping):
+            parts = dict(action) if self.is_hybrid else {}
+        elif not self.is_hybrid:
+            parts = {"continuous": action} if self.continuous else {"discrete": action[..., None]}
+        if {name: x.shape[-1] for name, x in parts.items()} != widths:
+            raise ValueError(
+                f"action has shapes {jax.tree.map(jnp.shape, action)}, but the last axes of its "
+                f"space are {widths}: give it in the layout of the policy's samples"
+            )
+        return parts
+
+
+def action_spec(space: Any) -> ActionSpec:
+    """Read an action space.
+
+    Taken are: `Discrete`; `Box` of floats `[C]`; several discrete choices (a MultiDiscrete, or a
+    Tuple of Discrete); and a Dict with "continuous", a Box, and "discrete", one or several choices
+    (or a Tuple of the two, in this order).
+
+    Raises:
+      TypeError: for other spaces.
+      ValueError: for a space of a known kind that no policy fits.
+    """
+    if isinstance(space, DISCRETE):
+        return ActionSpec(discrete=_choices(space))
+    if isinstance(space, BOX):
+        return ActionSpec(continuous=_bounds(space))
+    if isinstance(space, DICT):
+        if sorted(space.spaces) != ["continuous", "discrete"]:
+            raise ValueError(
+                f"action_space is a Dict of {sorted(space.spaces)}; its parts must be named "
+                "'continuous' (a Box) and 'discrete' (one Discrete or several)"
+            )
+        parts = space.spaces
+        return ActionSpec(_bounds(parts["continuous"]), _choices(parts["discrete"]))
+    if isinstance(space, TUPLE) and len(space.spaces) == 2 and isinstance(space.spaces[0], BOX):
+        return ActionSpec(_bounds(space.spaces[0]), _choices(space.spaces[1]))
+    sizes = _choices(space)
+    if len(sizes) < 2:
+        raise ValueError(f"action_space is {space}: use Discrete for a single choice")
+    return ActionSpec(discrete=sizes)
+
+
+def _choices(space: Any) -> tuple[int, ...]:
+    """The number of choices of one Discrete, or of each of several."""
+    children = space.spaces if isinstance(space, TUPLE) else [space]
+    if all(isinstance(child, DISCRETE) for child in children):
+        sizes = [int(child.n) for child in children]
+        starts = [int(getattr(child, "start", 0)) for child in children]
+    elif isinstance(space, gymnasium.MultiDiscrete) and len(space.shape) == 1:
+        sizes, starts = space.nvec.tolist(), space.start.tolist()
+    else:
+        raise TypeError(
+            f"action_space holds {space}, which no policy is made for; use Discrete, a Box [C], "
+            "several Discrete, or a Dict with 'continuous' and 'discrete'"
+        )
+    if min(sizes, default=0) < 1 or any(starts):
+        raise ValueError(f"action_space holds {space}; choices must be 0 .. n - 1, n at least 1")
+    return tuple(sizes)
+
+
+def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
+    """(low, high) of each dimension of a Box `[C]` of floats."""
+    if not isinstance(space, BOX):
+        raise TypeError(f"the continuous part of action_space is {space}; it must be a Box [C]")
+    if len(space.shape) != 1 or space.shape[0] < 1:
+        raise ValueError(f"action_space holds {space}; a Box of actions must have one axis, [C]")
+    if not np.issubdtype(np.dtype(space.dtype), np.floating):
+        raise ValueError(f"action_space holds {space}; a Box of actions must have a float dtype")
+    low, high = (
+        np.broadcast_to(np.asarray(z, np.float64), space.shape) for z in (space.low, space.high)
+    )
+    if not np.all(low < high):
+        raise ValueError(f"action_space holds {space}; low must be below high in every dimension")
+    # The largest float is what some environments write for infinity.
+    infinity = float(np.finfo(np.float32).max)
+    low, high = np.where(low <= -infinity, -np.inf, low), np.where(high >= infinity, np.inf, high)
+    return tuple(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def environment_action(space: Any, action: Any) -> Any:
+    """Bring an action from the layout of `ActionSpec`, a policy's, to that of its own space.
+
+    They differ only for a space with several parts: {"discrete": `[..., K]`} becomes a tuple of
+    `[...]` for a Tuple of K Discrete, for example.
+    """
+    if not action_spec(space).is_hybrid:
+        return action
+    if isinstance(space, DICT):
+        parts = space.spaces
+        return {
+            "continuous": action["continuous"],
+            "discrete": _split(parts["discrete"], action["discrete"]),
+        }
+    if "continuous" in action:
+        return action["continuous"], _split(space.spaces[1], action["discrete"])
+    return _split(space, action["discrete"])
+
+
+def _split(space: Any, choices: Array) -> Any:
+    if isinstance(space, DISCRETE):
+        return choices[..., 0]
+    if isinstance(space, TUPLE):
+        return tuple(choices[..., k] for k in range(choices.shape[-1]))
+    return choices
+
+
+def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:
+    """A first time step of zeros with those leading axes, as `Agent.init` needs it."""
+    specs = observation_spec(observation_space)
+    observation = jax.tree.map(lambda spec: jnp.zeros((*lead, *spec.shape), spec.dtype), specs)
+    return TimeStep(
+        observation=observation,
+        action=action_spec(action_space).zeros(*lead),
+        reward=jnp.zeros(lead),
+        discount=jnp.ones(lead),
+        first=jnp.ones(lead, bool),
+        last=jnp.zeros(lead, bool),
+    )
