@@ -201,8 +201,6 @@ def vmpo_loss(
     _check_parts("hyperparameters.epsilon_alphas", hyperparameters.epsilon_alphas, kls)
     if advantages_BT is None:
         advantages_BT = returns_BT - values_BT
-    chex.assert_equal_shape([advantages_BT, mask_BT])
-    advantages_BT = jax.lax.stop_gradient(advantages_BT)
 
     # E-step
     psi_BT, temperature_loss = e_step(

@@ -1,0 +1,159 @@
+"""PopArt against rlax and a naive moving average in float64."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gtrxl_jax.ops import popart
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # those of a dependency of rlax
+    import rlax
+
+B, T, N = 8, 5, 4
+
+
+def make_batch(seed=0):
+    """Returns of four tasks of different scales; the last task does not occur."""
+    rng = np.random.default_rng(seed)
+    task = rng.integers(0, N - 1, (B, T))
+    returns = rng.normal(size=(B, T)) * 10.0**task + 5 * task
+    return jnp.asarray(returns), jnp.asarray(task, jnp.int32), jnp.asarray(rng.random((B, T)) < 0.8)
+
+
+def some_statistics(seed=1):
+    rng = np.random.default_rng(seed)
+    return popart.PopArtStatistics(
+        mean_N=jnp.asarray(rng.normal(size=N) * 10), variance_N=jnp.asarray(rng.random(N) * 9 + 0.1)
+    )
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.05, 0.9])
+def test_update_equals_a_naive_moving_average(x64, rate):
+    returns, task, mask = make_batch()
+    old = some_statistics()
+    new = jax.jit(popart.update)(old, returns, task, mask, rate)
+    for n in range(N):
+        samples = np.asarray(returns)[np.asarray((task == n) & mask)]
+        mean, second = float(old.mean_N[n]), float(old.variance_N[n] + old.mean_N[n] ** 2)
+        for _ in samples:
+            mean = (1 - rate) * mean + rate * samples.mean()
+            second = (1 - rate) * second + rate * np.square(samples).mean()
+        np.testing.assert_allclose(new.mean_N[n], mean, rtol=1e-10)
+        np.testing.assert_allclose(new.variance_N[n], second - mean**2, rtol=1e-8)
+
+
+def test_update_equals_rlax_to_first_order(x64):
+    returns, task, mask = make_batch()
+    old, rate = some_statistics(), 1e-8
+    second = old.variance_N + jnp.square(old.mean_N)
+    state = rlax.PopArtState(shift=old.mean_N, scale=old.scale_N, second_moment=second)
+    _, update = rlax.popart(N, rate, *popart.SCALE_BOUNDS)
+    head = {"w": jnp.zeros((2, N)), "b": jnp.zeros(N)}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        _, theirs = update(head, state, returns[mask], task[mask])
+    ours = popart.update(old, returns, task, mask, rate)
+    for new, expected, start in [
+        (ours.mean_N, theirs.shift, old.mean_N),
+        (ours.scale_N, theirs.scale, old.scale_N),
+    ]:
+        np.testing.assert_allclose(new - start, expected - start, rtol=1e-4, atol=1e-13)
+
+
+def test_a_large_batch_cannot_overshoot():
+    """rate * samples is 20 here: a sum of updates would leave the range of the data."""
+    returns, task = jnp.full((B, T), 3.0), jnp.zeros((B, T), jnp.int32)
+    new = popart.update(popart.init(1), returns, task, jnp.ones((B, T), bool), rate=0.5)
+    np.testing.assert_allclose(new.mean_N, 3, rtol=1e-6)
+    np.testing.assert_allclose(new.scale_N, popart.SCALE_BOUNDS[0])
+
+
+def test_a_task_without_samples_keeps_its_statistics():
+    statistics = jax.tree.map(lambda x: x.astype(jnp.float32), some_statistics())
+    returns, task, mask = make_batch()
+    mask = mask & (task != 1)
+    new = popart.update(statistics, returns, task, mask)
+    moved = np.asarray(new.mean_N != statistics.mean_N)
+    np.testing.assert_array_equal(moved, [True, False, True, False])
+    np.testing.assert_array_equal(
+        (new.variance_N == statistics.variance_N)[jnp.array([1, 3])], [True, True]
+    )
+    none = popart.update(statistics, jnp.full((B, T), jnp.nan), task, jnp.zeros((B, T), bool))
+    jax.tree.map(np.testing.assert_array_equal, none, statistics)
+
+
+def test_scale_survives_a_large_mean_in_float32():
+    returns = jnp.asarray(1e5 + np.random.default_rng(0).normal(size=(B, T)), jnp.float32)
+    task, mask = jnp.zeros((B, T), jnp.int32), jnp.ones((B, T), bool)
+    statistics = popart.init(1)
+    for _ in range(3):
+        statistics = popart.update(statistics, returns, task, mask, rate=0.9)
+    np.testing.assert_allclose(statistics.scale_N[0], np.std(np.float64(returns)), rtol=0.02)
+
+
+@pytest.mark.parametrize(("variance", "scale"), [(0.0, 1e-2), (4.0, 2.0), (1e20, 1e6)])
+def test_scale_is_bounded(variance, scale):
+    statistics = popart.PopArtStatistics(mean_N=jnp.zeros(1), variance_N=jnp.full(1, variance))
+    np.testing.assert_allclose(statistics.scale_N, scale, rtol=1e-6)
+
+
+def test_rescaled_head_preserves_every_value(x64):
+    rng = np.random.default_rng(2)
+    features, kernel, bias = rng.normal(size=(B, T, 3)), rng.normal(size=(3, N)), rng.normal(size=N)
+    task = jnp.asarray(rng.integers(0, N, (B, T)), jnp.int32)
+    old = some_statistics(1).replace(variance_N=jnp.array([1e-9, 1.0, 1e15, 4.0]))
+    new = some_statistics(2)
+
+    def values(kernel, bias, statistics):
+        outputs = np.asarray(features) @ np.asarray(kernel) + np.asarray(bias)
+        selected = np.take_along_axis(outputs, np.asarray(task)[..., None], -1)[..., 0]
+        return popart.unnormalise(statistics, jnp.asarray(selected), task)
+
+    before = values(kernel, bias, old)
+    rescaled = popart.rescale_head(jnp.asarray(kernel), jnp.asarray(bias), old, new)
+    np.testing.assert_allclose(values(*rescaled, new), before, rtol=1e-11)
+    assert not np.allclose(values(kernel, bias, new), before, rtol=0.1)
+
+
+def test_normalise_and_unnormalise_use_each_tasks_own_scale(x64):
+    returns, task, _ = make_batch()
+    statistics = some_statistics()
+    normal = popart.normalise(statistics, returns, task)
+    for n in range(N - 1):
+        mean, scale = statistics.mean_N[n], statistics.scale_N[n]
+        np.testing.assert_allclose(normal[task == n], (returns[task == n] - mean) / scale)
+    np.testing.assert_allclose(popart.unnormalise(statistics, normal, task), returns, rtol=1e-12)
+
+
+def test_repeated_updates_normalise_every_task():
+    statistics = popart.init(N)
+    for seed in range(200):
+        statistics = popart.update(statistics, *make_batch(seed), rate=1e-2)
+    scale = np.array([1, 10, 100, 1])
+    np.testing.assert_allclose((statistics.mean_N - np.array([0, 5, 10, 0])) / scale, 0, atol=0.3)
+    np.testing.assert_allclose(statistics.scale_N, scale, rtol=0.15)
+
+
+def test_update_stops_gradients(x64):
+    returns, task, mask = make_batch()
+
+    def total(returns):
+        new = popart.update(some_statistics(), returns, task, mask)
+        return new.mean_N.sum() + new.variance_N.sum()
+
+    assert np.all(jax.grad(total)(returns) == 0)
+
+
+def test_sharded_batch_equals_one_device(x64):
+    batch, statistics = make_batch(), some_statistics()
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    sharded = jax.device_put(batch, NamedSharding(mesh, P("data")))
+    assert len(sharded[0].sharding.device_set) == 8
+    update = jax.jit(popart.update)
+    one, many = update(statistics, *batch), update(statistics, *sharded)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), many, one)

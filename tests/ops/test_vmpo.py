@@ -1,0 +1,365 @@
+"""V-MPO against rlax and naive numpy in float64, and the faults seen in other implementations."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.special
+import scipy.stats
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gtrxl_jax.ops import vmpo
+from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # those of a dependency of rlax
+    import rlax
+
+B, T = 8, 6
+PARTS = {"categorical": ["categorical"], "gaussian": ["mean", "covariance"]}
+PARTS["hybrid"] = PARTS["gaussian"] + PARTS["categorical"]
+
+
+def make_policy(rng, kind, dtype=float):
+    def array(*shape):
+        return jnp.asarray(rng.normal(size=(B, T, *shape)), dtype)
+
+    if kind == "categorical":
+        return Categorical(array(4))
+    if kind == "gaussian":
+        return Gaussian(array(3), jnp.exp(0.3 * array(3)))
+    return Hybrid(
+        make_policy(rng, "gaussian", dtype), (Categorical(array(4)), Categorical(array(2)))
+    )
+
+
+def make_batch(kind="categorical", seed=0, dtype=float, share_masked=0.25):
+    """Keyword arguments of vmpo_loss, with random everything."""
+    rng = np.random.default_rng(seed)
+    target_policy = make_policy(rng, kind, dtype)
+    return dict(
+        policy=make_policy(rng, kind, dtype),
+        target_policy=target_policy,
+        actions=target_policy.sample(jax.random.key(seed)),
+        values_BT=jnp.asarray(rng.normal(size=(B, T)), dtype),
+        returns_BT=jnp.asarray(rng.normal(size=(B, T)), dtype),
+        mask_BT=jnp.asarray(rng.random((B, T)) >= share_masked),
+        multipliers=vmpo.Multipliers(
+            temperature=jnp.asarray(0.7, dtype),
+            alphas={part: jnp.asarray(1.5 + i, dtype) for i, part in enumerate(PARTS[kind])},
+        ),
+        hyperparameters=vmpo.VMPOHyperparameters(
+            epsilon_eta=jnp.asarray(0.1, dtype),
+            epsilon_alphas={
+                p: jnp.asarray(0.01 * (i + 1), dtype) for i, p in enumerate(PARTS[kind])
+            },
+        ),
+    )
+
+
+def loss_of(trained, batch):
+    return vmpo.vmpo_loss(**(batch | trained))
+
+
+def split(batch):
+    """Return what is trained; the rest of the batch is data."""
+    return {name: batch[name] for name in ("policy", "values_BT", "multipliers")}
+
+
+@jax.jit
+def evaluate(batch):
+    """Return the loss, the metrics and the gradients."""
+    (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(split(batch), batch)
+    return loss, metrics, gradients
+
+
+# ---- Oracles -------------------------------------------------------------------------------------
+
+
+def rlax_loss(trained, batch):
+    """rlax on the valid samples alone: its own half counts the masked ones too."""
+    keep = np.asarray(batch["mask_BT"])
+    policy, old, actions = jax.tree.map(
+        lambda x: x[keep], (trained["policy"], batch["target_policy"], batch["actions"])
+    )
+    values, returns = trained["values_BT"][keep], batch["returns_BT"][keep]
+    multipliers, bounds = trained["multipliers"], batch["hyperparameters"]
+    with jax.numpy_dtype_promotion("standard"):
+        losses, outputs = rlax.vmpo_loss(
+            sample_log_probs=policy.log_prob(actions),
+            advantages=jax.lax.stop_gradient(returns - values),
+            temperature_constraint=rlax.LagrangePenalty(
+                multipliers.temperature, bounds.epsilon_eta
+            ),
+            kl_constraints=[
+                (kl, rlax.LagrangePenalty(multipliers.alphas[part], bounds.epsilon_alphas[part]))
+                for part, kl in old.kl_parts(policy).items()
+            ],
+        )
+    return losses.mean() + rlax.l2_loss(values, returns).mean(), outputs
+
+
+def naive_losses(batch):
+    """Every term of a hybrid batch, sample by sample, in numpy alone."""
+    new, old, actions = jax.tree.map(
+        np.asarray, (batch["policy"], batch["target_policy"], batch["actions"])
+    )
+    values, returns, mask = (np.asarray(batch[n]) for n in ("values_BT", "returns_BT", "mask_BT"))
+    valid = [bt for bt in np.ndindex(B, T) if mask[bt]]
+    best = sorted(valid, key=lambda bt: returns[bt] - values[bt])[-(len(valid) // 2) :]
+    eta = float(batch["multipliers"].temperature)
+    exponentials = [np.exp((returns[bt] - values[bt]) / eta) for bt in best]
+    losses = {
+        "policy": 0.0,
+        "temperature": eta * float(batch["hyperparameters"].epsilon_eta)
+        + eta * np.log(np.mean(exponentials)),
+        "value": 0.5 * np.mean([(values[bt] - returns[bt]) ** 2 for bt in valid]),
+    }
+    for bt, exponential in zip(best, exponentials, strict=True):
+        log_prob = scipy.stats.norm(new.gaussian.mean[bt], new.gaussian.scale[bt]).logpdf(
+            actions["continuous"][bt]
+        )
+        log_probs = [
+            scipy.special.log_softmax(c.logits[bt])[a]
+            for c, a in zip(new.categoricals, actions["discrete"][bt], strict=True)
+        ]
+        losses["policy"] -= exponential / sum(exponentials) * (log_prob.sum() + sum(log_probs))
+    kls = {part: [] for part in PARTS["hybrid"]}
+    for bt in valid:
+        p, q = old.gaussian, new.gaussian
+        inverse_old = np.diag(1 / p.scale[bt] ** 2)
+        shift = q.mean[bt] - p.mean[bt]
+        ratio = p.scale[bt] ** 2 / q.scale[bt] ** 2
+        kls["mean"].append(0.5 * shift @ inverse_old @ shift)
+        kls["covariance"].append(0.5 * (ratio.sum() - 3 - np.log(ratio.prod())))
+        pairs = zip(old.categoricals, new.categoricals, strict=True)
+        softmax = scipy.special.softmax
+        kls["categorical"].append(
+            sum(scipy.stats.entropy(softmax(p.logits[bt]), softmax(q.logits[bt])) for p, q in pairs)
+        )
+    for part, kl in kls.items():
+        alpha = batch["multipliers"].alphas[part]
+        epsilon = batch["hyperparameters"].epsilon_alphas[part]
+        losses[f"alpha_{part}"] = np.mean([alpha * (epsilon - x) + alpha * x for x in kl])
+        losses[f"kl_{part}"] = np.mean(kl)
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "share_masked"), [("categorical", 0), ("categorical", 0.3), ("gaussian", 0.3)]
+)
+def test_losses_and_gradients_equal_rlax(x64, kind, share_masked):
+    batch = make_batch(kind, share_masked=share_masked)
+    loss, metrics, ours = evaluate(batch)
+    rlax_gradient = jax.jit(jax.value_and_grad(lambda x: rlax_loss(x, batch), has_aux=True))
+    (expected, outputs), theirs = rlax_gradient(split(batch))
+    np.testing.assert_allclose(loss, expected, rtol=1e-8)
+    np.testing.assert_allclose(metrics["loss/policy"], outputs.policy_loss.mean(), rtol=1e-8)
+    np.testing.assert_allclose(metrics["loss/temperature"], outputs.temperature_loss, rtol=1e-8)
+    alphas = sum(metrics[f"loss/alpha_{part}"] for part in PARTS[kind])
+    np.testing.assert_allclose(alphas, (outputs.kl_loss + outputs.alpha_loss).mean(), rtol=1e-8)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-10), ours, theirs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_losses_equal_naive_numpy(x64, seed):
+    batch = make_batch("hybrid", seed)
+    _, metrics, _ = evaluate(batch)
+    for name, expected in naive_losses(batch).items():
+        key = f"kl/{name[3:]}" if name.startswith("kl_") else f"loss/{name}"
+        np.testing.assert_allclose(metrics[key], expected, rtol=1e-10, err_msg=name)
+
+
+# ---- Masks and gradients -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["categorical", "hybrid"])
+def test_masked_samples_take_no_part_in_anything(kind):
+    batch = make_batch(kind, dtype=jnp.float32)
+    mask = batch["mask_BT"]
+
+    def spoil(x):
+        noise = jnp.asarray(np.random.default_rng(9).normal(size=x.shape) * 5).astype(x.dtype)
+        keep = mask.reshape(B, T, *[1] * (x.ndim - 2))
+        return jnp.where(keep, x, abs(x + noise) if x.dtype != jnp.int32 else 0)
+
+    spoilt = batch | jax.tree.map(
+        spoil, {n: batch[n] for n in ("policy", "target_policy", "actions", "values_BT")}
+    )
+    spoilt["returns_BT"] = jnp.where(mask, batch["returns_BT"], jnp.nan)
+    if kind == "categorical":  # a masked step's action may be a forbidden one
+        logits = spoilt["policy"].logits
+        forbidden = jnp.where(mask[..., None], logits, logits.at[..., 0].set(-jnp.inf))
+        spoilt["policy"] = Categorical(forbidden)
+        spoilt["target_policy"] = Categorical(
+            jnp.where(mask[..., None], spoilt["target_policy"].logits, forbidden)
+        )
+        assert np.any(np.isneginf(spoilt["policy"].log_prob(spoilt["actions"])))
+    *expected, _ = evaluate(batch)
+    *outcome, gradients = evaluate(spoilt)
+    jax.tree.map(np.testing.assert_array_equal, outcome, expected)
+    for gradient in jax.tree.leaves([gradients["policy"], gradients["values_BT"]]):
+        assert np.all(gradient[~mask] == 0)
+        assert np.all(np.any(gradient[mask] != 0, axis=tuple(range(1, gradient.ndim - 1))))
+
+
+@pytest.mark.parametrize("kind", ["categorical", "hybrid"])
+def test_a_batch_without_valid_samples_changes_nothing(kind):
+    batch = make_batch(kind, dtype=jnp.float32, share_masked=1.1)
+    loss, metrics, gradients = evaluate(batch)
+    assert loss == 0
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert all(np.all(g == 0) for g in jax.tree.leaves(gradients))
+
+
+def test_gradients_are_stopped_where_they_should_be(x64):
+    batch = make_batch("hybrid")
+    mask = batch["mask_BT"]
+    advantages = batch["returns_BT"] * 3
+
+    def loss(data):
+        return vmpo.vmpo_loss(**(batch | data))[0]
+
+    data = {"target_policy": batch["target_policy"], "returns_BT": batch["returns_BT"]}
+    for gradient in jax.tree.leaves(jax.grad(loss)(data | {"advantages_BT": advantages})):
+        assert np.all(gradient == 0)
+    # The values get the value loss's gradient and nothing through the advantages.
+    in_values = evaluate(batch)[2]["values_BT"]
+    error = jnp.where(mask, batch["values_BT"] - batch["returns_BT"], 0)
+    np.testing.assert_allclose(in_values, error / mask.sum(dtype=float), rtol=1e-12)
+
+
+def test_advantages_may_be_given(x64):
+    batch = make_batch()
+    advantages = (batch["returns_BT"] - batch["values_BT"]) / 4
+    given, metrics = vmpo.vmpo_loss(**batch, advantages_BT=advantages)
+    psi, temperature_loss = vmpo.e_step(
+        advantages, batch["mask_BT"], jnp.array(0.7), jnp.array(0.1)
+    )
+    own, own_metrics = vmpo.vmpo_loss(**batch)
+    np.testing.assert_allclose(metrics["loss/temperature"], temperature_loss)
+    np.testing.assert_allclose(metrics["psi/effective_samples"], 1 / np.sum(np.square(psi)))
+    assert metrics["loss/value"] == own_metrics["loss/value"]
+    assert given != own
+
+
+# ---- Multipliers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [-0.5, 0.0, 1e-8])
+def test_alpha_has_its_gradient_wherever_it_is(raw):
+    kl = jnp.full((B, T), 0.3)
+    gradient = jax.grad(vmpo.kl_loss, argnums=2)(
+        kl, jnp.ones((B, T), bool), jnp.float32(raw), jnp.float32(0.1)
+    )
+    np.testing.assert_allclose(gradient, 0.1 - 0.3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimiser", [optax.sgd(1.0), optax.adam(0.5)], ids=["sgd", "adam"])
+def test_multipliers_cannot_die(optimiser):
+    """Slack constraints with a huge step drive them to the bound; violated ones bring them back."""
+    batch = make_batch("hybrid", dtype=jnp.float32)
+
+    def bounds(size):
+        return jax.tree.map(lambda x: jnp.full_like(x, size), batch["hyperparameters"])
+
+    @jax.jit
+    def step(multipliers, state, hyperparameters):
+        data = batch | {"hyperparameters": hyperparameters}
+        gradient = jax.grad(lambda m: loss_of({"multipliers": m}, data)[0])(multipliers)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
+            change, state = optimiser.update(gradient, state, multipliers)
+        return vmpo.project_multipliers(optax.apply_updates(multipliers, change)), state
+
+    multipliers = batch["multipliers"]
+    state = optimiser.init(multipliers)
+    for _ in range(20):
+        multipliers, state = step(multipliers, state, bounds(100.0))
+    assert all(m == np.float32(1e-8) for m in jax.tree.leaves(multipliers))
+    history = [multipliers]
+    for _ in range(300):
+        multipliers, state = step(multipliers, state, bounds(1e-3))
+        history.append(multipliers)
+    peaks = jax.tree.map(lambda *m: max(m), *history)
+    assert all(m > 0.1 for m in jax.tree.leaves(peaks))
+
+
+def test_projection_leaves_the_rest_alone():
+    multipliers = vmpo.Multipliers(
+        temperature=jnp.float32(-3), alphas={"mean": jnp.float32(2), "covariance": jnp.float32(0)}
+    )
+    projected = vmpo.project_multipliers(multipliers, minimum=1e-4)
+    assert projected.temperature == np.float32(1e-4)
+    assert projected.alphas == {"mean": 2, "covariance": np.float32(1e-4)}
+
+
+@pytest.mark.parametrize("field", ["multipliers.alphas", "hyperparameters.epsilon_alphas"])
+def test_wrong_parts_are_refused(field):
+    batch = make_batch("gaussian")
+    name, entry = field.split(".")
+    batch[name] = batch[name].replace(**{entry: {"mean": jnp.ones(())}})
+    with pytest.raises(ValueError, match=rf"{field} has the parts \['mean'\].*'covariance'"):
+        vmpo.vmpo_loss(**batch)
+
+
+# ---- One program for every number of devices and settings ---------------------------------------
+
+
+def test_sharded_batch_equals_one_device(x64):
+    """All the large advantages lie on one device: only a global half selects them."""
+    batch = make_batch("hybrid")
+    batch["returns_BT"] = batch["returns_BT"].at[3].add(20)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    shardings = {n: whole if n in ("multipliers", "hyperparameters") else rows for n in batch}
+    sharded = {n: jax.device_put(x, shardings[n]) for n, x in batch.items()}
+    assert len(sharded["values_BT"].sharding.device_set) == 8
+
+    one, many = evaluate(batch), evaluate(sharded)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14), many, one)
+    chosen = vmpo.select_top_half(sharded["returns_BT"], sharded["mask_BT"])
+    np.testing.assert_array_equal(chosen[3], batch["mask_BT"][3])
+
+
+def test_vmaps_over_hyperparameters_and_seeds(x64):
+    batches = [make_batch("hybrid", seed) for seed in range(3)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
+    factors = jnp.arange(1.0, 4.0)
+    stacked["hyperparameters"] = jax.tree.map(lambda x: x * factors, stacked["hyperparameters"])
+    together = jax.vmap(evaluate)(stacked)
+    apart = [evaluate(jax.tree.map(lambda x, i=i: x[i], stacked)) for i in range(3)]
+    expected = jax.tree.map(lambda *x: jnp.stack(x), *apart)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13), together, expected
+    )
+
+
+def test_metrics_say_what_they_say(x64):
+    batch = make_batch("categorical")
+    loss, metrics, _ = evaluate(batch)
+    mask = np.asarray(batch["mask_BT"])
+    returns, values = np.asarray(batch["returns_BT"])[mask], np.asarray(batch["values_BT"])[mask]
+    best = np.sort(returns - values)[-(mask.sum() // 2) :]
+    psi = scipy.special.softmax(best / 0.7)
+    probabilities = scipy.special.softmax(np.asarray(batch["policy"].logits)[mask], axis=-1)
+    expected = {
+        "advantage/mean": np.mean(returns - values),
+        "advantage/std": np.std(returns - values),
+        "value/explained_variance": 1 - np.var(returns - values) / np.var(returns),
+        "psi/effective_samples": 1 / np.sum(psi**2),
+        "psi/kl": scipy.stats.entropy(psi, np.full(len(psi), 1 / len(psi))),
+        "samples/valid": mask.sum(),
+        "samples/selected": mask.sum() // 2,
+        "entropy": scipy.stats.entropy(probabilities, axis=-1).mean(),
+        "temperature": 0.7,
+        "alpha/categorical": 1.5,
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-10, err_msg=name)
+    losses = {"loss/policy", "loss/temperature", "loss/value", "loss/alpha_categorical"}
+    assert metrics.keys() == expected.keys() | losses | {"kl/categorical"}
+    np.testing.assert_allclose(loss, sum(metrics[name] for name in losses), rtol=1e-12)
