@@ -1,0 +1,23 @@
+"""Environments with gymnax's interface, and the stream that feeds agents from them."""
+
+from gtrxl_jax.envs.associative import AssociativeRetrieval
+from gtrxl_jax.envs.memory_chain import MemoryChain
+from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_environments, time_limit
+from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
+from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
+from gtrxl_jax.envs.xminigrid import MiniGridMemory
+
+__all__ = [
+    "ENVIRONMENTS",
+    "ActiveTMaze",
+    "AssociativeRetrieval",
+    "EpisodeStats",
+    "MemoryChain",
+    "MiniGridMemory",
+    "PassiveTMaze",
+    "Stream",
+    "StreamState",
+    "make_env",
+    "register_environments",
+    "time_limit",
+]

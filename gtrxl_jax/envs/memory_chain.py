@@ -1,0 +1,104 @@
+"""bsuite's memory chain at any length."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import spaces
+from gymnax.environments.bsuite import memory_chain
+from jaxtyping import Array, Bool, Float, UInt8
+
+from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
+from gtrxl_jax.envs.promotion import ordinary_promotion
+
+
+@struct.dataclass
+class MemoryChainParams(memory_chain.EnvParams):
+    """Parameters of the memory chain.
+
+    Attributes:
+      max_steps_in_episode: time limit in actions. None: no limit, as each episode ends by itself
+        after `memory_length + 1`. gymnax's 1000 would cut longer chains before their only reward.
+      memory_length: number of actions between the context and the query.
+    """
+
+    max_steps_in_episode: int | None = None
+
+
+class MemoryChain(memory_chain.MemoryChain):
+    """gymnax's MemoryChain (bsuite; Osband et al. 2020), its space and its time limit put right.
+
+    Rewards, observations and ends of episodes are gymnax's. Observation `[1 - t / memory_length,
+    query, context...]`: the context, -1 or +1 for each bit, shows on the first two observations
+    (gymnax's observation lags by one after the first), the query, which bit is asked for, at the
+    end. The last action, `memory_length + 1` of them, earns +1 for the bit asked for and -1
+    otherwise; `info["success"]` is true for the former.
+    """
+
+    @property
+    def default_params(self) -> MemoryChainParams:
+        """A chain of 5."""
+        return MemoryChainParams()
+
+    def time_limit(self, params: MemoryChainParams) -> int | Array:
+        """Number of actions after which an episode has ended."""
+        if params.max_steps_in_episode is not None:
+            return params.max_steps_in_episode
+        return params.memory_length + 1
+
+    def step_env(
+        self, key: jax.Array, state: memory_chain.EnvState, action: Any, params: MemoryChainParams
+    ) -> tuple[
+        Float[Array, " features"],
+        memory_chain.EnvState,
+        Float[Array, ""],
+        Bool[Array, ""],
+        dict[str, Any],
+    ]:
+        """The step of gymnax, with `info["success"]`."""
+        with ordinary_promotion():
+            observation, state, reward, terminated, info = super().step_env(
+                key, state, action, params
+            )
+        return observation, state, reward, terminated, {**info, "success": reward > 0}
+
+    def reset_env(
+        self, key: jax.Array, params: MemoryChainParams
+    ) -> tuple[Float[Array, " features"], memory_chain.EnvState]:
+        """The reset of gymnax."""
+        with ordinary_promotion():
+            return super().reset_env(key, params)
+
+    def is_truncated(
+        self, state: memory_chain.EnvState, params: MemoryChainParams
+    ) -> Bool[Array, ""]:
+        """Whether the time limit, if there is one, is reached."""
+        if params.max_steps_in_episode is None:
+            return jnp.zeros((), jnp.bool_)
+        return state.time >= params.max_steps_in_episode
+
+    @property
+    def name(self) -> str:
+        """The registered name."""
+        return "MemoryChain-v0"
+
+    def observation_space(self, params: MemoryChainParams | None = None) -> spaces.Box:
+        """Time in [0, 1], query in [0, bits - 1], context in [-1, 1] (gymnax: from 0)."""
+        low = np.array([0, 0] + [-1] * self.num_bits, np.float32)
+        high = np.array([1, self.num_bits - 1] + [1] * self.num_bits, np.float32)
+        return spaces.Box(low, high, low.shape, jnp.float32)
+
+    def render(
+        self, state: memory_chain.EnvState, params: MemoryChainParams
+    ) -> UInt8[np.ndarray, "H W 3"]:
+        """Draw the context (blue 1, orange 0; the query in red) and the time, on the host."""
+        context = np.asarray(state.context)
+        columns = max(12, self.num_bits + 2)
+        cells = np.full((6, columns), Cell.WALL)
+        cells[1, 1 : self.num_bits + 1] = np.where(context > 0, Cell.UP, Cell.DOWN)
+        cells[2, 1 + int(state.query)] = Cell.AGENT
+        spent = min(1.0, int(state.time) / (int(params.memory_length) + 1))
+        cells[4, 1:-1] = progress_bar(spent, columns - 2)
+        return draw_cells(cells, pixels=max(2, min(16, 512 // columns)))

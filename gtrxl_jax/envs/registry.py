@@ -1,0 +1,120 @@
+"""Environments by name."""
+
+import dataclasses
+import inspect
+import math
+import numbers
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnax
+import jax
+from gymnax.environments import environment
+
+from gtrxl_jax.envs.associative import AssociativeRetrieval
+from gtrxl_jax.envs.memory_chain import MemoryChain
+from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
+from gtrxl_jax.envs.xminigrid import MiniGridMemory
+from gtrxl_jax.names import require_name
+
+ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {
+    "TMazePassive-v0": PassiveTMaze,
+    "TMazeActive-v0": ActiveTMaze,
+    "AssociativeRetrieval-v0": AssociativeRetrieval,
+    "MemoryChain-v0": MemoryChain,
+    "MiniGrid-Memory": MiniGridMemory,
+    **{
+        f"MiniGrid-MemoryS{width}": partial(MiniGridMemory, width=width)
+        for width in (8, 16, 32, 64, 128)
+    },
+}
+"""The environments of this package. `make_env` knows these and all that gymnax knows."""
+
+
+def register_environments() -> None:
+    """Make `ENVIRONMENTS` known to `gymnax.make`, as importing this package does. Idempotent."""
+    for name, factory in ENVIRONMENTS.items():
+        if name not in gymnax.registered_envs:
+            gymnax.register(name, factory)
+
+
+def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]:
+    """Make an environment by its name.
+
+    Args:
+      name: a name registered with gymnax: one of `ENVIRONMENTS`, gymnax's own, or your own.
+      **overrides: values for fields of the environment's parameters (`corridor_length=50`) or for
+        arguments of its constructor (`num_bits=3`).
+
+    Returns:
+      The environment and its parameters.
+
+    Raises:
+      ValueError: for an unknown name or override, naming the nearest valid ones; for a value out
+        of range, such as a size below 1.
+      TypeError: for a value that is not of the field's type.
+      ImportError: if the environment needs a package that is not installed.
+    """
+    require_name("environment", name, gymnax.registered_envs)
+    with ordinary_promotion():
+        env, params = gymnax.make(name)
+    fields = {field.name: field for field in dataclasses.fields(params)}
+    arguments = {
+        argument.name: argument
+        for argument in inspect.signature(type(env).__init__).parameters.values()
+        if argument.kind is argument.POSITIONAL_OR_KEYWORD and argument.name != "self"
+    }
+    for key, value in overrides.items():
+        require_name(f"parameter of {name}", key, [*fields, *arguments])
+        if key in fields:
+            _check_value(key, value, getattr(params, key), fields[key].metadata.get("minimum"))
+        else:
+            _check_value(key, value, arguments[key].default)
+    if set(overrides) - set(fields):
+        with ordinary_promotion():
+            env, params = gymnax.make(
+                name, **{k: overrides[k] for k in overrides if k in arguments}
+            )
+    return env, params.replace(**{k: overrides[k] for k in overrides if k in fields})
+
+
+def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
+    """The number of actions after which every episode of `env` has ended.
+
+    Environments of this package work it out from their sizes where `max_steps_in_episode` is None.
+    """
+    if hasattr(env, "time_limit"):
+        return env.time_limit(params)
+    return params.max_steps_in_episode
+
+
+def _check_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:
+    """Refuse what cannot be meant, judging by the field's default.
+
+    A whole number that is positive by default counts or measures something, so it has to stay
+    positive. What is neither a number nor a truth value is left to the environment.
+    """
+    kind = type(default)
+    if field == "max_steps_in_episode":
+        if value is None and default is None:
+            return
+        kind, minimum = int, 1
+    elif kind is int and default >= 1:
+        minimum = 1
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise TypeError(f"{field} must be True or False, got {value!r}")
+    elif kind in (int, float):
+        number = numbers.Integral if kind is int else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, number):
+            name = "whole number" if kind is int else "number"
+            raise TypeError(f"{field} must be a {name}, got {value!r}")
+        if not math.isfinite(value):
+            raise ValueError(f"{field} must be finite, got {value}")
+        if minimum is not None and value < minimum:
+            raise ValueError(f"{field} must be at least {minimum:g}, got {value}")
+
+
+register_environments()
