@@ -96,7 +96,7 @@ def observation_spec(space: Any, field: str = "observation_space") -> Any:
       ValueError: for a Discrete space too large for one-hot.
     """
     if isinstance(space, (*DICT, Mapping)):
-        children = getattr(space, "spaces", space)
+        children: Any = getattr(space, "spaces", space)
         return {k: observation_spec(children[k], f"{field}[{k!r}]") for k in sorted(children)}
     if isinstance(space, DISCRETE):
         if space.n > MAX_DISCRETE_CATEGORIES:

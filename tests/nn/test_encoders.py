@@ -1,0 +1,261 @@
+"""Encoders, against plain NumPy, for every kind of observation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import spaces
+
+from gtrxl_jax.nn.encoders import (
+    DictEncoder,
+    InputEncoder,
+    MLPEncoder,
+    ResNetEncoder,
+    SmallConvEncoder,
+    make_encoder,
+)
+from gtrxl_jax.spaces import ActionSpec, ArraySpec, observation_spec, zero_timestep
+
+VECTOR = spaces.Box(-1.0, 1.0, (4,))
+GRID = spaces.Box(0, 1, (10, 10, 4), jnp.bool_)
+SYMBOLS = spaces.Box(0, 12, (5, 5, 2), jnp.uint8)
+PICTURE = spaces.Box(0, 255, (32, 40, 3), jnp.uint8)
+OBSERVATIONS = {
+    "vector": (VECTOR, MLPEncoder),
+    "scalar": (spaces.Box(0.0, 1.0, ()), MLPEncoder),
+    "matrix": (spaces.Box(0, 1, (10, 5), jnp.int32), MLPEncoder),
+    "discrete": (spaces.Discrete(7), MLPEncoder),
+    "pixel": (spaces.Box(0.0, 1.0, (1, 1, 3)), MLPEncoder),
+    "grid": (GRID, SmallConvEncoder),
+    "symbols": (SYMBOLS, SmallConvEncoder),
+    "picture": (PICTURE, ResNetEncoder),
+    "dict": (spaces.Dict({"image": GRID, "state": spaces.Discrete(3)}), DictEncoder),
+}
+
+
+def random_observation(space, rng, *lead):
+    def draw(spec):
+        if spec.dtype == "bool":
+            return jnp.asarray(rng.random((*lead, *spec.shape)) < 0.5)
+        if np.issubdtype(spec.dtype, np.integer):
+            high = spec.categories or 256
+            return jnp.asarray(rng.integers(0, high, (*lead, *spec.shape)), spec.dtype)
+        return jnp.asarray(rng.standard_normal((*lead, *spec.shape)), spec.dtype)
+
+    return jax.tree.map(draw, observation_spec(space))
+
+
+@pytest.mark.parametrize(("space", "kind"), OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_any_observation_with_any_leading_axes(space, kind):
+    encoder = make_encoder(space, width=8)
+    assert isinstance(encoder, kind)
+    assert hash(encoder) == hash(make_encoder(space, width=8))
+    observation = random_observation(space, np.random.default_rng(0), 2, 3)
+    params = jax.jit(encoder.init)(jax.random.key(0), observation)
+    features_BTF = jax.jit(encoder.apply)(params, observation)
+    keys = len(space.spaces) if kind is DictEncoder else 1
+    assert features_BTF.shape == (2, 3, 8 * keys)
+    assert features_BTF.dtype == jnp.float32
+    for index in ((1, 2), (slice(None), 2)):
+        fewer_axes = jax.tree.map(lambda x, i=index: x[i], observation)
+        features = jax.jit(encoder.apply)(params, fewer_axes)
+        np.testing.assert_allclose(features, features_BTF[index], atol=1e-5)
+
+
+@pytest.mark.parametrize(("space", "kind"), OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_every_parameter_learns_and_bfloat16_keeps_them_in_float32(space, kind):
+    observation = random_observation(space, np.random.default_rng(1), 16)
+    encoder = make_encoder(space, width=8)
+    low = make_encoder(space, width=8, dtype=jnp.bfloat16)
+    params = jax.jit(low.init)(jax.random.key(1), observation)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+
+    def loss(params):
+        features = encoder.apply(params, observation)
+        return jnp.sum(features**2), features
+
+    gradient, features = jax.jit(jax.grad(loss, has_aux=True))(params)
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
+    low_features = jax.jit(low.apply)(params, observation)
+    assert low_features.dtype == jnp.bfloat16
+    error = jnp.abs(low_features.astype(jnp.float32) - features)
+    assert float(jnp.max(error)) < 0.05 * float(jnp.max(features))
+
+
+def conv(x_HWC, params):
+    """A 3x3 convolution of stride 1 with zeros around, as a sum of nine shifted products."""
+    height, width, _ = x_HWC.shape
+    padded = np.pad(x_HWC, [(1, 1), (1, 1), (0, 0)])
+    kernel, bias = np.asarray(params["kernel"]), np.asarray(params["bias"])
+    return bias + sum(
+        padded[i : i + height, j : j + width] @ kernel[i, j] for i in range(3) for j in range(3)
+    )
+
+
+def pool(x_HWC):
+    """3x3 max-pooling of stride 2; "SAME" puts the one row too many at the end of an even side."""
+    height, width, channels = x_HWC.shape
+    out = np.empty(((height + 1) // 2, (width + 1) // 2, channels))
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            top, left = 2 * i - height % 2, 2 * j - width % 2
+            window = x_HWC[max(top, 0) : top + 3, max(left, 0) : left + 3]
+            out[i, j] = window.max(axis=(0, 1))
+    return out
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def randomised(params, rng):
+    return jax.tree.map(lambda p: p + 0.1 * rng.standard_normal(p.shape), params)
+
+
+@pytest.mark.usefixtures("x64")
+def test_resnet_is_the_papers():
+    rng = np.random.default_rng(2)
+    image = rng.integers(0, 256, (13, 10, 3), dtype=np.uint8)
+    encoder = ResNetEncoder(
+        observation_spec(image), channels=(2, 3, 3), width=4, param_dtype=jnp.float64
+    )
+    params = randomised(jax.jit(encoder.init)(jax.random.key(0), jnp.asarray(image)), rng)
+    layers = params["params"]
+    convs = iter(layers[f"Conv_{i}"] for i in range(15))
+    x = image / 255
+    for _ in range(3):
+        x = pool(conv(x, next(convs)))
+        for _ in range(2):
+            x = x + conv(relu(conv(relu(x), next(convs))), next(convs))
+    dense = layers["Dense_0"]
+    expected = relu(relu(x).ravel() @ np.asarray(dense["kernel"]) + np.asarray(dense["bias"]))
+    assert x.shape == (2, 2, 3)
+    actual = jax.jit(encoder.apply)(params, jnp.asarray(image))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_small_conv_and_mlp_against_numpy():
+    rng = np.random.default_rng(3)
+    grid = rng.random((4, 6, 2))
+    encoder = SmallConvEncoder(
+        ArraySpec((4, 6, 2)), channels=(3, 5), width=4, param_dtype=jnp.float64
+    )
+    params = randomised(encoder.init(jax.random.key(0), jnp.asarray(grid)), rng)
+    layers = params["params"]
+    x = relu(conv(relu(conv(grid, layers["Conv_0"])), layers["Conv_1"])).ravel()
+    expected = relu(x @ np.asarray(layers["Dense_0"]["kernel"]) + layers["Dense_0"]["bias"])
+    np.testing.assert_allclose(encoder.apply(params, jnp.asarray(grid)), expected, atol=1e-9)
+
+    encoder = MLPEncoder(ArraySpec((4, 6, 2)), widths=(5, 4), param_dtype=jnp.float64)
+    params = randomised(encoder.init(jax.random.key(0), jnp.asarray(grid)), rng)
+    x = grid.ravel()
+    for layer in (params["params"]["Dense_0"], params["params"]["Dense_1"]):
+        x = relu(x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
+    np.testing.assert_allclose(encoder.apply(params, jnp.asarray(grid)), x, atol=1e-9)
+
+
+def test_one_channel_images_and_pixels_as_the_environment_gives_them():
+    image = np.random.default_rng(4).integers(0, 256, (9, 9), dtype=np.uint8)
+    encoder = make_encoder(image, "conv", width=4)
+    params = encoder.init(jax.random.key(0), jnp.asarray(image))
+    assert params["params"]["Conv_0"]["kernel"].shape == (3, 3, 1, 16)
+    same = make_encoder(np.zeros((9, 9, 1), np.float32), "conv", width=4)
+    np.testing.assert_allclose(
+        encoder.apply(params, jnp.asarray(image)),
+        same.apply(params, jnp.asarray(image[..., None] / 255, jnp.float32)),
+        atol=1e-6,
+    )
+
+
+def test_a_dict_is_its_parts_side_by_side():
+    space = spaces.Dict({"image": PICTURE, "state": VECTOR})
+    observation = random_observation(space, np.random.default_rng(5), 2)
+    observation["unused"] = jnp.zeros(2)
+    encoder = make_encoder(space, "conv", width=4)
+    assert isinstance(encoder.encoders["image"], SmallConvEncoder)
+    assert isinstance(make_encoder(space, "mlp").encoders["image"], MLPEncoder)
+    variables = encoder.init(jax.random.key(0), observation)
+    parts = [
+        encoder.encoders[key].apply(
+            {"params": variables["params"][f"encoders_{key}"]}, observation[key]
+        )
+        for key in ("image", "state")
+    ]
+    np.testing.assert_allclose(
+        encoder.apply(variables, observation), np.concatenate(parts, axis=-1), atol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"observation has no \['state'\]: it has \['image'\]"):
+        encoder.apply(variables, {"image": observation["image"]})
+
+
+@pytest.mark.parametrize(
+    ("space", "name", "message"),
+    [
+        (VECTOR, "resnett", "unknown encoder 'resnett': did you mean 'resnet'"),
+        (VECTOR, "resnet", r"needs images \[H, W, C\], but observation_space has shape \(4,\)"),
+        (VECTOR, "conv", "use 'mlp'"),
+        (SYMBOLS, "resnet", "at least 8 x 8, but observation_space has shape .* use 'conv' or"),
+        (spaces.Box(0.0, 1.0, (2, 9, 1)), "conv", "at least 3 x 3, .* use 'mlp'"),
+        (spaces.Dict({"state": VECTOR}), "resnet", r"fits no key of observation_space \['state'\]"),
+        (spaces.Dict({"a": SYMBOLS, "b": VECTOR}), "resnet", r"observation_space\['a'\] has shape"),
+        (spaces.Dict({}), "auto", "fits no key"),
+    ],
+)
+def test_impossible_encoders_are_refused(space, name, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make_encoder(space, name)
+    assert "\n" not in str(caught.value)
+
+
+def input_encoder(**settings):
+    return InputEncoder(
+        MLPEncoder(ArraySpec((4,)), (8,)), ActionSpec(discrete=(3,)), width=5, **settings
+    )
+
+
+@pytest.fixture
+def timestep():
+    timestep = zero_timestep(VECTOR, spaces.Discrete(3), 2, 3)
+    return timestep.replace(
+        action=jnp.array([[2, 1, 0], [1, 1, 2]]),
+        reward=jnp.array([[3.0, -0.25, 0.5], [-7.0, 0.25, 2.0]]),
+        first=jnp.array([[True, False, False], [False, True, False]]),
+    )
+
+
+def test_input_encoder_is_linear_in_features_action_and_reward(timestep):
+    encoder = input_encoder(reward_clip=1.0)
+    params = encoder.init(jax.random.key(0), timestep)
+    features = MLPEncoder(ArraySpec((4,)), (8,)).apply(
+        {"params": params["params"]["observation"]}, timestep.observation
+    )
+    going_on = ~np.asarray(timestep.first)[..., None]
+    action = np.eye(3)[np.asarray(timestep.action)] * going_on
+    reward = np.clip(np.asarray(timestep.reward), -1, 1)[..., None] * going_on
+    dense = jax.tree.map(np.asarray, params["params"]["Dense_0"])
+    expected = np.concatenate([features, action, reward], axis=-1) @ dense["kernel"] + dense["bias"]
+    np.testing.assert_allclose(encoder.apply(params, timestep), expected, atol=1e-6)
+
+
+def test_nothing_of_the_old_episode_is_read_on_a_first_step(timestep):
+    encoder = input_encoder()
+    params = encoder.init(jax.random.key(0), timestep)
+    other = timestep.replace(
+        action=jnp.where(timestep.first, 0, timestep.action),
+        reward=jnp.where(timestep.first, jnp.nan, timestep.reward),
+    )
+    np.testing.assert_array_equal(encoder.apply(params, timestep), encoder.apply(params, other))
+
+    def loss(reward):
+        return jnp.sum(encoder.apply(params, timestep.replace(reward=reward)) ** 2)
+
+    gradient = jax.grad(loss)(timestep.reward)
+    np.testing.assert_array_equal(gradient == 0, timestep.first)
+
+
+def test_leading_axes_must_agree(timestep):
+    encoder = input_encoder()
+    mixed = timestep.replace(reward=timestep.reward[:, 0])
+    with pytest.raises(ValueError, match=r"timestep.reward has the leading axes \(2,\)"):
+        encoder.init(jax.random.key(0), mixed)
