@@ -1,3 +1,4 @@
+import contextlib
 import stat
 
 import pytest
@@ -38,3 +39,15 @@ def test_permissions_are_those_of_an_ordinary_file(tmp_path):
     assert stat.S_IMODE((tmp_path / "atomic").stat().st_mode) == stat.S_IMODE(
         ordinary.stat().st_mode
     )
+
+
+def test_a_file_that_is_there_stays_if_it_may_not_be_replaced(tmp_path):
+    path = tmp_path / "file.txt"
+    for text in ["first", "second"]:
+        with (
+            pytest.raises(FileExistsError) if path.exists() else contextlib.nullcontext(),
+            atomic(path, replace=False) as temporary,
+        ):
+            temporary.write_text(text)
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
