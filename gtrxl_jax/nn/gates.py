@@ -1,0 +1,133 @@
+"""The gating layers g(x, y) of GTrXL (Parisotto et al. 2019, section 3.2).
+
+x is the stream, y the submodule's output. As the bias b grows, each gate that has one returns x:
+the gated identity initialisation, b = 2 for GRU and 1 for the others in the paper. b is a constant,
+so the parameters of a gate are its matrices alone: 1, 1, 1, 2 and 6 of width x width.
+
+Each gate records its mean opening, the sigmoid that lets y in (for the Input gate, the one that
+keeps x), under the collection "metrics".
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from gtrxl_jax.names import require_name
+
+
+class Gate(nn.Module):
+    """A gate over the last axis: `[..., D], [..., D] -> [..., D]`.
+
+    Attributes:
+      bias: b, the strength of the identity at initialisation.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    bias: float = 1.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def matrices(self, x: Float[Array, "... D"], count: int, name: str) -> list[Array]:
+        """`count` products of x with square matrices, made by one multiplication."""
+        product = nn.Dense(
+            count * x.shape[-1],
+            use_bias=False,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name=name,
+        )(x)
+        return jnp.split(product, count, axis=-1)
+
+    def record(self, opening: Float[Array, "... D"]) -> None:
+        self.sow("metrics", "opening", jnp.mean(opening.astype(jnp.float32)))
+
+
+class Residual(nn.Module):
+    """No gate: x + y, the residual connection of TrXL and TrXL-I."""
+
+    def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        return x + y
+
+
+class InputGate(Gate):
+    """sigmoid(W x) * x + y. It has no bias."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        (w_x,) = self.matrices(x, 1, "x")
+        keep = nn.sigmoid(w_x)
+        self.record(keep)
+        return keep * x + y
+
+
+class OutputGate(Gate):
+    """x + sigmoid(W x - b) * y."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        (w_x,) = self.matrices(x, 1, "x")
+        opening = nn.sigmoid(w_x - self.bias)
+        self.record(opening)
+        return x + opening * y
+
+
+class HighwayGate(Gate):
+    """s * x + (1 - s) * y with s = sigmoid(W x + b)."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        (w_x,) = self.matrices(x, 1, "x")
+        keep = nn.sigmoid(w_x + self.bias)
+        self.record(1 - keep)
+        return keep * x + (1 - keep) * y
+
+
+class SigTanhGate(Gate):
+    """x + sigmoid(W y - b) * tanh(U y)."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        w_y, u_y = self.matrices(y, 2, "y")
+        opening = nn.sigmoid(w_y - self.bias)
+        self.record(opening)
+        return x + opening * jnp.tanh(u_y)
+
+
+class GRUGate(Gate):
+    """(1 - z) * x + z * h, a GRU in depth whose state is the stream.
+
+    r = sigmoid(W_r y + U_r x);  z = sigmoid(W_z y + U_z x - b);  h = tanh(W_g y + U_g (r * x)).
+    """
+
+    bias: float = 2.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        w_r, w_z, w_g = self.matrices(y, 3, "y")
+        u_r, u_z = self.matrices(x, 2, "x")
+        reset = nn.sigmoid(w_r + u_r)
+        opening = nn.sigmoid(w_z + u_z - self.bias)
+        (u_g,) = self.matrices(reset * x, 1, "reset_x")
+        self.record(opening)
+        return (1 - opening) * x + opening * jnp.tanh(w_g + u_g)
+
+
+GATES: dict[str, type[Gate]] = {
+    "input": InputGate,
+    "output": OutputGate,
+    "highway": HighwayGate,
+    "sigtanh": SigTanhGate,
+    "gru": GRUGate,
+}
+
+
+def make_gate(name: str | None, bias: float | None, dtype: Any, param_dtype: Any) -> nn.Module:
+    """The gate of that name, with its own default bias if `bias` is None; no name: a residual."""
+    if name is None:
+        return Residual()
+    gate = GATES[require_name("gate", name, GATES)]
+    settings = {} if bias is None else {"bias": bias}
+    return gate(dtype=dtype, param_dtype=param_dtype, **settings)

@@ -1,0 +1,84 @@
+"""LSTM and GRU as memory cores, behind the same contract as the transformers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+Carry = Any
+
+CELLS = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
+
+
+class RecurrentCore(nn.Module):
+    """A stack of LSTM or GRU layers (Hochreiter and Schmidhuber 1997; Cho et al. 2014).
+
+    The memory is a tuple with the carry of each layer, arrays `[B, D]`. A first step begins from
+    zeros. `start` and `finish` are the identity: nothing here depends on the parameters alone.
+
+    Attributes:
+      cell: "lstm" or "gru".
+      layers: L.
+      width: D, of the inputs, the outputs and the hidden states.
+      remat: compute each layer's activations again in the backward pass instead of keeping them.
+      dtype: of the activations; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    cell: str
+    layers: int
+    width: int
+    remat: bool = False
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        self.cells = [
+            CELLS[self.cell](self.width, dtype=self.dtype, param_dtype=self.param_dtype)
+            for _ in range(self.layers)
+        ]
+
+    def initial_memory(self, batch_size: int) -> tuple[Carry, ...]:
+        """The carries of a new episode, all zero."""
+        zeros = jnp.zeros((batch_size, self.width), self.dtype or self.param_dtype)
+        return tuple((zeros, zeros) if self.cell == "lstm" else zeros for _ in range(self.layers))
+
+    def __call__(
+        self, memory: tuple[Carry, ...], x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
+    ) -> tuple[tuple[Carry, ...], Float[Array, "B T D"]]:
+        """A segment: the learner's form. No gradient enters the incoming memory."""
+
+        def step(core: "RecurrentCore", memory: Any, x_BD: Array, first_B: Array) -> Any:
+            return core.step(memory, x_BD, first_B)
+
+        scan = nn.scan(
+            nn.remat(step) if self.remat else step,
+            variable_broadcast="params",
+            split_rngs={"params": False},
+            in_axes=1,
+            out_axes=1,
+        )
+        return scan(self, jax.lax.stop_gradient(memory), x_BTD, first_BT)
+
+    def start(self, memory: tuple[Carry, ...], num_steps: int | None = None) -> tuple[Carry, ...]:
+        """Begin to act. `num_steps` is of no account: a carry has one size."""
+        del num_steps
+        return memory
+
+    def step(
+        self, cache: tuple[Carry, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
+    ) -> tuple[tuple[Carry, ...], Float[Array, "B D"]]:
+        """One step of acting."""
+        x_BD = x_BD.astype(self.dtype or x_BD.dtype)
+        carries = []
+        for cell, carry in zip(self.cells, cache, strict=True):
+            carry = jax.tree.map(lambda z: jnp.where(first_B[:, None], jnp.zeros_like(z), z), carry)
+            carry, x_BD = cell(carry, x_BD)
+            carries.append(carry)
+        return tuple(carries), x_BD
+
+    def finish(self, cache: tuple[Carry, ...]) -> tuple[Carry, ...]:
+        """End acting."""
+        return cache

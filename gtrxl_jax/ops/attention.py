@@ -1,0 +1,179 @@
+"""Relative multi-head attention over a memory, for a segment and for one cached step.
+
+Dai et al. 2019, "Transformer-XL", section 3.3; Parisotto et al. 2019, "Stabilizing Transformers for
+Reinforcement Learning", appendix C. One-letter dimensions: B batch, T queries, M memory slots,
+S = M + T keys, N = M + 1 distances (0 is the query itself), H heads, K head width, D model width.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+
+def sinusoids(
+    num_distances: int, width: int, dtype: jnp.dtype = jnp.float32
+) -> Float[Array, "N D"]:
+    """The encodings Phi_d of the distances d = 0 .. N - 1 (Vaswani et al. 2017, section 3.5).
+
+    Sines fill the first half of the width, cosines the second.
+    """
+    half = (width + 1) // 2
+    rates_F = 10000.0 ** (-jnp.arange(half, dtype=dtype) / half)
+    angles_NF = jnp.arange(num_distances, dtype=dtype)[:, None] * rates_F[None, :]
+    return jnp.concatenate([jnp.sin(angles_NF), jnp.cos(angles_NF)], axis=-1)[:, :width]
+
+
+def segment_mask(
+    first_BT: Bool[Array, "B T"], length_B: Int[Array, " B"], memory_size: int
+) -> Bool[Array, "B T S"]:
+    """Which keys each query of a segment may see.
+
+    A query sees itself and the `memory_size` steps before it, as far as they belong to its own
+    episode and have been written.
+
+    Args:
+      first_BT: true on the first step of an episode.
+      length_B: how many of the last memory slots belong to the episode that was running when the
+        segment began; the older slots are of an earlier episode, or were never written.
+      memory_size: M.
+    """
+    chex.assert_rank([first_BT, length_B], [2, 1])
+    num_queries = first_BT.shape[1]
+    key_S = jnp.arange(-memory_size, num_queries, dtype=jnp.int32)
+    query_T = jnp.arange(num_queries, dtype=jnp.int32)
+    distance_TS = query_T[:, None] - key_S[None, :]
+    window_TS = (distance_TS >= 0) & (distance_TS <= memory_size)
+    # Episodes are numbered from the one that was running at the start (0); a dead slot is in none.
+    episode_BT = jnp.cumsum(first_BT.astype(jnp.int32), axis=1)
+    alive_BM = key_S[None, :memory_size] >= -length_B[:, None]
+    episode_BS = jnp.concatenate([jnp.where(alive_BM, 0, -1), episode_BT], axis=1)
+    return window_TS[None] & (episode_BT[:, :, None] == episode_BS[:, None, :])
+
+
+def length_after(
+    first_BT: Bool[Array, "B T"], length_B: Int[Array, " B"], memory_size: int
+) -> Int[Array, " B"]:
+    """The live length of the memory after a segment: the steps of the running episode, at most M."""
+    num_steps = first_BT.shape[1]
+    step_T = jnp.arange(num_steps, dtype=length_B.dtype)
+    since_first_BT = jnp.where(first_BT, num_steps - step_T[None, :], num_steps + 1)
+    since_first_B = jnp.min(since_first_BT, axis=1)
+    return jnp.minimum(
+        jnp.where(since_first_B <= num_steps, since_first_B, length_B + num_steps), memory_size
+    )
+
+
+def skew(scores_xTN: Float[Array, "... T N"]) -> Float[Array, "... T S"]:
+    """Move score n of query t to key t + n: from scores by distance to scores by key.
+
+    The last axis is ordered from the farthest distance (n = 0 is d = M) to the query itself
+    (n = M is d = 0), so that query t's key at distance d is key t + M - d of the S = M + T.
+    Keys outside the window get 0; the mask must exclude them.
+    """
+    *lead, num_queries, num_distances = scores_xTN.shape
+    num_keys = num_queries + num_distances - 1
+    # A row of S + 1 read again as a row of S starts one place later each time.
+    padded = jnp.pad(scores_xTN, [(0, 0)] * (len(lead) + 1) + [(0, num_queries)])
+    flat = padded.reshape(*lead, num_queries * (num_keys + 1))
+    return flat[..., : num_queries * num_keys].reshape(*lead, num_queries, num_keys)
+
+
+def masked_softmax(scores: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, "..."]:
+    """Softmax over the last axis with weight and gradient exactly 0 where the mask is false."""
+    return jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+
+
+def segment_attention(
+    query_BTHK: Float[Array, "B T H K"],
+    key_BSHK: Float[Array, "B S H K"],
+    value_BSHK: Float[Array, "B S H K"],
+    position_NHK: Float[Array, "N H K"],
+    content_bias_HK: Float[Array, "H K"],
+    position_bias_HK: Float[Array, "H K"],
+    mask_BTS: Bool[Array, "B T S"],
+) -> tuple[Float[Array, "B T H K"], Float[Array, "B H T S"]]:
+    """Every query of a segment attends to the memory and to the segment.
+
+    s_ij = ((Q_i + u) . K_j + (Q_i + v) . R_{i-j}) / sqrt(K)  (Dai et al. 2019, section 3.3).
+
+    Args:
+      query_BTHK, key_BSHK, value_BSHK: projections; the keys are the memory's, then the segment's.
+      position_NHK: R_d for d = 0 .. M.
+      content_bias_HK, position_bias_HK: u and v.
+      mask_BTS: see `segment_mask`; each query must see at least itself.
+
+    Returns:
+      The weighted values, and the weights in float32 or wider.
+    """
+    chex.assert_rank([query_BTHK, key_BSHK, position_NHK, mask_BTS], [4, 4, 3, 3])
+    wide = np.promote_types(query_BTHK.dtype, np.float32)
+    scale = query_BTHK.shape[-1] ** -0.5
+    content_BHTS = jnp.einsum(
+        "bthk,bshk->bhts",
+        (query_BTHK + content_bias_HK[None, None]) * scale,
+        key_BSHK,
+        preferred_element_type=wide,
+    )
+    position_BHTN = jnp.einsum(
+        "bthk,nhk->bhtn",
+        (query_BTHK + position_bias_HK[None, None]) * scale,
+        position_NHK[::-1],
+        preferred_element_type=wide,
+    )
+    weights_BHTS = masked_softmax(content_BHTS + skew(position_BHTN), mask_BTS[:, None])
+    out_BTHK = jnp.einsum("bhts,bshk->bthk", weights_BHTS.astype(value_BSHK.dtype), value_BSHK)
+    return out_BTHK, weights_BHTS
+
+
+def ring_ages(slot: Int[Array, ""], num_slots: int) -> Int[Array, " N"]:
+    """How many steps ago each slot of a ring was written, when `slot` was written just now."""
+    return (slot - jnp.arange(num_slots, dtype=slot.dtype)) % num_slots
+
+
+def cached_attention(
+    query_BHK: Float[Array, "B H K"],
+    key_BHNK: Float[Array, "B H N K"],
+    value_BHNK: Float[Array, "B H N K"],
+    position_HNK: Float[Array, "H N K"],
+    content_bias_HK: Float[Array, "H K"],
+    position_bias_HK: Float[Array, "H K"],
+    slot: Int[Array, ""],
+    mask_BN: Bool[Array, "B N"],
+) -> tuple[Float[Array, "B H K"], Float[Array, "B H N"]]:
+    """One query a row attends to a ring of N = M + 1 keys and values, its own among them.
+
+    The same equation as `segment_attention`, over keys that were projected when they were written.
+
+    Args:
+      query_BHK: the query of the present step.
+      key_BHNK, value_BHNK: the rings.
+      position_HNK: R_d for d = 0 .. M.
+      content_bias_HK, position_bias_HK: u and v.
+      slot: the slot that the present step was written to.
+      mask_BN: which slots the query may see.
+
+    Returns:
+      The weighted values, and the weights by slot, in float32 or wider.
+    """
+    chex.assert_rank([query_BHK, key_BHNK, position_HNK, mask_BN], [3, 4, 3, 2])
+    wide = np.promote_types(query_BHK.dtype, np.float32)
+    scale = query_BHK.shape[-1] ** -0.5
+    content_BHN = jnp.einsum(
+        "bhk,bhnk->bhn",
+        (query_BHK + content_bias_HK[None]) * scale,
+        key_BHNK,
+        preferred_element_type=wide,
+    )
+    by_distance_BHN = jnp.einsum(
+        "bhk,hnk->bhn",
+        (query_BHK + position_bias_HK[None]) * scale,
+        position_HNK,
+        preferred_element_type=wide,
+    )
+    # Slot j holds distance (slot - j) mod N: the distances reversed, then turned by slot + 1.
+    position_BHN = jnp.roll(by_distance_BHN[..., ::-1], slot + 1, axis=-1)
+    weights_BHN = masked_softmax(content_BHN + position_BHN, mask_BN[:, None])
+    out_BHK = jnp.einsum("bhn,bhnk->bhk", weights_BHN.astype(value_BHNK.dtype), value_BHNK)
+    return out_BHK, weights_BHN

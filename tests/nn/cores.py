@@ -1,0 +1,46 @@
+"""Small instances of every core, for the tests that hold for all of them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gtrxl_jax.nn.cores import make_core
+from gtrxl_jax.nn.gates import GATES
+
+MEMORY_SIZE = 5
+LAYERS = 2
+WIDTH = 8
+
+TRANSFORMERS = ["trxl", "trxl-i", *(f"gtrxl/{gate}" for gate in sorted(GATES))]
+ALL_CORES = ["lstm", "gru", *TRANSFORMERS]
+
+
+def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> Any:
+    """The core of that name ("gtrxl/gru" names the gate too), two layers of width 8."""
+    name, _, gate = name.partition("/")
+    settings = dict(layers=LAYERS, width=WIDTH, heads=2, head_width=3, memory_size=MEMORY_SIZE)
+    settings |= {"feedforward_width": 11, "gate": gate or "gru"} | overrides
+    return make_core(name, **settings).clone(param_dtype=param_dtype)
+
+
+def random_params(core: Any, seed: int = 0) -> Any:
+    """Parameters with every entry random: those that start at 0 or 1 would hide mistakes."""
+    x_BTD = jnp.zeros((1, 1, WIDTH), core.param_dtype)
+    first_BT = jnp.zeros((1, 1), bool)
+    shapes = jax.eval_shape(core.init, jax.random.key(0), core.initial_memory(1), x_BTD, first_BT)
+    rng = np.random.default_rng(seed)
+
+    def leaf(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        spread = 0.3 if len(shape.shape) == 1 else shape.shape[0] ** -0.5
+        return jnp.asarray(centre + spread * rng.standard_normal(shape.shape), shape.dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, {"params": shapes["params"]})
+
+
+def random_segment(rng: np.random.Generator, batch: int, steps: int, dtype: Any) -> Any:
+    """Inputs `[B, T, D]` and, for about one step in six, the beginning of an episode `[B, T]`."""
+    x_BTD = jnp.asarray(rng.standard_normal((batch, steps, WIDTH)), dtype)
+    return x_BTD, jnp.asarray(rng.random((batch, steps)) < 1 / 6)
