@@ -81,7 +81,7 @@ class Categorical:
         return -jnp.sum(p * jnp.where(p > 0, log_p, 0), axis=-1)
 
     def kl_parts(self, other: "Categorical") -> dict[str, Float[Array, "..."]]:
-        """Return KL(self || other) as "categorical"; infinite if `other` forbids what `self` does."""
+        """Return "categorical", KL(self || other): infinite if only `other` forbids an action."""
         chex.assert_equal_shape([self.logits, other.logits])
         log_p, log_q = self._log_probs(), other._log_probs()
         p = jnp.exp(log_p)

@@ -14,9 +14,9 @@ bound:
 
 with one L_alpha for each part of the KL. The total is their plain sum.
 
-Arrays are those of the global batch: under `jax.jit` the batch axis may be sharded, and the half and
-the means are still global. Every numeric setting is an array, so a whole loss can be vmapped over
-settings. A sample whose mask is False takes no part in anything.
+Arrays are those of the global batch: under `jax.jit` the batch axis may be sharded, and the half
+and the means are still global. Every numeric setting is an array, so a whole loss can be vmapped
+over settings. A sample whose mask is False takes no part in anything.
 
 The multipliers eta and alpha are trained by the same optimiser as the network, on their raw values;
 `project_multipliers` must follow each of its updates. Clipping inside the loss instead would give a
@@ -115,7 +115,6 @@ def e_step(
     # Centred before the division: at a small eta, A / eta and the maximum that a log-sum-exp
     # subtracts would each have rounding errors far above the whole gradient.
     top = jnp.max(advantages_BT, where=selected_BT, initial=-jnp.inf)
-    top = jnp.where(count > 0, top, 0)
     centred_BT = jnp.where(selected_BT, advantages_BT - top, 0)
     weights_BT = jnp.where(selected_BT, jnp.exp(centred_BT / temperature), 0)
     total = jnp.where(count > 0, jnp.sum(weights_BT), 1)
