@@ -21,6 +21,7 @@ Acting, a step `[B]` at a time, with the same outputs:
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float
@@ -56,12 +57,15 @@ class Agent(nn.Module):
       core: any memory core of width D.
       policy_head: `[..., D]` to a distribution.
       value_head: `[..., D]` to values.
+      memoryless: show the core each step as the first of an episode, which cuts its memory off: the
+        control for what memory does. The previous action and reward are still seen.
     """
 
     encoder: nn.Module
     core: nn.Module
     policy_head: nn.Module
     value_head: nn.Module
+    memoryless: bool = False
 
     def initial_memory(self, batch_size: int) -> Any:
         """The core's memory before anything has been seen; needs no parameters."""
@@ -69,7 +73,7 @@ class Agent(nn.Module):
 
     def __call__(self, memory: Any, timesteps: TimeStep) -> tuple[Any, AgentOutput]:
         """A segment `[B, T]`: the learner's form. No gradient enters the incoming memory."""
-        memory, y_BTD = self.core(memory, self.encoder(timesteps), timesteps.first)
+        memory, y_BTD = self.core(memory, self.encoder(timesteps), self._first(timesteps))
         return memory, self._heads(y_BTD)
 
     def start(self, memory: Any, num_steps: int | None = None) -> Any:
@@ -78,12 +82,15 @@ class Agent(nn.Module):
 
     def step(self, cache: Any, timestep: TimeStep) -> tuple[Any, AgentOutput]:
         """One time step `[B]` of acting; its value can bootstrap the returns up to it."""
-        cache, y_BD = self.core.step(cache, self.encoder(timestep), timestep.first)
+        cache, y_BD = self.core.step(cache, self.encoder(timestep), self._first(timestep))
         return cache, self._heads(y_BD)
 
     def finish(self, cache: Any) -> Any:
         """End acting: the memory as the segment form would have left it."""
         return self.core.finish(cache)
+
+    def _first(self, timestep: TimeStep) -> jax.Array:
+        return jnp.ones_like(timestep.first) if self.memoryless else timestep.first
 
     def _heads(self, y: Float[Array, "... D"]) -> AgentOutput:
         return AgentOutput(policy=self.policy_head(y), value=self.value_head(y))
@@ -100,6 +107,7 @@ def make_agent(
     num_tasks: int | None = None,
     reward_clip: float | None = None,
     initial_scale: float = 0.5,
+    memoryless: bool = False,
 ) -> Agent:
     """Build an agent around a core for an environment's spaces, in the core's precision.
 
@@ -114,6 +122,7 @@ def make_agent(
       reward_clip: if given, the previous reward is clipped to [-reward_clip, reward_clip] as an
         input; the learner's rewards are not.
       initial_scale: of a Gaussian policy, see `PolicyHead`.
+      memoryless: see `Agent`.
 
     Raises:
       ValueError: an unknown encoder, or one that the observations do not fit; an impossible number.
@@ -139,4 +148,5 @@ def make_agent(
             action=action, hidden=head_width, initial_scale=initial_scale, **precision
         ),
         value_head=ValueHead(num_tasks=num_tasks, hidden=head_width, **precision),
+        memoryless=memoryless,
     )
