@@ -1,0 +1,151 @@
+"""Names, overrides and refusals; every environment keeps to its spaces."""
+
+import builtins
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.envs import ENVIRONMENTS, Stream, make_env, register_environments, time_limit
+from gtrxl_jax.envs.promotion import ordinary_promotion
+
+# The other sizes of MiniGrid-Memory are the same code.
+SIZES = {f"MiniGrid-MemoryS{width}" for width in (16, 32, 64, 128)}
+
+
+@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES))
+def test_observations_and_actions_lie_in_their_spaces(name):
+    env, params = make_env(name)
+    stream = Stream(env, params, num_envs=4)
+    assert stream.reports_success
+    assert env.num_actions == stream.action_space.n
+    space = stream.observation_space
+
+    @jax.jit
+    def run(key):
+        def step(carry, key):
+            state, timestep = carry
+            action = jax.vmap(stream.action_space.sample)(jax.random.split(key, 4))
+            return stream.step(state, action), timestep
+
+        return jax.lax.scan(step, stream.reset(key), jax.random.split(key, 100))[1]
+
+    timestep = jax.device_get(run(jax.random.key(0)))
+    assert timestep.observation.shape == (100, 4, *space.shape)
+    assert timestep.observation.dtype == space.dtype
+    assert timestep.action.dtype == stream.action_space.dtype
+    assert (timestep.observation >= space.low).all()
+    assert (timestep.observation <= space.high).all()
+    assert np.isin(timestep.action, range(env.num_actions)).all()
+    assert np.ptp(timestep.observation, axis=(0, 1)).any()
+
+
+@pytest.mark.parametrize(
+    "name", ["TMazePassive-v0", "AssociativeRetrieval-v0", "MiniGrid-MemoryS8"]
+)
+def test_gymnax_makes_and_steps_them(name):
+    env, params = gymnax.make(name)
+    key = jax.random.key(0)
+    _, state = env.reset(key, params)
+    action = env.action_space(params).sample(key)
+    observation, _, reward, terminated, truncated, info = env.step(key, state, action, params)
+    assert observation.shape == env.observation_space(params).shape
+    assert reward.shape == terminated.shape == truncated.shape == ()
+    assert info["success"].dtype == jnp.bool_
+    image = env.render(state, params)
+    assert isinstance(image, np.ndarray)
+    assert image.dtype == np.uint8
+    assert image.shape[2] == 3
+
+
+def test_registering_twice_is_harmless():
+    before = list(gymnax.registered_envs)
+    register_environments()
+    assert gymnax.registered_envs == before
+    assert set(ENVIRONMENTS) <= set(before)
+
+
+def test_overrides_reach_parameters_and_constructor():
+    env, params = make_env("MemoryChain-v0", memory_length=9, num_bits=3)
+    assert params.memory_length == 9
+    assert env.num_bits == 3
+    _, params = make_env("CartPole-v1", max_steps_in_episode=7, gravity=1)
+    assert (params.max_steps_in_episode, params.gravity) == (7, 1)
+    _, params = make_env("TMazeActive-v0", corridor_length=np.int64(3), max_steps_in_episode=None)
+    assert params.corridor_length == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "limit"),
+    [
+        ("TMazePassive-v0", dict(corridor_length=50), 52),
+        ("TMazePassive-v0", dict(corridor_length=50, max_steps_in_episode=99), 99),
+        ("TMazeActive-v0", dict(corridor_length=50, cue_distance=2), 56),
+        ("AssociativeRetrieval-v0", dict(wait_steps=50), 53),
+        ("MiniGrid-MemoryS8", {}, 320),
+        ("CartPole-v1", {}, 500),
+    ],
+)
+def test_time_limits_follow_sizes(name, overrides, limit):
+    env, params = make_env(name, **overrides)
+    assert time_limit(env, params) == limit
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("TMazePasive-v0", {}, "unknown environment 'TMazePasive-v0': .*'TMazePassive-v0'"),
+        ("TMazePassive-v0", dict(coridor_length=3), "'coridor_length': .*'corridor_length'"),
+        ("CartPole-v1", dict(max_steps=3), "parameter of CartPole-v1 .*'max_steps_in_episode'"),
+        ("TMazePassive-v0", dict(corridor_length=0), "corridor_length must be at least 1, got 0"),
+        ("TMazeActive-v0", dict(cue_distance=-1), "cue_distance must be at least 1, got -1"),
+        ("TMazePassive-v0", dict(step_penalty=-0.1), r"step_penalty must be at least 0, got -0\.1"),
+        ("AssociativeRetrieval-v0", dict(wait_steps=0), "wait_steps must be at least 1"),
+        ("MemoryChain-bsuite", dict(memory_length=0), "memory_length must be at least 1"),
+        ("MemoryChain-v0", dict(num_bits=0), "num_bits must be at least 1"),
+        ("MemoryChain-v0", dict(max_steps_in_episode=0), "max_steps_in_episode must be at least 1"),
+        ("CartPole-v1", dict(gravity=float("nan")), "gravity must be finite"),
+        ("MiniGrid-Memory", dict(width=6), "width must be at least 7, got 6"),
+        ("MiniGrid-Memory", dict(view_size=4), "view_size must be odd"),
+    ],
+)
+def test_refuses_in_one_line(name, overrides, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make_env(name, **overrides)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("TMazePassive-v0", dict(corridor_length=2.5), r"must be a whole number, got 2\.5"),
+        ("TMazePassive-v0", dict(corridor_length=True), "must be a whole number, got True"),
+        ("TMazePassive-v0", dict(step_penalty="high"), "must be a number, got 'high'"),
+        ("PointRobot-misc", dict(dense_reward=1), "dense_reward must be True or False, got 1"),
+    ],
+)
+def test_refuses_other_types(name, overrides, message):
+    with pytest.raises(TypeError, match=message):
+        make_env(name, **overrides)
+
+
+def test_a_missing_package_says_how_to_get_it(monkeypatch):
+    imported = builtins.__import__
+
+    def without_xminigrid(name, *args, **kwargs):
+        if name.split(".")[0] == "xminigrid":
+            raise ImportError(name)
+        return imported(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_xminigrid)
+    with pytest.raises(ImportError, match=r'pip install "gtrxl_jax\[envs\]"'):
+        make_env("MiniGrid-MemoryS16")
+
+
+def test_ordinary_promotion_ends_with_its_block():
+    with ordinary_promotion():
+        assert (jnp.float32(1) + jnp.array([True])).shape == (1,)
+    with pytest.raises(jax.dtypes.TypePromotionError):
+        jnp.ones(2, jnp.float32) + jnp.ones(2, jnp.bool_)

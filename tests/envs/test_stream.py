@@ -1,0 +1,222 @@
+"""The stream's alternation of first and last, its keys, its statistics and its transformations."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+from gymnax.environments import environment, spaces
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gtrxl_jax.envs import Stream, make_env
+
+
+@struct.dataclass
+class CounterParams(environment.EnvParams):
+    max_steps_in_episode: int = 4
+    terminal_total: int = 6
+
+
+@struct.dataclass
+class CounterState(environment.EnvState):
+    total: Any
+
+
+class Counter(environment.Environment):
+    """Adds `button`, pays it, and ends at a total: a stand-in with nested spaces and weak types."""
+
+    @property
+    def default_params(self):
+        return CounterParams()
+
+    def reset_env(self, key, params):
+        return {"total": jnp.zeros(1)}, CounterState(time=0, total=0)
+
+    def step_env(self, key, state, action, params):
+        state = CounterState(time=state.time + 1, total=state.total + action["button"])
+        done = state.total >= params.terminal_total
+        return {"total": state.total[None] * 1.0}, state, action["button"], done, {}
+
+    def action_space(self, params=None):
+        return spaces.Dict(
+            {"stick": spaces.Tuple([spaces.Box(-1.0, 1.0, (2,))]), "button": spaces.Discrete(4)}
+        )
+
+    def observation_space(self, params=None):
+        return spaces.Dict({"total": spaces.Box(0.0, 10.0, (1,))})
+
+
+def buttons(*pressed):
+    """Actions for as many counters as buttons are given."""
+    size = len(pressed)
+    return {"stick": (jnp.ones((size, 2)),), "button": jnp.array(pressed)}
+
+
+def rollout(stream, key, steps=40):
+    """`steps` random steps: time steps and statistics `[T, B]`, the reset's first."""
+    sample = jax.vmap(stream.action_space.sample)
+    keys_B = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(stream.num_envs))
+
+    def step(carry, t):
+        state, timestep = carry
+        action = sample(jax.vmap(lambda k: jax.random.fold_in(k, t))(keys_B))
+        return stream.step(state, action), (timestep, state.episode)
+
+    return jax.lax.scan(step, stream.reset(key), jnp.arange(steps))[1]
+
+
+def run(stream, key, steps=40):
+    return jax.device_get(jax.jit(lambda key: rollout(stream, key, steps))(key))
+
+
+def test_an_episode_by_hand():
+    stream = Stream(Counter(), CounterParams(), num_envs=3)
+    assert not stream.reports_success
+    state, timestep = jax.jit(stream.reset)(jax.random.key(0))
+    step = jax.jit(stream.step)
+    assert timestep.first.all()
+    assert not timestep.last.any()
+    np.testing.assert_array_equal(timestep.action["button"], 0)
+    assert state.episode.success is None
+    # The first terminates after two steps; the second meets the time limit; the third does both.
+    presses = [(3, 0, 1), (3, 1, 1), (2, 0, 1), (2, 0, 3), (1, 2, 2)]
+    steps = []
+    for press in presses:
+        state, timestep = step(state, buttons(*press))
+        steps.append((timestep, state.episode))
+    timestep, episode = jax.tree.map(lambda *x: np.stack(x, axis=1), *steps)
+    expect = np.testing.assert_array_equal
+    expect(timestep.last, [[0, 1, 0, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 0]])
+    expect(timestep.first, [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 1]])
+    expect(timestep.discount, [[1, 0, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 1]])
+    expect(timestep.reward, [[3, 3, 0, 2, 1], [0, 1, 0, 0, 0], [1, 1, 1, 3, 0]])
+    expect(timestep.action["button"], [[3, 3, 0, 2, 1], [0, 1, 0, 0, 0], [1, 1, 1, 3, 0]])
+    expect(timestep.action["stick"][0][0, :, 0], [1, 1, 0, 1, 1])
+    expect(
+        timestep.observation["total"][..., 0], [[3, 6, 0, 2, 3], [0, 1, 1, 1, 0], [1, 2, 3, 6, 0]]
+    )
+    expect(episode.done, timestep.last)
+    expect(episode.episode_return, [[3, 6, 0, 2, 3], [0, 1, 1, 1, 0], [1, 2, 3, 6, 0]])
+    expect(episode.length, [[1, 2, 0, 1, 2], [1, 2, 3, 4, 0], [1, 2, 3, 4, 0]])
+
+
+def test_steps_keep_types_so_that_nothing_compiles_twice():
+    stream = Stream(Counter(), CounterParams(), num_envs=2)
+    step = jax.jit(stream.step)
+    state, timestep = jax.jit(stream.reset)(jax.random.key(0))
+    for _ in range(6):
+        before = jax.tree.map(jax.typeof, (state, timestep))
+        state, timestep = step(state, buttons(1, 3))
+        assert jax.tree.map(jax.typeof, (state, timestep)) == before
+    assert step._cache_size() == 1
+    assert timestep.reward.dtype == timestep.discount.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TMazePassive-v0",
+        "AssociativeRetrieval-v0",
+        "MemoryChain-v0",
+        "CartPole-v1",
+        "Pendulum-v1",
+        "Breakout-MinAtar",
+    ],
+)
+def test_first_follows_last_and_statistics_add_up(name):
+    env, params = make_env(name)
+    if name == "Pendulum-v1":
+        params = params.replace(max_steps_in_episode=15)
+    timestep, episode = run(Stream(env, params, 6), jax.random.key(3), 60)
+    first_TB, last_TB = timestep.first, timestep.last
+    assert first_TB[0].all()
+    np.testing.assert_array_equal(first_TB[1:], last_TB[:-1])
+    assert last_TB.any()
+    np.testing.assert_array_equal(timestep.reward[first_TB], 0)
+    np.testing.assert_array_equal(timestep.action[first_TB], 0)
+    np.testing.assert_array_equal(timestep.discount[~last_TB], 1)
+    np.testing.assert_array_equal(episode.done, last_TB)
+    total, length = np.zeros(6), np.zeros(6)
+    for t in range(60):
+        total = np.where(first_TB[t], 0, total + timestep.reward[t])
+        length = np.where(first_TB[t], 0, length + 1)
+        np.testing.assert_allclose(episode.episode_return[t], total, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(episode.length[t], length)
+
+
+def test_an_environment_does_not_know_how_many_others_there_are():
+    env, params = make_env("TMazePassive-v0", corridor_length=3)
+    few = run(Stream(env, params, 3), jax.random.key(7))
+    many = run(Stream(env, params, 17), jax.random.key(7))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[:, :3]), few, many)
+    hints = many[0].observation[0, :, 1]
+    assert 0 < (hints > 0).sum() < 17
+
+
+def test_episodes_and_environments_differ():
+    timestep, _ = run(Stream(*make_env("TMazePassive-v0", corridor_length=1), 8), jax.random.key(0))
+    hint_TB, noise_TB = timestep.observation[..., 1], timestep.observation[..., 3]
+    for b in range(8):
+        assert set(np.unique(hint_TB[timestep.first[:, b], b])) == {-1, 1}
+        assert set(np.unique(noise_TB[:, b])) == {-1, 0, 1}
+        assert all((noise_TB[:, b] != noise_TB[:, other]).any() for other in range(b))
+
+
+def test_mapping_over_seeds_is_one_run_for_each():
+    stream = Stream(*make_env("AssociativeRetrieval-v0", wait_steps=1), num_envs=4)
+    keys = jax.random.split(jax.random.key(0), 3)
+    mapped = jax.jit(jax.vmap(lambda key: rollout(stream, key)))(keys)
+    single_run = jax.jit(lambda key: rollout(stream, key))
+    for i, key in enumerate(keys):
+        single = single_run(key)
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), mapped, single)
+
+
+def test_legacy_keys_give_the_same_stream():
+    stream = Stream(*make_env("TMazeActive-v0"), num_envs=2)
+    reset, step = jax.jit(stream.reset), jax.jit(stream.step)
+    new, old = reset(jax.random.key(5)), reset(jax.random.PRNGKey(5))
+    for _ in range(3):
+        action = jnp.array([2, 0])
+        new, old = step(new[0], action), step(old[0], action)
+        jax.tree.map(np.testing.assert_array_equal, new[1], old[1])
+
+
+def test_sharding_over_devices_changes_nothing():
+    stream = Stream(*make_env("TMazePassive-v0", corridor_length=2), num_envs=16)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
+    state, _ = jax.jit(stream.reset)(jax.random.key(0))
+    placed = jax.device_put(state, sharding)
+    step = jax.jit(stream.step)
+    for action in jax.random.randint(jax.random.key(1), (12, 16), 0, 4):
+        state, timestep = step(state, action)
+        placed, placed_timestep = step(placed, jax.device_put(action, sharding))
+        jax.tree.map(np.testing.assert_array_equal, timestep, placed_timestep)
+    assert all(
+        leaf.sharding.is_equivalent_to(sharding, leaf.ndim) for leaf in jax.tree.leaves(placed)
+    )
+
+
+def test_sixty_four_bit_mode_keeps_the_streams_types(x64):
+    timestep, episode = run(Stream(*make_env("TMazePassive-v0"), 2), jax.random.key(0), 20)
+    assert timestep.observation.dtype == timestep.reward.dtype == jnp.float32
+    assert timestep.action.dtype == episode.length.dtype == jnp.int32
+
+
+def test_refuses_what_is_no_batch_of_environments():
+    env, params = make_env("TMazePassive-v0")
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+        Stream(env, params, 0)
+    with pytest.raises(TypeError, match=r"num_envs must be a whole number, got 2\.5"):
+        Stream(env, params, 2.5)
+    with pytest.raises(TypeError, match="env must be a gymnax Environment, not str"):
+        Stream("TMazePassive-v0", params, 2)
+
+
+def test_the_stream_is_immutable():
+    stream = Stream(*make_env("TMazePassive-v0"), num_envs=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stream.num_envs = 2
