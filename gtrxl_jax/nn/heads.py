@@ -1,7 +1,8 @@
 """Heads: the core's output to a policy and to a value, each an MLP with one hidden layer.
 
-GTrXL uses 256 hidden units for each (Parisotto et al. 2019, appendix). The last layer computes in
-the parameters' type, float32 or wider, so policies and values are float32 with a bfloat16 core too.
+GTrXL uses 256 hidden units for each (Parisotto et al. 2019, appendix). The parameters of a head are
+`hidden/{kernel,bias}` and `output/{kernel,bias}`. The last layer computes in the parameters' type,
+float32 or wider, so policies and values are float32 with a bfloat16 core too.
 """
 
 import math
@@ -16,28 +17,7 @@ from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussia
 from gtrxl_jax.spaces import ActionSpec
 
 
-class Head(nn.Module):
-    """Linear(D, hidden), ReLU, Linear(hidden, outputs).
-
-    The parameters are `hidden/{kernel,bias}` and `output/{kernel,bias}`.
-
-    Attributes:
-      hidden: units of the hidden layer.
-      dtype: of the hidden layer's computation; None follows the inputs.
-      param_dtype: of the parameters and the outputs.
-    """
-
-    hidden: int = 256
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-
-    def mlp(self, x: Float[Array, "... D"], outputs: int, init: Any) -> Float[Array, "... N"]:
-        dense = nn.Dense(self.hidden, dtype=self.dtype, param_dtype=self.param_dtype, name="hidden")
-        x = nn.relu(dense(x)).astype(self.param_dtype)
-        return nn.Dense(outputs, param_dtype=self.param_dtype, kernel_init=init, name="output")(x)
-
-
-class PolicyHead(Head):
+class PolicyHead(nn.Module):
     """A policy over the actions of a spec.
 
     Discrete actions have a `Categorical`, continuous ones a `Gaussian` of diagonal covariance,
@@ -52,20 +32,25 @@ class PolicyHead(Head):
       action: the actions.
       initial_scale: standard deviation at initialisation, in half-widths of the action's range.
       min_scale: what the standard deviation cannot fall below, in the same unit.
+      hidden: units of the hidden layer.
+      dtype: of the hidden layer's computation; None follows the inputs.
+      param_dtype: of the parameters and the outputs.
     """
 
-    action: ActionSpec = ActionSpec(discrete=(2,))
+    action: ActionSpec
     initial_scale: float = 0.5
     min_scale: float = 1e-3
+    hidden: int = 256
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
-        sizes = self.action.discrete
-        num_continuous = self.action.num_continuous
+        sizes, num_continuous = self.action.discrete, self.action.num_continuous
         small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-        outputs = self.mlp(x, 2 * num_continuous + sum(sizes), small)
-        ends = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
-        raw, *logits = jnp.split(outputs, ends, axis=-1)
+        outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), small)
+        starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
+        raw, *logits = jnp.split(outputs, starts, axis=-1)
         gaussian = self._gaussian(raw) if num_continuous else None
         categoricals = tuple(Categorical(z) for z in logits)
         if self.action.is_hybrid:
@@ -91,19 +76,35 @@ class PolicyHead(Head):
         return Gaussian(mean=centre + half * mean, scale=half * scale)
 
 
-class ValueHead(Head):
+class ValueHead(nn.Module):
     """V(s), in the units of the value loss: with PopArt, the normalised ones.
 
     Attributes:
       num_tasks: N, one output for each task; None for a single output without an axis of its own.
+      hidden: units of the hidden layer.
+      dtype: of the hidden layer's computation; None follows the inputs.
+      param_dtype: of the parameters and the outputs.
     """
 
     num_tasks: int | None = None
+    hidden: int = 256
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "..."]:
-        values = self.mlp(x, self.num_tasks or 1, nn.initializers.lecun_normal())
+        values = _mlp(self, x, self.num_tasks or 1, nn.initializers.lecun_normal())
         return values[..., 0] if self.num_tasks is None else values
+
+
+def _mlp(
+    head: PolicyHead | ValueHead, x: Float[Array, "... D"], outputs: int, init: Any
+) -> Float[Array, "... N"]:
+    """Linear(D, hidden), ReLU, Linear(hidden, outputs), as submodules of the head."""
+    dtype, param_dtype = head.dtype, head.param_dtype
+    x = nn.relu(nn.Dense(head.hidden, dtype=dtype, param_dtype=param_dtype, name="hidden")(x))
+    output = nn.Dense(outputs, param_dtype=param_dtype, kernel_init=init, name="output")
+    return output(x.astype(param_dtype))
 
 
 def rescale_value_head(

@@ -1,0 +1,139 @@
+"""Heads: the distributions that they give, their start, and PopArt's hold on the value."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.nn.heads import PolicyHead, ValueHead, rescale_value_head
+from gtrxl_jax.ops import popart
+from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
+from gtrxl_jax.spaces import ActionSpec
+
+INF = float("inf")
+BOUNDS = ((-1.0, 1.0), (0.0, 10.0), (-INF, INF))
+SPECS = {
+    "discrete": (ActionSpec(discrete=(3,)), Categorical),
+    "continuous": (ActionSpec(BOUNDS), Gaussian),
+    "multi-discrete": (ActionSpec(discrete=(2, 3)), Hybrid),
+    "hybrid": (ActionSpec(BOUNDS, (2,)), Hybrid),
+}
+
+
+def features(*lead, dtype=jnp.float32):
+    rng = np.random.default_rng(0)
+    return jnp.asarray(rng.standard_normal((*lead, 8)), dtype)
+
+
+@pytest.mark.parametrize("lead", [(3,), (2, 3)])
+@pytest.mark.parametrize(("spec", "kind"), SPECS.values(), ids=SPECS)
+def test_policy_of_each_action_space(spec, kind, lead):
+    head = PolicyHead(spec, hidden=16)
+    params = head.init(jax.random.key(0), features(*lead))
+    policy = head.apply(params, features(*lead))
+    assert isinstance(policy, kind)
+    action = policy.sample(jax.random.key(1))
+    zeros = spec.zeros(*lead)
+    chex.assert_trees_all_equal_shapes_and_dtypes(action, zeros)
+    assert policy.log_prob(action).shape == lead
+    outputs = params["params"]["output"]["kernel"].shape[1]
+    assert outputs == 2 * spec.num_continuous + sum(spec.discrete)
+
+
+@pytest.mark.usefixtures("x64")
+def test_policy_against_numpy():
+    rng = np.random.default_rng(1)
+    spec = ActionSpec(BOUNDS, (2, 3))
+    head = PolicyHead(spec, hidden=5, initial_scale=0.4, min_scale=0.01, param_dtype=jnp.float64)
+    x = features(6, dtype=jnp.float64)
+    params = jax.tree.map(
+        lambda p: p + rng.standard_normal(p.shape), head.init(jax.random.key(0), x)
+    )
+    policy = head.apply(params, x)
+    hidden, output = (
+        jax.tree.map(np.asarray, params["params"][name]) for name in ("hidden", "output")
+    )
+    raw = np.maximum(np.asarray(x) @ hidden["kernel"] + hidden["bias"], 0) @ output["kernel"]
+    mean, spread, first, second = np.split(raw + output["bias"], [3, 6, 8], axis=-1)
+    centre, half = np.array([0.0, 5.0, 0.0]), np.array([1.0, 5.0, 1.0])
+    scale = 0.01 + np.log1p(np.exp(spread + np.log(np.expm1(0.4 - 0.01))))
+    np.testing.assert_allclose(policy.gaussian.mean, centre + half * mean, atol=1e-12)
+    np.testing.assert_allclose(policy.gaussian.scale, half * scale, atol=1e-12)
+    np.testing.assert_allclose(policy.categoricals[0].logits, first, atol=1e-12)
+    np.testing.assert_allclose(policy.categoricals[1].logits, second, atol=1e-12)
+
+
+def test_policies_begin_near_to_uniform_and_in_the_middle_of_the_range():
+    x = features(100)
+    head = PolicyHead(ActionSpec(BOUNDS, (4,)), initial_scale=0.3)
+    policy = head.apply(head.init(jax.random.key(0), x), x)
+    assert float(jnp.min(policy.categoricals[0].entropy())) > 0.999 * np.log(4)
+    half = np.array([[1.0, 5.0, 1.0]])
+    np.testing.assert_allclose(policy.gaussian.mean / half, [[0.0, 1.0, 0.0]] * 100, atol=0.05)
+    np.testing.assert_allclose(policy.gaussian.scale / half, 0.3, atol=0.02)
+
+
+@pytest.mark.parametrize(("initial", "minimum"), [(0.5, 0.5), (0.1, 0.2), (0.5, 0.0)])
+def test_impossible_scales_are_refused(initial, minimum):
+    head = PolicyHead(ActionSpec(BOUNDS), initial_scale=initial, min_scale=minimum)
+    with pytest.raises(ValueError, match=f"initial_scale {initial} and min_scale {minimum}"):
+        head.init(jax.random.key(0), features(1))
+
+
+@pytest.mark.parametrize("num_tasks", [None, 1, 3])
+def test_value_shapes(num_tasks):
+    head = ValueHead(num_tasks=num_tasks, hidden=16)
+    params = head.init(jax.random.key(0), features(2, 3))
+    values = head.apply(params, features(2, 3))
+    assert values.shape == (2, 3) if num_tasks is None else (2, 3, num_tasks)
+    # With one task and without the axis, the head is the same.
+    if num_tasks == 1:
+        alone = ValueHead(hidden=16).apply(params, features(2, 3))
+        np.testing.assert_array_equal(alone, values[..., 0])
+
+
+@pytest.mark.parametrize(("spec", "kind"), SPECS.values(), ids=SPECS)
+def test_bfloat16_gives_float32(spec, kind):
+    x = features(2, 3, dtype=jnp.bfloat16)
+    for head in (PolicyHead(spec, dtype=jnp.bfloat16), ValueHead(dtype=jnp.bfloat16)):
+        output, params = head.init_with_output(jax.random.key(0), x)
+        for leaf in jax.tree.leaves((output, params)):
+            assert leaf.dtype == jnp.float32
+        exact = head.clone(dtype=None).apply(params, x.astype(jnp.float32))
+        jax.tree.map(
+            lambda low, high: np.testing.assert_allclose(low, high, rtol=0.02, atol=0.05),
+            output,
+            exact,
+        )
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("num_tasks", [None, 3])
+def test_rescaling_the_value_head_keeps_the_unnormalised_values(num_tasks):
+    tasks = num_tasks or 1
+    rng = np.random.default_rng(2)
+    head = ValueHead(num_tasks=num_tasks, hidden=16, param_dtype=jnp.float64)
+    x = features(5, dtype=jnp.float64)
+    head_params = jax.tree.map(
+        lambda p: p + rng.standard_normal(p.shape), head.init(jax.random.key(0), x)["params"]
+    )
+    other = {"kernel": jnp.ones((2, 2))}
+    params = {"value_head": head_params, "core": other}
+    old, new = (
+        popart.PopArtStatistics(
+            mean_N=jnp.asarray(rng.normal(0, 5, tasks)),
+            variance_N=jnp.asarray(rng.uniform(0.1, 9, tasks)),
+        )
+        for _ in range(2)
+    )
+    rescaled = jax.jit(rescale_value_head)(params, old, new)
+
+    def unnormalised(params, statistics):
+        values = head.apply({"params": params["value_head"]}, x).reshape(5, tasks)
+        return np.asarray(values) * np.asarray(statistics.scale_N) + np.asarray(statistics.mean_N)
+
+    np.testing.assert_allclose(unnormalised(rescaled, new), unnormalised(params, old), atol=1e-9)
+    assert np.max(np.abs(unnormalised(params, new) - unnormalised(params, old))) > 0.1
+    np.testing.assert_array_equal(rescaled["core"]["kernel"], other["kernel"])
+    assert jax.tree.structure(rescaled) == jax.tree.structure(params)
