@@ -1,0 +1,175 @@
+"""Scores with 95 % confidence intervals over seeds: while learning, and against the horizon."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
+from numpy.typing import ArrayLike
+
+from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.pictures.style import (
+    GREY,
+    legend_outside,
+    looks,
+    new_figure,
+    save_figure,
+    style_axes,
+)
+
+
+def learning_curves(
+    runs: Mapping[str, ArrayLike],
+    x: ArrayLike | Mapping[str, ArrayLike],
+    path: str | os.PathLike[str],
+    *,
+    x_label: str = "environment steps",
+    y_label: str = "success rate",
+    y_limits: tuple[float, float] | None = None,
+    chance: float | None = None,
+) -> None:
+    """Draw the mean over seeds and its 95 % interval (Student's t) for each kind of run.
+
+    Points at which a seed has no number (NaN) are left out. A single seed is a line without a band.
+
+    Args:
+      runs: for each label the curves `[S, N]` of its S seeds.
+      x: where the points are, `[N]`; one for all, or one for each label.
+      path: the PNG to write.
+      x_label: what x is, with its unit.
+      y_label: what the curves are, with their unit.
+      y_limits: the range of the y axis; fitted to the data if None.
+      chance: draws a line at the score of guessing.
+
+    Raises:
+      ValueError: there are no runs, or a label's curves are not `[S, N]` for its x `[N]`.
+    """
+    figure = new_figure(6.5, 3.2)
+    axes = figure.add_subplot()
+    for label, look in looks(_require_any(runs)):
+        x_N = np.asarray(x[label] if isinstance(x, Mapping) else x, np.float64)
+        y_SN = _require_curves(label, runs[label], x_N)
+        known_N = np.isfinite(y_SN).all(axis=0)
+        _draw_line(axes, label, look | {"marker": ""}, x_N[known_N], y_SN[:, known_N])
+    if y_limits:
+        axes.set_ylim(*y_limits)
+    axes.margins(x=0.01)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _finish(figure, axes, path, x_label, y_label, chance)
+
+
+def success_against_horizon(
+    results: Mapping[str, ArrayLike],
+    horizons: ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    span: float | None = None,
+    x_label: str = "steps between cue and decision",
+    y_label: str = "success rate",
+    chance: float | None = None,
+) -> None:
+    """Draw how far back each core remembers: success against how long ago the cue was.
+
+    Args:
+      results: for each label the final success rates `[S, H]` of its S seeds, in [0, 1].
+      horizons: the H distances between cue and decision, positive and increasing; drawn on a
+        logarithmic axis.
+      path: the PNG to write.
+      span: how many steps the memory of one layer covers; shaded, for what lies beyond needs more
+        than one layer, or a recurrence.
+      x_label: what the horizons are, with their unit.
+      y_label: what the results are.
+      chance: draws a line at the score of guessing.
+
+    Raises:
+      ValueError: there are no results, they are not `[S, H]`, or the horizons are not positive and
+        increasing.
+    """
+    horizon_H = np.asarray(horizons, np.float64)
+    if horizon_H.ndim != 1 or (np.diff(horizon_H, prepend=0) <= 0).any():
+        raise ValueError(f"horizons must be positive and increasing; got {horizon_H.tolist()}")
+    figure = new_figure(6.5, 3.2)
+    axes = figure.add_subplot()
+    for label, look in looks(_require_any(results)):
+        y_SH = _require_curves(label, results[label], horizon_H)
+        _draw_line(axes, label, look, horizon_H, y_SH)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(horizon_H.tolist()))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+    if span is not None:
+        left, right = axes.get_xlim()
+        axes.axvspan(left, min(span, right), color="#f0f0f0", zorder=0, linewidth=0)
+        axes.set_xlim(left, right)
+        axes.annotate(
+            f"within one layer's memory ({span:g} steps)",
+            (0, 1.01),
+            xycoords="axes fraction",
+            color=GREY,
+            fontsize=8,
+        )
+    _finish(figure, axes, path, x_label, y_label, chance)
+
+
+def _require_any(runs: Mapping[str, ArrayLike]) -> Mapping[str, ArrayLike]:
+    if not runs:
+        raise ValueError("there are no runs to draw: give at least one label with its curves")
+    return runs
+
+
+def _require_curves(
+    label: str, values: ArrayLike, x_N: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, "S N"]:
+    y_SN = np.asarray(values, np.float64)
+    if y_SN.ndim != 2 or not len(y_SN) or x_N.shape != y_SN.shape[1:]:
+        raise ValueError(
+            f"the curves of {label!r} must be [seeds, points] with one x a point; "
+            f"got {list(y_SN.shape)} and x {list(x_N.shape)}"
+        )
+    return y_SN
+
+
+def _draw_line(
+    axes: Axes,
+    label: str,
+    look: Mapping[str, Any],
+    x_N: Float[np.ndarray, " N"],
+    y_SN: Float[np.ndarray, "S N"],
+) -> None:
+    mean_N, half_width_N = mean_and_interval(y_SN, axis=0)
+    seeds = len(y_SN)
+    axes.plot(
+        x_N,
+        mean_N,
+        **look,
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.7,
+        linewidth=1.5,
+        label=f"{label} ({seeds} seed{'s' * (seeds != 1)})",
+    )
+    if seeds > 1:
+        low_N, high_N = mean_N - half_width_N, mean_N + half_width_N
+        axes.fill_between(x_N, low_N, high_N, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def _finish(
+    figure: Figure,
+    axes: Axes,
+    path: str | os.PathLike[str],
+    x_label: str,
+    y_label: str,
+    chance: float | None,
+) -> None:
+    if chance is not None:
+        axes.axhline(chance, color=GREY, linestyle=(0, (4, 3)), linewidth=1.0, label="chance")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    style_axes(axes)
+    legend_outside(figure, title="mean and 95 % interval")
+    save_figure(figure, path)

@@ -1,0 +1,68 @@
+"""What all pictures have in common. No global state of matplotlib is read or changed."""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gtrxl_jax.files import atomic
+
+# Okabe and Ito, "Color universal design" (2008), without its yellow, which white paper swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# Told apart without any colour, too.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINE_STYLES = ("-", "--", ":", "-.")
+GREY = "#666666"
+FONT_SIZE = 9.0
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, sizes in inches (a text column of a paper is about 3.3 or 6.5 wide)."""
+    figure = Figure(figsize=(width, height), dpi=200, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def style_axes(axes: Axes) -> None:
+    """Plain axes: two spines, a light grid behind the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e0e0e0", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=FONT_SIZE - 1)
+    axes.xaxis.label.set_fontsize(FONT_SIZE)
+    axes.yaxis.label.set_fontsize(FONT_SIZE)
+
+
+def legend_outside(figure: Figure, title: str) -> None:
+    """A legend to the right of the axes, where it hides no data."""
+    figure.legend(
+        title=title,
+        loc="outside right upper",
+        alignment="left",
+        frameon=False,
+        fontsize=FONT_SIZE - 1,
+        title_fontsize=FONT_SIZE - 1,
+    )
+
+
+def looks(labels: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A colour, a marker and a line style for each label, as arguments of matplotlib's `plot`."""
+    for index, label in enumerate(labels):
+        turn, place = divmod(index, len(COLOURS))
+        yield (
+            label,
+            {
+                "color": COLOURS[place],
+                "marker": MARKERS[place],
+                "linestyle": LINE_STYLES[turn % len(LINE_STYLES)],
+            },
+        )
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a PNG, whole or not at all."""
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
