@@ -3,7 +3,8 @@
     core = make_core("gtrxl", preset="small")
     agent = make_agent(core, observation_space, action_space)
     memory = agent.initial_memory(batch_size)
-    params = agent.init(key, memory, zero_timestep(observation_space, action_space, batch_size, 1))
+    example = zero_timestep(observation_space, action_space, batch_size, 1)
+    params = {"params": agent.init(key, memory, example)["params"]}       without what cores record
 
 Learning, a segment `[B, T]` at a time:
 

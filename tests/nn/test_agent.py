@@ -187,6 +187,32 @@ def test_the_previous_action_and_reward_are_seen(core):
         assert np.all(changed.value[:, 3:] != output.value[:, 3:])
 
 
+@pytest.mark.usefixtures("x64")
+@every_core
+def test_memoryless_sees_the_present_step_alone(core):
+    """The control for what memory does: the same parameters, with nothing carried over."""
+    agent = small_agent(core, memoryless=True)
+    params = random_params(agent)
+    timesteps = random_timesteps(steps=6)
+    _, output = learn(agent, params, agent.initial_memory(BATCH), timesteps)
+    memory, acted = act(agent, params, agent.initial_memory(BATCH), timesteps)
+    assert_close(acted, output)
+    # A memory of another past changes nothing, and each step stands for itself.
+    _, again = learn(agent, params, memory, timesteps)
+    assert_close(again, output)
+    for t in range(6):
+        _, alone = learn(agent, params, agent.initial_memory(BATCH), at(timesteps, slice(t, t + 1)))
+        assert_close(alone, at(output, slice(t, t + 1)))
+    # With memory the same parameters give something else; the previous action is seen either way.
+    _, remembering = learn(agent.clone(memoryless=False), params, memory, timesteps)
+    assert np.max(np.abs(remembering.value - output.value)) > 1e-3
+    moved = timesteps.replace(
+        first=jnp.zeros_like(timesteps.first), action=(timesteps.action + 1) % 3
+    )
+    _, changed = learn(agent, params, memory, moved)
+    assert np.all(changed.value[~timesteps.first] != output.value[~timesteps.first])
+
+
 def test_vmap_over_seeds():
     agent = small_agent("gtrxl/gru", param_dtype=jnp.float32)
     timesteps, memory = random_timesteps(steps=5), agent.initial_memory(BATCH)
