@@ -181,6 +181,9 @@ class ActionSpec:
     def features(self, action: Any, dtype: Any) -> Float[Array, "... F"]:
         """Actions as a network's input: ranges brought to [-1, 1], choices one-hot.
 
+        The action may have the layout above or that of its own space (see `environment_action`):
+        a stream of time steps gives back what the environment was given.
+
         Raises:
           ValueError: if the action's layout is not that of the spec.
         """
@@ -198,20 +201,32 @@ class ActionSpec:
         return jnp.concatenate(features, axis=-1)
 
     def _parts(self, action: Any) -> dict[str, Array]:
-        """The action as if it were hybrid."""
+        """The action by its parts, continuous `[..., C]` and discrete `[..., K]`."""
         widths = {"continuous": self.num_continuous, "discrete": len(self.discrete)}
         widths = {name: width for name, width in widths.items() if width}
-        parts: dict[str, Array] = {}
+        parts: dict[str, Any] = {}
         if isinstance(action, Mapping):
             parts = dict(action) if self.is_hybrid else {}
-        elif not self.is_hybrid:
-            parts = {"continuous": action} if self.continuous else {"discrete": action[..., None]}
-        if {name: x.shape[-1] for name, x in parts.items()} != widths:
-            raise ValueError(
-                f"action has shapes {jax.tree.map(jnp.shape, action)}, but the last axes of its "
-                f"space are {widths}: give it in the layout of the policy's samples"
-            )
-        return parts
+        elif len(widths) == 1:
+            parts = dict.fromkeys(widths, action)
+        elif isinstance(action, tuple) and len(action) == 2:
+            parts = dict(zip(widths, action, strict=True))
+        if parts.keys() == widths.keys():
+            parts = {name: _stack_choices(x) for name, x in parts.items()}
+            # One choice has an axis of its own in a policy's action, and none in a Discrete's.
+            rank = parts["continuous"].ndim if self.continuous else 0
+            if len(self.discrete) == 1 and (not rank or parts["discrete"].ndim < rank):
+                parts["discrete"] = parts["discrete"][..., None]
+            if {name: x.shape[-1] for name, x in parts.items() if x.ndim} == widths:
+                return parts
+        raise ValueError(
+            f"action has shapes {jax.tree.map(jnp.shape, action)}, but the last axes of its "
+            f"space are {widths}: give it in the layout of the policy's samples"
+        )
+
+
+def _stack_choices(x: Any) -> Any:
+    return jnp.stack(x, axis=-1) if isinstance(x, tuple) else x
 
 
 def action_spec(space: Any) -> ActionSpec:

@@ -128,6 +128,29 @@ def test_features_of_actions():
     np.testing.assert_array_equal(one, [[[0, 0, 1], [1, 0, 0]]])
 
 
+@pytest.mark.parametrize("lead", [(), (3,), (1, 1), (2, 3)])
+@pytest.mark.parametrize(("space", "spec"), ACTIONS.values(), ids=ACTIONS)
+def test_features_are_the_same_in_the_layout_of_the_space(space, spec, lead):
+    """The stream gives back what the environment was given, the agent what the policy drew."""
+    rng = np.random.default_rng(1)
+    continuous = jnp.asarray(rng.uniform(0, 1, (*lead, spec.num_continuous)), jnp.float32)
+    choices = [rng.integers(0, size, lead) for size in spec.discrete]
+    action = spec.zeros(*lead)
+    if spec.is_hybrid:
+        parts = {"continuous": continuous, "discrete": jnp.stack(jnp.asarray(choices), axis=-1)}
+        action = {name: parts[name] for name in action}
+    else:
+        action = continuous if spec.continuous else jnp.asarray(choices[0])
+    features = spec.features(action, jnp.float32)
+    one_hot = [np.eye(size)[choice] for size, choice in zip(spec.discrete, choices, strict=True)]
+    if one_hot:
+        np.testing.assert_array_equal(
+            features[..., spec.num_continuous :], np.concatenate(one_hot, axis=-1)
+        )
+    given_back = environment_action(space, action)
+    np.testing.assert_array_equal(spec.features(given_back, jnp.float32), features)
+
+
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 @pytest.mark.parametrize(("space", "spec"), ACTIONS.values(), ids=ACTIONS)
 def test_zero_timestep_fits_its_spaces(space, spec, lead):
@@ -175,7 +198,11 @@ def test_what_cannot_be_read_is_refused(read, space, error, message):
         (ActionSpec(BOUNDS), jnp.zeros((2, 1))),
         (ActionSpec(BOUNDS), {"continuous": jnp.zeros((2, 3))}),
         (ActionSpec(discrete=(2, 3)), {"discrete": jnp.zeros((2, 1), jnp.int32)}),
-        (ActionSpec(discrete=(2, 3)), jnp.zeros((2, 2), jnp.int32)),
+        (ActionSpec(discrete=(2, 3)), jnp.zeros((2, 3), jnp.int32)),
+        (ActionSpec(discrete=(2, 3)), {"choices": jnp.zeros((2, 2), jnp.int32)}),
+        (ActionSpec(discrete=(3,)), {"discrete": jnp.zeros(2, jnp.int32)}),
+        (ActionSpec(BOUNDS, (2,)), (jnp.zeros((2, 3)),)),
+        (ActionSpec(BOUNDS, (2, 3)), jnp.zeros((2, 5))),
         (ActionSpec(BOUNDS, (2,)), {"continuous": jnp.zeros((2, 3))}),
     ],
 )
