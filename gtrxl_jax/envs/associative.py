@@ -167,6 +167,12 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
         """`state` and `flag` lie in [0, 1], the noise in [-1, 1]."""
         return spaces.Box(np.array([0.0, 0.0, -1.0], np.float32), 1.0, (3,), jnp.float32)
 
+    def shows_cue(
+        self, state: AssociativeState, params: AssociativeParams
+    ) -> Bool[Array, "*batch"]:
+        """Whether the first action, which is to be repeated, has just been taken."""
+        return state.time == 1
+
     def render(
         self, state: AssociativeState, params: AssociativeParams
     ) -> UInt8[np.ndarray, "H W 3"]:

@@ -90,6 +90,12 @@ class MemoryChain(memory_chain.MemoryChain):
         high = np.array([1, self.num_bits - 1] + [1] * self.num_bits, np.float32)
         return spaces.Box(low, high, low.shape, jnp.float32)
 
+    def shows_cue(
+        self, state: memory_chain.EnvState, params: MemoryChainParams
+    ) -> Bool[Array, "*batch"]:
+        """Whether this is the start; gymnax shows the context on the step after it, too."""
+        return state.time == 0
+
     def render(
         self, state: memory_chain.EnvState, params: MemoryChainParams
     ) -> UInt8[np.ndarray, "H W 3"]:

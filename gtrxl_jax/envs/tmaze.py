@@ -160,7 +160,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     ) -> Float[Array, "4"]:
         """`[y, hint, flag, noise]`; the noise is drawn from `key`."""
         del action
-        hint = jnp.where(self._cue_visible(state), state.hint, 0)
+        hint = jnp.where(self.shows_cue(state, params), state.hint, 0)
         flag = (state.y == 0) & (state.x == self._junction(params))
         noise = draw_noise(key)
         return jnp.stack([state.y, hint, flag.astype(jnp.int32), noise]).astype(jnp.float32)
@@ -192,6 +192,11 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         """All four components lie in [-1, 1]."""
         return spaces.Box(-1.0, 1.0, (4,), jnp.float32)
 
+    def shows_cue(self, state: TMazeState, params: TMazeParams) -> Bool[Array, "*batch"]:
+        """Whether the observation of this state has the cue."""
+        del params
+        return state.time == 0
+
     def render(self, state: TMazeState, params: TMazeParams) -> UInt8[np.ndarray, "H W 3"]:
         """Draw the maze from above, on the host.
 
@@ -219,9 +224,6 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     def _cue_distance(self, params: TMazeParams) -> int | Array:
         return 0
 
-    def _cue_visible(self, state: TMazeState) -> Bool[Array, ""]:
-        return state.time == 0
-
     def _junction(self, params: TMazeParams) -> int | Array:
         return self._cue_distance(params) + params.corridor_length
 
@@ -247,5 +249,6 @@ class ActiveTMaze(PassiveTMaze):
     def _cue_distance(self, params: TMazeParams) -> int | Array:
         return params.cue_distance
 
-    def _cue_visible(self, state: TMazeState) -> Bool[Array, ""]:
+    def shows_cue(self, state: TMazeState, params: TMazeParams) -> Bool[Array, "*batch"]:
+        del params
         return state.x == 0

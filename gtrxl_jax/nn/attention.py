@@ -1,5 +1,6 @@
 """Relative multi-head attention as a layer, in its segment form and its cached form."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -112,7 +113,8 @@ class RelativeAttention(nn.Module):
         """Write one step into the ring at `slot` and attend to the ring."""
         query_BHK = self._heads(self.query(x_BD))
         key_BHK, value_BHK = self._keys_values(x_BD)
-        cache = cache.replace(
+        cache = dataclasses.replace(
+            cache,
             key=jax.lax.dynamic_update_index_in_dim(cache.key, key_BHK, slot, axis=2),
             value=jax.lax.dynamic_update_index_in_dim(cache.value, value_BHK, slot, axis=2),
         )

@@ -2,7 +2,7 @@
 
     memory = core.initial_memory(batch_size)
     memory, y_BTD = core.apply(params, memory, x_BTD, first_BT)             learning: a segment
-    cache = core.apply(params, memory, num_steps, method="start")           acting: one step at a time
+    cache = core.apply(params, memory, num_steps, method="start")           acting: step by step
     cache, y_BD = core.apply(params, cache, x_BD, first_B, method="step")
     memory = core.apply(params, cache, method="finish")
 
@@ -28,8 +28,8 @@ DTYPES = ("float32", "bfloat16")
 class CoreConfig:
     """The architecture of a memory core.
 
-    The recurrent cores use `layers`, `width`, `remat` and `dtype` alone and ignore the rest, so that
-    one core can be swapped for another by its name.
+    The recurrent cores use `layers`, `width`, `remat` and `dtype` alone and ignore the rest, so
+    that one core can be swapped for another by its name.
     """
 
     name: str = "gtrxl"
@@ -57,8 +57,8 @@ class CoreConfig:
 
 
 TRANSFORMER_PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's table gives width 256 (128 for thin), its parameter counts 512 (256): we follow the
-    # counts. It does not give F; F = D comes nearest to the counts.
+    # The paper's table gives width 256 (128 for thin), its parameter counts 512 (256): we follow
+    # the counts. It does not give F; F = D comes nearest to them.
     "paper": dict(layers=12, width=512, heads=8, head_width=64, memory_size=512),
     "thin": dict(layers=12, width=256, heads=4, head_width=64, memory_size=512),
     "small": dict(layers=2, width=64, heads=4, memory_size=64),
@@ -107,11 +107,9 @@ def validate_core_config(config: CoreConfig) -> None:
     require_name("dtype", config.dtype, DTYPES)
     for field, kind in get_type_hints(CoreConfig).items():
         value = getattr(config, field)
-        if kind is int or (int in get_args(kind) and value is not None):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"core.{field} must be a whole number of at least 1, not {value!r}"
-                )
+        counts = kind is int or (int in get_args(kind) and value is not None)
+        if counts and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"core.{field} must be a whole number of at least 1, not {value!r}")
     if config.name in CELLS:
         return
     if config.head_width is None and config.width % config.heads:

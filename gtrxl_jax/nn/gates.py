@@ -129,5 +129,4 @@ def make_gate(name: str | None, bias: float | None, dtype: Any, param_dtype: Any
     if name is None:
         return Residual()
     gate = GATES[require_name("gate", name, GATES)]
-    settings = {} if bias is None else {"bias": bias}
-    return gate(dtype=dtype, param_dtype=param_dtype, **settings)
+    return gate(gate.bias if bias is None else bias, dtype, param_dtype)

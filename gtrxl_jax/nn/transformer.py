@@ -1,5 +1,6 @@
 """TrXL, TrXL-I and GTrXL: Transformer-XL memory cores (Parisotto et al. 2019, sections 2 and 3)."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -241,8 +242,9 @@ class TransformerCore(nn.Module):
             new_inputs.append(jax.lax.dynamic_update_index_in_dim(inputs_BRD, x_BD, newest, axis=1))
             layer, x_BD = block.step(layer, x_BD, slot, mask_BN)
             layers.append(layer)
-        cache = cache.replace(
-            memory=cache.memory.replace(length=jnp.minimum(length_B + 1, self.memory_size)),
+        length_B = jnp.minimum(length_B + 1, self.memory_size)
+        cache = TransformerCache(
+            memory=dataclasses.replace(cache.memory, length=length_B),
             layers=tuple(layers),
             new_inputs=tuple(new_inputs),
             num_steps=cache.num_steps + 1,
@@ -265,4 +267,4 @@ class TransformerCore(nn.Module):
             return jnp.where(cache.num_steps > ring, jnp.nan, merged_BMD)
 
         inputs = tuple(map(newest, cache.memory.inputs, cache.new_inputs))
-        return cache.memory.replace(inputs=inputs)
+        return dataclasses.replace(cache.memory, inputs=inputs)

@@ -55,7 +55,7 @@ def segment_mask(
 def length_after(
     first_BT: Bool[Array, "B T"], length_B: Int[Array, " B"], memory_size: int
 ) -> Int[Array, " B"]:
-    """The live length of the memory after a segment: the steps of the running episode, at most M."""
+    """The memory's live length after a segment: the steps of the running episode, at most M."""
     num_steps = first_BT.shape[1]
     step_T = jnp.arange(num_steps, dtype=length_B.dtype)
     since_first_BT = jnp.where(first_BT, num_steps - step_T[None, :], num_steps + 1)
@@ -99,9 +99,12 @@ def segment_attention(
     s_ij = ((Q_i + u) . K_j + (Q_i + v) . R_{i-j}) / sqrt(K)  (Dai et al. 2019, section 3.3).
 
     Args:
-      query_BTHK, key_BSHK, value_BSHK: projections; the keys are the memory's, then the segment's.
+      query_BTHK: Q of the segment.
+      key_BSHK: K of the memory, then of the segment.
+      value_BSHK: V, likewise.
       position_NHK: R_d for d = 0 .. M.
-      content_bias_HK, position_bias_HK: u and v.
+      content_bias_HK: u.
+      position_bias_HK: v.
       mask_BTS: see `segment_mask`; each query must see at least itself.
 
     Returns:
@@ -148,9 +151,11 @@ def cached_attention(
 
     Args:
       query_BHK: the query of the present step.
-      key_BHNK, value_BHNK: the rings.
+      key_BHNK: the ring of keys.
+      value_BHNK: the ring of values.
       position_HNK: R_d for d = 0 .. M.
-      content_bias_HK, position_bias_HK: u and v.
+      content_bias_HK: u.
+      position_bias_HK: v.
       slot: the slot that the present step was written to.
       mask_BN: which slots the query may see.
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
-from gtrxl_jax.nn.agent import Agent, AgentOutput, make_agent
+from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores import make_core
 from gtrxl_jax.nn.heads import rescale_value_head
 from gtrxl_jax.ops import popart, vmpo
@@ -134,6 +134,7 @@ class OnlineTrainer:
         self.config = config
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
+        self._apply: Any = self.agent.apply
         clip = config.optimiser.clip_norm
         network = [optax.clip_by_global_norm(clip)] if clip else []
         self.optimiser = optax.partition(
@@ -168,7 +169,10 @@ class OnlineTrainer:
         learning_rate = number("learning_rate", self.config.optimiser.learning_rate)
         epsilon_eta = number("epsilon_eta", settings.epsilon_eta)
         parts = {
-            "categorical": (number("epsilon_alpha", settings.epsilon_alpha), settings.initial_alpha),
+            "categorical": (
+                number("epsilon_alpha", settings.epsilon_alpha),
+                settings.initial_alpha,
+            ),
             "mean": (number("epsilon_mean", settings.epsilon_mean), settings.initial_alpha_mean),
             "covariance": (
                 number("epsilon_covariance", settings.epsilon_covariance),
@@ -228,13 +232,13 @@ class OnlineTrainer:
 
         def step(carry: Any, key: Array) -> Any:
             cache, stream, timestep = carry
-            cache, output = self.agent.apply(variables, cache, timestep, method="step")
+            cache, output = self._apply(variables, cache, timestep, method="step")
             action = output.policy.sample(key)
             stream, following = self.stream.step(stream, environment_action(space, action))
             record = (timestep, action, output.policy, stream.episode)
             return (cache, stream, following), record
 
-        cache = self.agent.apply(variables, state.memory, self.config.unroll, method="start")
+        cache = self._apply(variables, state.memory, self.config.unroll, method="start")
         (cache, stream, timestep), records = jax.lax.scan(
             step, (cache, state.stream, state.timestep), jax.random.split(key, self.config.unroll)
         )
@@ -242,17 +246,16 @@ class OnlineTrainer:
         timesteps = jax.tree.map(
             lambda x_BT, x_B: jnp.concatenate([x_BT, x_B[:, None]], axis=1), timesteps, timestep
         )
-        memory = self.agent.apply(variables, cache, method="finish")
+        memory = self._apply(variables, cache, method="finish")
         return memory, stream, timestep, Rollout(timesteps, actions, policy, episodes)
 
     def loss(
         self, learned: dict[str, Any], state: TrainState, rollout: Rollout
     ) -> tuple[Float[Array, ""], tuple[Metrics, Float[Array, "B T"]]]:
         """V-MPO's loss on a rollout that started from `state.memory`, its metrics, and G."""
-        (_, output), recorded = self.agent.apply(
+        (_, output), recorded = self._apply(
             {"params": learned["network"]}, state.memory, rollout.timesteps, mutable=["metrics"]
         )
-        output: AgentOutput
         steps = rollout.timesteps
         mask_BT = transition_mask(steps.last)
         value_BS, scale = output.value, jnp.ones(())
@@ -309,7 +312,8 @@ class OnlineTrainer:
             statistics = new
         update = state.update + 1
         copy = update % self.config.vmpo.target_period == 0
-        state = state.replace(
+        state = dataclasses.replace(
+            state,
             learned=learned,
             target=jax.tree.map(
                 lambda new, old: jnp.where(copy, new, old), learned["network"], target

@@ -16,13 +16,13 @@ from gtrxl_jax.training.metrics import Metrics, MetricWriter, as_arrays
 class ConsoleWriter(MetricWriter):
     """Shows one bar in a terminal, and plain lines anywhere else (a file, a batch system's log).
 
-    A metric is shown if the last part of its name, after any "/", is in `show`: its latest finite
-    value, as the mean over seeds where it has an entry for each. The speed is over the last writes,
-    so that compilation counts only at the start.
+    A metric is shown by the last part of its name, after any "/": its latest finite value, as the
+    mean over seeds where it has an entry for each. The speed is over the last writes, so that
+    compilation counts only at the start.
 
     Args:
       total_steps: the step at which the run ends.
-      show: what to show, in this order.
+      show: names of the metrics to show, in this order.
       first_step: the step at which this process takes the run up.
       console: where to write; the standard error stream by default, for standard output may be
         another program's input.
@@ -32,7 +32,7 @@ class ConsoleWriter(MetricWriter):
     def __init__(
         self,
         total_steps: int,
-        show: Sequence[str] = ("return", "success"),
+        show: Sequence[str] = ("episode/return", "episode/success"),
         *,
         first_step: int = 0,
         console: Console | None = None,
@@ -59,8 +59,8 @@ class ConsoleWriter(MetricWriter):
         self._recent.append((step, self._clock()))
         for name, value in as_arrays(metrics).items():
             mean = float(np.mean(value, dtype=np.float64))
-            if (short := name.rpartition("/")[2]) in self._show and math.isfinite(mean):
-                self._latest[short] = mean
+            if name in self._show and math.isfinite(mean):
+                self._latest[name] = mean
         status = "  ".join(self._status())
         if self._bar:
             self._bar.update(self._task, completed=step, status=status)
@@ -82,7 +82,7 @@ class ConsoleWriter(MetricWriter):
             if last_step < self._total:
                 parts.append(f"{_duration((self._total - last_step) / speed)} left")
         shown = [name for name in self._show if name in self._latest]
-        return parts + [f"{name} {self._latest[name]:.3g}" for name in shown]
+        return parts + [f"{name.rpartition('/')[2]} {self._latest[name]:.3g}" for name in shown]
 
 
 _SPEED_WINDOW = 10

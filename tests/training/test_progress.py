@@ -26,7 +26,7 @@ def plain(log, total, *args, **kwargs):
 def test_lines_say_how_far_how_fast_how_long_and_how_good(log):
     with plain(log, 10_000) as writer:
         writer.write(2_500, {"episode/return": 0.51234, "loss": 3.0})
-        writer.write(10_000, {"episode/return": 1.0, "success": jnp.array([0.5, 1.0])})
+        writer.write(10_000, {"episode/return": 1.0, "episode/success": jnp.array([0.5, 1.0])})
     assert log.getvalue().splitlines() == [
         " 25%  step 2,500/10,000  2,500 steps/s  0:03 left  return 0.512",
         "100%  step 10,000/10,000  5,000 steps/s  return 1  success 0.75",
@@ -71,7 +71,7 @@ def test_a_terminal_gets_one_bar_that_fits_into_it(log):
     console = Console(file=log, force_terminal=True, color_system=None, width=80)
     with ConsoleWriter(500_000, console=console, clock=clock()) as writer:
         for step in range(50_000, 500_001, 50_000):
-            writer.write(step, {"return": step / 500_000, "success": 0.25})
+            writer.write(step, {"episode/return": step / 500_000, "episode/success": 0.25})
     text = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", log.getvalue())
     lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
     assert all(len(line) <= 80 for line in lines)

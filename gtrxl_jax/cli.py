@@ -1,0 +1,197 @@
+"""The command line: `gtrxl train`, `gtrxl evaluate`, `gtrxl list`."""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from gtrxl_jax.names import require_name
+from gtrxl_jax.training import config as configs
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train an agent online with V-MPO."""
+
+    config: Annotated[configs.OnlineConfig, tyro.conf.arg(name="")]
+    folder: Path | None = None
+    """Where the run goes; a new folder under runs/ if not given."""
+    tensorboard: bool = False
+    """Write TensorBoard files, too (needs the extra "log")."""
+    pictures: bool = True
+    """Draw learning curve, attention and an episode at the end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Evaluate the trained agent of a run on fresh episodes."""
+
+    folder: tyro.conf.Positional[Path]
+    """The run."""
+    episodes: int = 1024
+    """Episodes for each seed of the run."""
+    policy: str = ""
+    """mode or sample; the run's own if not given."""
+    seed: int = 1
+    """Of the episodes."""
+    pictures: bool = False
+    """Draw the pictures of the run again."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. A mistake gets one line on standard error and exit code 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="gtrxl",
+        description="Transformer memory for reinforcement learning agents.",
+        epilog="gtrxl COMMAND --help says what a command takes.",
+    )
+    commands = {"train": _train, "evaluate": _evaluate, "list": _list}
+    parser.add_argument("command", choices=commands)
+    chosen = parser.parse_args(arguments[:1])
+    try:
+        commands[chosen.command](arguments[1:])
+    except (ValueError, TypeError, FileNotFoundError, ImportError, OSError) as error:
+        if os.environ.get("GTRXL_TRACEBACK"):
+            raise
+        message = " ".join(str(error).split())
+        print(f"gtrxl {chosen.command}: error: {message}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def parse_train(arguments: Sequence[str]) -> Train:
+    """The training command that these arguments ask for.
+
+    `--preset` chooses a whole run, `--core-preset` the size of the core; every other argument
+    changes a field of what these give.
+
+    Raises:
+      ValueError: an unknown preset, or a config that cannot be.
+    """
+    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chooser.add_argument("--preset", default="default")
+    chooser.add_argument("--core-preset")
+    chooser.add_argument("--core.name", dest="core")
+    chosen, rest = chooser.parse_known_args(arguments)
+    base = configs.preset(chosen.preset)
+    if chosen.core_preset:
+        core = configs.core_config(chosen.core or base.core.name, chosen.core_preset)
+        base = dataclasses.replace(base, core=core)
+    elif chosen.core:
+        base = dataclasses.replace(base, core=dataclasses.replace(base.core, name=chosen.core))
+    # The environment's parameters are those of another environment if the name changes.
+    params = base.env.params
+    default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))
+    train = tyro.cli(
+        Train,
+        args=rest,
+        default=Train(default),
+        prog="gtrxl train",
+        description=(
+            "Train an agent online with V-MPO.\n\n"
+            f"--preset {{{','.join(configs.PRESETS)}}} chooses a whole run, --core-preset "
+            "{paper,thin,large,small,debug} the size of the core; what follows changes them."
+        ),
+    )
+    env = train.config.env
+    if env.name == base.env.name:
+        env = dataclasses.replace(env, params={**params, **env.params})
+    train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
+    configs.validate(train.config)
+    return train
+
+
+def _train(arguments: Sequence[str]) -> None:
+    command = parse_train(arguments)
+    # Heavy imports wait until the arguments are known to be good.
+    from gtrxl_jax.training import checkpoint, report, run
+    from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, TensorBoardWriter
+    from gtrxl_jax.training.online import OnlineTrainer
+    from gtrxl_jax.training.placement import data_mesh
+    from gtrxl_jax.training.progress import ConsoleWriter
+
+    config = command.config
+    trainer = OnlineTrainer(config)
+    data_mesh(config.devices, config.env.num_envs)
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = command.folder or Path("runs", f"{config.env.name}-{config.core.name}-{now}")
+    writers: list[MetricWriter] = [TensorBoardWriter(folder)] if command.tensorboard else []
+    checkpoint.claim(folder, configs.to_json(config))
+    print(f"{config.core.name} on {config.env.name}, in {folder}: compiling", file=sys.stderr)
+    writers += [JsonLinesWriter(folder / "metrics.jsonl")]
+    total = config.num_updates * config.steps_per_update
+    writers += [ConsoleWriter(total)]
+    result, networks = run.train(config, writers=writers, folder=folder)
+    run.write_result(folder, config, result)
+    if command.pictures:
+        paths = report.draw_curves(folder, config.core.name)
+        paths += report.draw_episode(
+            folder, trainer.agent, trainer.stream, networks[0], config.evaluation.policy
+        )
+        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+    print(
+        f"{_scores(result.evaluation)} | {result.steps:,} steps a seed in "
+        f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
+        f"{result.steps_per_second:,.0f} steps/s | {folder}"
+    )
+
+
+def _evaluate(arguments: Sequence[str]) -> None:
+    command = tyro.cli(Evaluate, args=arguments, prog="gtrxl evaluate")
+    if command.episodes < 1:
+        raise ValueError(f"episodes must be at least 1, not {command.episodes}")
+    from gtrxl_jax.training import report, run
+
+    policy = command.policy and require_name("policy", command.policy, ("mode", "sample"))
+    scores, trainer, networks = run.evaluate(command.folder, command.episodes, policy, command.seed)
+    if command.pictures:
+        report.draw_curves(command.folder, trainer.config.core.name)
+        settings = trainer.config.evaluation
+        report.draw_episode(
+            command.folder, trainer.agent, trainer.stream, networks[0], policy or settings.policy
+        )
+    print(f"{_scores(scores)} | {command.episodes} episodes for each of {len(networks)} seed(s)")
+
+
+def _list(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="gtrxl list", description="Names that may be used.")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(arguments)
+    import gymnax
+
+    from gtrxl_jax.nn import cores
+    from gtrxl_jax.nn.gates import GATES
+
+    names = {
+        "presets": list(configs.PRESETS),
+        "cores": list(cores.CORES),
+        "gates": list(GATES),
+        "core presets": sorted({*cores.TRANSFORMER_PRESETS, *cores.RECURRENT_PRESETS}),
+        "environments": sorted(gymnax.registered_envs),
+    }
+    if options.json:
+        print(json.dumps(names, indent=2))
+    else:
+        for kind, values in names.items():
+            print(f"{kind}: {', '.join(values)}")
+
+
+def _scores(evaluation: dict[str, Any]) -> str:
+    """`success 0.998 ± 0.004, return 0.97 ± 0.01`: means and 95 % intervals."""
+    order = sorted(evaluation, key=["success", "return", "length"].index)
+    return ", ".join(
+        f"{name} {evaluation[name][0]:.3f} ± {evaluation[name][1]:.3f}" for name in order
+    )
+
+
+if __name__ == "__main__":
+    main()

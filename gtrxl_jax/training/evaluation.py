@@ -1,0 +1,170 @@
+"""Evaluation on fresh episodes, and one episode looked at closely."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+
+from gtrxl_jax.envs.registry import time_limit
+from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.nn.agent import Agent
+from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.spaces import environment_action
+from gtrxl_jax.timestep import TimeStep
+
+Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
+
+
+def make_evaluate(agent: Agent, stream: Stream, episodes: int, policy: str) -> Evaluate:
+    """Build the function that plays `episodes` whole episodes, all side by side.
+
+    Args:
+      agent: whose parameters the function is given.
+      stream: the environments; their number is not used.
+      episodes: E.
+      policy: "mode" takes the likeliest action, "sample" draws as in training.
+
+    Returns:
+      A pure function of (parameters, key) to the statistics `[E]` of one episode for each of E
+      environments. `done` is false where the environment's time limit was not kept.
+    """
+    stream = dataclasses.replace(stream, num_envs=episodes)
+    limit = time_limit(stream.env, stream.params) + 1
+    apply: Any = agent.apply
+
+    def evaluate(params: Any, key: Key[Array, ""]) -> EpisodeStats:
+        key_stream, key_act = jax.random.split(key)
+        state, timestep = stream.reset(key_stream)
+        memory = agent.initial_memory(episodes)
+        cache = apply({"params": params}, memory, method="start")
+
+        def going_on(carry: Any) -> Bool[Array, ""]:
+            *_, results, step = carry
+            return ~jnp.all(results.done) & (step < limit)
+
+        def advance(carry: Any) -> Any:
+            cache, state, timestep, results, step = carry
+            cache, output = apply({"params": params}, cache, timestep, method="step")
+            action = _choose(output.policy, policy, jax.random.fold_in(key_act, step))
+            state, timestep = stream.step(state, environment_action(stream.action_space, action))
+            # The first episode of each environment counts: later ones would favour the short.
+            results = jax.tree.map(
+                lambda old, new: jnp.where(results.done, old, new), results, state.episode
+            )
+            return cache, state, timestep, results, step + 1
+
+        start = (cache, state, timestep, state.episode, jnp.zeros((), jnp.int32))
+        return jax.lax.while_loop(going_on, advance, start)[3]
+
+    return evaluate
+
+
+def summarise(episodes: EpisodeStats) -> dict[str, Float[np.ndarray, " E"]]:
+    """Return, length and, where there is one, success of the episodes, as float64 `[..., E]`."""
+    numbers = {"return": episodes.episode_return, "length": episodes.length}
+    if episodes.success is not None:
+        numbers["success"] = episodes.success
+    return {name: np.asarray(value, np.float64) for name, value in numbers.items()}
+
+
+def with_intervals(numbers: dict[str, Float[np.ndarray, "..."]]) -> dict[str, tuple[float, float]]:
+    """Mean and half width of its 95 % interval.
+
+    Over the seeds of `[S, E]`, each the mean of its episodes; over the episodes of `[E]` or of a
+    single seed `[1, E]`.
+    """
+    result = {}
+    for name, value in numbers.items():
+        value = value.mean(axis=-1) if value.ndim == 2 and len(value) > 1 else value.ravel()
+        mean, half = mean_and_interval(value, axis=0)
+        result[name] = (float(mean), float(half))
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedEpisode:
+    """One episode of T actions, hence T + 1 time steps.
+
+    Attributes:
+      timesteps: `[T + 1]`.
+      states: the environment's own states, `[T + 1]`.
+      attention: `[L, H, T + 1, M + 1]`, the weight of each layer and head on the M steps before
+        each step, oldest first, and on itself; None for a core without attention.
+      cue: the first step whose observation shows the cue; None where the environment has no
+        `shows_cue`, or it was never shown.
+      success: what the environment says; None where it says nothing.
+    """
+
+    timesteps: TimeStep
+    states: Any
+    attention: Float[np.ndarray, "L H S W"] | None
+    cue: int | None
+    success: bool | None
+
+
+def record_episode(
+    agent: Agent, stream: Stream, params: Any, key: Key[Array, ""], policy: str = "mode"
+) -> RecordedEpisode:
+    """Play one episode and keep all of it, the agent's attention among it."""
+    stream = dataclasses.replace(stream, num_envs=1)
+    limit = int(time_limit(stream.env, stream.params))
+    variables = {"params": params}
+    apply: Any = agent.apply
+    memory = agent.initial_memory(1)
+
+    def advance(carry: Any, key: Key[Array, ""]) -> Any:
+        cache, state, timestep = carry
+        cache, output = apply(variables, cache, timestep, method="step")
+        action = _choose(output.policy, policy, key)
+        state, timestep = stream.step(state, environment_action(stream.action_space, action))
+        return (cache, state, timestep), (state, timestep)
+
+    @jax.jit
+    def play(key: Key[Array, ""]) -> Any:
+        key_stream, key_act = jax.random.split(key)
+        state, timestep = stream.reset(key_stream)
+        cache = apply(variables, memory, method="start")
+        _, rest = jax.lax.scan(advance, (cache, state, timestep), jax.random.split(key_act, limit))
+        both = jax.tree.map(
+            lambda head, tail: jnp.concatenate([head[None], tail]), (state, timestep), rest
+        )
+        return jax.tree.map(lambda x: x[:, 0], both)
+
+    states, timesteps = jax.device_get(play(key))
+    steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
+    states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
+    _, recorded = jax.jit(lambda steps: apply(variables, memory, steps, mutable="attention"))(
+        jax.tree.map(lambda x: x[None], timesteps)
+    )
+    success = states.episode.success
+    shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))
+    (shown,) = np.nonzero(np.asarray(shows_cue(states.env, stream.params)))
+    return RecordedEpisode(
+        timesteps=timesteps,
+        states=states.env,
+        attention=_windows(recorded.get("attention", {})),
+        cue=int(shown[0]) if len(shown) else None,
+        success=None if success is None else bool(success[-1]),
+    )
+
+
+def _choose(distribution: Any, policy: str, key: Key[Array, ""]) -> Any:
+    return distribution.mode() if policy == "mode" else distribution.sample(key)
+
+
+def _windows(recorded: Any) -> Float[np.ndarray, "L H T W"] | None:
+    """From weights by key, `[1, H, T, M + T]` for each layer, to weights by distance."""
+    blocks = recorded.get("core", {})
+    if not blocks:
+        return None
+    by_key = [
+        np.asarray(blocks[f"blocks_{n}"]["attention"]["weights"][0][0]) for n in range(len(blocks))
+    ]
+    steps, keys = by_key[0].shape[1:]
+    window = keys - steps + 1
+    query_TW, place_TW = np.indices((steps, window))
+    return np.stack([weights[:, query_TW, query_TW + place_TW] for weights in by_key])
