@@ -59,7 +59,7 @@ class VMPOConfig:
     """Bound of the KL of the covariances of continuous actions."""
     initial_eta: float = 1.0
     """Initial temperature."""
-    initial_alpha: float = 5.0
+    initial_alpha: float = 1.0
     """Initial multiplier of the KL of discrete actions."""
     initial_alpha_mean: float = 1.0
     """Initial multiplier of the KL of means."""
@@ -115,7 +115,7 @@ class OnlineConfig:
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
     sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    total_steps: int = 1_500_000
+    total_steps: int = 1_000_000
     """Environment steps of each seed."""
     unroll: int = 32
     """Steps of each environment between learner steps, T."""
@@ -166,7 +166,7 @@ def _paper() -> OnlineConfig:
         env=EnvConfig(params={"corridor_length": 500}, num_envs=128),
         core=core_config("gtrxl", "paper"),
         agent=AgentConfig(encoder_width=256),
-        vmpo=VMPOConfig(target_period=10),
+        vmpo=VMPOConfig(target_period=10, initial_alpha=5.0),
         optimiser=OptimiserConfig(learning_rate=1e-4, clip_norm=None),
         sweep=SweepConfig(epsilon_alpha=(0.001, 0.1)),
         total_steps=1_000_000_000,

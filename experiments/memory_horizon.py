@@ -1,0 +1,138 @@
+"""Success against memory horizon: how far back does each core remember?
+
+The passive T-Maze: the cue is seen on the first step, and the turn is taken L steps later. Every
+transformer has 2 layers with a memory of M = 16 steps each, so one layer spans 16 steps, and the
+stack, through its memory, 32. The LSTM has 2 layers of the same width and no such bound. All are
+trained by V-MPO with the same settings, by the default job's; corridors lie within the span of a
+layer (8, 14), beyond it but within the stack's (24), and beyond that (40), where a transformer
+cannot know the cue: its chance is one half.
+
+    python experiments/memory_horizon.py
+
+writes experiments/results/memory_horizon.json (each run with its command, commit, device, date and
+seeds), .md (the table) and .png (the figure). Runs that are in the JSON already are not run again;
+--again runs them all.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from gtrxl_jax.files import atomic
+from gtrxl_jax.nn.cores import core_config
+from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.pictures.curves import success_against_horizon
+from gtrxl_jax.training.config import EnvConfig, EvaluationConfig, OnlineConfig, preset
+from gtrxl_jax.training.progress import ConsoleWriter
+from gtrxl_jax.training.run import provenance, train
+
+MEMORY_SIZE = 16
+LAYERS = 2
+STEPS = {8: 750_000, 14: 1_000_000, 24: 1_500_000, 40: 2_000_000}
+LABELS = {"lstm": "LSTM", "trxl": "TrXL", "trxl-i": "TrXL-I", "gtrxl": "GTrXL (GRU)"}
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to run."""
+
+    cores: tuple[str, ...] = tuple(LABELS)
+    lengths: tuple[int, ...] = tuple(STEPS)
+    num_seeds: int = 5
+    again: bool = False
+    """Run also what is in the results already."""
+
+
+def job(core: str, length: int, num_seeds: int) -> OnlineConfig:
+    """One cell of the table: all its seeds in one program."""
+    return dataclasses.replace(
+        preset("default"),
+        env=EnvConfig(params={"corridor_length": length}),
+        core=core_config(core, "small", layers=LAYERS, memory_size=MEMORY_SIZE),
+        evaluation=EvaluationConfig(episodes=512, interval=0),
+        total_steps=STEPS[length],
+        num_seeds=num_seeds,
+    )
+
+
+def run(core: str, length: int, num_seeds: int) -> dict[str, Any]:
+    """Train and evaluate one cell."""
+    config = job(core, length, num_seeds)
+    total = config.num_updates * config.steps_per_update
+    result, _ = train(config, writers=[ConsoleWriter(total)])
+    return provenance() | {
+        "core": core,
+        "length": length,
+        "seeds": list(range(config.seed, config.seed + num_seeds)),
+        **dataclasses.asdict(result),
+    }
+
+
+def report(records: list[dict[str, Any]]) -> None:
+    """Write the table and the figure of what has been run."""
+    by_cell = {(r["core"], r["length"]): r for r in records}
+    lengths = sorted({length for _, length in by_cell})
+    cores = [core for core in LABELS if all((core, length) in by_cell for length in lengths)]
+    if not cores:
+        return
+    success = {c: np.array([by_cell[c, n]["per_seed"]["success"] for n in lengths]) for c in cores}
+    success_against_horizon(
+        {LABELS[core]: values.T for core, values in success.items()},
+        lengths,
+        RESULTS / "memory_horizon.png",
+        span=MEMORY_SIZE,
+        chance=0.5,
+    )
+    head = "| core | " + " | ".join(f"L = {n}" for n in lengths) + " | steps per second |"
+    rows = [head, "|---" * (len(lengths) + 2) + "|"]
+    for core in cores:
+        means, halves = mean_and_interval(success[core], axis=1)
+        cells = [f"{m:.3f} ± {h:.3f}" for m, h in zip(means, halves, strict=True)]
+        speed = np.mean([by_cell[core, n]["steps_per_second"] for n in lengths])
+        rows.append(f"| {LABELS[core]} | " + " | ".join(cells) + f" | {speed:,.0f} |")
+    minutes = sum(r["train_seconds"] + r["compile_seconds"] for r in records) / 60
+    some = records[-1]
+    text = [
+        "# Success against memory horizon",
+        "",
+        "Success on 512 held-out episodes a seed, mean and 95 % interval over "
+        f"{len(some['seeds'])} seeds; passive T-Maze, one layer's memory {MEMORY_SIZE} steps, "
+        f"{LAYERS} layers. Chance is 0.5 for an agent that reaches the junction.",
+        "",
+        *rows,
+        "",
+        f"`python experiments/memory_horizon.py`, {minutes:.0f} minutes in all, on "
+        f"{some['device']}, {some['date'][:10]}, commits {_commits(records)}.",
+        "",
+    ]
+    with atomic(RESULTS / "memory_horizon.md") as temporary:
+        temporary.write_text("\n".join(text))
+
+
+def _commits(records: list[dict[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(record["commit"] for record in records))
+
+
+def main(settings: Settings) -> None:
+    """Run what is missing, one cell at a time, keeping each as soon as it is done."""
+    path = RESULTS / "memory_horizon.json"
+    records = json.loads(path.read_text()) if path.exists() and not settings.again else []
+    for length in settings.lengths:
+        for core in settings.cores:
+            if any((r["core"], r["length"]) == (core, length) for r in records):
+                continue
+            print(f"{LABELS[core]}, L = {length}")
+            records.append(run(core, length, settings.num_seeds))
+            with atomic(path) as temporary:
+                temporary.write_text(json.dumps(records, indent=1) + "\n")
+    report(records)
+    print((RESULTS / "memory_horizon.md").read_text())
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
