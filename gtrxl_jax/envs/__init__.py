@@ -2,6 +2,7 @@
 
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
+from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_environments, time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
@@ -14,6 +15,8 @@ __all__ = [
     "EpisodeStats",
     "MemoryChain",
     "MiniGridMemory",
+    "MultiTaskState",
+    "MultiTaskStream",
     "PassiveTMaze",
     "Stream",
     "StreamState",

@@ -75,6 +75,10 @@ class RelativeAttention(nn.Module):
     def _biases(self, dtype: jnp.dtype) -> tuple[Array, Array]:
         return self.content_bias.astype(dtype), self.position_bias.astype(dtype)
 
+    def _record(self, weights: Float[Array, "B H *window"]) -> None:
+        if not self.is_initializing():
+            self.sow("attention", "weights", weights)
+
     def __call__(
         self, x_BSD: Float[Array, "B S D"], mask_BTS: Bool[Array, "B T S"]
     ) -> Float[Array, "B T D"]:
@@ -90,7 +94,7 @@ class RelativeAttention(nn.Module):
             *self._biases(query_BTHK.dtype),
             mask_BTS,
         )
-        self.sow("attention", "weights", weights_BHTS)
+        self._record(weights_BHTS)
         return self.output(out_BTHK.reshape(*out_BTHK.shape[:2], -1))
 
     def start(self, x_BMD: Float[Array, "B M D"]) -> AttentionCache:
@@ -127,5 +131,5 @@ class RelativeAttention(nn.Module):
             slot,
             mask_BN,
         )
-        self.sow("attention", "weights", weights_BHN)
+        self._record(weights_BHN)
         return cache, self.output(out_BHK.reshape(out_BHK.shape[0], -1))

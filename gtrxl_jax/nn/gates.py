@@ -42,7 +42,8 @@ class Gate(nn.Module):
         return jnp.split(product, count, axis=-1)
 
     def record(self, opening: Float[Array, "... D"]) -> None:
-        self.sow("metrics", "opening", jnp.mean(opening.astype(jnp.float32)))
+        if not self.is_initializing():
+            self.sow("metrics", "opening", jnp.mean(opening.astype(jnp.float32)))
 
 
 class Residual(nn.Module):
