@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, get_args, get_origin, get_type_hints
+
+import tyro
 
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.cores import CoreConfig, core_config, validate_core_config
@@ -17,8 +20,17 @@ class EnvConfig:
     """A name known to gymnax or to this package."""
     params: dict[str, int | float] = dataclasses.field(default_factory=dict)
     """Its parameters, as name value pairs: --env.params corridor_length 30"""
+    tasks: tyro.conf.UseAppendAction[tuple[dict[str, int | float], ...]] = ()
+    """A task of a multi-task agent, as name value pairs that change `params` for it:
+    --env.tasks corridor_length 10 --env.tasks corridor_length 30. All share the environments
+    equally."""
     num_envs: int = 64
     """Environments side by side, B: the batch of the learner."""
+
+    @property
+    def num_tasks(self) -> int:
+        """One if no tasks are told apart."""
+        return len(self.tasks) or 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +48,7 @@ class AgentConfig:
     initial_scale: float = 0.5
     """Standard deviation of a new Gaussian policy, in halves of the action's range."""
     popart: bool = False
-    """Normalise values and advantages by moving statistics of the returns."""
+    """Normalise values and advantages by moving statistics of each task's returns."""
     memoryless: bool = False
     """Show the core each step as the first of an episode: the control for what memory does."""
 
@@ -126,7 +138,7 @@ class OnlineConfig:
     num_seeds: int = 1
     """Seeds trained side by side in one program: seed, seed + 1, ..."""
     devices: int = 0
-    """Devices that share the environments; 0: all there are, if they divide num_envs."""
+    """Devices that share the environments; 0: all there are. They must divide each task's."""
 
     @property
     def steps_per_update(self) -> int:
@@ -194,39 +206,75 @@ def validate(config: OnlineConfig) -> None:
 
     Raises:
       ValueError: naming the field, its value and the remedy.
+      TypeError: the same, for a value that is not of the field's type.
     """
+    for field, kind, value in _fields(config):
+        _check_type(field, kind, value)
     validate_core_config(config.core)
     require_name("evaluation.policy", config.evaluation.policy, ("mode", "sample"))
-    may_be_zero = {"seed", "devices", "evaluation.interval", "optimiser.warmup", "optimiser.final"}
-    for field, value in _numbers(config):
-        if field.startswith(("core.", "env.params")):
-            continue
-        lowest = "at least 0" if field in may_be_zero else "above 0"
-        if not math.isfinite(value) or value < 0 or (value == 0 and field not in may_be_zero):
-            raise ValueError(f"{field} must be {lowest} and finite, not {value!r}")
-    for field in ("gamma",):
-        if getattr(config.vmpo, field) > 1:
-            raise ValueError(f"vmpo.{field} must be at most 1, not {getattr(config.vmpo, field)!r}")
-    for field in ("warmup", "final"):
-        if getattr(config.optimiser, field) > 1:
-            value = getattr(config.optimiser, field)
-            raise ValueError(f"optimiser.{field} is a share: it must be at most 1, not {value!r}")
+    for field, _, value in _fields(config):
+        if not field.startswith(("core.", "env.params", "env.tasks")):
+            for number in value if isinstance(value, tuple) else (value,):
+                _check_range(field, number)
     for field, bounds in dataclasses.asdict(config.sweep).items():
         if bounds is not None and not bounds[0] < bounds[1]:
             raise ValueError(f"sweep.{field} must be (low, high) with low below high, not {bounds}")
+    if config.env.num_envs % config.env.num_tasks:
+        raise ValueError(
+            f"env.num_envs {config.env.num_envs} does not divide into {config.env.num_tasks} "
+            "env.tasks: make it a multiple"
+        )
+    if config.seed + config.num_seeds > 2**31:
+        raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
 
 
-def _numbers(config: Any, prefix: str = "") -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
-    for field in dataclasses.fields(config):
-        name, value = prefix + field.name, getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            found += _numbers(value, f"{name}.")
-        elif isinstance(value, tuple):
-            found += [(name, entry) for entry in value]
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found.append((name, value))
-    return found
+_MAY_BE_ZERO = ("seed", "devices", "evaluation.interval", "optimiser.warmup", "optimiser.final")
+_AT_MOST_ONE = ("vmpo.gamma", "optimiser.warmup", "optimiser.final")
+
+
+def _check_range(field: str, value: Any) -> None:
+    """Every number is finite and above 0, but for those that may be 0 or must not exceed 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    lowest = "at least 0" if field in _MAY_BE_ZERO else "above 0"
+    if not math.isfinite(value) or value < 0 or (value == 0 and field not in _MAY_BE_ZERO):
+        raise ValueError(f"{field} must be {lowest} and finite, not {value!r}")
+    if field in _AT_MOST_ONE and value > 1:
+        raise ValueError(f"{field} must be at most 1, not {value!r}")
+
+
+def _fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Name, type and value of every field that is not a config itself."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+            yield prefix + name, kind, value
+        elif isinstance(value, kind):
+            yield from _fields(value, f"{prefix}{name}.")
+        else:
+            raise TypeError(f"{prefix}{name} must be of type {kind.__name__}, not {value!r}")
+
+
+def _check_type(field: str, kind: Any, value: Any) -> None:
+    alternatives = get_args(kind) if type(None) in get_args(kind) else (kind,)
+    if not any(_is_a(value, alternative) for alternative in alternatives):
+        names = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+        described = " or ".join(names.get(a, str(a)) for a in alternatives if a is not type(None))
+        raise TypeError(f"{field} must be {described}, not {value!r}")
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether the value is of the kind: a class, or a tuple or dict of such."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is dict:
+        # What a parameter may be, its environment knows.
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    if origin is tuple and isinstance(value, tuple):
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        return len(kinds) == len(value) and all(map(_is_a, value, kinds))
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return origin is None and isinstance(value, int | float if kind is float else kind)
 
 
 def to_json(config: OnlineConfig) -> str:
@@ -238,9 +286,14 @@ def from_json(text: str) -> OnlineConfig:
     """The config that `to_json` wrote.
 
     Raises:
-      ValueError: the text is no config of an online run, or has fields that this version lacks.
+      ValueError: the text is no config of an online run, or has fields that this version lacks, or
+        values that cannot be.
+      TypeError: a value is not of its field's type.
     """
-    fields = json.loads(text)
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the config is not JSON: {error}") from None
     if not isinstance(fields, dict) or fields.pop("kind", None) != "online":
         raise ValueError('the config is not of an online run: its "kind" is not "online"')
     config = _build(OnlineConfig, fields, "")
@@ -248,15 +301,19 @@ def from_json(text: str) -> OnlineConfig:
     return config
 
 
-def _build(kind: Any, fields: dict[str, Any], prefix: str) -> Any:
+def _build(kind: Any, fields: Any, prefix: str) -> Any:
+    if not isinstance(fields, dict):
+        raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
     hints = get_type_hints(kind)
     for name in fields:
         require_name("config field", prefix + name, [prefix + hint for hint in hints])
-    values = {}
-    for name, value in fields.items():
-        if dataclasses.is_dataclass(hints[name]):
-            value = _build(hints[name], value, f"{prefix}{name}.")
-        elif isinstance(value, list) and any(get_origin(a) is tuple for a in get_args(hints[name])):
-            value = tuple(value)
-        values[name] = value
-    return kind(**values)
+    return kind(**{name: _value(hints[name], fields[name], prefix + name) for name in fields})
+
+
+def _value(kind: Any, value: Any, name: str) -> Any:
+    """JSON has no tuples, and nothing that tells a config from another mapping."""
+    if dataclasses.is_dataclass(kind):
+        return _build(kind, value, f"{name}.")
+    if isinstance(value, list) and tuple in [get_origin(k) for k in (kind, *get_args(kind))]:
+        return tuple(value)
+    return value

@@ -14,24 +14,26 @@ BATCHED = ("stream", "timestep", "memory")
 """The fields of a `TrainState` whose arrays begin with the batch axis."""
 
 
-def data_mesh(num_devices: int, batch_size: int) -> Mesh:
+def data_mesh(num_devices: int, num_envs: int, num_tasks: int = 1) -> Mesh:
     """A mesh of one axis, "data".
 
     Args:
       num_devices: how many devices; 0 for all there are.
-      batch_size: what they share.
+      num_envs: what they share.
+      num_tasks: how many tasks the environments are of; each is shared by all devices.
 
     Raises:
-      ValueError: there are fewer devices, or they do not divide the batch.
+      ValueError: there are fewer devices, or they do not divide the environments of a task.
     """
     present = jax.devices()
     count = num_devices or len(present)
     if count > len(present):
         raise ValueError(f"devices is {count}, but there are {len(present)}: ask for fewer")
-    if batch_size % count:
+    if num_envs % (count * num_tasks):
+        shares = f"{count} devices" + (f" and {num_tasks} tasks" if num_tasks > 1 else "")
         raise ValueError(
-            f"env.num_envs {batch_size} does not divide over {count} devices: make it a multiple "
-            f"of {count}, or set devices to a divisor of {batch_size}"
+            f"env.num_envs {num_envs} does not divide over {shares}: make it a multiple of "
+            f"{count * num_tasks}, or set devices to a divisor of {num_envs // num_tasks}"
         )
     return Mesh(present[:count], ("data",), axis_types=(AxisType.Auto,))
 
