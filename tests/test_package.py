@@ -1,0 +1,37 @@
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gtrxl_jax
+
+
+@pytest.mark.parametrize("name", gtrxl_jax.__all__)
+def test_names_at_the_top_are_those_of_their_modules(name):
+    public = getattr(gtrxl_jax, name)
+    assert public.__name__ == name
+    assert getattr(importlib.import_module(public.__module__), name) is public
+    assert inspect.getdoc(public)
+    assert name in dir(gtrxl_jax)
+
+
+def test_unknown_name_is_an_ordinary_error():
+    with pytest.raises(AttributeError, match="'gtrxl_jax' has no attribute 'make_cores'"):
+        _ = gtrxl_jax.make_cores
+
+
+@pytest.mark.parametrize(
+    ("code", "unloaded"),
+    [
+        ("import gtrxl_jax", ["jax", "flax", "gymnax", "matplotlib"]),
+        ("from gtrxl_jax import make_core", ["gymnax", "gymnasium", "matplotlib"]),
+    ],
+)
+def test_nothing_is_loaded_before_it_is_used(code, unloaded):
+    check = f"{code}\nimport sys\nprint(*sorted(set({unloaded!r}) & set(sys.modules)))"
+    sources = Path(gtrxl_jax.__file__).parents[1]
+    loaded = subprocess.check_output([sys.executable, "-c", check], cwd=sources, text=True)
+    assert loaded.split() == []
