@@ -121,7 +121,7 @@ def _train(arguments: Sequence[str]) -> None:
 
     config = command.config
     trainer = OnlineTrainer(config)
-    data_mesh(config.devices, config.env.num_envs)
+    data_mesh(config.devices, config.env.num_envs, config.env.num_tasks)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = command.folder or Path("runs", f"{config.env.name}-{config.core.name}-{now}")
     writers: list[MetricWriter] = [TensorBoardWriter(folder)] if command.tensorboard else []
@@ -134,8 +134,8 @@ def _train(arguments: Sequence[str]) -> None:
     run.write_result(folder, config, result)
     if command.pictures:
         paths = report.draw_curves(folder, config.core.name)
-        paths += report.draw_episode(
-            folder, trainer.agent, trainer.stream, networks[0], config.evaluation.policy
+        paths += report.draw_episodes(
+            folder, trainer.agent, trainer.stream.tasks, networks[0], config.evaluation.policy
         )
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
     print(
@@ -156,8 +156,12 @@ def _evaluate(arguments: Sequence[str]) -> None:
     if command.pictures:
         report.draw_curves(command.folder, trainer.config.core.name)
         settings = trainer.config.evaluation
-        report.draw_episode(
-            command.folder, trainer.agent, trainer.stream, networks[0], policy or settings.policy
+        report.draw_episodes(
+            command.folder,
+            trainer.agent,
+            trainer.stream.tasks,
+            networks[0],
+            policy or settings.policy,
         )
     print(f"{_scores(scores)} | {command.episodes} episodes for each of {len(networks)} seed(s)")
 
@@ -186,10 +190,11 @@ def _list(arguments: Sequence[str]) -> None:
 
 
 def _scores(evaluation: dict[str, Any]) -> str:
-    """`success 0.998 ± 0.004, return 0.97 ± 0.01`: means and 95 % intervals."""
-    order = sorted(evaluation, key=["success", "return", "length"].index)
+    """`success 0.998 ± 0.004, return 0.97 ± 0.01`: means and 95 % intervals, of all tasks."""
     return ", ".join(
-        f"{name} {evaluation[name][0]:.3f} ± {evaluation[name][1]:.3f}" for name in order
+        f"{name} {evaluation[name][0]:.3f} ± {evaluation[name][1]:.3f}"
+        for name in ("success", "return", "length")
+        if name in evaluation
     )
 
 

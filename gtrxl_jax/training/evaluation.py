@@ -1,7 +1,7 @@
 """Evaluation on fresh episodes, and one episode looked at closely."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
+from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.nn.agent import Agent
@@ -19,27 +20,28 @@ from gtrxl_jax.timestep import TimeStep
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 
 
-def make_evaluate(agent: Agent, stream: Stream, episodes: int, policy: str) -> Evaluate:
-    """Build the function that plays `episodes` whole episodes, all side by side.
+def make_evaluate(agent: Agent, tasks: Sequence[Stream], episodes: int, policy: str) -> Evaluate:
+    """Build the function that plays `episodes` whole episodes of each task, all side by side.
 
     Args:
       agent: whose parameters the function is given.
-      stream: the environments; their number is not used.
+      tasks: the environments of the N tasks; how many each stream has is not used.
       episodes: E.
       policy: "mode" takes the likeliest action, "sample" draws as in training.
 
     Returns:
-      A pure function of (parameters, key) to the statistics `[E]` of one episode for each of E
-      environments. `done` is false where the environment's time limit was not kept.
+      A pure function of (parameters, key) to statistics `[N, E]`, of one episode for each of E
+      environments of each task. `done` is false where the environment's time limit was not kept.
     """
-    stream = dataclasses.replace(stream, num_envs=episodes)
-    limit = time_limit(stream.env, stream.params) + 1
+    stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
+    limits = [time_limit(task.env, task.params) for task in tasks]
+    limit = jnp.max(jnp.asarray(limits, jnp.int32)) + 1
     apply: Any = agent.apply
 
     def evaluate(params: Any, key: Key[Array, ""]) -> EpisodeStats:
         key_stream, key_act = jax.random.split(key)
         state, timestep = stream.reset(key_stream)
-        memory = agent.initial_memory(episodes)
+        memory = agent.initial_memory(stream.num_envs)
         cache = apply({"params": params}, memory, method="start")
 
         def going_on(carry: Any) -> Bool[Array, ""]:
@@ -58,17 +60,32 @@ def make_evaluate(agent: Agent, stream: Stream, episodes: int, policy: str) -> E
             return cache, state, timestep, results, step + 1
 
         start = (cache, state, timestep, state.episode, jnp.zeros((), jnp.int32))
-        return jax.lax.while_loop(going_on, advance, start)[3]
+        results = jax.lax.while_loop(going_on, advance, start)[3]
+        return jax.tree.map(
+            lambda x: jnp.stack([stream.of_task(k, x) for k in range(stream.num_tasks)]), results
+        )
 
     return evaluate
 
 
-def summarise(episodes: EpisodeStats) -> dict[str, Float[np.ndarray, " E"]]:
-    """Return, length and, where there is one, success of the episodes, as float64 `[..., E]`."""
+def summarise(episodes: EpisodeStats) -> dict[str, Float[np.ndarray, "... E"]]:
+    """Return, length and, where there is one, success of episodes `[..., N, E]`, as float64.
+
+    `return` has the episodes of all tasks, `[..., N * E]`; with several tasks `return/task_0` has
+    those of the first alone, `[..., E]`.
+    """
     numbers = {"return": episodes.episode_return, "length": episodes.length}
     if episodes.success is not None:
         numbers["success"] = episodes.success
-    return {name: np.asarray(value, np.float64) for name, value in numbers.items()}
+    summary = {}
+    for name, value in numbers.items():
+        value_NE = np.asarray(value, np.float64)
+        *lead, num_tasks, _ = value_NE.shape
+        summary[name] = value_NE.reshape(*lead, -1)
+        if num_tasks > 1:
+            tasks = enumerate(np.moveaxis(value_NE, -2, 0))
+            summary |= {f"{name}/task_{k}": task for k, task in tasks}
+    return summary
 
 
 def with_intervals(numbers: dict[str, Float[np.ndarray, "..."]]) -> dict[str, tuple[float, float]]:

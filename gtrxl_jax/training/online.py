@@ -10,6 +10,9 @@ forward and backward pass of the online network over the T + 1 steps; one step o
 
 The outputs of acting are those of the target network on the segment (a core's acting equals its
 learning), so the target's distributions are taken from the rollout and not computed again.
+
+An agent of one task is the multi-task agent of N = 1: each task has its own value output and, with
+PopArt, its own statistics of returns. Where jax_enable_x64 is on, all of a run is float64.
 """
 
 import dataclasses
@@ -21,9 +24,10 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
+from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.envs.registry import make_env
-from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
+from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores import make_core
 from gtrxl_jax.nn.heads import rescale_value_head
@@ -61,7 +65,7 @@ class TrainState:
       learned: {"network": the online parameters, "multipliers": `Multipliers`}.
       target: parameters of the target network, which acts.
       optimiser: optax's state for `learned`.
-      popart: statistics of the returns; None without PopArt.
+      popart: statistics of each task's returns; without PopArt they stay at mean 0, variance 1.
       stream: the environments.
       timestep: `[B]`, where the environments stand.
       memory: the core's, before `timestep`.
@@ -73,8 +77,8 @@ class TrainState:
     learned: dict[str, Any]
     target: Any
     optimiser: optax.OptState
-    popart: popart.PopArtStatistics | None
-    stream: StreamState
+    popart: popart.PopArtStatistics
+    stream: MultiTaskState
     timestep: TimeStep
     memory: Any
     key: Key[Array, ""]
@@ -99,20 +103,27 @@ class Rollout:
     episodes: EpisodeStats
 
 
-def make_stream(config: OnlineConfig) -> Stream:
-    """The environments of a run."""
-    return Stream(*make_env(config.env.name, **config.env.params), num_envs=config.env.num_envs)
+def make_stream(config: OnlineConfig) -> MultiTaskStream:
+    """The environments of a run, an equal share for each of its tasks."""
+    env = config.env
+    share = env.num_envs // env.num_tasks
+    return MultiTaskStream(
+        tuple(
+            Stream(*make_env(env.name, **{**env.params, **task}), num_envs=share)
+            for task in env.tasks or ({},)
+        )
+    )
 
 
-def make_run_agent(config: OnlineConfig, stream: Stream) -> Agent:
+def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
     """The agent of a run."""
     settings = dataclasses.asdict(config.agent)
-    popart_on = settings.pop("popart")
+    del settings["popart"]
     return make_agent(
-        make_core(config.core),
+        make_core(config.core).clone(param_dtype=jnp.result_type(float)),
         stream.observation_space,
         stream.action_space,
-        num_tasks=1 if popart_on else None,
+        num_tasks=stream.num_tasks,
         **settings,
     )
 
@@ -162,8 +173,8 @@ class OnlineTrainer:
         def number(name: str, fixed: float) -> Array:
             bounds, key = getattr(sweep, name), next(keys)
             if bounds is None:
-                return jnp.asarray(fixed, jnp.float32)
-            low, high = (jnp.log(jnp.asarray(z, jnp.float32)) for z in bounds)
+                return jnp.asarray(fixed, float)
+            low, high = (jnp.log(jnp.asarray(z, float)) for z in bounds)
             return jnp.exp(jax.random.uniform(key, minval=low, maxval=high))
 
         learning_rate = number("learning_rate", self.config.optimiser.learning_rate)
@@ -185,11 +196,11 @@ class OnlineTrainer:
         )
         return Hyperparameters(
             learning_rate=learning_rate,
-            gamma=jnp.asarray(settings.gamma, jnp.float32),
+            gamma=jnp.asarray(settings.gamma, float),
             bounds=vmpo.VMPOHyperparameters(epsilon_eta, {p: parts[p][0] for p in used}),
             multipliers=vmpo.Multipliers(
-                jnp.asarray(settings.initial_eta, jnp.float32),
-                {p: jnp.asarray(parts[p][1], jnp.float32) for p in used},
+                jnp.asarray(settings.initial_eta, float),
+                {p: jnp.asarray(parts[p][1], float) for p in used},
             ),
         )
 
@@ -210,7 +221,7 @@ class OnlineTrainer:
             # A copy: donating the state must not give one buffer away twice.
             target=jax.tree.map(jnp.copy, network),
             optimiser=self.optimiser.init(learned),
-            popart=popart.init(1) if self.config.agent.popart else None,
+            popart=popart.init(self.stream.num_tasks),
             stream=stream,
             timestep=timestep,
             memory=self.agent.initial_memory(batch),
@@ -221,7 +232,7 @@ class OnlineTrainer:
 
     def rollout(
         self, state: TrainState, key: Key[Array, ""]
-    ) -> tuple[Any, StreamState, TimeStep, Rollout]:
+    ) -> tuple[Any, MultiTaskState, TimeStep, Rollout]:
         """Act for T steps with the target network.
 
         Returns:
@@ -257,28 +268,25 @@ class OnlineTrainer:
             {"params": learned["network"]}, state.memory, rollout.timesteps, mutable=["metrics"]
         )
         steps = rollout.timesteps
-        mask_BT = transition_mask(steps.last)
-        value_BS, scale = output.value, jnp.ones(())
-        if state.popart is not None:
-            scale = state.popart.scale_N[0]
-            task_BS = jnp.zeros(steps.last.shape, jnp.int32)
-            value_BS = popart.unnormalise(state.popart, output.value[..., 0], task_BS)
+        dtype = output.value.dtype
+        task_BS = jnp.broadcast_to(self.stream.task_B[:, None], steps.last.shape)
+        output_BS = jnp.take_along_axis(output.value, task_BS[..., None], axis=-1)[..., 0]
+        value_BS = popart.unnormalise(state.popart, output_BS, task_BS)
         returns_BT = n_step_returns(
-            reward_BS=steps.reward,
-            discount_BS=steps.discount,
+            reward_BS=steps.reward.astype(dtype),
+            discount_BS=steps.discount.astype(dtype),
             last_BS=steps.last,
             value_BS=jax.lax.stop_gradient(value_BS),
             gamma=state.hyperparameters.gamma,
         )
-        # With PopArt the loss is in normalised units, and so are its advantages.
-        shift = 0.0 if state.popart is None else state.popart.mean_N[0]
+        # Losses and advantages are in each task's normalised units, so that tasks compare.
         loss, metrics = vmpo.vmpo_loss(
             policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
             target_policy=rollout.policy,
             actions=rollout.actions,
-            values_BT=(value_BS[:, :-1] - shift) / scale,
-            returns_BT=(returns_BT - shift) / scale,
-            mask_BT=mask_BT,
+            values_BT=output_BS[:, :-1],
+            returns_BT=popart.normalise(state.popart, returns_BT, task_BS[:, :-1]),
+            mask_BT=transition_mask(steps.last),
             multipliers=learned["multipliers"],
             hyperparameters=state.hyperparameters.bounds,
         )
@@ -302,14 +310,14 @@ class OnlineTrainer:
             "learning_rate": rate,
         }
         target, statistics = state.target, state.popart
-        if statistics is not None:
+        if self.config.agent.popart:
             mask_BT = transition_mask(rollout.timesteps.last)
-            task_BT = jnp.zeros(mask_BT.shape, jnp.int32)
-            new = popart.update(statistics, returns_BT, task_BT, mask_BT)
-            learned["network"] = rescale_value_head(learned["network"], statistics, new)
-            target = rescale_value_head(target, statistics, new)
-            metrics |= {"popart/mean": new.mean_N[0], "popart/scale": new.scale_N[0]}
-            statistics = new
+            task_BT = jnp.broadcast_to(self.stream.task_B[:, None], mask_BT.shape)
+            statistics = popart.update(statistics, returns_BT, task_BT, mask_BT)
+            learned["network"] = rescale_value_head(learned["network"], state.popart, statistics)
+            target = rescale_value_head(target, state.popart, statistics)
+            metrics |= _by_task("popart/mean", statistics.mean_N)
+            metrics |= _by_task("popart/scale", statistics.scale_N)
         update = state.update + 1
         copy = update % self.config.vmpo.target_period == 0
         state = dataclasses.replace(
@@ -332,24 +340,38 @@ class OnlineTrainer:
 
         def one(state: TrainState, _: None) -> Any:
             state, (metrics, episodes) = self.update(state)
-            return state, (metrics, _summarise(episodes))
+            return state, (metrics, self._sums_over_episodes(episodes))
 
-        state, (metrics, episodes) = jax.lax.scan(one, state, length=self.config.updates_per_visit)
-        ended = jnp.sum(episodes.pop("ended"))
+        state, (metrics, sums) = jax.lax.scan(one, state, length=self.config.updates_per_visit)
         means = jax.tree.map(jnp.mean, metrics)
-        # Without an episode that ended there is nothing to report: NaN.
-        means |= {f"episode/{name}": jnp.sum(x) / ended for name, x in episodes.items()}
-        return state, means | {"episode/ended": ended}
+        sums = {name: jnp.sum(sum_UN, axis=0) for name, sum_UN in sums.items()}
+        ended_N = sums.pop("ended")
+        for name, sum_N in sums.items():
+            # Without an episode that ended there is nothing to report: NaN.
+            means |= _by_task(f"episode/{name}", sum_N / ended_N)
+            means[f"episode/{name}"] = jnp.sum(sum_N) / jnp.sum(ended_N)
+        return state, means | {"episode/ended": jnp.sum(ended_N)}
+
+    def _sums_over_episodes(self, episodes: EpisodeStats) -> dict[str, Float[Array, " N"]]:
+        """Sums over the episodes of each task that ended, and their number."""
+        task_BN = jax.nn.one_hot(self.stream.task_B, self.stream.num_tasks, dtype=bool)
+        numbers = {"return": episodes.episode_return, "length": episodes.length}
+        if episodes.success is not None:
+            numbers["success"] = episodes.success
+        numbers["ended"] = jnp.ones_like(episodes.done)
+
+        def sum_by_task(x_BT: Array) -> Array:
+            sum_B = jnp.sum(jnp.where(episodes.done, x_BT.astype(jnp.float32), 0), axis=1)
+            return jnp.sum(jnp.where(task_BN, sum_B[:, None], 0), axis=0)
+
+        return {name: sum_by_task(x_BT) for name, x_BT in numbers.items()}
 
 
-def _summarise(episodes: EpisodeStats) -> Metrics:
-    """Sums over the episodes that ended."""
-    done_BT = episodes.done.astype(jnp.float32)
-    numbers = {"return": episodes.episode_return, "length": episodes.length}
-    if episodes.success is not None:
-        numbers["success"] = episodes.success
-    sums = {name: jnp.sum(done_BT * x.astype(jnp.float32)) for name, x in numbers.items()}
-    return sums | {"ended": jnp.sum(done_BT)}
+def _by_task(name: str, values_N: Float[Array, " N"]) -> Metrics:
+    """A metric for each task, `name/task_0`, or `name` if there is only one."""
+    if len(values_N) == 1:
+        return {name: values_N[0]}
+    return {f"{name}/task_{k}": value for k, value in enumerate(values_N)}
 
 
 def _gate_openings(recorded: Any) -> Metrics:

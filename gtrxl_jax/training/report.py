@@ -1,5 +1,6 @@
 """The pictures of a run: how it learned, what it attends to, how it plays."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,33 +38,43 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
     return [path]
 
 
-def draw_episode(
-    folder: Path, agent: Agent, stream: Stream, params: Any, policy: str
+def draw_episodes(
+    folder: Path, agent: Agent, tasks: Sequence[Stream], params: Any, policy: str
 ) -> list[Path]:
-    """Play one episode and draw it: attention where the core has it, a GIF where `render` is."""
-    episode = record_episode(agent, stream, params, jax.random.key(0), policy)
+    """Play and draw one episode of each task: attention where the core has it, a GIF of `render`.
+
+    The names of the files end in `_task_0`, `_task_1`, ... if there are several tasks.
+    """
     paths = []
-    if episode.attention is not None:
-        paths += _draw_attention(folder, episode, episode.attention)
-    if hasattr(stream.env, "render"):
-        steps = len(episode.timesteps.first)
-        frames = [
-            stream.env.render(jax.tree.map(lambda x, t=t: x[t], episode.states), stream.params)
-            for t in range(min(steps, MAX_FRAMES))
-        ]
-        paths.append(folder / "episode.gif")
-        save_gif(np.stack(frames), paths[-1])
+    for k, stream in enumerate(tasks):
+        suffix = f"_task_{k}" if len(tasks) > 1 else ""
+        episode = record_episode(agent, stream, params, jax.random.key(0), policy)
+        if episode.attention is not None:
+            paths += _draw_attention(folder, suffix, episode, episode.attention)
+        if hasattr(stream.env, "render"):
+            paths.append(folder / f"episode{suffix}.gif")
+            _draw_frames(paths[-1], stream, episode)
     return paths
 
 
+def _draw_frames(path: Path, stream: Stream, episode: RecordedEpisode) -> None:
+    steps = min(len(episode.timesteps.first), MAX_FRAMES)
+    states = [jax.tree.map(lambda x, t=t: x[t], episode.states) for t in range(steps)]
+    save_gif(np.stack([stream.env.render(state, stream.params) for state in states]), path)
+
+
 def _draw_attention(
-    folder: Path, episode: RecordedEpisode, attention_LHSW: Float[np.ndarray, "L H S W"]
+    folder: Path,
+    suffix: str,
+    episode: RecordedEpisode,
+    attention_LHSW: Float[np.ndarray, "L H S W"],
 ) -> list[Path]:
     # The last step at which the agent acts; the final observation comes after it.
     decision = len(episode.timesteps.first) - 2
     weights_LHTW = attention_LHSW[:, :, : decision + 1]
     window = weights_LHTW.shape[-1]
-    at_decision, over_episode = folder / "attention.png", folder / "attention_over_episode.png"
+    at_decision = folder / f"attention{suffix}.png"
+    over_episode = folder / f"attention_over_episode{suffix}.png"
     distance = None if episode.cue is None else decision - episode.cue
     attention_map(
         weights_LHTW[:, :, -1],

@@ -42,7 +42,7 @@ class Result:
     Attributes:
       evaluation: of the final evaluation, for each of return, length and success (where the
         environment tells): mean and half width of the 95 % interval, over seeds, or over the
-        episodes of a single seed.
+        episodes of a single seed. With several tasks `return` is of all, `return/task_0` of one.
       per_seed: the same numbers' mean over episodes for each seed, `[S]`.
       steps: environment steps of each seed.
       compile_seconds: from the start to the first update.
@@ -74,9 +74,9 @@ def train(
     """
     began = time.monotonic()
     trainer = OnlineTrainer(config)
-    mesh = data_mesh(config.devices, config.env.num_envs)
+    mesh = data_mesh(config.devices, config.env.num_envs, config.env.num_tasks)
     play = make_evaluate(
-        trainer.agent, trainer.stream, config.evaluation.episodes, config.evaluation.policy
+        trainer.agent, trainer.stream.tasks, config.evaluation.episodes, config.evaluation.policy
     )
     init, visit = trainer.init, trainer.visit
     seeds: Any = config.seed
@@ -166,7 +166,7 @@ def evaluate(
     """
     trainer, networks = load(folder)
     policy = policy or trainer.config.evaluation.policy
-    play = jax.jit(make_evaluate(trainer.agent, trainer.stream, episodes, policy))
+    play = jax.jit(make_evaluate(trainer.agent, trainer.stream.tasks, episodes, policy))
     keys = jax.random.split(jax.random.key(seed), len(networks))
     played = [summarise(play(network, key)) for network, key in zip(networks, keys, strict=True)]
     stacked = {name: np.stack([one[name] for one in played]) for name in played[0]}
