@@ -305,8 +305,8 @@ class OnlineTrainer:
         learned = optax.apply_updates(state.learned, jax.tree.map(lambda s: -rate * s, steps))
         learned["multipliers"] = vmpo.project_multipliers(learned["multipliers"])
         metrics |= {
-            "gradient_norm": optax.global_norm(gradients["network"]),
-            "parameter_norm": optax.global_norm(learned["network"]),
+            "gradient_norm": optax.tree.norm(gradients["network"]),
+            "parameter_norm": optax.tree.norm(learned["network"]),
             "learning_rate": rate,
         }
         target, statistics = state.target, state.popart
