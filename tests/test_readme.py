@@ -1,0 +1,52 @@
+"""What the README shows runs as it stands, with JAX's own settings."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gtrxl_jax.cli import parse_train
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+
+def code(language):
+    """All code blocks of that language, each at its own line, so that errors name the README's."""
+    text = README.read_text(encoding="utf-8")
+    blocks = list(re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    assert blocks, f"the README shows no {language}"
+    lines = [""] * len(text.splitlines())
+    for block in blocks:
+        first = text.count("\n", 0, block.start(1))
+        body = block[1].splitlines()
+        lines[first : first + len(body)] = body
+    return "\n".join(lines)
+
+
+# In an interpreter of its own, for this one has strict promotion.
+@pytest.mark.parametrize("core", ["gtrxl", "lstm"])
+def test_python_runs_and_the_core_is_swapped_by_one_word(core, tmp_path):
+    written = code("python")
+    assert 'make_core("gtrxl"' in written
+    program = tmp_path / README.name
+    program.write_text(written.replace('make_core("gtrxl"', f'make_core("{core}"'))
+    subprocess.run(
+        [sys.executable, "-W", "error", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=120,
+    )
+
+
+def test_training_commands_are_valid():
+    commands = [shlex.split(line, comments=True) for line in code("bash").splitlines()]
+    training = [command[2:] for command in commands if command[:2] == ["gtrxl", "train"]]
+    assert training
+    for arguments in training:
+        parse_train(arguments)
