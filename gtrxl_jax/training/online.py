@@ -36,25 +36,9 @@ from gtrxl_jax.ops.returns import n_step_returns, transition_mask
 from gtrxl_jax.spaces import action_spec, environment_action, zero_timestep
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.training.config import OnlineConfig, validate
+from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
 
 Metrics = dict[str, Float[Array, ""]]
-
-
-@struct.dataclass
-class Hyperparameters:
-    """The numbers that may differ between the seeds of one program.
-
-    Attributes:
-      learning_rate: peak rate of Adam.
-      gamma: discount factor.
-      bounds: V-MPO's epsilons.
-      multipliers: the initial temperature and alphas.
-    """
-
-    learning_rate: Float[Array, ""]
-    gamma: Float[Array, ""]
-    bounds: vmpo.VMPOHyperparameters
-    multipliers: vmpo.Multipliers
 
 
 @struct.dataclass
@@ -167,42 +151,7 @@ class OnlineTrainer:
 
     def hyperparameters(self, key: Key[Array, ""]) -> Hyperparameters:
         """The config's numbers; those under `sweep` drawn with the key."""
-        settings, sweep = self.config.vmpo, self.config.sweep
-        keys = iter(jax.random.split(key, 5))
-
-        def number(name: str, fixed: float) -> Array:
-            bounds, key = getattr(sweep, name), next(keys)
-            if bounds is None:
-                return jnp.asarray(fixed, float)
-            low, high = (jnp.log(jnp.asarray(z, float)) for z in bounds)
-            return jnp.exp(jax.random.uniform(key, minval=low, maxval=high))
-
-        learning_rate = number("learning_rate", self.config.optimiser.learning_rate)
-        epsilon_eta = number("epsilon_eta", settings.epsilon_eta)
-        parts = {
-            "categorical": (
-                number("epsilon_alpha", settings.epsilon_alpha),
-                settings.initial_alpha,
-            ),
-            "mean": (number("epsilon_mean", settings.epsilon_mean), settings.initial_alpha_mean),
-            "covariance": (
-                number("epsilon_covariance", settings.epsilon_covariance),
-                settings.initial_alpha_covariance,
-            ),
-        }
-        spec = action_spec(self.stream.action_space)
-        used = (["mean", "covariance"] if spec.num_continuous else []) + (
-            ["categorical"] if spec.discrete else []
-        )
-        return Hyperparameters(
-            learning_rate=learning_rate,
-            gamma=jnp.asarray(settings.gamma, float),
-            bounds=vmpo.VMPOHyperparameters(epsilon_eta, {p: parts[p][0] for p in used}),
-            multipliers=vmpo.Multipliers(
-                jnp.asarray(settings.initial_eta, float),
-                {p: jnp.asarray(parts[p][1], float) for p in used},
-            ),
-        )
+        return draw_hyperparameters(self.config, action_spec(self.stream.action_space), key)
 
     def init(
         self, seed: Int[Array, ""] | int, hyperparameters: Hyperparameters | None = None

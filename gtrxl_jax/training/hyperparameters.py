@@ -1,0 +1,69 @@
+"""The numbers of a run, as arrays: they may differ between the seeds of one program."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Key
+
+from gtrxl_jax.ops.vmpo import Multipliers, VMPOHyperparameters
+from gtrxl_jax.spaces import ActionSpec
+from gtrxl_jax.training.config import OnlineConfig
+
+
+@struct.dataclass
+class Hyperparameters:
+    """What can be vmapped over, besides the seed.
+
+    Attributes:
+      learning_rate: peak rate of Adam.
+      gamma: discount factor.
+      bounds: V-MPO's epsilons.
+      multipliers: the initial temperature and alphas.
+    """
+
+    learning_rate: Float[Array, ""]
+    gamma: Float[Array, ""]
+    bounds: VMPOHyperparameters
+    multipliers: Multipliers
+
+
+def draw_hyperparameters(
+    config: OnlineConfig, action: ActionSpec, key: Key[Array, ""]
+) -> Hyperparameters:
+    """The config's numbers; those with bounds under `sweep` are drawn log-uniformly with the key.
+
+    Args:
+      config: the run's.
+      action: decides which parts the KL has.
+      key: two numbers drawn with one key are independent, and the draw of one does not depend on
+        which others are drawn.
+    """
+    names = ("learning_rate", "epsilon_eta", "epsilon_alpha", "epsilon_mean", "epsilon_covariance")
+    keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
+
+    def number(name: str, fixed: float) -> Float[Array, ""]:
+        bounds = getattr(config.sweep, name)
+        if bounds is None:
+            return jnp.asarray(fixed, float)
+        low, high = (jnp.log(jnp.asarray(z, float)) for z in bounds)
+        return jnp.exp(jax.random.uniform(keys[name], minval=low, maxval=high))
+
+    vmpo = config.vmpo
+    parts = {}
+    if action.discrete:
+        parts["categorical"] = ("epsilon_alpha", vmpo.initial_alpha)
+    if action.num_continuous:
+        parts["mean"] = ("epsilon_mean", vmpo.initial_alpha_mean)
+        parts["covariance"] = ("epsilon_covariance", vmpo.initial_alpha_covariance)
+    return Hyperparameters(
+        learning_rate=number("learning_rate", config.optimiser.learning_rate),
+        gamma=jnp.asarray(vmpo.gamma, float),
+        bounds=VMPOHyperparameters(
+            number("epsilon_eta", vmpo.epsilon_eta),
+            {part: number(name, getattr(vmpo, name)) for part, (name, _) in parts.items()},
+        ),
+        multipliers=Multipliers(
+            jnp.asarray(vmpo.initial_eta, float),
+            {part: jnp.asarray(initial, float) for part, (_, initial) in parts.items()},
+        ),
+    )
