@@ -4,8 +4,8 @@
 
 runs `gtrxl train` with seeds 0 to 9, then with `--agent.memoryless` for seeds 0 to 2, each in a
 process of its own whose whole time is taken, start and compilation included. It writes
-experiments/results/default_job.json and .md. Expected: success of at least 0.95 on held-out episodes
-for at least 9 of 10 seeds, about a minute each on two cores; about 0.5 without memory.
+experiments/results/default_job.json and .md. Expected: success of at least 0.95 on held-out
+episodes for at least 9 of 10 seeds, about a minute each on two cores; about 0.5 without memory.
 """
 
 import dataclasses
@@ -68,9 +68,9 @@ def report(records: dict[str, list[dict[str, Any]]]) -> str:
         [
             "# The default job",
             "",
-            "`gtrxl train`: passive T-Maze with a corridor of 30, success on held-out episodes after "
-            f"{some['steps']:,} steps; mean and 95 % interval over seeds. The seconds are those of "
-            "the whole process: start, compilation, training, evaluation, pictures.",
+            "`gtrxl train`: passive T-Maze with a corridor of 30, success on held-out episodes "
+            f"after {some['steps']:,} steps; mean and 95 % interval over seeds. The seconds are those "
+            "of the whole process: start, compilation, training, evaluation, pictures.",
             "",
             *rows,
             "",

@@ -3,9 +3,9 @@
 The passive T-Maze: the cue is seen on the first step, and the turn is taken L steps later. Every
 transformer has 2 layers with a memory of M = 16 steps each, so one layer spans 16 steps, and the
 stack, through its memory, 32. The LSTM has 2 layers of the same width and no such bound. All are
-trained by V-MPO with the same settings, by the default job's; corridors lie within the span of a
-layer (8, 14), beyond it but within the stack's (24), and beyond that (40), where a transformer
-cannot know the cue: its chance is one half.
+trained by V-MPO with the settings of the default job. Of the corridors, 10 lies within the span of
+a layer, 24 beyond it but within the stack's, and 40 beyond that, where a transformer cannot know
+the cue: its chance is one half.
 
     python experiments/memory_horizon.py
 
@@ -32,7 +32,7 @@ from gtrxl_jax.training.run import provenance, train
 
 MEMORY_SIZE = 16
 LAYERS = 2
-STEPS = {8: 750_000, 14: 1_000_000, 24: 1_500_000, 40: 2_000_000}
+STEPS = {10: 600_000, 24: 1_000_000, 40: 1_500_000}
 LABELS = {"lstm": "LSTM", "trxl": "TrXL", "trxl-i": "TrXL-I", "gtrxl": "GTrXL (GRU)"}
 RESULTS = Path(__file__).parent / "results"
 

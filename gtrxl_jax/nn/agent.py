@@ -4,7 +4,7 @@
     agent = make_agent(core, observation_space, action_space)
     memory = agent.initial_memory(batch_size)
     example = zero_timestep(observation_space, action_space, batch_size, 1)
-    params = {"params": agent.init(key, memory, example)["params"]}       without what cores record
+    params = agent.init(key, memory, example)
 
 Learning, a segment `[B, T]` at a time:
 

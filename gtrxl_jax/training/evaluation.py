@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Key, UInt8
 
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
@@ -122,6 +122,27 @@ class RecordedEpisode:
     cue: int | None
     success: bool | None
 
+    @property
+    def decision(self) -> int:
+        """The last step at which the agent acts; the final observation comes after it."""
+        return len(self.timesteps.first) - 2
+
+    def attention_to(self, step: int) -> Float[np.ndarray, "L H S"]:
+        """The weight of every step's attention on one step, 0 where the window does not reach it.
+
+        Raises:
+          ValueError: the core has no attention, or the episode no such step.
+        """
+        if self.attention is None:
+            raise ValueError("there is no attention: the agent's core is not a transformer")
+        *_, steps, window = self.attention.shape
+        if not 0 <= step < steps:
+            raise ValueError(f"step must be in 0 to {steps - 1}, the episode's; got {step}")
+        ago_S = np.arange(steps) - step
+        reached_S = (ago_S >= 0) & (ago_S < window)
+        place_S = np.where(reached_S, window - 1 - ago_S, 0)
+        return np.where(reached_S, self.attention[:, :, np.arange(steps), place_S], 0)
+
 
 def record_episode(
     agent: Agent, stream: Stream, params: Any, key: Key[Array, ""], policy: str = "mode"
@@ -167,6 +188,17 @@ def record_episode(
         cue=int(shown[0]) if len(shown) else None,
         success=None if success is None else bool(success[-1]),
     )
+
+
+def render_episode(
+    stream: Stream, episode: RecordedEpisode, max_frames: int = 500
+) -> UInt8[np.ndarray, "T H W 3"] | None:
+    """The first frames of an episode, for `save_gif`; None if the environment has no `render`."""
+    if not hasattr(stream.env, "render"):
+        return None
+    steps = min(len(episode.timesteps.first), max_frames)
+    states = [jax.tree.map(lambda x, t=t: x[t], episode.states) for t in range(steps)]
+    return np.stack([stream.env.render(state, stream.params) for state in states])
 
 
 def _choose(distribution: Any, policy: str, key: Key[Array, ""]) -> Any:

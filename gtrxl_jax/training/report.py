@@ -13,10 +13,8 @@ from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.pictures.attention import attention_map, attention_over_episode
 from gtrxl_jax.pictures.curves import learning_curves
 from gtrxl_jax.pictures.episodes import save_gif
-from gtrxl_jax.training.evaluation import RecordedEpisode, record_episode
+from gtrxl_jax.training.evaluation import RecordedEpisode, record_episode, render_episode
 from gtrxl_jax.training.metrics import read_metrics
-
-MAX_FRAMES = 500
 
 
 def draw_curves(folder: Path, label: str) -> list[Path]:
@@ -51,16 +49,10 @@ def draw_episodes(
         episode = record_episode(agent, stream, params, jax.random.key(0), policy)
         if episode.attention is not None:
             paths += _draw_attention(folder, suffix, episode, episode.attention)
-        if hasattr(stream.env, "render"):
+        if (frames := render_episode(stream, episode)) is not None:
             paths.append(folder / f"episode{suffix}.gif")
-            _draw_frames(paths[-1], stream, episode)
+            save_gif(frames, paths[-1])
     return paths
-
-
-def _draw_frames(path: Path, stream: Stream, episode: RecordedEpisode) -> None:
-    steps = min(len(episode.timesteps.first), MAX_FRAMES)
-    states = [jax.tree.map(lambda x, t=t: x[t], episode.states) for t in range(steps)]
-    save_gif(np.stack([stream.env.render(state, stream.params) for state in states]), path)
 
 
 def _draw_attention(
@@ -69,8 +61,7 @@ def _draw_attention(
     episode: RecordedEpisode,
     attention_LHSW: Float[np.ndarray, "L H S W"],
 ) -> list[Path]:
-    # The last step at which the agent acts; the final observation comes after it.
-    decision = len(episode.timesteps.first) - 2
+    decision = episode.decision
     weights_LHTW = attention_LHSW[:, :, : decision + 1]
     window = weights_LHTW.shape[-1]
     at_decision = folder / f"attention{suffix}.png"
