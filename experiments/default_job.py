@@ -69,8 +69,8 @@ def report(records: dict[str, list[dict[str, Any]]]) -> str:
             "# The default job",
             "",
             "`gtrxl train`: passive T-Maze with a corridor of 30, success on held-out episodes "
-            f"after {some['steps']:,} steps; mean and 95 % interval over seeds. The seconds are those "
-            "of the whole process: start, compilation, training, evaluation, pictures.",
+            f"after {some['steps']:,} steps; mean and 95 % interval over seeds. The seconds are "
+            "those of the whole process: start, compilation, training, evaluation, pictures.",
             "",
             *rows,
             "",
