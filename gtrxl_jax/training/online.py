@@ -250,7 +250,7 @@ class OnlineTrainer:
         )
         with ordinary_promotion():
             steps, optimiser = self.optimiser.update(gradients, state.optimiser)
-            rate = state.hyperparameters.learning_rate * self.schedule(state.update)
+            rate = state.hyperparameters.learning_rate * self.schedule(state.update.astype(float))
         learned = optax.apply_updates(state.learned, jax.tree.map(lambda s: -rate * s, steps))
         learned["multipliers"] = vmpo.project_multipliers(learned["multipliers"])
         metrics |= {
