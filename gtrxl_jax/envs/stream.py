@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -88,14 +89,12 @@ class Stream:
     @property
     def action_space(self) -> spaces.Space:
         """The space of one environment's actions."""
-        with ordinary_promotion():
-            return self.env.action_space(self.params)
+        return _concrete(self.env.action_space, self.params)
 
     @property
     def observation_space(self) -> spaces.Space:
         """The space of one environment's observations."""
-        with ordinary_promotion():
-            return self.env.observation_space(self.params)
+        return _concrete(self.env.observation_space, self.params)
 
     @functools.cached_property
     def reports_success(self) -> bool:
@@ -188,6 +187,12 @@ class Stream:
         return jax.tree.map(
             lambda new, next_: jax.lax.select(state.episode.done, new, next_), restarted, stepped
         )
+
+
+def _concrete(space: Callable[[Any], spaces.Space], params: Any) -> spaces.Space:
+    """A space whose bounds are arrays, not tracers, in a traced program too."""
+    with ordinary_promotion(), jax.ensure_compile_time_eval():
+        return space(params)
 
 
 def _strongly_typed(leaf: Any) -> Array:

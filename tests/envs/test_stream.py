@@ -12,6 +12,7 @@ from gymnax.environments import environment, spaces
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gtrxl_jax.envs import Stream, make_env
+from gtrxl_jax.spaces import action_spec, observation_spec
 
 
 @struct.dataclass
@@ -214,6 +215,20 @@ def test_refuses_what_is_no_batch_of_environments():
         Stream(env, params, 2.5)
     with pytest.raises(TypeError, match="env must be a gymnax Environment, not str"):
         Stream("TMazePassive-v0", params, 2)
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
+def test_spaces_can_be_read_in_a_traced_program(name):
+    """Though the environment computes their bounds."""
+    stream = Stream(*make_env(name), num_envs=2)
+
+    @jax.jit
+    def read():
+        specs.append((observation_spec(stream.observation_space), action_spec(stream.action_space)))
+
+    specs = [(observation_spec(stream.observation_space), action_spec(stream.action_space))]
+    read()
+    assert specs[0] == specs[1]
 
 
 def test_the_stream_is_immutable():
