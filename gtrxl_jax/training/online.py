@@ -242,9 +242,15 @@ class OnlineTrainer:
         return loss, (metrics | _gate_openings(recorded), returns_BT)
 
     def update(self, state: TrainState) -> tuple[TrainState, tuple[Metrics, EpisodeStats]]:
-        """Roll out, learn, and copy the online network to the target when its time has come."""
+        """Roll out and learn. Returns the new state, and metrics with the rollout's episodes."""
         key = jax.random.fold_in(state.key, state.update)
         memory, stream, timestep, rollout = self.rollout(state, key)
+        state, metrics = self.learn(state, rollout)
+        state = dataclasses.replace(state, memory=memory, stream=stream, timestep=timestep)
+        return state, (metrics, rollout.episodes)
+
+    def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Metrics]:
+        """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
         gradients, (metrics, returns_BT) = jax.grad(self.loss, has_aux=True)(
             state.learned, state, rollout
         )
@@ -277,12 +283,9 @@ class OnlineTrainer:
             ),
             optimiser=optimiser,
             popart=statistics,
-            stream=stream,
-            timestep=timestep,
-            memory=memory,
             update=update,
         )
-        return state, (metrics, rollout.episodes)
+        return state, metrics
 
     def visit(self, state: TrainState) -> tuple[TrainState, Metrics]:
         """Several updates. Metrics are means over the updates, and over the episodes that ended."""
