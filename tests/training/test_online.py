@@ -46,11 +46,18 @@ class Run:
     metrics: list[Any]
 
 
+@functools.cache
+def start(name):
+    """The trainer of a job, its jitted `init`, and the config's hyperparameters."""
+    trainer = OnlineTrainer(JOBS[name])
+    return trainer, jax.jit(trainer.init), trainer.hyperparameters(jax.random.key(0))
+
+
 @pytest.fixture(scope="module", params=JOBS)
 def run(request):
-    trainer = OnlineTrainer(JOBS[request.param])
+    trainer, init, hyperparameters = start(request.param)
     rollout, update = jax.jit(trainer.rollout), jax.jit(trainer.update)
-    states, rollouts, metrics = [jax.jit(trainer.init)(0)], [], []
+    states, rollouts, metrics = [init(0, hyperparameters)], [], []
     for number in range(UPDATES):
         state = states[-1]
         rollouts.append(rollout(state, jax.random.fold_in(state.key, number))[-1])
@@ -292,10 +299,9 @@ def test_values_outlive_new_statistics(run):
 
 @pytest.fixture(scope="module")
 def visited():
-    """A trainer, its jitted `init` and `visit`, and one visit from seed 0."""
-    trainer = OnlineTrainer(JOBS["two tasks"])
-    init, visit = jax.jit(trainer.init), jax.jit(trainer.visit)
-    defaults = trainer.hyperparameters(jax.random.key(0))
+    """A visit from seed 0, and what makes it."""
+    trainer, init, defaults = start("two tasks")
+    visit = jax.jit(trainer.visit)
     return trainer, init, visit, defaults, visit(init(0, defaults))
 
 
@@ -320,11 +326,11 @@ def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each(visited):
 
 
 def test_eight_devices_give_what_one_does(visited):
-    trainer, _, _, defaults, (expected, expected_metrics) = visited
+    trainer, init, _, defaults, (expected, expected_metrics) = visited
     config = trainer.config
     mesh = data_mesh(8, config.env.num_envs, config.env.num_tasks)
     placed = shardings(jax.eval_shape(trainer.init, 0), mesh, seeds=False)
-    state = jax.jit(trainer.init, out_shardings=placed)(0, defaults)
+    state = jax.device_put(init(0, defaults), placed)
     state, metrics = jax.jit(trainer.visit, out_shardings=(placed, None))(state)
     assert len(state.timestep.reward.addressable_shards) == 8
     assert state.timestep.reward.addressable_shards[0].data.shape == (2,)
@@ -350,9 +356,3 @@ def test_a_sweep_draws_within_its_bounds():
     np.testing.assert_allclose(np.corrcoef(draws.learning_rate, epsilon_alpha)[0, 1], 0, atol=0.2)
     np.testing.assert_array_equal(draws.gamma, trainer.config.vmpo.gamma)
     np.testing.assert_array_equal(draws.bounds.epsilon_eta, trainer.config.vmpo.epsilon_eta)
-
-
-def test_each_seed_draws_its_own():
-    trainer = OnlineTrainer(small_job("lstm", sweep=SweepConfig(learning_rate=(1e-4, 1e-2))))
-    states = jax.jit(jax.vmap(trainer.init))(np.arange(4))
-    assert len(np.unique(states.hyperparameters.learning_rate)) == 4

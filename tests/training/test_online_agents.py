@@ -26,17 +26,12 @@ CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
 def test_every_core_learns_from_every_kind_of_action(core, changes, parts):
     trainer = OnlineTrainer(small_job(core, **changes))
     before = jax.jit(trainer.init)(0)
-    after, metrics = jax.jit(trainer.visit)(before)
+    after, (metrics, _) = jax.jit(trainer.update)(before)
     assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
     assert {name.removeprefix("kl/") for name in metrics if name.startswith("kl/")} == parts
     for leaf in jax.tree.leaves((after.learned, after.target, after.optimiser, after.memory)):
         assert np.all(np.isfinite(leaf.astype(jnp.float32)))
-    finished = metrics["episode/ended"] > 0
-    for name, value in metrics.items():
-        assert np.isfinite(value) or (name.startswith("episode/") and not finished), name
-    for part in parts:
-        # The network moved away from the target, which has not been copied yet.
-        assert metrics[f"kl/{part}"] > 0
+    assert all(np.isfinite(value) for value in metrics.values())
     for path, leaf in jax.tree.leaves_with_path(after.learned):
         (old,) = [o for p, o in jax.tree.leaves_with_path(before.learned) if p == path]
         assert np.any(leaf != old), jax.tree_util.keystr(path)
