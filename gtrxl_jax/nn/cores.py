@@ -11,6 +11,7 @@ episodes begin. A memory is a pytree of arrays whose leading axis is the batch.
 """
 
 import dataclasses
+import math
 from typing import Any, get_args, get_type_hints
 
 import jax.numpy as jnp
@@ -110,6 +111,8 @@ def validate_core_config(config: CoreConfig) -> None:
         counts = kind is int or (int in get_args(kind) and value is not None)
         if counts and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"core.{field} must be a whole number of at least 1, not {value!r}")
+    if config.gate_bias is not None and not math.isfinite(config.gate_bias):
+        raise ValueError(f"core.gate_bias must be finite, not {config.gate_bias!r}")
     if config.name in CELLS:
         return
     if config.head_width is None and config.width % config.heads:
