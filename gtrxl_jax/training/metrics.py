@@ -91,7 +91,7 @@ class JsonLinesWriter(MetricWriter):
         if reserved := {"step", "time"} & arrays.keys():
             raise ValueError(f"metric {reserved.pop()!r} has a name of the file's own: rename it")
         record = {"step": int(step), "time": time.time()}
-        record |= {name: _to_json(value.tolist()) for name, value in arrays.items()}
+        record |= {name: json_value(value.tolist()) for name, value in arrays.items()}
         self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
@@ -138,6 +138,17 @@ class TensorBoardWriter(MetricWriter):
         if name not in self._runs:
             self._runs[name] = self._new_run(str(self._folder / name))
         return self._runs[name]
+
+
+def json_value(value: Any) -> Any:
+    """`value`, with the numbers that JSON does not have as "NaN", "Infinity" and "-Infinity"."""
+    if isinstance(value, Mapping):
+        return {key: json_value(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return _NOT_FINITE[str(value)]
+    return value
 
 
 def as_arrays(metrics: Metrics) -> dict[str, Shaped[np.ndarray, "*S"]]:
@@ -196,12 +207,6 @@ def _column(path: Any, name: str, rows: list[dict[str, Any]]) -> Float[np.ndarra
         raise ValueError(f"{path}: {name!r} changes its number of seeds: shapes {sorted(shapes)}")
     missing = np.full(shapes.pop(), np.nan)
     return np.stack([missing if value is None else value for value in values])
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_to_json(entry) for entry in value]
-    return value if math.isfinite(value) else _NOT_FINITE[str(value)]
 
 
 def _whole_lines(content: bytes) -> int:

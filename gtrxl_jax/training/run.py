@@ -30,7 +30,7 @@ from gtrxl_jax.files import atomic
 from gtrxl_jax.training import checkpoint
 from gtrxl_jax.training.config import OnlineConfig, from_json, to_json
 from gtrxl_jax.training.evaluation import make_evaluate, summarise, with_intervals
-from gtrxl_jax.training.metrics import MetricWriter, Writers
+from gtrxl_jax.training.metrics import MetricWriter, Writers, json_value
 from gtrxl_jax.training.online import OnlineTrainer
 from gtrxl_jax.training.placement import data_mesh, shardings
 
@@ -186,7 +186,7 @@ def write_result(folder: Path, config: OnlineConfig, result: Result) -> None:
         **dataclasses.asdict(result),
     }
     with atomic(folder / "result.json") as temporary:
-        temporary.write_text(json.dumps(record, indent=2) + "\n")
+        temporary.write_text(json.dumps(json_value(record), indent=2, allow_nan=False) + "\n")
 
 
 def provenance() -> dict[str, str]:
