@@ -35,7 +35,7 @@ from gtrxl_jax.training.run import provenance, train
 
 MEMORY_SIZE = 16
 LAYERS = 2
-STEPS = {10: 300_000, 24: 1_000_000, 40: 1_000_000}
+STEPS = {10: 600_000, 24: 900_000, 40: 1_000_000}
 LABELS = {"lstm": "LSTM", "trxl": "TrXL", "trxl-i": "TrXL-I", "gtrxl": "GTrXL (GRU)"}
 RESULTS = Path(__file__).parent / "results"
 
@@ -57,7 +57,7 @@ def job(core: str, length: int, seed: int) -> OnlineConfig:
         preset("default"),
         env=EnvConfig(params={"corridor_length": length}),
         core=core_config(core, "small", layers=LAYERS, memory_size=MEMORY_SIZE),
-        evaluation=EvaluationConfig(episodes=512, interval=0),
+        evaluation=EvaluationConfig(episodes=512, interval=0, policy="sample"),
         total_steps=STEPS[length],
         seed=seed,
     )
