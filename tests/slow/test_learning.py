@@ -1,0 +1,54 @@
+"""Agents learn what they should, and do not learn what they cannot.
+
+Minutes each on two cores, so these tests are marked slow: `make slow`, or
+
+    python -m pytest -m slow -s tests/slow/test_learning.py
+
+which also shows the progress, and the success of every seed. The jobs are those of the command
+line, in a process of their own, without the settings that make other tests compile fast.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+def success_of_each_seed(folder, *arguments):
+    """Success on the held-out episodes of `gtrxl train` with these arguments."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    subprocess.run(
+        [sys.executable, "-m", "gtrxl_jax.cli", "train", "--folder", folder, *arguments],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    result = json.loads((folder / "result.json").read_text())
+    success = np.array(result["per_seed"]["success"])
+    print(
+        f"\n{result['command']}\n"
+        f"success of each seed {success.tolist()}, mean {success.mean():.3f}; "
+        f"{result['compile_seconds']:.0f} s of compilation and {result['train_seconds']:.0f} s of "
+        f"training on {result['device']}"
+    )
+    return success
+
+
+def test_the_default_job_learns_a_corridor_of_thirty(tmp_path):
+    success = success_of_each_seed(tmp_path / "run", "--num-seeds", "10")
+    assert len(success) == 10
+    assert np.sum(success >= 0.95) >= 9
+
+
+def test_without_memory_it_stays_at_chance(tmp_path):
+    """It learns all that needs no memory, to walk to the junction and to turn there."""
+    success = success_of_each_seed(tmp_path / "run", "--num-seeds", "3", "--agent.memoryless")
+    assert np.all(success <= 0.6)
+    assert np.all(success >= 0.4)

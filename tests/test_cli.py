@@ -1,0 +1,280 @@
+"""The command line from end to end, and what it says to mistakes."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+
+import pytest
+
+from gtrxl_jax.cli import main, parse_train
+from gtrxl_jax.training.config import from_json, preset
+from gtrxl_jax.training.metrics import read_metrics
+
+
+def call(*arguments):
+    """Run the command line: what it wrote to standard output, and to standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        main([str(argument) for argument in arguments])
+    return out.getvalue(), err.getvalue()
+
+
+def refused(*arguments):
+    """Run what must be refused with exit code 2: the line it wrote to standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as caught,
+    ):
+        main([str(argument) for argument in arguments])
+    assert caught.value.code == 2
+    assert out.getvalue() == ""
+    return err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def debug(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "debug"
+    return folder, call("train", "--preset", "debug", "--folder", folder)
+
+
+def test_the_debug_job_leaves_a_whole_run(debug):
+    folder, (out, err) = debug
+    config = from_json((folder / "config.json").read_text())
+    assert config == preset("debug")
+    steps = config.num_updates * config.steps_per_update
+
+    assert out.count("\n") == 1
+    assert out.startswith("success ")
+    assert out.endswith(f"| {folder}\n")
+    assert f"| {steps:,} steps a seed in " in out
+    assert "compiling" in err
+
+    metrics = read_metrics(folder / "metrics.jsonl")
+    assert metrics["step"].tolist() == [320 * n for n in range(1, 8)]
+    assert {"episode/return", "evaluation/success", "kl/categorical"} <= metrics.keys()
+
+    result = json.loads((folder / "result.json").read_text())
+    assert {"command", "commit", "device", "date"} <= result.keys()
+    assert result["seeds"] == [0]
+    assert result["steps"] == steps
+    mean, half = result["evaluation"]["success"]
+    assert out.startswith(f"success {mean:.3f} ± {half:.3f}, return ")
+
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(steps)]
+    pictures = {"learning_curve.png", "attention.png", "attention_over_episode.png", "episode.gif"}
+    for name in pictures:
+        assert (folder / name).stat().st_size > 500
+        assert name in err
+    expected = {"config.json", "metrics.jsonl", "result.json", "checkpoints", *pictures}
+    assert {path.name for path in folder.iterdir()} == expected
+
+
+def test_evaluate_gives_the_same_scores_again(debug, tmp_path):
+    folder, _ = debug
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "attention.png").unlink()
+    first, _ = call("evaluate", copy, "--episodes", 64)
+    again, _ = call("evaluate", copy, "--episodes", 64, "--pictures")
+    assert first == again
+    assert first.count("\n") == 1
+    assert first.endswith("| 64 episodes for each of 1 seed(s)\n")
+    assert (copy / "attention.png").exists()
+
+
+def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
+    folder = tmp_path / "run"
+    out, err = call(
+        "train", "--preset", "debug", "--folder", folder, "--num-seeds", 3, "--core.name", "lstm",
+        "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--agent.popart",
+        "--env.tasks", "corridor_length", 2,
+        "--env.tasks", "corridor_length", 4, "step_penalty", 0.5,
+    )  # fmt: skip
+    assert out.startswith("success ")
+    config = from_json((folder / "config.json").read_text())
+    assert config.core.name == "lstm"
+    assert config.env.params == {"corridor_length": 3}
+    assert config.env.tasks == (
+        {"corridor_length": 2},
+        {"corridor_length": 4, "step_penalty": 0.5},
+    )
+    metrics = read_metrics(folder / "metrics.jsonl")
+    assert metrics["episode/return/task_1"].shape == (1, 3)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["seeds"] == [0, 1, 2]
+    assert len(result["per_seed"]["success/task_0"]) == 3
+    assert "attention" not in err
+    assert {"episode_task_0.gif", "episode_task_1.gif"} < {path.name for path in folder.iterdir()}
+    scores, _ = call("evaluate", folder, "--episodes", 8)
+    assert scores.endswith("| 8 episodes for each of 3 seed(s)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--preset debgu", "unknown preset 'debgu': did you mean 'debug'"),
+        ("--env.name TMazePasive-v0", "unknown environment 'TMazePasive-v0': did you mean 'TMazeP"),
+        ("--core.name gtrlx", "unknown core 'gtrlx': did you mean 'gtrxl'"),
+        ("--core.gate gur", "unknown gate 'gur': did you mean 'gru'"),
+        ("--core-preset papper", "unknown preset of gtrxl 'papper': did you mean 'paper'"),
+        ("--core.name lstm --core-preset thin", "unknown preset of lstm 'thin'"),
+        ("--core.width 18 --core.heads 4", "core.width 18 does not divide into core.heads 4"),
+        ("--core.layers 0", "core.layers must be a whole number of at least 1, not 0"),
+        ("--agent.encoder mpl", "unknown encoder 'mpl': did you mean 'mlp'"),
+        ("--agent.head-width 0", "agent.head_width must be above 0 and finite, not 0"),
+        ("--env.num-envs 12", "env.num_envs 12 does not divide over 8 devices"),
+        ("--env.num-envs 0", "env.num_envs must be above 0 and finite, not 0"),
+        ("--env.num-envs -8", "env.num_envs must be above 0 and finite, not -8"),
+        ("--devices 9", "devices is 9, but there are 8"),
+        ("--unroll -1", "unroll must be above 0 and finite, not -1"),
+        ("--num-seeds 0", "num_seeds must be above 0 and finite, not 0"),
+        ("--optimiser.learning-rate nan", "optimiser.learning_rate must be above 0 and finite"),
+        ("--vmpo.gamma 1.5", "vmpo.gamma must be at most 1, not 1.5"),
+        ("--evaluation.policy best", "unknown evaluation.policy 'best'"),
+        ("--sweep.epsilon-alpha 1 0.1", "sweep.epsilon_alpha must be (low, high)"),
+        ("--env.params corridor_lenght 3", "corridor_lenght': did you mean 'corridor_length'"),
+        ("--env.params corridor_length 0", "corridor_length must be at least 1, got 0"),
+        (
+            "--env.tasks corridor_length 2 --env.tasks corridor_length 2.5",
+            "corridor_length must be a whole number, got 2.5",
+        ),
+        (
+            "--env.tasks corridor_length 1 --env.tasks step_penalty 2",
+            "env.num_envs 8 does not divide over 8 devices and 2 tasks",
+        ),
+        (
+            "--env.name MiniGrid-MemoryS8 --env.tasks view_size 5 --env.tasks view_size 3",
+            "observation space of task 1 is",
+        ),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_mistake_gets_one_line_and_leaves_nothing(
+    arguments, message, named, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = ["--folder", "here"] if named else []
+    options = arguments.split()
+    if "--preset" not in options:
+        options = ["--preset", "debug", *options]
+    error = refused("train", *options, *folder)
+    assert error.startswith("gtrxl train: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--unroll many", "--unrol 3", "--optimiser.clip-norm", "--env.params corridor_length"],
+)
+def test_what_cannot_be_parsed_is_refused(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    option, *_ = arguments.split()
+    assert option in refused("train", "--preset", "debug", *arguments.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--seed", 1), ("--core.name", "lstm")])
+def test_a_run_is_not_written_over(debug, arguments):
+    folder, _ = debug
+    before = contents(folder)
+    error = refused("train", "--preset", "debug", "--folder", folder, *arguments)
+    assert error.startswith(f"gtrxl train: error: {folder} holds a run already")
+    assert error.count("\n") == 1
+    assert contents(folder) == before
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(debug, tmp_path):
+    folder, _ = debug
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    config["core"]["width"] *= 2
+    (copy / "config.json").write_text(json.dumps(config))
+    before = contents(copy)
+    error = refused("evaluate", copy)
+    assert "is of another architecture" in error
+    assert re.search(
+        r"learned/network/core/\S+ is float32\[.*\] there and float32\[.*\] here", error
+    )
+    assert error.count("\n") == 1
+    assert contents(copy) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"core": {"width": 10, "heads": 4}}, "core.width 10 does not divide into core.heads 4"),
+        ({"core": {"with": 10}}, "unknown config field 'core.with': did you mean 'core.width'"),
+        ({"kind": "offline"}, 'its "kind" is not "online"'),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(change, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"kind": "online", **change}))
+    error = refused("evaluate", tmp_path)
+    assert error.startswith("gtrxl evaluate: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--episodes", 0], "episodes must be at least 1, not 0"),
+        (["--policy", "best"], "unknown policy 'best'"),
+        ([], "holds no run: it has no config.json"),
+    ],
+)
+def test_evaluations_that_cannot_be_are_refused(arguments, message, tmp_path):
+    error = refused("evaluate", tmp_path / "nothing", *arguments)
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_command_is_refused():
+    assert "invalid choice: 'trian'" in refused("trian")
+    assert "required: command" in refused()
+
+
+def test_tracebacks_can_be_had(monkeypatch):
+    monkeypatch.setenv("GTRXL_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="unknown preset 'debgu'"):
+        main(["train", "--preset", "debgu"])
+
+
+def test_the_list_is_of_what_may_be_used():
+    out, _ = call("list", "--json")
+    names = json.loads(out)
+    assert names["cores"] == ["lstm", "gru", "trxl", "trxl-i", "gtrxl"]
+    assert {"TMazePassive-v0", "CartPole-v1"} <= set(names["environments"])
+    for name in names["presets"]:
+        parse_train(["--preset", name])
+    for core in names["cores"]:
+        parse_train(["--core.name", core])
+    for gate in names["gates"]:
+        parse_train(["--core.gate", gate])
+    plain, _ = call("list")
+    assert len(plain.splitlines()) == len(names)
+    for kind, values in names.items():
+        assert f"{kind}: {', '.join(values)}\n" in plain
+
+
+def test_arguments_change_what_the_presets_give():
+    assert parse_train([]).config == preset("default")
+    thin = parse_train(["--core-preset", "thin", "--core.layers", "3"]).config.core
+    assert (thin.layers, thin.width, thin.memory_size) == (3, 256, 512)
+    lstm = parse_train(["--core.name", "lstm", "--core-preset", "paper"]).config.core
+    assert (lstm.name, lstm.layers, lstm.width) == ("lstm", 3, 256)
+    # Parameters add to the preset's while the environment is the preset's.
+    both = parse_train(["--env.params", "step_penalty", "0.5"]).config.env
+    assert both.params == {"corridor_length": 30, "step_penalty": 0.5}
+    other = parse_train(["--env.name", "MemoryChain-v0"]).config.env
+    assert other.params == {}

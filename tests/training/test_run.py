@@ -1,0 +1,137 @@
+"""A run on the host's side: what is written when, and that it can be read again."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.training import run as runs
+from gtrxl_jax.training.config import SweepConfig, from_json, to_json
+from gtrxl_jax.training.metrics import MetricWriter
+from tests.training.jobs import changed, small_job
+
+SEEDS = 3
+CONFIG = small_job(
+    "lstm",
+    env__tasks=({"corridor_length": 1}, {"corridor_length": 3}),
+    sweep=SweepConfig(learning_rate=(1e-4, 1e-2)),
+    evaluation__interval=200,
+    seed=5,
+    num_seeds=SEEDS,
+    devices=2,
+)
+# Visits of 2 updates of 8 environments, 7 steps each.
+VISIT = 2 * 8 * 7
+
+
+class Kept(MetricWriter):
+    """Keeps what is written."""
+
+    def __init__(self):
+        self.rows, self.closed = {}, False
+
+    def write(self, step, metrics):
+        self.rows[step] = dict(metrics)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder, kept = tmp_path_factory.mktemp("run"), Kept()
+    result, networks = runs.train(CONFIG, writers=[kept], folder=folder)
+    return folder, kept, result, networks
+
+
+def test_every_visit_is_written_with_an_entry_a_seed(run):
+    _, kept, result, _ = run
+    assert list(kept.rows) == [VISIT * n for n in range(1, 7)]
+    assert result.steps == 6 * VISIT
+    assert kept.closed
+    for metrics in kept.rows.values():
+        assert {
+            np.shape(value) for name, value in metrics.items() if name != "steps_per_second"
+        } == {(SEEDS,)}
+        assert np.shape(metrics["steps_per_second"]) == ()
+    rates = kept.rows[VISIT]["learning_rate"]
+    assert len(set(rates.tolist())) == SEEDS
+    np.testing.assert_array_equal(kept.rows[6 * VISIT]["learning_rate"], rates)
+
+
+def test_evaluations_are_due_at_the_interval_and_at_the_end(run):
+    _, kept, _, _ = run
+    evaluated = [step for step, metrics in kept.rows.items() if "evaluation/success" in metrics]
+    # 200, 400 and 600 steps are passed by the visits that end at 224, 448 and 672.
+    assert evaluated == [224, 448, 672]
+
+
+def test_the_result_is_the_last_evaluation_with_intervals_over_seeds(run):
+    _, kept, result, _ = run
+    last = kept.rows[6 * VISIT]
+    names = {
+        f"{n}{task}" for n in ("return", "length", "success") for task in ("", "/task_0", "/task_1")
+    }
+    assert set(result.evaluation) == set(result.per_seed) == names
+    for name, (mean, half) in result.evaluation.items():
+        np.testing.assert_allclose(result.per_seed[name], last[f"evaluation/{name}"])
+        expected = mean_and_interval(result.per_seed[name], axis=0)
+        np.testing.assert_allclose((mean, half), expected)
+    tasks = [result.evaluation[f"length/task_{k}"][0] for k in range(2)]
+    np.testing.assert_allclose(result.evaluation["length"][0], np.mean(tasks))
+    assert tasks[0] <= 3 < tasks[1] <= 5
+    assert min(result.compile_seconds, result.train_seconds, result.steps_per_second) > 0
+
+
+def test_what_was_saved_is_what_was_trained(run):
+    folder, _, _, networks = run
+    trainer, loaded = runs.load(folder)
+    assert trainer.config == CONFIG
+    assert len(loaded) == len(networks) == SEEDS
+    for one, other in zip(loaded, networks, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    kernels = [network["policy_head"]["hidden"]["kernel"] for network in networks]
+    assert np.any(kernels[0] != kernels[1])
+
+
+def test_an_evaluation_can_be_had_again(run):
+    folder, _, _, _ = run
+    scores, _, _ = runs.evaluate(folder, 8, "sample")
+    again, _, _ = runs.evaluate(folder, 8, "sample")
+    assert scores == again
+    other, _, _ = runs.evaluate(folder, 8, "sample", seed=2)
+    assert scores["return"] != other["return"]
+
+
+def test_a_result_tells_how_to_get_it_again(run, tmp_path):
+    _, _, result, _ = run
+    runs.write_result(tmp_path, CONFIG, result)
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record["seeds"] == [5, 6, 7]
+    assert record["evaluation"]["success"] == list(result.evaluation["success"])
+    assert record["device"].startswith("8 x cpu")
+    assert set(record) >= {"command", "commit", "date", "steps", "compile_seconds"}
+
+
+def test_a_single_episode_has_no_interval_and_the_result_is_still_json(run, tmp_path):
+    _, _, result, _ = run
+    lonely = changed(result, evaluation={"return": (1.0, math.nan)})
+    runs.write_result(tmp_path, CONFIG, lonely)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    text = (tmp_path / "result.json").read_text()
+    assert json.loads(text, parse_constant=refuse)["evaluation"] == {"return": [1.0, "NaN"]}
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        runs.load(tmp_path)
+    (tmp_path / "config.json").write_text(to_json(CONFIG))
+    assert from_json((tmp_path / "config.json").read_text()) == CONFIG
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        runs.load(tmp_path)
