@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ def train(
     """Run a config to its end.
 
     Args:
-      config: the run. With several seeds they are trained side by side, and metrics have an entry
-        for each.
+      config: the run. Several seeds are trained in one program (on CPU they take turns in it, see
+        `_over_seeds`), and metrics have an entry for each.
       writers: where metrics go.
       folder: saves the final state there, if given (see `checkpoint.claim` first).
 
@@ -81,7 +81,7 @@ def train(
     init, visit = trainer.init, trainer.visit
     seeds: Any = config.seed
     if several := config.num_seeds > 1:
-        init, visit, play = jax.vmap(init), jax.vmap(visit), jax.vmap(play)
+        init, visit, play = (_over_seeds(f) for f in (init, visit, play))
         seeds = np.arange(config.seed, config.seed + config.num_seeds)
     placed = shardings(jax.eval_shape(init, seeds), mesh, seeds=several)
     state = jax.jit(init, out_shardings=placed)(seeds)
@@ -122,6 +122,17 @@ def train(
         steps_per_second=config.num_seeds * num_visits * steps_per_visit / train_seconds,
     )
     return result, _each_seed(config, state.learned["network"])
+
+
+def _over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with a leading axis of seeds on its arguments and results.
+
+    On an accelerator seeds are a batch. A CPU is full with one of them, and its caches hold the
+    activations of one but not of all: there they take turns, within the one program.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)
+    return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
 
 
 def _evaluation_keys(config: OnlineConfig, number: int) -> Array:

@@ -62,6 +62,20 @@ def test_every_visit_is_written_with_an_entry_a_seed(run):
     np.testing.assert_array_equal(kept.rows[6 * VISIT]["learning_rate"], rates)
 
 
+def test_seeds_that_take_turns_are_seeds_side_by_side(run, monkeypatch):
+    _, turns, _, networks = run
+    beside = Kept()
+    monkeypatch.setattr(runs, "_over_seeds", jax.vmap)
+    _, others = runs.train(CONFIG, writers=[beside])
+    for step, metrics in turns.rows.items():
+        assert set(metrics) == set(beside.rows[step])
+        for name in set(metrics) - {"steps_per_second"}:
+            other = beside.rows[step][name]
+            np.testing.assert_allclose(metrics[name], other, rtol=1e-3, atol=1e-4, err_msg=name)
+    for one, other in zip(networks, others, strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, other)
+
+
 def test_evaluations_are_due_at_the_interval_and_at_the_end(run):
     _, kept, _, _ = run
     evaluated = [step for step, metrics in kept.rows.items() if "evaluation/success" in metrics]
