@@ -1,0 +1,116 @@
+"""Acting: a cached step against the same network that projects its memory again at each step.
+
+    python experiments/bench/acting.py
+
+GTrXL (GRU) at the paper's size (12 layers, width 512, 8 heads of 64, memory 512), 8 rows, a full
+memory, float32. Both forms run in a scan whose carry is donated; the second is the segment form on
+one step at a time, as public implementations act. The cached step must read each weight and the
+rings of keys and values once: those bytes over the machine's bandwidth, measured in the same run,
+are its floor.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from timing import Row, copy, interleaved, show
+
+from gtrxl_jax.nn.cores import make_core
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to time."""
+
+    preset: str = "paper"
+    batch: int = 8
+    cached_steps: int = 16
+    segment_steps: int = 2
+    rounds: int = 7
+    keep: bool = True
+    """Write the table to results/bench."""
+
+
+def main(settings: Settings) -> None:
+    """Time both forms in turn."""
+    core = make_core("gtrxl", settings.preset)
+    batch, rng = settings.batch, np.random.default_rng(0)
+    empty = core.initial_memory(batch)
+    memory = dataclasses.replace(
+        empty,
+        inputs=tuple(jnp.asarray(rng.standard_normal(x.shape), x.dtype) for x in empty.inputs),
+        length=jnp.full(batch, core.memory_size, jnp.int32),
+    )
+    x_TBD = jnp.asarray(
+        rng.standard_normal((settings.cached_steps, batch, core.width)), jnp.float32
+    )
+    first_TB = jnp.zeros(x_TBD.shape[:2], bool)
+    params = core.init(
+        jax.random.key(0), core.initial_memory(1), jnp.zeros((1, 1, core.width)), first_TB[:1, :1]
+    )
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def cached(cache: Any) -> Any:
+        def step(cache: Any, inputs: Any) -> Any:
+            return core.apply(params, cache, *inputs, method="step")
+
+        return jax.lax.scan(step, cache, (x_TBD, first_TB))
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def reprojecting(memory: Any) -> Any:
+        def step(memory: Any, inputs: Any) -> Any:
+            x_BD, first_B = inputs
+            memory, y_B1D = core.apply(params, memory, x_BD[:, None], first_B[:, None])
+            return memory, y_B1D[:, 0]
+
+        few = settings.segment_steps
+        return jax.lax.scan(step, memory, (x_TBD[:few], first_TB[:few]))
+
+    carries = {
+        "cached": jax.jit(lambda m: core.apply(params, m, method="start"))(memory),
+        "reprojecting": jax.tree.map(jnp.copy, memory),
+    }
+
+    def go_on(name: str, form: Any) -> Any:
+        carries[name], outputs = form(carries[name])
+        return outputs
+
+    outputs = {n: go_on(n, f) for n, f in (("cached", cached), ("reprojecting", reprojecting))}
+    few = settings.segment_steps
+    difference = jnp.max(jnp.abs(outputs["cached"][:few] - outputs["reprojecting"]))
+    move, moved = copy(64)
+    seconds = interleaved(
+        {
+            "cached": lambda: go_on("cached", cached),
+            "reprojecting": lambda: go_on("reprojecting", reprojecting),
+            "copy": move,
+        },
+        settings.rounds,
+    )
+    step = seconds["cached"] / settings.cached_steps
+    again = seconds["reprojecting"] / few
+    rings = carries["cached"].layers
+    must_read = sum(z.nbytes for z in jax.tree.leaves((params, rings)))
+    bandwidth = moved / seconds["copy"]
+    show(
+        "acting",
+        f"Acting, GTrXL (GRU) {settings.preset}, batch {batch}, float32",
+        [
+            Row("cached step", 1e3 * step, "ms"),
+            Row("step that projects its memory again", 1e3 * again, "ms"),
+            Row("ratio", again / step, "x"),
+            Row("bytes that a cached step must read", must_read / 1e6, "MB"),
+            Row("bandwidth, measured", bandwidth / 1e9, "GB/s"),
+            Row("floor over cached step", must_read / bandwidth / step, ""),
+            Row("largest difference of the outputs", float(difference), ""),
+        ],
+        keep=settings.keep,
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))

@@ -1,0 +1,129 @@
+"""Learning: a learner step's rate of useful operations against a matrix multiplication's.
+
+    python experiments/bench/learning.py
+
+GTrXL (GRU) at the paper's size, unroll 95 and memory 512: forward, backward and Adam's update, as
+one program. Counted are the matrix products that the mathematics asks for, two operations for a
+multiplication and an addition: with B rows, T steps, M memories, S = M + T keys and N = M + 1 in
+each query's window, a layer's forward pass has
+
+    on the T steps:  W_Q, W_O, f (2 matrices), the gates (12)     16 products of B T x D x D
+    on the S keys:   W_K and W_V                                    2 products of B S x D x D
+    positions:       W_R on N encodings                             1 product  of   N x D x D
+    attention:       content, positions and values                  3 x B T N D
+
+and the backward pass twice that, except that nothing flows to the memory's inputs (no input
+gradient for the M memories in W_K and W_V) nor to the encodings. Work that a mask throws away, and
+what rematerialisation computes again, is not counted. The ceiling is the product of two square
+matrices in the same run.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+from timing import Row, interleaved, matmul, show
+
+from gtrxl_jax.nn.cores import make_core
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to time."""
+
+    preset: str = "paper"
+    batch: int = 2
+    unroll: int = 95
+    matmul_size: int = 2048
+    rounds: int = 5
+    keep: bool = True
+    """Write the table to results/bench."""
+
+
+def useful_operations(core: Any, batch: int, unroll: int) -> float:
+    """Floating-point operations of a learner step, see above; for a feed-forward width of D."""
+    width, window, keys = core.width, core.memory_size + 1, core.memory_size + unroll
+    square = 2.0 * width * width
+    on_steps = 16 * batch * unroll * square
+    on_keys = 2 * batch * keys * square
+    on_keys_backward = on_keys + 2 * batch * unroll * square
+    positions = window * square
+    attention = 3 * 2.0 * batch * unroll * window * width
+    forward = on_steps + on_keys + positions + attention
+    backward = 2 * on_steps + on_keys_backward + positions + 2 * attention
+    return core.layers * (forward + backward)
+
+
+def learner(core: Any, batch: int, unroll: int) -> Any:
+    """A compiled learner step on random data, to be called again and again."""
+    rng = np.random.default_rng(0)
+    dtype = core.dtype or jnp.float32
+    empty = core.initial_memory(batch)
+    memory = dataclasses.replace(
+        empty,
+        inputs=tuple(jnp.asarray(rng.standard_normal(x.shape), dtype) for x in empty.inputs),
+        length=jnp.full(batch, core.memory_size, jnp.int32),
+    )
+    x_BTD = jnp.asarray(rng.standard_normal((batch, unroll, core.width)), jnp.float32)
+    first_BT = jnp.zeros((batch, unroll), bool)
+    optimiser = optax.adam(1e-4)
+    params = core.init(jax.random.key(0), core.initial_memory(1), x_BTD[:1, :1], first_BT[:1, :1])
+    state = [(params, optimiser.init(params))]
+
+    def loss(params: Any) -> Any:
+        return jnp.mean(jnp.square(core.apply(params, memory, x_BTD, first_BT)[1].astype(float)))
+
+    def step(params: Any, moments: Any) -> Any:
+        updates, moments = optimiser.update(jax.grad(loss)(params), moments)
+        return optax.apply_updates(params, updates), moments
+
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state[0]).compile()
+
+    def call() -> Any:
+        state[0] = compiled(*state[0])
+        return state[0]
+
+    return call
+
+
+def main(settings: Settings) -> None:
+    """Time the forms in turn."""
+    forms = {
+        "float32": {},
+        "float32, rematerialised": {"remat": True},
+        "bfloat16": {"dtype": "bfloat16"},
+    }
+    cores = {name: make_core("gtrxl", settings.preset, **form) for name, form in forms.items()}
+    product, operations = matmul(settings.matmul_size)
+    calls = {n: learner(c, settings.batch, settings.unroll) for n, c in cores.items()}
+    seconds = interleaved({**calls, "product": product}, settings.rounds)
+    useful = useful_operations(cores["float32"], settings.batch, settings.unroll)
+    ceiling = operations / seconds["product"]
+    rows = [
+        Row("useful operations of a step", useful / 1e9, "GFLOP"),
+        Row(
+            f"product of {settings.matmul_size} x {settings.matmul_size}", ceiling / 1e9, "GFLOP/s"
+        ),
+    ]
+    for name in forms:
+        rate = useful / seconds[name]
+        rows += [
+            Row(f"{name}: step", 1e3 * seconds[name], "ms"),
+            Row(f"{name}: rate", rate / 1e9, "GFLOP/s"),
+            Row(f"{name}: fraction of the product's rate", rate / ceiling, ""),
+        ]
+    show(
+        "learning",
+        f"Learner step, GTrXL (GRU) {settings.preset}, batch {settings.batch}, unroll "
+        f"{settings.unroll}",
+        rows,
+        keep=settings.keep,
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))

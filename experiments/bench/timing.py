@@ -1,0 +1,78 @@
+"""Timing side by side in one process, and the machine's own ceilings to hold the times against."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gtrxl_jax.files import atomic
+from gtrxl_jax.training.run import provenance
+
+RESULTS = Path(__file__).parents[1] / "results" / "bench"
+
+
+def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The median seconds of each call; the calls take turns, so all see the same neighbours."""
+    for call in calls.values():
+        jax.block_until_ready(call())
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            jax.block_until_ready(call())
+            seconds[name].append(time.perf_counter() - began)
+    return {name: float(np.median(taken)) for name, taken in seconds.items()}
+
+
+def matmul(size: int) -> tuple[Callable[[], Any], float]:
+    """A product of two square float32 matrices, and its floating-point operations."""
+    a, b = (jax.random.normal(jax.random.key(k), (size, size)) for k in range(2))
+    product = jax.jit(jnp.matmul)
+    return lambda: product(a, b), 2.0 * size**3
+
+
+def copy(megabytes: int) -> tuple[Callable[[], Any], float]:
+    """A pass over an array that reads and writes it in place, and the bytes that it moves."""
+    held = [jnp.ones(megabytes * 2**20 // 4)]
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def call() -> Any:
+        held[0] = add(held[0])
+        return held[0]
+
+    return call, 2.0 * held[0].nbytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of a table: what, how much, and in which unit."""
+
+    what: str
+    value: float
+    unit: str
+
+
+def show(name: str, title: str, rows: list[Row], *, keep: bool) -> None:
+    """Print the table; with `keep`, write it to results/bench, with what made it."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    table.add_column("unit")
+    for row in rows:
+        table.add_row(
+            row.what, f"{row.value:,.3g}" if row.value < 1000 else f"{row.value:,.0f}", row.unit
+        )
+    Console().print(table)
+    if not keep:
+        return
+    record = provenance() | {"title": title, "rows": [dataclasses.asdict(row) for row in rows]}
+    with atomic(RESULTS / f"{name}.json") as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n")
