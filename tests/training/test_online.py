@@ -48,15 +48,16 @@ class Run:
 
 @functools.cache
 def start(name):
-    """The trainer of a job, its jitted `init`, and the config's hyperparameters."""
+    """The trainer of a job, its jitted `init` and `update`, and the config's hyperparameters."""
     trainer = OnlineTrainer(JOBS[name])
-    return trainer, jax.jit(trainer.init), trainer.hyperparameters(jax.random.key(0))
+    hyperparameters = trainer.hyperparameters(jax.random.key(0))
+    return trainer, jax.jit(trainer.init), jax.jit(trainer.update), hyperparameters
 
 
 @pytest.fixture(scope="module", params=JOBS)
 def run(request):
-    trainer, init, hyperparameters = start(request.param)
-    rollout, update = jax.jit(trainer.rollout), jax.jit(trainer.update)
+    trainer, init, update, hyperparameters = start(request.param)
+    rollout = jax.jit(trainer.rollout)
     states, rollouts, metrics = [init(0, hyperparameters)], [], []
     for number in range(UPDATES):
         state = states[-1]
@@ -297,25 +298,24 @@ def test_values_outlive_new_statistics(run):
 # The same program for several seeds, hyperparameters and devices.
 
 
-@pytest.fixture(scope="module")
-def visited():
-    """A visit from seed 0, and what makes it."""
-    trainer, init, defaults = start("two tasks")
-    visit = jax.jit(trainer.visit)
-    return trainer, init, visit, defaults, visit(init(0, defaults))
+def twice(update, state):
+    """The state after two updates, and the metrics of the second."""
+    state, _ = update(state)
+    state, (metrics, _) = update(state)
+    return state, metrics
 
 
-def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each(visited):
-    trainer, init, visit, defaults, (first, first_metrics) = visited
+def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each():
+    trainer, init, update, defaults = start("two tasks")
     other = defaults.replace(
         learning_rate=3 * defaults.learning_rate,
         bounds=jax.tree.map(lambda x: 2 * x, defaults.bounds),
     )
     hyperparameters = jax.tree.map(lambda *x: jnp.stack(x), defaults, defaults, other)
     states = jax.jit(jax.vmap(trainer.init))(np.array([0, 1, 0]), hyperparameters)
-    states, metrics = jax.jit(jax.vmap(trainer.visit))(states)
-    singles = [(first, first_metrics), visit(init(1, defaults)), visit(init(0, other))]
-    for row, (single, single_metrics) in enumerate(singles):
+    states, metrics = twice(jax.jit(jax.vmap(trainer.update)), states)
+    for row, (seed, own) in enumerate([(0, defaults), (1, defaults), (0, other)]):
+        single, single_metrics = twice(update, init(seed, own))
         for name in ("learned", "target", "popart", "timestep", "memory"):
             mapped = jax.tree.map(lambda x, row=row: x[row], getattr(states, name))
             assert_close(mapped, getattr(single, name))
@@ -325,13 +325,15 @@ def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each(visited):
     assert np.max(np.abs(network[2] - network[0])) > 1e-5
 
 
-def test_eight_devices_give_what_one_does(visited):
-    trainer, init, _, defaults, (expected, expected_metrics) = visited
+def test_eight_devices_give_what_one_does():
+    trainer, init, update, defaults = start("two tasks")
+    start_state = init(0, defaults)
+    expected, expected_metrics = twice(update, start_state)
     config = trainer.config
     mesh = data_mesh(8, config.env.num_envs, config.env.num_tasks)
     placed = shardings(jax.eval_shape(trainer.init, 0), mesh, seeds=False)
-    state = jax.device_put(init(0, defaults), placed)
-    state, metrics = jax.jit(trainer.visit, out_shardings=(placed, None))(state)
+    sharded = jax.jit(trainer.update, out_shardings=(placed, None))
+    state, metrics = twice(sharded, jax.device_put(start_state, placed))
     assert len(state.timestep.reward.addressable_shards) == 8
     assert state.timestep.reward.addressable_shards[0].data.shape == (2,)
     assert all(x.is_fully_replicated for x in jax.tree.leaves(state.learned))

@@ -91,10 +91,9 @@ def test_statistics_of_a_task_do_not_move_with_the_returns_of_another(clock):
         np.testing.assert_array_equal(metrics[f"popart/mean/task_{k}"], poor.popart.mean_N[k])
 
 
-@pytest.mark.parametrize("core", ["lstm", "gtrxl"])
-def test_without_memory_the_junction_knows_nothing_of_the_cue(core):
+def test_without_memory_the_junction_knows_nothing_of_the_cue():
     """And with it, it does: the same parameters, the same episode but for the cue."""
-    job = small_job(core, agent__memoryless=True, env__num_envs=4)
+    job = small_job(agent__memoryless=True, env__num_envs=4)
     memoryless = OnlineTrainer(job)
     state = jax.jit(memoryless.init)(0)
     stream = make_stream(job)

@@ -6,19 +6,20 @@ from gtrxl_jax import Stream, make_agent, make_core, make_env, zero_timestep
 from gtrxl_jax.training.evaluation import record_episode, render_episode
 
 
-def record(env, core, **params):
-    """An episode of an agent that has learned nothing."""
+def untrained(env, core, **params):
+    """What `record_episode` needs, of an agent that has learned nothing."""
     stream = Stream(*make_env(env, **params), num_envs=4)
     spaces = stream.observation_space, stream.action_space
     agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
     example = zero_timestep(*spaces, 1, 1)
     network = agent.init(jax.random.key(0), agent.initial_memory(1), example)["params"]
-    return stream, record_episode(agent, stream, network, jax.random.key(1), "sample")
+    return agent, stream, network
 
 
 def test_attention_to_a_step_is_a_column_of_what_was_recorded():
     core = make_core("gtrxl", "debug", layers=2, memory_size=3)
-    stream, episode = record("TMazePassive-v0", core, corridor_length=8)
+    agent, stream, network = untrained("TMazePassive-v0", core, corridor_length=8)
+    episode = record_episode(agent, stream, network, jax.random.key(1), "sample")
     layers, heads, steps, window = episode.attention.shape
     assert (layers, heads, window) == (2, 2, 4)
     assert steps == 11  # it does not find the junction before the time limit of 10 actions
@@ -43,7 +44,19 @@ def test_attention_to_a_step_is_a_column_of_what_was_recorded():
 
 
 def test_what_is_not_there_is_said_to_be_missing():
-    stream, episode = record("CartPole-v1", make_core("lstm", "debug"), max_steps_in_episode=5)
+    core = make_core("lstm", "debug")
+    agent, stream, network = untrained("CartPole-v1", core, max_steps_in_episode=5)
+    episode = record_episode(agent, stream, network, jax.random.key(1))
     assert render_episode(stream, episode) is None
     with pytest.raises(ValueError, match="no attention: the agent's core is not a transformer"):
         episode.attention_to(0)
+
+
+def test_further_episodes_are_not_compiled_again():
+    core = make_core("gtrxl", "debug")
+    agent, stream, network = untrained("TMazePassive-v0", core, corridor_length=4)
+    record_episode(agent, stream, network, jax.random.key(0))
+    with count_jit_and_pmap_lowerings() as count:
+        others = jax.tree.map(lambda x: x + 0, network)
+        record_episode(agent, stream, others, jax.random.key(1))
+    assert count() == 0
