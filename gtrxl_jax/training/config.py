@@ -136,7 +136,7 @@ class OnlineConfig:
     seed: int = 0
     """The first seed; a run is a function of its config, the seed among it."""
     num_seeds: int = 1
-    """Seeds trained side by side in one program: seed, seed + 1, ..."""
+    """Seeds trained in one program: seed, seed + 1, ..."""
     devices: int = 0
     """Devices that share the environments; 0: all there are. They must divide each task's."""
 

@@ -1,6 +1,7 @@
 """Evaluation on fresh episodes, and one episode looked at closely."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Key, UInt8
 
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
-from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.spaces import environment_action
@@ -147,12 +148,35 @@ class RecordedEpisode:
 def record_episode(
     agent: Agent, stream: Stream, params: Any, key: Key[Array, ""], policy: str = "mode"
 ) -> RecordedEpisode:
-    """Play one episode and keep all of it, the agent's attention among it."""
-    stream = dataclasses.replace(stream, num_envs=1)
+    """Play one episode and keep all of it, the agent's attention among it.
+
+    Further episodes of the same agent and stream are not compiled again.
+    """
     limit = int(time_limit(stream.env, stream.params))
+    states, timesteps = jax.device_get(_play(agent, stream, policy, limit, params, key))
+    steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
+    states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
+    recorded = _record(agent, params, jax.tree.map(lambda x: x[None], timesteps))
+    success = states.episode.success
+    shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))
+    (shown,) = np.nonzero(np.asarray(shows_cue(states.env, stream.params)))
+    return RecordedEpisode(
+        timesteps=timesteps,
+        states=states.env,
+        attention=_windows(recorded),
+        cue=int(shown[0]) if len(shown) else None,
+        success=None if success is None else bool(success[-1]),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _play(
+    agent: Agent, stream: Stream, policy: str, limit: int, params: Any, key: Key[Array, ""]
+) -> tuple[StreamState, TimeStep]:
+    """States and time steps `[limit + 1]` of one environment, on into the next episode."""
+    stream = dataclasses.replace(stream, num_envs=1)
     variables = {"params": params}
     apply: Any = agent.apply
-    memory = agent.initial_memory(1)
 
     def advance(carry: Any, key: Key[Array, ""]) -> Any:
         cache, state, timestep = carry
@@ -161,33 +185,23 @@ def record_episode(
         state, timestep = stream.step(state, environment_action(stream.action_space, action))
         return (cache, state, timestep), (state, timestep)
 
-    @jax.jit
-    def play(key: Key[Array, ""]) -> Any:
-        key_stream, key_act = jax.random.split(key)
-        state, timestep = stream.reset(key_stream)
-        cache = apply(variables, memory, method="start")
-        _, rest = jax.lax.scan(advance, (cache, state, timestep), jax.random.split(key_act, limit))
-        both = jax.tree.map(
-            lambda head, tail: jnp.concatenate([head[None], tail]), (state, timestep), rest
-        )
-        return jax.tree.map(lambda x: x[:, 0], both)
+    key_stream, key_act = jax.random.split(key)
+    state, timestep = stream.reset(key_stream)
+    cache = apply(variables, agent.initial_memory(1), method="start")
+    _, rest = jax.lax.scan(advance, (cache, state, timestep), jax.random.split(key_act, limit))
+    both = jax.tree.map(
+        lambda head, tail: jnp.concatenate([head[None], tail]), (state, timestep), rest
+    )
+    return jax.tree.map(lambda x: x[:, 0], both)
 
-    states, timesteps = jax.device_get(play(key))
-    steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
-    states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
-    _, recorded = jax.jit(lambda steps: apply(variables, memory, steps, mutable="attention"))(
-        jax.tree.map(lambda x: x[None], timesteps)
-    )
-    success = states.episode.success
-    shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))
-    (shown,) = np.nonzero(np.asarray(shows_cue(states.env, stream.params)))
-    return RecordedEpisode(
-        timesteps=timesteps,
-        states=states.env,
-        attention=_windows(recorded.get("attention", {})),
-        cue=int(shown[0]) if len(shown) else None,
-        success=None if success is None else bool(success[-1]),
-    )
+
+@functools.partial(jax.jit, static_argnums=0)
+def _record(agent: Agent, params: Any, timesteps: TimeStep) -> Any:
+    """The attention that a core records over a segment, as it names it; {} for one without."""
+    apply: Any = agent.apply
+    memory = agent.initial_memory(1)
+    _, recorded = apply({"params": params}, memory, timesteps, mutable="attention")
+    return recorded.get("attention", {})
 
 
 def render_episode(
