@@ -213,11 +213,16 @@ def provenance() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of these sources, with "+" if they have changed since; "unknown" if installed."""
-    here = Path(__file__).parent
+    """The commit of this package's sources, with "+" if they have changed since.
+
+    "unknown" if they are in no repository, or in one that they do not belong to, as those of an
+    installed package may be.
+    """
+    package = Path(__file__).parents[1]
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        return _git(here, "rev-parse", "--short", "HEAD").strip() + (
-            "+" if _git(here, "status", "--porcelain", "--", ".") else ""
+        _git(package, "ls-files", "--error-unmatch", "__init__.py")
+        return _git(package, "rev-parse", "--short", "HEAD").strip() + (
+            "+" if _git(package, "status", "--porcelain", "--", ".") else ""
         )
     return "unknown"
 

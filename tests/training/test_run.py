@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 
 import jax
 import numpy as np
@@ -149,3 +150,29 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     assert from_json((tmp_path / "config.json").read_text()) == CONFIG
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         runs.load(tmp_path)
+
+
+def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):
+    """Whatever of them has changed; not that of a repository which only surrounds them."""
+    package = tmp_path / "package"
+    (package / "training").mkdir(parents=True)
+    (package / "nn").mkdir()
+    sources = [package / "__init__.py", package / "nn" / "core.py", package / "training" / "run.py"]
+    for source in sources:
+        source.write_text("")
+    monkeypatch.setattr(runs, "__file__", str(sources[-1]))
+
+    def git(*arguments):
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert runs.provenance()["commit"] == "unknown"
+    git("init")
+    git("commit", "--allow-empty", "-m", "Surround")
+    assert runs.provenance()["commit"] == "unknown"
+    git("add", "package")
+    git("commit", "-m", "Add")
+    assert runs.provenance()["commit"] == git("rev-parse", "--short", "HEAD")
+    sources[1].write_text("x = 1")
+    assert runs.provenance()["commit"] == git("rev-parse", "--short", "HEAD") + "+"
