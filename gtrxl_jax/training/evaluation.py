@@ -156,14 +156,13 @@ def record_episode(
     states, timesteps = jax.device_get(_play(agent, stream, policy, limit, params, key))
     steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
     states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
-    recorded = _record(agent, params, jax.tree.map(lambda x: x[None], timesteps))
     success = states.episode.success
     shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))
     (shown,) = np.nonzero(np.asarray(shows_cue(states.env, stream.params)))
     return RecordedEpisode(
         timesteps=timesteps,
         states=states.env,
-        attention=_windows(recorded),
+        attention=_attention(agent, params, timesteps),
         cue=int(shown[0]) if len(shown) else None,
         success=None if success is None else bool(success[-1]),
     )
@@ -195,13 +194,34 @@ def _play(
     return jax.tree.map(lambda x: x[:, 0], both)
 
 
+CHUNK = 128
+"""Steps of which attention is recorded at once: weights by key take its square, for any episode."""
+
+
+def _attention(
+    agent: Agent, params: Any, timesteps: TimeStep
+) -> Float[np.ndarray, "L H S W"] | None:
+    """The attention of a whole episode `[S]` by distance; None if the core has none."""
+    steps = len(timesteps.first)
+    memory, windows = agent.initial_memory(1), []
+    for begin in range(0, steps, CHUNK):
+        # The last chunk goes on with the last step, so that all are compiled as one: nothing
+        # before a step depends on it.
+        index = np.minimum(np.arange(begin, begin + CHUNK), steps - 1)
+        chunk = jax.tree.map(lambda x, i=index: x[None, i], timesteps)
+        memory, recorded = _record(agent, params, memory, chunk)
+        if not recorded:
+            return None
+        windows.append(_windows(recorded))
+    return np.concatenate(windows, axis=2)[:, :, :steps]
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _record(agent: Agent, params: Any, timesteps: TimeStep) -> Any:
-    """The attention that a core records over a segment, as it names it; {} for one without."""
+def _record(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
+    """Memory after a segment, and the attention that the core recorded over it, {} without any."""
     apply: Any = agent.apply
-    memory = agent.initial_memory(1)
-    _, recorded = apply({"params": params}, memory, timesteps, mutable="attention")
-    return recorded.get("attention", {})
+    (memory, _), recorded = apply({"params": params}, memory, timesteps, mutable="attention")
+    return memory, recorded.get("attention", {}).get("core", {})
 
 
 def render_episode(
@@ -219,11 +239,8 @@ def _choose(distribution: Any, policy: str, key: Key[Array, ""]) -> Any:
     return distribution.mode() if policy == "mode" else distribution.sample(key)
 
 
-def _windows(recorded: Any) -> Float[np.ndarray, "L H T W"] | None:
+def _windows(blocks: Any) -> Float[np.ndarray, "L H T W"]:
     """From weights by key, `[1, H, T, M + T]` for each layer, to weights by distance."""
-    blocks = recorded.get("core", {})
-    if not blocks:
-        return None
     by_key = [
         np.asarray(blocks[f"blocks_{n}"]["attention"]["weights"][0][0]) for n in range(len(blocks))
     ]

@@ -9,6 +9,7 @@ from gtrxl_jax.envs import EpisodeStats, Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores import make_core
 from gtrxl_jax.spaces import environment_action, zero_timestep
+from gtrxl_jax.training import evaluation
 from gtrxl_jax.training.evaluation import (
     make_evaluate,
     record_episode,
@@ -158,10 +159,15 @@ def test_intervals_are_over_seeds_or_over_the_episodes_of_one():
 
 @pytest.fixture(scope="module")
 def recorded():
-    """An episode of the Active T-Maze by a transformer with a memory shorter than it."""
+    """An episode of the Active T-Maze, by a transformer with a memory shorter than it.
+
+    Its attention is recorded in chunks that are shorter still.
+    """
     stream = make_stream("TMazeActive-v0", corridor_length=4, cue_distance=2)
     agent, params = random_agent(stream, "gtrxl", heads=2, memory_size=3)
-    episode = record_episode(agent, stream, params, jax.random.key(5), policy="sample")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "CHUNK", 4)
+        episode = record_episode(agent, stream, params, jax.random.key(5), policy="sample")
     return stream, agent, params, episode
 
 
@@ -178,7 +184,7 @@ def test_recorded_attention_is_by_distance(recorded):
     _, agent, params, episode = recorded
     steps, window = len(episode.timesteps.first), 3 + 1
     attention = episode.attention
-    assert steps > window
+    assert steps > 2 * 4
     assert attention.shape == (2, 2, steps, window)
     np.testing.assert_allclose(attention.sum(axis=-1), 1, rtol=1e-5)
     timesteps = jax.tree.map(lambda x: x[None], episode.timesteps)
