@@ -91,7 +91,7 @@ def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
         "train", "--preset", "debug", "--folder", folder, "--num-seeds", 3, "--core.name", "lstm",
         "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--agent.popart",
         "--env.tasks", "corridor_length", 2,
-        "--env.tasks", "corridor_length", 4, "step_penalty", 0.5,
+        "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--tensorboard",
     )  # fmt: skip
     assert out.startswith("success ")
     config = from_json((folder / "config.json").read_text())
@@ -107,7 +107,8 @@ def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
     assert result["seeds"] == [0, 1, 2]
     assert len(result["per_seed"]["success/task_0"]) == 3
     assert "attention" not in err
-    assert {"episode_task_0.gif", "episode_task_1.gif"} < {path.name for path in folder.iterdir()}
+    files = {path.name for path in folder.iterdir()}
+    assert {"episode_task_0.gif", "episode_task_1.gif", "seed_0", "seed_1", "seed_2"} < files
 
 
 @pytest.mark.parametrize(
