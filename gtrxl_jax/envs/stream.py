@@ -118,7 +118,7 @@ class Stream:
           The state, and the batch's `first` time step, with leaves `[B, ...]`.
         """
         key_B = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.num_envs))
-        return jax.vmap(self._reset_one)(key_B)
+        return jax.vmap(lambda key: self._reset_one(*jax.random.split(key)))(key_B)
 
     def step(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
         """Advance every environment by a time step; after an episode's end, that is a new start.
@@ -132,8 +132,7 @@ class Stream:
         """
         return jax.vmap(self._step_one)(state, _as_action(self.action_space, action))
 
-    def _reset_one(self, key: PRNGKey) -> tuple[StreamState, TimeStep]:
-        key, key_env = jax.random.split(key)
+    def _reset_one(self, key: PRNGKey, key_env: PRNGKey) -> tuple[StreamState, TimeStep]:
         with ordinary_promotion():
             observation, env_state = self.env.reset_env(key_env, self.params)
         # A leaf weakly typed here and not after a step would make every caller compile twice.
@@ -182,8 +181,8 @@ class Stream:
             success=None if success is None else jnp.asarray(info["success"], jnp.bool_),
         )
         stepped = StreamState(env_state, key, episode), timestep
-        # Only one of the two is kept, so the key may serve both.
-        restarted = self._reset_one(state.key)
+        # Only one of the two is kept, so the keys may serve both.
+        restarted = self._reset_one(key, key_env)
         return jax.tree.map(
             lambda new, next_: jax.lax.select(state.episode.done, new, next_), restarted, stepped
         )

@@ -130,15 +130,7 @@ class OnlineTrainer:
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
         self._apply: Any = self.agent.apply
-        clip = config.optimiser.clip_norm
-        network = [optax.clip_by_global_norm(clip)] if clip else []
-        self.optimiser = optax.partition(
-            {
-                "network": optax.chain(*network, optax.scale_by_adam()),
-                "multipliers": optax.scale_by_adam(),
-            },
-            {"network": "network", "multipliers": "multipliers"},
-        )
+        self.optimiser = optax.scale_by_adam()
         updates, peak = config.num_updates, config.optimiser
         warmup = round(peak.warmup * updates)
         self.schedule = optax.join_schedules(
@@ -254,13 +246,18 @@ class OnlineTrainer:
         gradients, (metrics, returns_BT) = jax.grad(self.loss, has_aux=True)(
             state.learned, state, rollout
         )
+        gradient_norm = optax.tree.norm(gradients["network"])
+        if clip := self.config.optimiser.clip_norm:
+            # A factor, not optax's selection between two gradients: XLA fuses it into Adam.
+            factor = jnp.minimum(1.0, clip / gradient_norm)
+            gradients["network"] = jax.tree.map(lambda g: factor * g, gradients["network"])
         with ordinary_promotion():
             steps, optimiser = self.optimiser.update(gradients, state.optimiser)
             rate = state.hyperparameters.learning_rate * self.schedule(state.update.astype(float))
         learned = optax.apply_updates(state.learned, jax.tree.map(lambda s: -rate * s, steps))
         learned["multipliers"] = vmpo.project_multipliers(learned["multipliers"])
         metrics |= {
-            "gradient_norm": optax.tree.norm(gradients["network"]),
+            "gradient_norm": gradient_norm,
             "parameter_norm": optax.tree.norm(learned["network"]),
             "learning_rate": rate,
         }
