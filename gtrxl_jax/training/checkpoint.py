@@ -43,7 +43,7 @@ def claim(folder: Folder, config_json: str, *, resume: bool = False) -> None:
     """
     path = Path(folder, "config.json")
     if path.exists() and not resume:
-        raise ValueError(f"{folder} holds a run already: resume it, or choose another folder")
+        raise ValueError(f"{folder} holds a run already: choose another folder")
     _require_same_run(folder, config_json)
     if jax.process_index() == 0 and not path.exists():
         try:
