@@ -179,7 +179,7 @@ def test_another_architecture_is_named_by_its_first_difference(run, change, mess
 
 def test_a_folder_is_claimed_once(run):
     claim(run, CONFIG)
-    with pytest.raises(ValueError, match="holds a run already: resume it"):
+    with pytest.raises(ValueError, match="holds a run already: choose another"):
         claim(run, CONFIG)
     claim(run, json.dumps(json.loads(CONFIG), indent=2, sort_keys=True), resume=True)
     assert load_config(run) == CONFIG
