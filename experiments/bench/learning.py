@@ -59,7 +59,7 @@ def useful_operations(core: Any, batch: int, unroll: int) -> float:
 
 
 def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
-    """A learner step on random data, to be called again and again, and XLA's count of operations."""
+    """A learner step on random data, to be called repeatedly, and XLA's count of operations."""
     rng = np.random.default_rng(0)
     dtype = core.dtype or jnp.float32
     empty = core.initial_memory(batch)

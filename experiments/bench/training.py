@@ -16,6 +16,7 @@ import tyro
 from timing import Row, interleaved, show
 
 from gtrxl_jax.nn.cores import core_config
+from gtrxl_jax.training.compilation import compiler_options
 from gtrxl_jax.training.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.training.online import OnlineTrainer
 
@@ -54,10 +55,10 @@ def main(settings: Settings) -> None:
     config = job(settings)
     began = time.perf_counter()
     trainer = OnlineTrainer(config)
-    state = jax.jit(trainer.init)(0)
+    state = jax.jit(trainer.init, compiler_options=compiler_options(runs_once=True))(0)
     jax.block_until_ready(state)
     init_seconds = time.perf_counter() - began
-    visit = jax.jit(trainer.visit).lower(state).compile()
+    visit = jax.jit(trainer.visit, compiler_options=compiler_options()).lower(state).compile()
     compile_seconds = time.perf_counter() - began
 
     rollout = jax.jit(trainer.rollout)

@@ -28,6 +28,7 @@ from jaxtyping import Array
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.training import checkpoint
+from gtrxl_jax.training.compilation import compiler_options
 from gtrxl_jax.training.config import OnlineConfig, from_json, to_json
 from gtrxl_jax.training.evaluation import make_evaluate, summarise, with_intervals
 from gtrxl_jax.training.metrics import MetricWriter, Writers, json_value
@@ -84,11 +85,16 @@ def train(
         init, visit, play = (_over_seeds(f) for f in (init, visit, play))
         seeds = np.arange(config.seed, config.seed + config.num_seeds)
     placed = shardings(jax.eval_shape(init, seeds), mesh, seeds=several)
-    state = jax.jit(init, out_shardings=placed)(seeds)
-    compiled_visit = (
-        jax.jit(visit, donate_argnums=0, out_shardings=(placed, None)).lower(state).compile()
+    init = jax.jit(init, out_shardings=placed, compiler_options=compiler_options(runs_once=True))
+    state = init(seeds)
+    visit = jax.jit(
+        visit,
+        donate_argnums=0,
+        out_shardings=(placed, None),
+        compiler_options=compiler_options(),
     )
-    play = jax.jit(play)
+    compiled_visit = visit.lower(state).compile()
+    play = jax.jit(play, compiler_options=compiler_options())
     compile_seconds = time.monotonic() - began
 
     steps_per_visit = config.steps_per_update * config.updates_per_visit
