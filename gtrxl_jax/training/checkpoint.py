@@ -45,12 +45,16 @@ def claim(folder: Folder, config_json: str, *, resume: bool = False) -> None:
     if path.exists() and not resume:
         raise ValueError(f"{folder} holds a run already: choose another folder")
     _require_same_run(folder, config_json)
-    if jax.process_index() == 0 and not path.exists():
-        try:
-            with atomic(path, replace=False) as temporary:
-                temporary.write_text(config_json)
-        except FileExistsError:
+    if jax.process_index() or (resume and path.exists()):
+        return
+    try:
+        with atomic(path, replace=False) as temporary:
+            temporary.write_text(config_json)
+    except FileExistsError:
+        # Taken since we looked. Whoever resumes may share it with a run of the same config.
+        if not resume:
             raise ValueError(f"{folder} was just taken by another run: choose another") from None
+        _require_same_run(folder, config_json)
 
 
 def save(folder: Folder, step: int, state: Any, config_json: str, *, keep: int = 3) -> None:
