@@ -127,8 +127,10 @@ def make_agent(
 
     Raises:
       ValueError: an unknown encoder, or one that the observations do not fit; an impossible number.
-      TypeError: a space that is not supported.
+      TypeError: a space that is not supported, or a core that is only a name.
     """
+    if not isinstance(core, nn.Module):
+        raise TypeError(f"core must be a memory core, not {core!r}: make_core gives one")
     for name, value in {
         "encoder_width": encoder_width,
         "head_width": head_width,

@@ -7,7 +7,8 @@
     memory = core.apply(params, cache, method="finish")
 
 Both ways give the same outputs and the same memory, however the sequence is cut and wherever
-episodes begin. A memory is a pytree of arrays whose leading axis is the batch.
+episodes begin. A memory is a pytree of arrays whose leading axis is the batch. What does not fit is
+refused by `gtrxl_jax.nn.inputs` while it is traced.
 """
 
 import dataclasses

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key
 
+from gtrxl_jax.nn.inputs import check_inputs
+
 Carry = Any
 
 CELLS = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
@@ -66,6 +68,7 @@ class RecurrentCore(nn.Module):
         self, memory: tuple[Carry, ...], x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "B T D"]]:
         """A segment: the learner's form. No gradient enters the incoming memory."""
+        check_inputs(x_BTD, first_BT, len(jax.tree.leaves(memory)[0]), self.width, "B T D")
 
         def step(core: "RecurrentCore", memory: Any, x_BD: Array, first_B: Array) -> Any:
             return core.step(memory, x_BD, first_B)
@@ -88,6 +91,7 @@ class RecurrentCore(nn.Module):
         self, cache: tuple[Carry, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "B D"]]:
         """One step of acting."""
+        check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
         x_BD = x_BD.astype(self.dtype or x_BD.dtype)
         carries = []
         for cell, carry in zip(self.cells, cache, strict=True):

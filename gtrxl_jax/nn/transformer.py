@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention import AttentionCache, RelativeAttention
 from gtrxl_jax.nn.gates import make_gate
+from gtrxl_jax.nn.inputs import check_inputs, check_kind
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.ops import attention as ops
 
@@ -193,6 +194,8 @@ class TransformerCore(nn.Module):
         first_BT: Bool[Array, "B T"],
     ) -> tuple[TransformerMemory, Float[Array, "B T D"]]:
         """A segment: the learner's form. No gradient enters the incoming memory."""
+        check_kind("memory", memory, TransformerMemory, "a cache becomes one again by `finish`")
+        check_inputs(x_BTD, first_BT, memory.length.shape[0], self.width, "B T D")
         num_steps = x_BTD.shape[1]
         mask_BTS = ops.segment_mask(first_BT, memory.length, self.memory_size)
         x_BTD = x_BTD.astype(self.dtype or x_BTD.dtype)
@@ -215,6 +218,7 @@ class TransformerCore(nn.Module):
         """
         if num_steps is not None and num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, or None for any number: {num_steps}")
+        check_kind("memory", memory, TransformerMemory, "`start` is for once, before the steps")
         ring = self.memory_size if num_steps is None else min(num_steps, self.memory_size)
         memory = jax.lax.stop_gradient(memory)
         layers = zip(self.blocks, memory.inputs, strict=True)
@@ -229,6 +233,8 @@ class TransformerCore(nn.Module):
         self, cache: TransformerCache, x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[TransformerCache, Float[Array, "B D"]]:
         """One step of acting: equal to the segment form, at the cost of one query a layer."""
+        check_kind("cache", cache, TransformerCache, "`start` makes one of a memory")
+        check_inputs(x_BD, first_B, cache.memory.length.shape[0], self.width, "B D")
         ring_slots = self.memory_size + 1
         slot = (cache.num_steps + self.memory_size) % ring_slots
         length_B = jnp.where(first_B, 0, cache.memory.length)
@@ -253,6 +259,7 @@ class TransformerCore(nn.Module):
 
     def finish(self, cache: TransformerCache) -> TransformerMemory:
         """End acting: the memory as the segment form would have left it."""
+        check_kind("cache", cache, TransformerCache, "`start` makes one of a memory")
         # The steps, counted from the start, whose inputs the memory holds; negative ones are old.
         step_M = cache.num_steps - self.memory_size + jnp.arange(self.memory_size, dtype=jnp.int32)
 

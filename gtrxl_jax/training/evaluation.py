@@ -13,10 +13,13 @@ from jaxtyping import Array, Bool, Float, Key, UInt8
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
+from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.spaces import environment_action
 from gtrxl_jax.timestep import TimeStep
+
+POLICIES = ("mode", "sample")
 
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 
@@ -33,7 +36,11 @@ def make_evaluate(agent: Agent, tasks: Sequence[Stream], episodes: int, policy: 
     Returns:
       A pure function of (parameters, key) to statistics `[N, E]`, of one episode for each of E
       environments of each task. `done` is false where the environment's time limit was not kept.
+
+    Raises:
+      ValueError: an unknown policy.
     """
+    require_name("policy", policy, POLICIES)
     stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
     limits = [time_limit(task.env, task.params) for task in tasks]
     limit = jnp.max(jnp.asarray(limits, jnp.int32)) + 1
@@ -151,7 +158,11 @@ def record_episode(
     """Play one episode and keep all of it, the agent's attention among it.
 
     Further episodes of the same agent and stream are not compiled again.
+
+    Raises:
+      ValueError: an unknown policy.
     """
+    require_name("policy", policy, POLICIES)
     limit = int(time_limit(stream.env, stream.params))
     states, timesteps = jax.device_get(_play(agent, stream, policy, limit, params, key))
     steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1

@@ -1,0 +1,75 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.nn.agent import make_agent
+from gtrxl_jax.nn.cores import make_core
+
+B, T, D = 2, 3, 16
+X, FIRST = jnp.zeros((B, T, D)), jnp.zeros((B, T), bool)
+
+
+@pytest.fixture(params=["lstm", "gru", "gtrxl"])
+def core(request):
+    return make_core(request.param, "debug")
+
+
+@pytest.mark.parametrize(
+    ("x", "first", "error", "message"),
+    [
+        (X[:, 0], FIRST[:, 0], ValueError, r"x must be \[B, T, D\], got shape \(2, 16\): `step`"),
+        (X[:, :, :8], FIRST, ValueError, r"x has shape \(2, 3, 8\) but the core has width 16: "),
+        (
+            X.swapaxes(0, 1),
+            FIRST.swapaxes(0, 1),
+            ValueError,
+            r"x has shape \(3, 2, 16\) but the memory has 2 rows: arrays are batch-major",
+        ),
+        (X, FIRST[:, :2], ValueError, r"first must have shape \(2, 3\), that of x .*: \(2, 2\)"),
+        (X, jnp.zeros((B, T)), TypeError, "first must be bool, not float32: true where an episode"),
+    ],
+)
+def test_a_segment_that_does_not_fit_is_refused_in_one_line(core, x, first, error, message):
+    with pytest.raises(error, match=message) as raised:
+        core.init(jax.random.key(0), core.initial_memory(B), x, first)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "first", "error", "message"),
+    [
+        (X, FIRST, ValueError, r"x must be \[B, D\], got shape \(2, 3, 16\): a segment is for"),
+        (X[:1, 0], FIRST[:1, 0], ValueError, r"x has shape \(1, 16\) but the memory has 2 rows"),
+        (X[:, 0], FIRST[:, 0].astype(jnp.int32), TypeError, "first must be bool, not int32"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused_in_one_line(core, x, first, error, message):
+    memory = core.initial_memory(B)
+    params = core.init(jax.random.key(0), memory, X, FIRST)
+    cache = core.apply(params, memory, method="start")
+    with pytest.raises(error, match=message):
+        core.apply(params, cache, x, first, method="step")
+
+
+def test_memory_and_cache_are_not_taken_for_each_other():
+    core = make_core("gtrxl", "debug")
+    memory = core.initial_memory(B)
+    params = core.init(jax.random.key(0), memory, X, FIRST)
+    cache = core.apply(params, memory, method="start")
+    x_BD, first_B = X[:, 0], FIRST[:, 0]
+    with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: .*`finish`"):
+        core.apply(params, cache, X, FIRST)
+    with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: `start`"):
+        core.apply(params, cache, method="start")
+    with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
+        core.apply(params, memory, x_BD, first_B, method="step")
+    with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
+        core.apply(params, memory, method="finish")
+
+
+def test_an_agent_wants_a_core_and_not_its_name():
+    env, params = make_env("TMazePassive-v0")
+    spaces = env.observation_space(params), env.action_space(params)
+    with pytest.raises(TypeError, match="core must be a memory core, not 'gtrxl': make_core"):
+        make_agent("gtrxl", *spaces)
