@@ -1,0 +1,203 @@
+"""From whole episodes to the windows of N segments of K steps that an offline trainer reads.
+
+Dimensions in names: E episodes, T the most actions of any, B windows, N segments, K steps of a
+segment, S = N*K.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key, UInt
+
+from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
+from gtrxl_jax.names import require_name
+
+STARTS = ("episode", "uniform")
+WEIGHTS = ("uniform", "length")
+
+
+@struct.dataclass
+class Segments:
+    """B windows of N segments of K steps, each window consecutive steps of one episode.
+
+    Padding is at the window's end only: there `mask` is false and all else is 0.
+
+    Attributes:
+      observations: pytree `[B, N, K, ...]`, the observation on which each action was chosen.
+      actions: `[B, N, K]` int32 or `[B, N, K, C]` floats.
+      returns_to_go: sum of this and all later rewards of the whole episode, undiscounted, also of
+        those beyond the window.
+      timesteps: the step's index in its episode, from 0.
+      mask: whether there is a step.
+    """
+
+    observations: Any
+    actions: Any
+    returns_to_go: Float[Array, "B N K"]
+    timesteps: Int[Array, "B N K"]
+    mask: Bool[Array, "B N K"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How windows are drawn.
+
+    Attributes:
+      start: where a window begins. "episode": at step 0. "uniform": at any step of the episode with
+        equal probability, as in Chen et al. (2021): a window that begins fewer than S steps before
+        the end, or in an episode shorter than S, has fewer than S steps and is padded.
+      weight: which episode. "uniform": all alike. "length": in proportion to the number of its
+        steps, so that with start "uniform" every step of the data is equally likely to begin a
+        window.
+    """
+
+    start: str = "episode"
+    weight: str = "uniform"
+
+
+SAMPLING = {
+    "TMaze": Sampling(),
+    "AssociativeRetrieval": Sampling(),
+    "MemoryChain": Sampling(),
+    "MiniGrid-Memory": Sampling(),
+}
+"""By the first letters of an environment's name: those whose cue is at the start of an episode."""
+
+
+def default_sampling(env_name: str) -> Sampling:
+    """From the start where the cue is there (see `SAMPLING`), anywhere in other environments."""
+    for prefix, sampling in SAMPLING.items():
+        if env_name.startswith(prefix):
+            return sampling
+    return Sampling(start="uniform", weight="length")
+
+
+def sample_segments(
+    trajectories: Trajectories,
+    key: Key[Array, ""] | UInt[Array, "2"],
+    batch: int,
+    segments: int,
+    context: int,
+    start: str = "episode",
+    weight: str = "uniform",
+) -> Segments:
+    """Draw windows independently, with replacement. Pure; jit it with the last five static.
+
+    Args:
+      trajectories: of E episodes, on a device.
+      key: one PRNG key.
+      batch: B, how many windows.
+      segments: N.
+      context: K, steps of a segment.
+      start: where a window begins, see `Sampling`.
+      weight: how likely each episode is, see `Sampling`.
+
+    Raises:
+      ValueError: a number below 1, or an unknown start or weight.
+      TypeError: a number is not a whole one.
+    """
+    episode_B, start_B = draw_windows(trajectories.length, key, batch, start, weight)
+    return take_segments(trajectories, episode_B, start_B, segments, context)
+
+
+def draw_windows(
+    length: Int[AnyArray, " E"],
+    key: Key[Array, ""] | UInt[Array, "2"],
+    batch: int,
+    start: str = "episode",
+    weight: str = "uniform",
+) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
+    """Draw the episode of each window and the step at which it begins. See `sample_segments`."""
+    _require_count("batch", batch)
+    require_name("start", start, STARTS)
+    require_name("weight", weight, WEIGHTS)
+    length_E = jnp.asarray(length, jnp.int32)
+    key_episode, key_start = jax.random.split(key)
+    zero = jnp.zeros((), jnp.int32)
+    if weight == "uniform":
+        episode_B = jax.random.randint(key_episode, (batch,), 0, len(length_E), jnp.int32)
+    else:
+        # A step of all the data belongs to the first episode that ends after it.
+        end_E = jnp.cumsum(length_E, dtype=jnp.int32)
+        step_B = jax.random.randint(key_episode, (batch,), zero, end_E[-1], jnp.int32)
+        episode_B = jnp.searchsorted(end_E, step_B, side="right").astype(jnp.int32)
+    if start == "episode":
+        return episode_B, jnp.zeros((batch,), jnp.int32)
+    return episode_B, jax.random.randint(key_start, (batch,), zero, length_E[episode_B], jnp.int32)
+
+
+def take_segments(
+    trajectories: Trajectories,
+    episode: Int[AnyArray, " B"],
+    start: Int[AnyArray, " B"],
+    segments: int,
+    context: int,
+) -> Segments:
+    """Cut the windows that begin at those steps of those episodes. Pure.
+
+    Args:
+      trajectories: of E episodes.
+      episode: of each window, below E.
+      start: the step of the episode with which each window begins, below the episode's length.
+      segments: N.
+      context: K.
+    """
+    _require_count("segments", segments)
+    _require_count("context", context)
+    episode_B, start_B = (jnp.asarray(x, jnp.int32) for x in (episode, start))
+    length_B = jnp.asarray(trajectories.length)[episode_B]
+    step_BS = start_B[:, None] + jnp.arange(segments * context, dtype=jnp.int32)[None]
+    mask_BS = step_BS < length_B[:, None]
+
+    def window(value_ET: Any) -> Array:
+        value_ET = jnp.asarray(value_ET)
+        inside_BS = jnp.minimum(step_BS, trajectories.max_length - 1)
+        return masked(value_ET[episode_B[:, None], inside_BS])
+
+    def masked(value_BS: Array) -> Array:
+        rest = value_BS.shape[2:]
+        mask = mask_BS.reshape(*mask_BS.shape, *(1 for _ in rest))
+        value_BS = jnp.where(mask, value_BS, jnp.zeros((), value_BS.dtype))
+        return value_BS.reshape(-1, segments, context, *rest)
+
+    # Of the episodes drawn alone: there may be many more.
+    returns_BT = returns_to_go(jnp.asarray(trajectories.rewards)[episode_B], length_B)
+    inside_BS = jnp.minimum(step_BS, trajectories.max_length - 1)
+    return Segments(
+        observations=jax.tree.map(window, trajectories.observations),
+        actions=jax.tree.map(window, trajectories.actions),
+        returns_to_go=masked(jnp.take_along_axis(returns_BT, inside_BS, axis=1)),
+        timesteps=masked(step_BS),
+        mask=mask_BS.reshape(-1, segments, context),
+    )
+
+
+def cut_segments(trajectories: Trajectories, segments: int, context: int) -> Segments:
+    """All of every episode, in order: one window for each S steps or part of them.
+
+    An episode longer than S becomes several windows, which know nothing of one another. For a set
+    that is gone through as a whole, such as for validation; not for use inside `jax.jit`, since
+    the number of windows depends on the lengths.
+
+    Raises:
+      ValueError: segments or context are below 1.
+      TypeError: the same, if they are no whole numbers.
+    """
+    _require_count("segments", segments)
+    _require_count("context", context)
+    size = segments * context
+    length_E = np.asarray(trajectories.length)
+    windows = [(e, start) for e, n in enumerate(length_E) for start in range(0, n, size)]
+    episode_B, start_B = np.array(windows, np.int32).T
+    return take_segments(trajectories, episode_B, start_B, segments, context)
+
+
+def _require_count(field: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{field} must be a whole number, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{field} must be at least 1, got {value}")
