@@ -5,6 +5,8 @@ Reinforcement Learning", appendix C. One-letter dimensions: B batch, T queries, 
 S = M + T keys, N = M + 1 distances (0 is the query itself), H heads, K head width, D model width.
 """
 
+from collections.abc import Callable
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -13,15 +15,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def sinusoids(
-    num_distances: int, width: int, dtype: jnp.dtype = jnp.float32
+    distance_N: Int[Array, " N"], width: int, dtype: jnp.dtype = jnp.float32
 ) -> Float[Array, "N D"]:
-    """The encodings Phi_d of the distances d = 0 .. N - 1 (Vaswani et al. 2017, section 3.5).
+    """The encodings Phi_d of distances d, of either sign (Vaswani et al. 2017, section 3.5).
 
     Sines fill the first half of the width, cosines the second.
     """
     half = (width + 1) // 2
     rates_F = 10000.0 ** (-jnp.arange(half, dtype=dtype) / half)
-    angles_NF = jnp.arange(num_distances, dtype=dtype)[:, None] * rates_F[None, :]
+    angles_NF = distance_N.astype(dtype)[:, None] * rates_F[None, :]
     return jnp.concatenate([jnp.sin(angles_NF), jnp.cos(angles_NF)], axis=-1)[:, :width]
 
 
@@ -65,12 +67,12 @@ def length_after(
     )
 
 
-def skew(scores_xTN: Float[Array, "... T N"]) -> Float[Array, "... T S"]:
-    """Move score n of query t to key t + n: from scores by distance to scores by key.
+def skew(scores_xTN: Float[Array, "... T N"]) -> Float[Array, "... T N+T-1"]:
+    """Move score n of query t to place t + n: from scores by distance to scores by key.
 
-    The last axis is ordered from the farthest distance (n = 0 is d = M) to the query itself
-    (n = M is d = 0), so that query t's key at distance d is key t + M - d of the S = M + T.
-    Keys outside the window get 0; the mask must exclude them.
+    The last axis is ordered from the farthest distance to the nearest, so that place s of every
+    query is one key. With n = 0 for d = M and n = M for d = 0, it is key s of the S = M + T.
+    Places without a score get 0; the mask must exclude them.
     """
     *lead, num_queries, num_distances = scores_xTN.shape
     num_keys = num_queries + num_distances - 1
@@ -93,6 +95,8 @@ def segment_attention(
     content_bias_HK: Float[Array, "H K"],
     position_bias_HK: Float[Array, "H K"],
     mask_BTS: Bool[Array, "B T S"],
+    skipped: int = 0,
+    drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> tuple[Float[Array, "B T H K"], Float[Array, "B H T S"]]:
     """Every query of a segment attends to the memory and to the segment.
 
@@ -102,10 +106,14 @@ def segment_attention(
       query_BTHK: Q of the segment.
       key_BSHK: K of the memory, then of the segment.
       value_BSHK: V, likewise.
-      position_NHK: R_d for d = 0 .. M.
+      position_NHK: R_d, from the farthest distance to the nearest: d = M .. 0 if queries see what
+        is before them, on to negative distances if some see what is after them.
       content_bias_HK: u.
       position_bias_HK: v.
       mask_BTS: see `segment_mask`; each query must see at least itself.
+      skipped: how far the first of `position_NHK` lies before the first key, seen from the first
+        query: n is the distance of query t to key t + n - skipped.
+      drop: dropout of the weights.
 
     Returns:
       The weighted values, and the weights in float32 or wider.
@@ -122,11 +130,13 @@ def segment_attention(
     position_BHTN = jnp.einsum(
         "bthk,nhk->bhtn",
         (query_BTHK + position_bias_HK[None, None]) * scale,
-        position_NHK[::-1],
+        position_NHK,
         preferred_element_type=wide,
     )
-    weights_BHTS = masked_softmax(content_BHTS + skew(position_BHTN), mask_BTS[:, None])
-    out_BTHK = jnp.einsum("bhts,bshk->bthk", weights_BHTS.astype(value_BSHK.dtype), value_BSHK)
+    position_BHTS = skew(position_BHTN)[..., skipped : skipped + key_BSHK.shape[1]]
+    weights_BHTS = masked_softmax(content_BHTS + position_BHTS, mask_BTS[:, None])
+    dropped_BHTS = drop(weights_BHTS.astype(value_BSHK.dtype))
+    out_BTHK = jnp.einsum("bhts,bshk->bthk", dropped_BHTS, value_BSHK)
     return out_BTHK, weights_BHTS
 
 
