@@ -23,7 +23,7 @@ import tyro
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.ops.statistics import mean_and_interval
-from gtrxl_jax.training.run import provenance
+from gtrxl_jax.training.results import provenance
 
 RESULTS = Path(__file__).parent / "results"
 VARIANTS = {"GTrXL (GRU)": [], "GTrXL (GRU), memory cut off": ["--agent.memoryless"]}

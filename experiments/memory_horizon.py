@@ -30,8 +30,10 @@ from gtrxl_jax.nn.cores import core_config
 from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.pictures.curves import success_against_horizon
 from gtrxl_jax.training.config import EnvConfig, EvaluationConfig, OnlineConfig, preset
+from gtrxl_jax.training.online import OnlineTrainer
 from gtrxl_jax.training.progress import ConsoleWriter
-from gtrxl_jax.training.run import provenance, train
+from gtrxl_jax.training.results import provenance
+from gtrxl_jax.training.run import train
 
 MEMORY_SIZE = 16
 LAYERS = 2
@@ -67,9 +69,9 @@ def run(core: str, length: int, num_seeds: int) -> dict[str, Any]:
     """Train and evaluate one cell, seed after seed."""
     results = []
     for seed in range(num_seeds):
-        config = job(core, length, seed)
-        total = config.num_updates * config.steps_per_update
-        results.append(train(config, writers=[ConsoleWriter(total)])[0])
+        trainer = OnlineTrainer(job(core, length, seed))
+        progress = ConsoleWriter(trainer.num_visits * trainer.steps_per_visit)
+        results.append(train(trainer, writers=[progress]).result)
         print(f"  seed {seed}: {results[-1].evaluation}", flush=True)
     return provenance() | {
         "core": core,

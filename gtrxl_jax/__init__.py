@@ -4,8 +4,9 @@ The names of one's own loop are here: cores, agents, environments and the stream
 trains, records and draws is in `gtrxl_jax.training` and `gtrxl_jax.pictures`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gtrxl_jax.lazy import lazy
 
 if TYPE_CHECKING:
     from gtrxl_jax.envs.registry import make_env
@@ -21,22 +22,14 @@ __all__ = ["Stream", "TimeStep", "make_agent", "make_core", "make_env", "zero_ti
 
 # Loaded when first used: a core needs neither environments nor gymnax, which take seconds, and the
 # modules of this package import one another without passing through here.
-_HOMES = {
-    "Stream": "gtrxl_jax.envs.stream",
-    "TimeStep": "gtrxl_jax.timestep",
-    "make_agent": "gtrxl_jax.nn.agent",
-    "make_core": "gtrxl_jax.nn.cores",
-    "make_env": "gtrxl_jax.envs.registry",
-    "zero_timestep": "gtrxl_jax.spaces",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Stream": "gtrxl_jax.envs.stream",
+        "TimeStep": "gtrxl_jax.timestep",
+        "make_agent": "gtrxl_jax.nn.agent",
+        "make_core": "gtrxl_jax.nn.cores",
+        "make_env": "gtrxl_jax.envs.registry",
+        "zero_timestep": "gtrxl_jax.spaces",
+    },
+)

@@ -113,29 +113,32 @@ def parse_train(arguments: Sequence[str]) -> Train:
 def _train(arguments: Sequence[str]) -> None:
     command = parse_train(arguments)
     # Heavy imports wait until the arguments are known to be good.
-    from gtrxl_jax.training import checkpoint, report, run
+    from gtrxl_jax.training import checkpoint, report, results, run
     from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, TensorBoardWriter
     from gtrxl_jax.training.online import OnlineTrainer
-    from gtrxl_jax.training.placement import data_mesh
     from gtrxl_jax.training.progress import ConsoleWriter
 
     config = command.config
     trainer = OnlineTrainer(config)
-    data_mesh(config.devices, config.env.num_envs, config.env.num_tasks)
+    trainer.mesh()
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = command.folder or Path("runs", f"{config.env.name}-{config.core.name}-{now}")
     writers: list[MetricWriter] = [TensorBoardWriter(folder)] if command.tensorboard else []
     checkpoint.claim(folder, configs.to_json(config))
     print(f"{config.core.name} on {config.env.name}, in {folder}: compiling", file=sys.stderr)
     writers += [JsonLinesWriter(folder / "metrics.jsonl")]
-    total = config.num_updates * config.steps_per_update
-    writers += [ConsoleWriter(total)]
-    result, networks = run.train(config, writers=writers, folder=folder)
-    run.write_result(folder, config, result)
+    writers += [ConsoleWriter(trainer.num_visits * trainer.steps_per_visit)]
+    trained = run.train(trainer, writers=writers, folder=folder)
+    result = trained.result
+    results.write_result(folder, config, result)
     if command.pictures:
         paths = report.draw_curves(folder, config.core.name)
         paths += report.draw_episodes(
-            folder, trainer.agent, trainer.stream.tasks, networks[0], config.evaluation.policy
+            folder,
+            trainer.agent,
+            trainer.stream.tasks,
+            trained.networks[0],
+            config.evaluation.policy,
         )
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
     print(
@@ -150,18 +153,18 @@ def _evaluate(arguments: Sequence[str]) -> None:
     if command.episodes < 1:
         raise ValueError(f"episodes must be at least 1, not {command.episodes}")
     from gtrxl_jax.training import report, run
+    from gtrxl_jax.training.evaluation import POLICIES
 
-    policy = command.policy and require_name("policy", command.policy, ("mode", "sample"))
+    policy = command.policy and require_name("policy", command.policy, POLICIES)
     scores, trainer, networks = run.evaluate(command.folder, command.episodes, policy, command.seed)
     if command.pictures:
         report.draw_curves(command.folder, trainer.config.core.name)
-        settings = trainer.config.evaluation
         report.draw_episodes(
             command.folder,
             trainer.agent,
             trainer.stream.tasks,
             networks[0],
-            policy or settings.policy,
+            trainer.config.evaluation.policy,
         )
     print(f"{_scores(scores)} | {command.episodes} episodes for each of {len(networks)} seed(s)")
 

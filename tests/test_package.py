@@ -7,15 +7,19 @@ from pathlib import Path
 import pytest
 
 import gtrxl_jax
+from gtrxl_jax import training
 
 
-@pytest.mark.parametrize("name", gtrxl_jax.__all__)
-def test_names_at_the_top_are_those_of_their_modules(name):
-    public = getattr(gtrxl_jax, name)
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [(package, name) for package in (gtrxl_jax, training) for name in package.__all__],
+)
+def test_names_at_the_top_are_those_of_their_modules(package, name):
+    public = getattr(package, name)
     assert public.__name__ == name
     assert getattr(importlib.import_module(public.__module__), name) is public
     assert inspect.getdoc(public)
-    assert name in dir(gtrxl_jax)
+    assert name in dir(package)
 
 
 def test_unknown_name_is_an_ordinary_error():
@@ -28,6 +32,7 @@ def test_unknown_name_is_an_ordinary_error():
     [
         ("import gtrxl_jax", ["jax", "flax", "gymnax", "matplotlib"]),
         ("from gtrxl_jax import make_core", ["gymnax", "gymnasium", "matplotlib"]),
+        ("from gtrxl_jax.training import preset", ["gymnax", "gymnasium", "matplotlib"]),
     ],
 )
 def test_nothing_is_loaded_before_it_is_used(code, unloaded):

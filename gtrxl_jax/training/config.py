@@ -148,8 +148,17 @@ class OnlineConfig:
     @property
     def num_updates(self) -> int:
         """Learner steps of the run: at least `total_steps`, in whole visits of the host."""
-        visits = math.ceil(self.total_steps / (self.steps_per_update * self.updates_per_visit))
-        return visits * self.updates_per_visit
+        return self.num_visits * self.updates_per_visit
+
+    @property
+    def num_visits(self) -> int:
+        """How often the host visits."""
+        return math.ceil(self.total_steps / self.steps_per_visit)
+
+    @property
+    def steps_per_visit(self) -> int:
+        """Environment steps between two visits of the host."""
+        return self.steps_per_update * self.updates_per_visit
 
 
 def _default() -> OnlineConfig:
@@ -202,7 +211,8 @@ def preset(name: str = "default") -> OnlineConfig:
 def validate(config: OnlineConfig) -> None:
     """Refuse a run that cannot be, before anything is built or compiled.
 
-    What depends on the environment (its parameters, the encoder) is checked where it is made.
+    What depends on the environment (its parameters, the encoder), and the policy of evaluations, is
+    checked where it is made.
 
     Raises:
       ValueError: naming the field, its value and the remedy.
@@ -211,7 +221,6 @@ def validate(config: OnlineConfig) -> None:
     for field, kind, value in _fields(config):
         _check_type(field, kind, value)
     validate_core_config(config.core)
-    require_name("evaluation.policy", config.evaluation.policy, ("mode", "sample"))
     for field, _, value in _fields(config):
         if not field.startswith(("core.", "env.params", "env.tasks")):
             for number in value if isinstance(value, tuple) else (value,):

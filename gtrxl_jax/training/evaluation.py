@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, UInt8
+from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
 
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
@@ -24,33 +24,38 @@ POLICIES = ("mode", "sample")
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 
 
-def make_evaluate(agent: Agent, tasks: Sequence[Stream], episodes: int, policy: str) -> Evaluate:
+def make_evaluate(
+    agent: Agent, tasks: Stream | Sequence[Stream], episodes: int, policy: str
+) -> Evaluate:
     """Build the function that plays `episodes` whole episodes of each task, all side by side.
 
     Args:
-      agent: whose parameters the function is given.
-      tasks: the environments of the N tasks; how many each stream has is not used.
+      agent: of whose network the function is given the parameters.
+      tasks: the environments of the N tasks, or of the only one; how many each stream has is not
+        used.
       episodes: E.
       policy: "mode" takes the likeliest action, "sample" draws as in training.
 
     Returns:
-      A pure function of (parameters, key) to statistics `[N, E]`, of one episode for each of E
+      A pure function of (network, key) to statistics `[N, E]`, of one episode for each of E
       environments of each task. `done` is false where the environment's time limit was not kept.
 
     Raises:
       ValueError: an unknown policy.
     """
     require_name("policy", policy, POLICIES)
+    tasks = [tasks] if isinstance(tasks, Stream) else tasks
     stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
     limits = [time_limit(task.env, task.params) for task in tasks]
     limit = jnp.max(jnp.asarray(limits, jnp.int32)) + 1
     apply: Any = agent.apply
 
-    def evaluate(params: Any, key: Key[Array, ""]) -> EpisodeStats:
+    def evaluate(network: Any, key: Key[Array, ""]) -> EpisodeStats:
+        variables = {"params": network}
         key_stream, key_act = jax.random.split(key)
         state, timestep = stream.reset(key_stream)
         memory = agent.initial_memory(stream.num_envs)
-        cache = apply({"params": params}, memory, method="start")
+        cache = apply(variables, memory, method="start")
 
         def going_on(carry: Any) -> Bool[Array, ""]:
             *_, results, step = carry
@@ -58,7 +63,7 @@ def make_evaluate(agent: Agent, tasks: Sequence[Stream], episodes: int, policy: 
 
         def advance(carry: Any) -> Any:
             cache, state, timestep, results, step = carry
-            cache, output = apply({"params": params}, cache, timestep, method="step")
+            cache, output = apply(variables, cache, timestep, method="step")
             action = _choose(output.policy, policy, jax.random.fold_in(key_act, step))
             state, timestep = stream.step(state, environment_action(stream.action_space, action))
             # The first episode of each environment counts: later ones would favour the short.
@@ -76,8 +81,8 @@ def make_evaluate(agent: Agent, tasks: Sequence[Stream], episodes: int, policy: 
     return evaluate
 
 
-def summarise(episodes: EpisodeStats) -> dict[str, Float[np.ndarray, "... E"]]:
-    """Return, length and, where there is one, success of episodes `[..., N, E]`, as float64.
+def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... E"]]:
+    """Return, length and, where there is one, success of episodes `[..., N, E]`.
 
     `return` has the episodes of all tasks, `[..., N * E]`; with several tasks `return/task_0` has
     those of the first alone, `[..., E]`.
@@ -86,17 +91,15 @@ def summarise(episodes: EpisodeStats) -> dict[str, Float[np.ndarray, "... E"]]:
     if episodes.success is not None:
         numbers["success"] = episodes.success
     summary = {}
-    for name, value in numbers.items():
-        value_NE = np.asarray(value, np.float64)
+    for name, value_NE in numbers.items():
         *lead, num_tasks, _ = value_NE.shape
         summary[name] = value_NE.reshape(*lead, -1)
         if num_tasks > 1:
-            tasks = enumerate(np.moveaxis(value_NE, -2, 0))
-            summary |= {f"{name}/task_{k}": task for k, task in tasks}
+            summary |= {f"{name}/task_{k}": value_NE[..., k, :] for k in range(num_tasks)}
     return summary
 
 
-def with_intervals(numbers: dict[str, Float[np.ndarray, "..."]]) -> dict[str, tuple[float, float]]:
+def with_intervals(numbers: dict[str, Shaped[np.ndarray, "..."]]) -> dict[str, tuple[float, float]]:
     """Mean and half width of its 95 % interval.
 
     Over the seeds of `[S, E]`, each the mean of its episodes; over the episodes of `[E]` or of a
@@ -153,9 +156,9 @@ class RecordedEpisode:
 
 
 def record_episode(
-    agent: Agent, stream: Stream, params: Any, key: Key[Array, ""], policy: str = "mode"
+    agent: Agent, stream: Stream, network: Any, key: Key[Array, ""], policy: str = "mode"
 ) -> RecordedEpisode:
-    """Play one episode and keep all of it, the agent's attention among it.
+    """Play one episode and keep all of it, the attention of the agent's network among it.
 
     Further episodes of the same agent and stream are not compiled again.
 
@@ -164,7 +167,7 @@ def record_episode(
     """
     require_name("policy", policy, POLICIES)
     limit = int(time_limit(stream.env, stream.params))
-    states, timesteps = jax.device_get(_play(agent, stream, policy, limit, params, key))
+    states, timesteps = jax.device_get(_play(agent, stream, policy, limit, network, key))
     steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
     states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
     success = states.episode.success
@@ -173,7 +176,7 @@ def record_episode(
     return RecordedEpisode(
         timesteps=timesteps,
         states=states.env,
-        attention=_attention(agent, params, timesteps),
+        attention=_attention(agent, network, timesteps),
         cue=int(shown[0]) if len(shown) else None,
         success=None if success is None else bool(success[-1]),
     )
@@ -181,11 +184,11 @@ def record_episode(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _play(
-    agent: Agent, stream: Stream, policy: str, limit: int, params: Any, key: Key[Array, ""]
+    agent: Agent, stream: Stream, policy: str, limit: int, network: Any, key: Key[Array, ""]
 ) -> tuple[StreamState, TimeStep]:
     """States and time steps `[limit + 1]` of one environment, on into the next episode."""
     stream = dataclasses.replace(stream, num_envs=1)
-    variables = {"params": params}
+    variables = {"params": network}
     apply: Any = agent.apply
 
     def advance(carry: Any, key: Key[Array, ""]) -> Any:
@@ -210,7 +213,7 @@ CHUNK = 128
 
 
 def _attention(
-    agent: Agent, params: Any, timesteps: TimeStep
+    agent: Agent, network: Any, timesteps: TimeStep
 ) -> Float[np.ndarray, "L H S W"] | None:
     """The attention of a whole episode `[S]` by distance; None if the core has none."""
     steps = len(timesteps.first)
@@ -220,7 +223,7 @@ def _attention(
         # before a step depends on it.
         index = np.minimum(np.arange(begin, begin + CHUNK), steps - 1)
         chunk = jax.tree.map(lambda x, i=index: x[None, i], timesteps)
-        memory, recorded = _record(agent, params, memory, chunk)
+        memory, recorded = _record(agent, network, memory, chunk)
         if not recorded:
             return None
         windows.append(_windows(recorded))
@@ -228,10 +231,10 @@ def _attention(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _record(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
+def _record(agent: Agent, network: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
     """Memory after a segment, and the attention that the core recorded over it, {} without any."""
     apply: Any = agent.apply
-    (memory, _), recorded = apply({"params": params}, memory, timesteps, mutable="attention")
+    (memory, _), recorded = apply({"params": network}, memory, timesteps, mutable="attention")
     return memory, recorded.get("attention", {}).get("core", {})
 
 

@@ -16,18 +16,21 @@ PopArt, its own statistics of returns. Where jax_enable_x64 is on, all of a run 
 """
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Float, Int, Key
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores import make_core
 from gtrxl_jax.nn.heads import rescale_value_head
@@ -36,9 +39,16 @@ from gtrxl_jax.ops.returns import n_step_returns, transition_mask
 from gtrxl_jax.spaces import action_spec, environment_action, zero_timestep
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.training.config import OnlineConfig, validate
+from gtrxl_jax.training.evaluation import POLICIES, make_evaluate, summarise
 from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
-
-Metrics = dict[str, Float[Array, ""]]
+from gtrxl_jax.training.placement import data_mesh
+from gtrxl_jax.training.summaries import (
+    Summary,
+    by_task,
+    episode_means,
+    episode_sums,
+    gate_openings,
+)
 
 
 @struct.dataclass
@@ -47,7 +57,7 @@ class TrainState:
 
     Attributes:
       learned: {"network": the online parameters, "multipliers": `Multipliers`}.
-      target: parameters of the target network, which acts.
+      target: the target network's parameters, which act.
       optimiser: optax's state for `learned`.
       popart: statistics of each task's returns; without PopArt they stay at mean 0, variance 1.
       stream: the environments.
@@ -68,6 +78,11 @@ class TrainState:
     key: Key[Array, ""]
     update: Int[Array, ""]
     hyperparameters: Hyperparameters
+
+    @property
+    def network(self) -> Any:
+        """The online network's parameters."""
+        return self.learned["network"]
 
 
 @struct.dataclass
@@ -119,6 +134,7 @@ class OnlineTrainer:
       config: the run's.
       stream: its environments.
       agent: its agent.
+      num_visits, steps_per_visit, data: see `Trainer`.
 
     Raises:
       ValueError: the config cannot be; nothing has been compiled.
@@ -129,6 +145,13 @@ class OnlineTrainer:
         self.config = config
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
+        self.num_visits, self.steps_per_visit = config.num_visits, config.steps_per_visit
+        self.data = None
+        evaluation = config.evaluation
+        require_name("evaluation.policy", evaluation.policy, POLICIES)
+        self._play = make_evaluate(
+            self.agent, self.stream.tasks, evaluation.episodes, evaluation.policy
+        )
         self._apply: Any = self.agent.apply
         self.optimiser = optax.scale_by_adam()
         updates, peak = config.num_updates, config.optimiser
@@ -140,6 +163,15 @@ class OnlineTrainer:
             ],
             [warmup],
         )
+
+    def mesh(self) -> Mesh:
+        """The devices that share the environments.
+
+        Raises:
+          ValueError: there are too few, or they do not divide the environments of a task.
+        """
+        env = self.config.env
+        return data_mesh(self.config.devices, env.num_envs, env.num_tasks)
 
     def hyperparameters(self, key: Key[Array, ""]) -> Hyperparameters:
         """The config's numbers; those under `sweep` drawn with the key."""
@@ -203,7 +235,7 @@ class OnlineTrainer:
 
     def loss(
         self, learned: dict[str, Any], state: TrainState, rollout: Rollout
-    ) -> tuple[Float[Array, ""], tuple[Metrics, Float[Array, "B T"]]]:
+    ) -> tuple[Float[Array, ""], tuple[Summary, Float[Array, "B T"]]]:
         """V-MPO's loss on a rollout that started from `state.memory`, its metrics, and G."""
         (_, output), recorded = self._apply(
             {"params": learned["network"]}, state.memory, rollout.timesteps, mutable=["metrics"]
@@ -231,9 +263,9 @@ class OnlineTrainer:
             multipliers=learned["multipliers"],
             hyperparameters=state.hyperparameters.bounds,
         )
-        return loss, (metrics | _gate_openings(recorded), returns_BT)
+        return loss, (metrics | gate_openings(recorded), returns_BT)
 
-    def update(self, state: TrainState) -> tuple[TrainState, tuple[Metrics, EpisodeStats]]:
+    def update(self, state: TrainState) -> tuple[TrainState, tuple[Summary, EpisodeStats]]:
         """Roll out and learn. Returns the new state, and metrics with the rollout's episodes."""
         key = jax.random.fold_in(state.key, state.update)
         memory, stream, timestep, rollout = self.rollout(state, key)
@@ -241,7 +273,7 @@ class OnlineTrainer:
         state = dataclasses.replace(state, memory=memory, stream=stream, timestep=timestep)
         return state, (metrics, rollout.episodes)
 
-    def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Metrics]:
+    def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Summary]:
         """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
         gradients, (metrics, returns_BT) = jax.grad(self.loss, has_aux=True)(
             state.learned, state, rollout
@@ -268,8 +300,8 @@ class OnlineTrainer:
             statistics = popart.update(statistics, returns_BT, task_BT, mask_BT)
             learned["network"] = rescale_value_head(learned["network"], state.popart, statistics)
             target = rescale_value_head(target, state.popart, statistics)
-            metrics |= _by_task("popart/mean", statistics.mean_N)
-            metrics |= _by_task("popart/scale", statistics.scale_N)
+            metrics |= by_task("popart/mean", statistics.mean_N)
+            metrics |= by_task("popart/scale", statistics.scale_N)
         update = state.update + 1
         copy = update % self.config.vmpo.target_period == 0
         state = dataclasses.replace(
@@ -284,50 +316,22 @@ class OnlineTrainer:
         )
         return state, metrics
 
-    def visit(self, state: TrainState) -> tuple[TrainState, Metrics]:
+    def stage(self, number: int) -> None:
+        """All visits are of one stage."""
+
+    def visit(
+        self, state: TrainState, data: Any = None, stage: Hashable = None
+    ) -> tuple[TrainState, Summary]:
         """Several updates. Metrics are means over the updates, and over the episodes that ended."""
+        num_tasks = self.stream.num_tasks
 
         def one(state: TrainState, _: None) -> Any:
             state, (metrics, episodes) = self.update(state)
-            return state, (metrics, self._sums_over_episodes(episodes))
+            return state, (metrics, episode_sums(episodes, self.stream.task_B, num_tasks))
 
         state, (metrics, sums) = jax.lax.scan(one, state, length=self.config.updates_per_visit)
-        means = jax.tree.map(jnp.mean, metrics)
-        sums = {name: jnp.sum(sum_UN, axis=0) for name, sum_UN in sums.items()}
-        ended_N = sums.pop("ended")
-        for name, sum_N in sums.items():
-            # Without an episode that ended there is nothing to report: NaN.
-            means |= _by_task(f"episode/{name}", sum_N / ended_N)
-            means[f"episode/{name}"] = jnp.sum(sum_N) / jnp.sum(ended_N)
-        return state, means | {"episode/ended": jnp.sum(ended_N)}
+        return state, jax.tree.map(jnp.mean, metrics) | episode_means(sums)
 
-    def _sums_over_episodes(self, episodes: EpisodeStats) -> dict[str, Float[Array, " N"]]:
-        """Sums over the episodes of each task that ended, and their number."""
-        task_BN = jax.nn.one_hot(self.stream.task_B, self.stream.num_tasks, dtype=bool)
-        numbers = {"return": episodes.episode_return, "length": episodes.length}
-        if episodes.success is not None:
-            numbers["success"] = episodes.success
-        numbers["ended"] = jnp.ones_like(episodes.done)
-
-        def sum_by_task(x_BT: Array) -> Array:
-            sum_B = jnp.sum(jnp.where(episodes.done, x_BT.astype(jnp.float32), 0), axis=1)
-            return jnp.sum(jnp.where(task_BN, sum_B[:, None], 0), axis=0)
-
-        return {name: sum_by_task(x_BT) for name, x_BT in numbers.items()}
-
-
-def _by_task(name: str, values_N: Float[Array, " N"]) -> Metrics:
-    """A metric for each task, `name/task_0`, or `name` if there is only one."""
-    if len(values_N) == 1:
-        return {name: values_N[0]}
-    return {f"{name}/task_{k}": value for k, value in enumerate(values_N)}
-
-
-def _gate_openings(recorded: Any) -> Metrics:
-    """The mean opening of each gate: `gate/block_0/attention`."""
-    blocks = recorded.get("metrics", {}).get("core", {})
-    return {
-        f"gate/{block.replace('blocks', 'block')}/{gate.removesuffix('_gate')}": opening
-        for block, gates in blocks.items()
-        for gate, (opening,) in ((name, records["opening"]) for name, records in gates.items())
-    }
+    def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+        """Return, length and success of fresh episodes, by task if there are several."""
+        return summarise(self._play(network, key))

@@ -1,4 +1,6 @@
-"""An online run from its config to its results: the host's side of training.
+"""A run from its config to its results: the host's side of training.
+
+    run = train(OnlineTrainer(config), folder=Path("runs/mine"))
 
 A run folder holds
 
@@ -9,125 +11,152 @@ A run folder holds
     *.png, *.gif      pictures
 """
 
-import contextlib
 import dataclasses
-import datetime
-import json
 import os
-import shlex
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from gtrxl_jax.files import atomic
 from gtrxl_jax.training import checkpoint
 from gtrxl_jax.training.compilation import compiler_options
-from gtrxl_jax.training.config import OnlineConfig, from_json, to_json
-from gtrxl_jax.training.evaluation import make_evaluate, summarise, with_intervals
-from gtrxl_jax.training.metrics import MetricWriter, Writers, json_value
+from gtrxl_jax.training.config import from_json, to_json
+from gtrxl_jax.training.evaluation import with_intervals
+from gtrxl_jax.training.metrics import MetricWriter, Writers
 from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.placement import data_mesh, shardings
+from gtrxl_jax.training.placement import shardings
+from gtrxl_jax.training.results import Result
+from gtrxl_jax.training.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
-    """What came out of a run.
+class Trained:
+    """A run that is over.
 
     Attributes:
-      evaluation: of the final evaluation, for each of return, length and success (where the
-        environment tells): mean and half width of the 95 % interval, over seeds, or over the
-        episodes of a single seed. With several tasks `return` is of all, `return/task_0` of one.
-      per_seed: the same numbers' mean over episodes for each seed, `[S]`.
-      steps: environment steps of each seed.
-      compile_seconds: from the start to the first update.
-      train_seconds: from the first update to the last, evaluations included.
-      steps_per_second: of all seeds together, while training, evaluations not included.
+      trainer: what was trained, with its config and its agent.
+      networks: the trained network's parameters for each seed.
+      result: what came out.
     """
 
-    evaluation: dict[str, tuple[float, float]]
-    per_seed: dict[str, list[float]]
-    steps: int
-    compile_seconds: float
-    train_seconds: float
-    steps_per_second: float
+    trainer: Trainer
+    networks: list[Any]
+    result: Result
 
 
 def train(
-    config: OnlineConfig, *, writers: Sequence[MetricWriter] = (), folder: Path | None = None
-) -> tuple[Result, list[Any]]:
-    """Run a config to its end.
+    trainer: Trainer, *, writers: Sequence[MetricWriter] = (), folder: Path | None = None
+) -> Trained:
+    """Run a trainer to its end.
 
     Args:
-      config: the run. Several seeds are trained in one program (on CPU they take turns in it, see
+      trainer: the run. Several seeds are trained in one program (on CPU they take turns in it, see
         `_over_seeds`), and metrics have an entry for each.
       writers: where metrics go.
       folder: saves the final state there, if given (see `checkpoint.claim` first).
 
-    Returns:
-      The result, and the trained network's parameters for each seed.
+    Raises:
+      ValueError: the run cannot have the devices that it asks for.
     """
     began = time.monotonic()
-    trainer = OnlineTrainer(config)
-    mesh = data_mesh(config.devices, config.env.num_envs, config.env.num_tasks)
-    play = make_evaluate(
-        trainer.agent, trainer.stream.tasks, config.evaluation.episodes, config.evaluation.policy
-    )
-    init, visit = trainer.init, trainer.visit
-    seeds: Any = config.seed
-    if several := config.num_seeds > 1:
-        init, visit, play = (_over_seeds(f) for f in (init, visit, play))
-        seeds = np.arange(config.seed, config.seed + config.num_seeds)
-    placed = shardings(jax.eval_shape(init, seeds), mesh, seeds=several)
-    init = jax.jit(init, out_shardings=placed, compiler_options=compiler_options(runs_once=True))
-    state = init(seeds)
-    visit = jax.jit(
-        visit,
-        donate_argnums=0,
-        out_shardings=(placed, None),
-        compiler_options=compiler_options(),
-    )
-    compiled_visit = visit.lower(state).compile()
-    play = jax.jit(play, compiler_options=compiler_options())
+    config, programs = trainer.config, _Programs(trainer)
+    state = programs.init()
+    visit = programs.visit(state, trainer.stage(1))
     compile_seconds = time.monotonic() - began
 
-    steps_per_visit = config.steps_per_update * config.updates_per_visit
-    num_visits = config.num_updates // config.updates_per_visit
     every = config.evaluation.interval
     train_seconds = 0.0
-    episodes: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     with Writers(*writers) as writer:
-        for number in range(1, num_visits + 1):
+        for number in range(1, trainer.num_visits + 1):
+            visit = programs.visit(state, trainer.stage(number))
             before = time.monotonic()
-            state, metrics = compiled_visit(state)
+            state, metrics = visit(state, programs.data)
             metrics = jax.device_get(metrics)
             train_seconds += (seconds := time.monotonic() - before)
-            metrics["steps_per_second"] = config.num_seeds * steps_per_visit / seconds
-            step = number * steps_per_visit
-            due = bool(every) and step // every > (step - steps_per_visit) // every
-            if due or number == num_visits:
-                episodes = summarise(
-                    play(state.learned["network"], _evaluation_keys(config, number))
-                )
-                metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in episodes.items()}
+            metrics["steps_per_second"] = config.num_seeds * trainer.steps_per_visit / seconds
+            step = number * trainer.steps_per_visit
+            due = bool(every) and step // every > (step - trainer.steps_per_visit) // every
+            if due or number == trainer.num_visits:
+                scores = programs.evaluate(state.network, number)
+                metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in scores.items()}
             writer.write(step, metrics)
+    steps = trainer.num_visits * trainer.steps_per_visit
     if folder is not None:
-        checkpoint.save(folder, num_visits * steps_per_visit, state, to_json(config))
+        checkpoint.save(folder, steps, state, to_json(config))
     result = Result(
-        evaluation=with_intervals(episodes),
-        per_seed={k: np.atleast_1d(v.mean(axis=-1)).tolist() for k, v in episodes.items()},
-        steps=num_visits * steps_per_visit,
+        evaluation=with_intervals(scores),
+        per_seed={k: np.atleast_1d(v.mean(axis=-1)).tolist() for k, v in scores.items()},
+        steps=steps,
         compile_seconds=compile_seconds,
         train_seconds=time.monotonic() - began - compile_seconds,
-        steps_per_second=config.num_seeds * num_visits * steps_per_visit / train_seconds,
+        steps_per_second=config.num_seeds * steps / train_seconds,
     )
-    return result, _each_seed(config, state.learned["network"])
+    return Trained(trainer, _each_seed(config.num_seeds, state.network), result)
+
+
+class _Programs:
+    """The compiled programs of a run, over its seeds and on its devices.
+
+    Attributes:
+      data: the trainer's, on every device.
+    """
+
+    def __init__(self, trainer: Trainer):
+        config = trainer.config
+        mesh = trainer.mesh()
+        self._trainer = trainer
+        self._several = config.num_seeds > 1
+        self._seeds: Any = config.seed
+        init = trainer.init
+        if self._several:
+            init = _over_seeds(init)
+            self._seeds = np.arange(config.seed, config.seed + config.num_seeds)
+        self._placed = shardings(jax.eval_shape(init, self._seeds), mesh, seeds=self._several)
+        self._init = jax.jit(
+            init,
+            out_shardings=self._placed,
+            compiler_options=compiler_options(runs_once=True),
+        )
+        self.data = jax.device_put(trainer.data, NamedSharding(mesh, PartitionSpec()))
+        self._visits: dict[Hashable, Callable[..., Any]] = {}
+        evaluate = _over_seeds(trainer.evaluate) if self._several else trainer.evaluate
+        self._evaluate = jax.jit(evaluate, compiler_options=compiler_options())
+
+    def init(self) -> Any:
+        """The state of a new run."""
+        return self._init(self._seeds)
+
+    def visit(self, state: Any, stage: Hashable) -> Callable[..., Any]:
+        """The program of a stage: from (state, data), of which it takes the state, to the new state
+        and metrics. It is compiled when it is first asked for.
+        """
+        if stage not in self._visits:
+
+            def visit(state: Any, data: Any) -> Any:
+                def of_one(state: Any) -> Any:
+                    return self._trainer.visit(state, data, stage)
+
+                return (_over_seeds(of_one) if self._several else of_one)(state)
+
+            program = jax.jit(
+                visit,
+                donate_argnums=0,
+                out_shardings=(self._placed, None),
+                compiler_options=compiler_options(),
+            )
+            self._visits[stage] = program.lower(state, self.data).compile()
+        return self._visits[stage]
+
+    def evaluate(self, network: Any, number: int) -> dict[str, np.ndarray]:
+        """Scores of the evaluation after visit `number`: `[E]`, or `[S, E]` of several seeds."""
+        scores = self._evaluate(network, _evaluation_keys(self._trainer.config, number))
+        return {name: np.asarray(score, np.float64) for name, score in scores.items()}
 
 
 def _over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +170,7 @@ def _over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
 
 
-def _evaluation_keys(config: OnlineConfig, number: int) -> Array:
+def _evaluation_keys(config: Any, number: int) -> Array:
     """Fresh episodes for every evaluation, the same for every config with these seeds."""
     base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
     if config.num_seeds == 1:
@@ -163,8 +192,8 @@ def load(folder: str | os.PathLike[str]) -> tuple[OnlineTrainer, list[Any]]:
     seeds: Any = 0
     if config.num_seeds > 1:
         init, seeds = jax.vmap(init), np.arange(config.num_seeds)
-    network = checkpoint.restore(folder, jax.eval_shape(init, seeds)).learned["network"]
-    return trainer, _each_seed(config, network)
+    network = checkpoint.restore(folder, jax.eval_shape(init, seeds)).network
+    return trainer, _each_seed(config.num_seeds, network)
 
 
 def evaluate(
@@ -175,64 +204,26 @@ def evaluate(
     Args:
       folder: the run.
       episodes: how many for each of its seeds.
-      policy: "mode" or "sample"; the run's own if empty.
+      policy: one of `evaluation.POLICIES`; the run's own if empty.
       seed: of the episodes.
 
     Returns:
       Mean and half width of the 95 % interval of each score (see `Result`), and what `load` gives.
     """
     trainer, networks = load(folder)
-    policy = policy or trainer.config.evaluation.policy
-    play = jax.jit(make_evaluate(trainer.agent, trainer.stream.tasks, episodes, policy))
+    settings = trainer.config.evaluation
+    settings = dataclasses.replace(settings, episodes=episodes, policy=policy or settings.policy)
+    trainer = OnlineTrainer(dataclasses.replace(trainer.config, evaluation=settings))
+    play = jax.jit(trainer.evaluate)
     keys = jax.random.split(jax.random.key(seed), len(networks))
-    played = [summarise(play(network, key)) for network, key in zip(networks, keys, strict=True)]
-    stacked = {name: np.stack([one[name] for one in played]) for name in played[0]}
-    return with_intervals(stacked), trainer, networks
+    played = [play(network, key) for network, key in zip(networks, keys, strict=True)]
+    scores = {
+        name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
+    }
+    return with_intervals(scores), trainer, networks
 
 
-def _each_seed(config: OnlineConfig, tree: Any) -> list[Any]:
-    if config.num_seeds == 1:
+def _each_seed(num_seeds: int, tree: Any) -> list[Any]:
+    if num_seeds == 1:
         return [tree]
-    return [jax.tree.map(lambda x, n=n: x[n], tree) for n in range(config.num_seeds)]
-
-
-def write_result(folder: Path, config: OnlineConfig, result: Result) -> None:
-    """Write result.json: what came out, and all that is needed to make it come out again."""
-    record = provenance() | {
-        "seeds": list(range(config.seed, config.seed + config.num_seeds)),
-        **dataclasses.asdict(result),
-    }
-    with atomic(folder / "result.json") as temporary:
-        temporary.write_text(json.dumps(json_value(record), indent=2, allow_nan=False) + "\n")
-
-
-def provenance() -> dict[str, str]:
-    """Command, commit, device and date of this process, for a results file."""
-    device = jax.devices()[0]
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": _commit(),
-        "device": f"{jax.device_count()} x {device.device_kind}"
-        + (f", {os.cpu_count()} cores" if device.platform == "cpu" else ""),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _commit() -> str:
-    """The commit of this package's sources, with "+" if they have changed since.
-
-    "unknown" if they are in no repository, or in one that they do not belong to, as those of an
-    installed package may be.
-    """
-    package = Path(__file__).parents[1]
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        _git(package, "ls-files", "--error-unmatch", "__init__.py")
-        return _git(package, "rev-parse", "--short", "HEAD").strip() + (
-            "+" if _git(package, "status", "--porcelain", "--", ".") else ""
-        )
-    return "unknown"
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [jax.tree.map(lambda x, n=n: x[n], tree) for n in range(num_seeds)]

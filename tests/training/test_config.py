@@ -135,7 +135,6 @@ def test_sizes_of_the_core_out_of_range_are_refused(field, value):
         ("core.dtype", "float16", "unknown dtype 'float16'"),
         ("core.gate_bias", float("inf"), "core.gate_bias must be finite, not inf"),
         ("core.heads", 3, "core.width 16 does not divide into core.heads 3"),
-        ("evaluation.policy", "mod", "unknown evaluation.policy 'mod': did you mean 'mode'"),
         ("sweep.learning_rate", (1e-3, 1e-3), "sweep.learning_rate must be .low, high."),
         ("sweep.learning_rate", (1e-2, 1e-3), "sweep.learning_rate must be .low, high."),
         ("sweep.epsilon_eta", (0.0, 1.0), "sweep.epsilon_eta must be above 0"),

@@ -1,9 +1,5 @@
 """A run on the host's side: what is written when, and that it can be read again."""
 
-import json
-import math
-import subprocess
-
 import jax
 import numpy as np
 import pytest
@@ -12,7 +8,8 @@ from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.training import run as runs
 from gtrxl_jax.training.config import SweepConfig, from_json, to_json
 from gtrxl_jax.training.metrics import MetricWriter
-from tests.training.jobs import changed, small_job
+from gtrxl_jax.training.online import OnlineTrainer
+from tests.training.jobs import small_job
 
 SEEDS = 3
 CONFIG = small_job(
@@ -44,8 +41,8 @@ class Kept(MetricWriter):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder, kept = tmp_path_factory.mktemp("run"), Kept()
-    result, networks = runs.train(CONFIG, writers=[kept], folder=folder)
-    return folder, kept, result, networks
+    trained = runs.train(OnlineTrainer(CONFIG), writers=[kept], folder=folder)
+    return folder, kept, trained.result, trained.networks
 
 
 def test_every_visit_is_written_with_an_entry_a_seed(run):
@@ -67,7 +64,7 @@ def test_seeds_that_take_turns_are_seeds_side_by_side(run, monkeypatch):
     _, turns, _, networks = run
     beside = Kept()
     monkeypatch.setattr(runs, "_over_seeds", jax.vmap)
-    _, others = runs.train(CONFIG, writers=[beside])
+    others = runs.train(OnlineTrainer(CONFIG), writers=[beside]).networks
     for step, metrics in turns.rows.items():
         assert set(metrics) == set(beside.rows[step])
         for name in set(metrics) - {"steps_per_second"}:
@@ -121,28 +118,6 @@ def test_an_evaluation_can_be_had_again(run):
     assert scores["return"] != other["return"]
 
 
-def test_a_result_tells_how_to_get_it_again(run, tmp_path):
-    _, _, result, _ = run
-    runs.write_result(tmp_path, CONFIG, result)
-    record = json.loads((tmp_path / "result.json").read_text())
-    assert record["seeds"] == [5, 6, 7]
-    assert record["evaluation"]["success"] == list(result.evaluation["success"])
-    assert record["device"].startswith("8 x cpu")
-    assert set(record) >= {"command", "commit", "date", "steps", "compile_seconds"}
-
-
-def test_a_single_episode_has_no_interval_and_the_result_is_still_json(run, tmp_path):
-    _, _, result, _ = run
-    lonely = changed(result, evaluation={"return": (1.0, math.nan)})
-    runs.write_result(tmp_path, CONFIG, lonely)
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
-
-    text = (tmp_path / "result.json").read_text()
-    assert json.loads(text, parse_constant=refuse)["evaluation"] == {"return": [1.0, "NaN"]}
-
-
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         runs.load(tmp_path)
@@ -150,29 +125,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     assert from_json((tmp_path / "config.json").read_text()) == CONFIG
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         runs.load(tmp_path)
-
-
-def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):
-    """Whatever of them has changed; not that of a repository which only surrounds them."""
-    package = tmp_path / "package"
-    (package / "training").mkdir(parents=True)
-    (package / "nn").mkdir()
-    sources = [package / "__init__.py", package / "nn" / "core.py", package / "training" / "run.py"]
-    for source in sources:
-        source.write_text("")
-    monkeypatch.setattr(runs, "__file__", str(sources[-1]))
-
-    def git(*arguments):
-        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
-        command = ["git", "-C", str(tmp_path), *identity, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    assert runs.provenance()["commit"] == "unknown"
-    git("init")
-    git("commit", "--allow-empty", "-m", "Surround")
-    assert runs.provenance()["commit"] == "unknown"
-    git("add", "package")
-    git("commit", "-m", "Add")
-    assert runs.provenance()["commit"] == git("rev-parse", "--short", "HEAD")
-    sources[1].write_text("x = 1")
-    assert runs.provenance()["commit"] == git("rev-parse", "--short", "HEAD") + "+"

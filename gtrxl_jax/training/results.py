@@ -1,0 +1,82 @@
+"""What came out of a run, with all that is needed to make it come out again."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from gtrxl_jax.files import atomic
+from gtrxl_jax.training.metrics import json_value
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came out of a run.
+
+    Attributes:
+      evaluation: of the final evaluation, for each of return, length and success (where the
+        environment tells): mean and half width of the 95 % interval, over seeds, or over the
+        episodes of a single seed. With several tasks `return` is of all, `return/task_0` of one.
+      per_seed: the same numbers' mean over episodes for each seed, `[S]`.
+      steps: environment steps of each seed.
+      compile_seconds: from the start to the first update.
+      train_seconds: from the first update to the last, evaluations included.
+      steps_per_second: of all seeds together, while training, evaluations not included.
+    """
+
+    evaluation: dict[str, tuple[float, float]]
+    per_seed: dict[str, list[float]]
+    steps: int
+    compile_seconds: float
+    train_seconds: float
+    steps_per_second: float
+
+
+def write_result(folder: Path, config: Any, result: Result) -> None:
+    """Write result.json: what came out, and all that is needed to make it come out again."""
+    record = provenance() | {
+        "seeds": list(range(config.seed, config.seed + config.num_seeds)),
+        **dataclasses.asdict(result),
+    }
+    with atomic(folder / "result.json") as temporary:
+        temporary.write_text(json.dumps(json_value(record), indent=2, allow_nan=False) + "\n")
+
+
+def provenance() -> dict[str, str]:
+    """Command, commit, device and date of this process, for a results file."""
+    device = jax.devices()[0]
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "device": f"{jax.device_count()} x {device.device_kind}"
+        + (f", {os.cpu_count()} cores" if device.platform == "cpu" else ""),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str:
+    """The commit of this package's sources, with "+" if they have changed since.
+
+    "unknown" if they are in no repository, or in one that they do not belong to, as those of an
+    installed package may be.
+    """
+    package = Path(__file__).parents[1]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        _git(package, "ls-files", "--error-unmatch", "__init__.py")
+        return _git(package, "rev-parse", "--short", "HEAD").strip() + (
+            "+" if _git(package, "status", "--porcelain", "--", ".") else ""
+        )
+    return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,59 @@
+"""What the host's loop asks of a trainer: a few pure functions, and how often to call them."""
+
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, Key, Shaped
+
+
+class State(Protocol):
+    """A flax.struct dataclass of arrays that is the whole run: saving it is saving the run."""
+
+    @property
+    def network(self) -> Any:
+        """The trained network's parameters."""
+
+
+class Trainer(Protocol):
+    """A run as the host sees it; `OnlineTrainer` is one.
+
+    `init`, `visit` and `evaluate` are pure, so that the loop can jit them, give them a leading axis
+    of seeds, and place their arrays on a mesh.
+
+    Attributes:
+      config: the run's, with at least `seed`, `num_seeds` and `evaluation`.
+      num_visits: how often the host visits.
+      steps_per_visit: what a visit adds to the step that metrics and checkpoints are filed under.
+      data: a pytree of arrays that every visit reads and none changes, the same for all seeds; None
+        where the data are made as they are needed. An argument of the program, not a constant in
+        it, and no part of the state: it is neither compiled nor saved.
+    """
+
+    config: Any
+    num_visits: int
+    steps_per_visit: int
+    data: Any
+
+    def mesh(self) -> Mesh:
+        """The devices of the run.
+
+        Raises:
+          ValueError: there are too few, or they cannot share its batch.
+        """
+
+    def init(self, seed: Int[Array, ""] | int) -> Any:
+        """The `State` of a new run."""
+
+    def stage(self, number: int) -> Hashable:
+        """The stage of visit `number`, which counts from 1.
+
+        Stages are what arrays' shapes depend on, a curriculum's lengths for example: each has a
+        program of its own, compiled when it is first needed.
+        """
+
+    def visit(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, dict[str, Array]]:
+        """Several updates. Returns the new state, and metrics, all of them scalars."""
+
+    def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+        """Play fresh episodes: each score by its name, with an entry for each episode."""

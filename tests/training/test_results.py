@@ -1,0 +1,68 @@
+"""What a result file says, and that it is JSON."""
+
+import json
+import math
+import subprocess
+
+from gtrxl_jax.training import results
+from tests.training.jobs import changed, small_job
+
+CONFIG = small_job(seed=5, num_seeds=3)
+RESULT = results.Result(
+    evaluation={"success": (0.5, 0.1)},
+    per_seed={"success": [0.4, 0.5, 0.6]},
+    steps=100,
+    compile_seconds=1.0,
+    train_seconds=2.0,
+    steps_per_second=50.0,
+)
+
+
+def test_a_result_tells_how_to_get_it_again(tmp_path):
+    results.write_result(tmp_path, CONFIG, RESULT)
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record["seeds"] == [5, 6, 7]
+    assert record["evaluation"]["success"] == [0.5, 0.1]
+    assert record["device"].startswith("8 x cpu")
+    assert set(record) >= {"command", "commit", "date", "steps", "compile_seconds"}
+
+
+def test_a_single_episode_has_no_interval_and_the_result_is_still_json(tmp_path):
+    lonely = changed(RESULT, evaluation={"return": (1.0, math.nan)})
+    results.write_result(tmp_path, CONFIG, lonely)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    text = (tmp_path / "result.json").read_text()
+    assert json.loads(text, parse_constant=refuse)["evaluation"] == {"return": [1.0, "NaN"]}
+
+
+def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):
+    """Whatever of them has changed; not that of a repository which only surrounds them."""
+    package = tmp_path / "package"
+    (package / "training").mkdir(parents=True)
+    (package / "nn").mkdir()
+    sources = [
+        package / "__init__.py",
+        package / "nn" / "core.py",
+        package / "training" / "results.py",
+    ]
+    for source in sources:
+        source.write_text("")
+    monkeypatch.setattr(results, "__file__", str(sources[-1]))
+
+    def git(*arguments):
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert results.provenance()["commit"] == "unknown"
+    git("init")
+    git("commit", "--allow-empty", "-m", "Surround")
+    assert results.provenance()["commit"] == "unknown"
+    git("add", "package")
+    git("commit", "-m", "Add")
+    assert results.provenance()["commit"] == git("rev-parse", "--short", "HEAD")
+    sources[1].write_text("x = 1")
+    assert results.provenance()["commit"] == git("rev-parse", "--short", "HEAD") + "+"
