@@ -234,10 +234,15 @@ class MinariReader:
             if self._is_image(space):
                 images = [np.asarray(Image.open(io.BytesIO(image))) for image in values]
                 return np.stack(images).astype(space.dtype)
-            # Choices are stored as int64 and are int32 here. A wrong kind of number stays as it
-            # is, for `check` to name.
-            same_kind = np.can_cast(values.dtype, space.dtype, "same_kind")
-            return values.astype(space.dtype) if same_kind else values
+            # Choices are stored as int64 and are int32 here.
+            if not np.can_cast(values.dtype, space.dtype, "same_kind") or (
+                values.shape[1:] != space.shape
+            ):
+                raise ValueError(
+                    f"{field} are {values.dtype.name}{list(values.shape[1:])}, but one of their "
+                    f"space is {space.dtype.name}{list(space.shape)}"
+                )
+            return values.astype(space.dtype)
 
         with _reading(self.path, episode):
             return read(self._groups[episode][field], space)

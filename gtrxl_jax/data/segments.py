@@ -112,7 +112,7 @@ def draw_windows(
     weight: str = "uniform",
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
     """Draw the episode of each window and the step at which it begins. See `sample_segments`."""
-    _require_count("batch", batch)
+    require_count("batch", batch)
     require_name("start", start, STARTS)
     require_name("weight", weight, WEIGHTS)
     length_E = jnp.asarray(length, jnp.int32)
@@ -146,8 +146,8 @@ def take_segments(
       segments: N.
       context: K.
     """
-    _require_count("segments", segments)
-    _require_count("context", context)
+    require_count("segments", segments)
+    require_count("context", context)
     episode_B, start_B = (jnp.asarray(x, jnp.int32) for x in (episode, start))
     length_B = jnp.asarray(trajectories.length)[episode_B]
     step_BS = start_B[:, None] + jnp.arange(segments * context, dtype=jnp.int32)[None]
@@ -187,8 +187,8 @@ def cut_segments(trajectories: Trajectories, segments: int, context: int) -> Seg
       ValueError: segments or context are below 1.
       TypeError: the same, if they are no whole numbers.
     """
-    _require_count("segments", segments)
-    _require_count("context", context)
+    require_count("segments", segments)
+    require_count("context", context)
     size = segments * context
     length_E = np.asarray(trajectories.length)
     windows = [(e, start) for e, n in enumerate(length_E) for start in range(0, n, size)]
@@ -196,7 +196,13 @@ def cut_segments(trajectories: Trajectories, segments: int, context: int) -> Seg
     return take_segments(trajectories, episode_B, start_B, segments, context)
 
 
-def _require_count(field: str, value: Any) -> None:
+def require_count(field: str, value: Any) -> None:
+    """Refuse what is no whole number of at least 1.
+
+    Raises:
+      ValueError: it is below 1.
+      TypeError: it is not a whole number.
+    """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{field} must be a whole number, got {value!r}")
     if value < 1:

@@ -172,11 +172,41 @@ def check(trajectories: Trajectories) -> None:
             e = int(np.argmax(wrong_E))
             raise ValueError(f"length[{e}] is {length[e]}: an episode has {rule}")
     real_ET, observed_ET = (np.arange(n) < length[:, None] + n - steps for n in (steps, steps + 1))
-    spaces = trajectories.spaces
-    _check_arrays("observations", trajectories.observations, spaces.observation, observed_ET)
-    _check_arrays("actions", trajectories.actions, spaces.action, real_ET)
-    _check_finite("rewards", rewards, real_ET)
-    _check_bounds(np.asarray(trajectories.actions), spaces.action, real_ET)
+    check_steps(
+        trajectories.spaces,
+        trajectories.observations,
+        trajectories.actions,
+        rewards,
+        observed_ET,
+        real_ET,
+    )
+
+
+def check_steps(
+    spaces: Spaces,
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    observed: Bool[np.ndarray, "E S"],
+    real: Bool[np.ndarray, "E T"],
+) -> None:
+    """Refuse steps `[E, T]` that cannot be: the part of `check` that parts of episodes need, too.
+
+    Args:
+      spaces: of one observation and one action.
+      observations: `[E, S, ...]`.
+      actions: `[E, T, ...]`.
+      rewards: `[E, T]`.
+      observed: where there is an observation.
+      real: where there are an action and a reward.
+
+    Raises:
+      TypeError, ValueError: see `check`.
+    """
+    _check_arrays("observations", observations, spaces.observation, observed)
+    _check_arrays("actions", actions, spaces.action, real)
+    _check_finite("rewards", np.asarray(rewards), real)
+    _check_bounds(np.asarray(actions), spaces.action, real)
 
 
 def _array(field: str, value: Any) -> np.ndarray:
