@@ -20,12 +20,14 @@ from gtrxl_jax.timestep import TimeStep
 # Three poolings halve the side three times: below this nothing would be left to look at.
 MIN_RESNET_SIDE = 8
 MIN_CONV_SIDE = 3
+# What the strides and the unpadded kernels of `NatureEncoder` need.
+MIN_NATURE_SIDE = 36
 # From this side on an image is a picture rather than a grid of cells.
 PICTURE_SIDE = 32
 
 
 class MLPEncoder(nn.Module):
-    """Flatten, then a linear layer and ReLU for each of `widths`."""
+    """Flatten, then a linear layer and ReLU for each of `widths`; without any, flatten."""
 
     spec: ArraySpec
     widths: tuple[int, ...] = (256,)
@@ -105,6 +107,28 @@ class ResNetEncoder(ImageEncoder):
         return nn.relu(x_NHWC)
 
 
+class NatureEncoder(ImageEncoder):
+    """The network of DQN (Mnih et al. 2015), which RATE uses for images: no padding.
+
+    Kernels of 8, 4 and 3 with strides of 4, 2 and 1, and ReLU after each.
+    """
+
+    channels: tuple[int, ...] = (32, 64, 64)
+
+    def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
+        for channels, kernel, stride in zip(self.channels, (8, 4, 3), (4, 2, 1), strict=True):
+            conv = nn.Conv(
+                channels,
+                (kernel, kernel),
+                strides=stride,
+                padding="VALID",
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+            )
+            x_NHWC = nn.relu(conv(x_NHWC))
+        return x_NHWC
+
+
 class DictEncoder(nn.Module):
     """One encoder for each key of a dict observation, their features side by side by sorted key.
 
@@ -170,7 +194,7 @@ class InputEncoder(nn.Module):
         return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
 
 
-ENCODERS = ("auto", "mlp", "conv", "resnet")
+ENCODERS = ("auto", "linear", "mlp", "conv", "nature", "resnet")
 
 
 def make_encoder(
@@ -185,10 +209,11 @@ def make_encoder(
 
     Args:
       observation_space: a space, or arrays like one observation; see `spaces.observation_spec`.
-      name: "mlp", "conv" (`SmallConvEncoder`), "resnet" (`ResNetEncoder`), or "auto": by the shape,
-        resnet for images `[H, W, C]` from 32 x 32 on, conv for smaller ones from 3 x 3 on, and mlp
-        for everything else. In a dict the name is for the images `[H, W, C]`; the rest is
-        "auto".
+      name: "linear" (the features themselves, flat, for a linear layer to follow), "mlp", "conv"
+        (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), or "auto": by
+        the shape, resnet for images `[H, W, C]` from 32 x 32 on, conv for smaller ones from 3 x 3
+        on, and mlp for everything else. In a dict the name is for the images `[H, W, C]`; the rest
+        is "auto".
       width: F, of the features; of each key's for a dict.
       dtype: of the computation; None for that of the parameters.
       param_dtype: of the parameters.
@@ -220,10 +245,11 @@ def _build(spec: Any, name: str, field: str, width: int, dtype: Any, param_dtype
     shape = spec.shape
     if name == "auto":
         name = _name_for_shape(shape)
-    if name == "mlp":
-        return MLPEncoder(spec, (width,), **precision)
+    if name in ("linear", "mlp"):
+        return MLPEncoder(spec, (width,) if name == "mlp" else (), **precision)
     encoder, side = {
         "conv": (SmallConvEncoder, MIN_CONV_SIDE),
+        "nature": (NatureEncoder, MIN_NATURE_SIDE),
         "resnet": (ResNetEncoder, MIN_RESNET_SIDE),
     }[name]
     if len(shape) not in (2, 3):
@@ -248,4 +274,4 @@ def _name_for_shape(shape: tuple[int, ...]) -> str:
 def _name_for_key(name: str, child: Any) -> str:
     if isinstance(child, dict):
         return name
-    return name if name == "mlp" or len(child.shape) == 3 else "auto"
+    return name if name in ("linear", "mlp") or len(child.shape) == 3 else "auto"

@@ -52,13 +52,17 @@ class FeedForward(nn.Module):
 
     width: int
     feedforward_width: int
+    dropout_rate: float = 0.0
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    def __call__(
+        self, x: Float[Array, "... D"], deterministic: bool = True
+    ) -> Float[Array, "... D"]:
         x = nn.Dense(self.feedforward_width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
-        return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(nn.relu(x))
+        x = nn.Dropout(self.dropout_rate)(nn.relu(x), deterministic)
+        return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
 
 
 class Block(nn.Module):
@@ -68,6 +72,13 @@ class Block(nn.Module):
 
       norm first (TrXL-I, GTrXL):  Y = g1(E, ReLU(Attn(LN(Mem, E))));  E' = g2(Y, ReLU(f(LN(Y))))
       norm last (TrXL):            Y = LN(E + Attn(Mem, E));           E' = LN(Y + f(Y))
+
+    Without a feed-forward network E' is Y. Attributes are those of `TransformerCore`, and
+
+    Attributes:
+      feedforward_width: F; 0 leaves the feed-forward network out.
+      dropout_rate: of what Attn and f give, and of f's hidden units.
+      attention_dropout_rate: of the attention weights.
     """
 
     width: int
@@ -77,40 +88,77 @@ class Block(nn.Module):
     norm_first: bool
     gate: str | None
     gate_bias: float | None
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.attention = RelativeAttention(self.width, self.heads, self.head_width, **precision)
-        self.feedforward = FeedForward(self.width, self.feedforward_width, **precision)
+        self.attention = RelativeAttention(
+            self.width, self.heads, self.head_width, self.attention_dropout_rate, **precision
+        )
         self.attention_norm = LayerNorm(**precision)
-        self.feedforward_norm = LayerNorm(**precision)
         self.attention_gate = make_gate(self.gate, self.gate_bias, **precision)
-        self.feedforward_gate = make_gate(self.gate, self.gate_bias, **precision)
+        self.dropout = nn.Dropout(self.dropout_rate)
+        if self.feedforward_width:
+            self.feedforward = FeedForward(
+                self.width, self.feedforward_width, self.dropout_rate, **precision
+            )
+            self.feedforward_norm = LayerNorm(**precision)
+            self.feedforward_gate = make_gate(self.gate, self.gate_bias, **precision)
 
     def _attention_input(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         return self.attention_norm(x) if self.norm_first else x
 
     def _after_attention(
-        self, x: Float[Array, "... D"], attended: Float[Array, "... D"]
+        self,
+        x: Float[Array, "... D"],
+        attended: Float[Array, "... D"],
+        deterministic: bool = True,
     ) -> Float[Array, "... D"]:
         """The rest of the layer, which treats every position alike."""
+        attended = self.dropout(attended, deterministic)
         if self.norm_first:
             x = self.attention_gate(x, nn.relu(attended))
-            return self.feedforward_gate(x, nn.relu(self.feedforward(self.feedforward_norm(x))))
-        x = self.attention_norm(self.attention_gate(x, attended))
-        return self.feedforward_norm(self.feedforward_gate(x, self.feedforward(x)))
+        else:
+            x = self.attention_norm(self.attention_gate(x, attended))
+        if not self.feedforward_width:
+            return x
+        y = self.feedforward(self.feedforward_norm(x) if self.norm_first else x, deterministic)
+        y = self.dropout(y, deterministic)
+        if self.norm_first:
+            return self.feedforward_gate(x, nn.relu(y))
+        return self.feedforward_norm(self.feedforward_gate(x, y))
 
     def __call__(
         self,
         memory_BMD: Float[Array, "B M D"],
         x_BTD: Float[Array, "B T D"],
         mask_BTS: Bool[Array, "B T S"],
+        reach: tuple[int, int] | None = None,
+        deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         stream_BSD = jnp.concatenate([jax.lax.stop_gradient(memory_BMD), x_BTD], axis=1)
-        attended_BTD = self.attention(self._attention_input(stream_BSD), mask_BTS)
-        return self._after_attention(x_BTD, attended_BTD)
+        attended_BTD = self.attention(
+            self._attention_input(stream_BSD), mask_BTS, reach, deterministic
+        )
+        return self._after_attention(x_BTD, attended_BTD, deterministic)
+
+    def slots(self, batch_size: int, num_slots: int, dtype: jnp.dtype) -> AttentionCache:
+        return self.attention.slots(batch_size, num_slots, dtype)
+
+    def extend(
+        self,
+        cache: AttentionCache,
+        x_BTD: Float[Array, "B T D"],
+        slot: Int[Array, ""] | int,
+        mask_BTS: Bool[Array, "B T S"],
+    ) -> tuple[AttentionCache, Float[Array, "B T D"]]:
+        cache, attended_BTD = self.attention.extend(
+            cache, self._attention_input(x_BTD), slot, mask_BTS
+        )
+        return cache, self._after_attention(x_BTD, attended_BTD)
 
     def start(self, memory_BMD: Float[Array, "B M D"]) -> AttentionCache:
         return self.attention.start(self._attention_input(memory_BMD))

@@ -192,3 +192,43 @@ def cached_attention(
     weights_BHN = masked_softmax(content_BHN + position_BHN, mask_BN[:, None])
     out_BHK = jnp.einsum("bhn,bhnk->bhk", weights_BHN.astype(value_BHNK.dtype), value_BHNK)
     return out_BHK, weights_BHN
+
+
+def memory_token_mask(
+    step_mask_BK: Bool[Array, "B K"],
+    cached_B: Int[Array, " B"],
+    cache_size: int,
+    memory_tokens: int,
+) -> Bool[Array, "B Q S"]:
+    """Which keys each token of a RATE segment may see (arXiv 2306.09459, section 3).
+
+    The keys are [cache | read tokens | 3 K tokens of the steps | write tokens], the queries all of
+    them but the cache. Read tokens see the read tokens. A step's token sees the cache, the read
+    tokens, and the steps' tokens up to itself. Write tokens see everything but the cache. What is
+    padding is seen by nothing but itself.
+
+    Args:
+      step_mask_BK: whether there is a step.
+      cached_B: how many of the last cache slots have been written.
+      cache_size: C.
+      memory_tokens: m.
+    """
+    chex.assert_rank([step_mask_BK, cached_B], [2, 1])
+    batch, steps = step_mask_BK.shape
+    read, write = cache_size + memory_tokens, cache_size + memory_tokens + 3 * steps
+    key_S = np.arange(write + memory_tokens)
+    query_Q = key_S[cache_size:, None]
+    by_read_QS = (query_Q < read) & (key_S >= cache_size) & (key_S < read)
+    by_step_QS = (query_Q >= read) & (query_Q < write) & (key_S <= query_Q)
+    by_write_QS = (query_Q >= write) & (key_S >= cache_size)
+    exists_BS = jnp.concatenate(
+        [
+            jnp.arange(cache_size, dtype=jnp.int32)[None] >= cache_size - cached_B[:, None],
+            jnp.ones((batch, memory_tokens), bool),
+            jnp.repeat(step_mask_BK, 3, axis=1),
+            jnp.ones((batch, memory_tokens), bool),
+        ],
+        axis=1,
+    )
+    seen_QS = by_read_QS | by_step_QS | by_write_QS
+    return (jnp.asarray(seen_QS)[None] & exists_BS[:, None]) | jnp.asarray(query_Q == key_S)[None]

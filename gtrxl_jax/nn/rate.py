@@ -1,0 +1,289 @@
+"""RATE, the Recurrent Action Transformer with Memory (arXiv 2306.09459).
+
+A trajectory is cut into segments of K steps. With m memory tokens, segment n is the sequence
+
+    [ M_n | R_1 o_1 a_1 ... R_K o_K a_K | M_n ]
+
+read by a Transformer-XL, whose layers may also see the last hidden states of the segment before
+(the cache). The leading tokens are read by all others, the trailing ones write: a valve makes
+M_{n+1} of M_n and of the outputs at them. Where `gtrxl_jax.ops.attention.memory_token_mask` says
+who sees whom, distances are those of the places in [cache | M_n | segment | M_n], so they are
+negative among memory tokens. Padding is never seen, and the memory commits whole segments, the last
+action included.
+
+With m = 0 and no cache this is a Decision Transformer, and acting slides its window.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from gtrxl_jax.nn.attention import AttentionCache
+from gtrxl_jax.nn.trajectory import (
+    Steps,
+    Window,
+    act_in_window,
+    at_step,
+    empty_window,
+    observe_in_window,
+)
+from gtrxl_jax.nn.transformer import Block
+from gtrxl_jax.nn.valves import MemoryTokens, Valve
+from gtrxl_jax.ops.attention import memory_token_mask
+from gtrxl_jax.ops.distributions import ActionDistribution
+
+
+@struct.dataclass
+class RATEMemory:
+    """What one segment leaves to the next.
+
+    Attributes:
+      tokens: the memory tokens M_n, and what the valve carries with them.
+      cache: a tuple of L arrays `[B, C, D]`, each layer's inputs at the last C tokens of the steps.
+      cached: int `[B]`, how many of them have been written.
+    """
+
+    tokens: MemoryTokens
+    cache: tuple[jax.Array, ...]
+    cached: jax.Array
+
+
+@struct.dataclass
+class RATEState:
+    """The state of acting.
+
+    Attributes:
+      tokens: M_n of the running segment.
+      layers: keys and values of each layer, in the slots [cache | read | 3 K | write].
+      cached: int, how many cache slots have been written.
+      step: int, steps of the running segment that have their action.
+    """
+
+    tokens: MemoryTokens
+    layers: tuple[AttentionCache, ...]
+    cached: jax.Array
+    step: jax.Array
+
+
+class RATE(nn.Module):
+    """The model. Its blocks are those of `gtrxl_jax.nn.transformer`.
+
+    Attributes:
+      embedding: steps to tokens.
+      head: outputs to a policy.
+      valve: the Memory Retention Valve.
+      blocks: the L layers.
+      context: K, the steps of a segment.
+      memory_tokens: m.
+      cache_size: C, in tokens.
+      dropout_rate: of the tokens.
+    """
+
+    embedding: nn.Module
+    head: nn.Module
+    valve: Valve
+    blocks: tuple[Block, ...]
+    context: int
+    memory_tokens: int
+    cache_size: int
+    dropout_rate: float = 0.0
+
+    def setup(self) -> None:
+        self.dropout = nn.Dropout(self.dropout_rate)
+        # "Normally distributed random trainable memory vectors" (section 3).
+        self.initial_tokens = self.param(
+            "initial_tokens",
+            nn.initializers.normal(1.0),
+            (self.memory_tokens, self.blocks[0].width),
+            self.blocks[0].param_dtype,
+        )
+
+    @property
+    def _dtype(self) -> Any:
+        return self.blocks[0].dtype or self.blocks[0].param_dtype
+
+    @property
+    def _slides(self) -> bool:
+        """Whether nothing connects segments, so that acting moves on step by step."""
+        return not self.memory_tokens and not self.cache_size
+
+    def _first_tokens(self, batch_size: int) -> MemoryTokens:
+        tokens_BMD = jnp.broadcast_to(
+            self.initial_tokens.astype(self._dtype), (batch_size, *self.initial_tokens.shape)
+        )
+        return self.valve.initial(tokens_BMD)
+
+    def initial_memory(self, batch_size: int) -> RATEMemory:
+        """The memory before the first segment: the trained tokens M_0, and an empty cache."""
+        empty = jnp.zeros((batch_size, self.cache_size, self.blocks[0].width), self._dtype)
+        return RATEMemory(
+            tokens=self._first_tokens(batch_size),
+            cache=(empty,) * len(self.blocks),
+            cached=jnp.zeros(batch_size, jnp.int32),
+        )
+
+    def __call__(
+        self, memory: RATEMemory, steps: Steps, deterministic: bool = True
+    ) -> tuple[RATEMemory, ActionDistribution]:
+        """One segment: the learner's form.
+
+        Args:
+          memory: what the segment before has left. Gradients flow into its tokens, and not into its
+            cache (Dai et al. 2019).
+          steps: `[B, K]`.
+          deterministic: without dropout.
+
+        Returns:
+          The memory, and the policy `[B, K]` at each step.
+        """
+        memory, y_BKD = self._segment(memory, self.embedding(steps), steps.mask, deterministic)
+        return memory, self.head(y_BKD)
+
+    def _segment(
+        self,
+        memory: RATEMemory,
+        tokens_BK3D: Float[Array, "B K 3 D"],
+        mask_BK: Bool[Array, "B K"],
+        deterministic: bool = True,
+    ) -> tuple[RATEMemory, Float[Array, "B K D"]]:
+        """The memory after a segment, and the outputs at its o tokens."""
+        batch, num_steps = mask_BK.shape
+        tokens = memory.tokens.tokens
+        step_tokens = tokens_BK3D.reshape(batch, 3 * num_steps, -1)
+        x_BQD = jnp.concatenate([tokens, step_tokens, tokens], axis=1)
+        x_BQD = self.dropout(x_BQD, deterministic)
+        mask_BQS = memory_token_mask(mask_BK, memory.cached, self.cache_size, self.memory_tokens)
+        # Only memory tokens look ahead, and never past their own group.
+        reach = (mask_BQS.shape[2] - 1, min(0, 1 - self.memory_tokens))
+        read, write = self.memory_tokens, self.memory_tokens + 3 * num_steps
+        cache = []
+        for block, cache_BCD in zip(self.blocks, memory.cache, strict=True):
+            stream_BTD = jnp.concatenate([cache_BCD, x_BQD[:, read:write]], axis=1)
+            newest = stream_BTD.shape[1] - self.cache_size
+            cache.append(jax.lax.stop_gradient(stream_BTD[:, newest:]))
+            x_BQD = block(cache_BCD, x_BQD, mask_BQS, reach, deterministic)
+        valid_B = 3 * jnp.sum(mask_BK, axis=1, dtype=jnp.int32)
+        memory = RATEMemory(
+            tokens=self._retain(memory.tokens, x_BQD[:, write:]),
+            cache=tuple(cache),
+            cached=jnp.minimum(memory.cached + valid_B, self.cache_size),
+        )
+        return memory, x_BQD[:, read + 1 : write : 3]
+
+    def _retain(self, tokens: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        return self.valve(tokens, written_BMD) if self.memory_tokens else tokens
+
+    def start(self, batch_size: int) -> RATEState | Window:
+        """Begin to act in B new episodes, which go on in lock-step."""
+        if self._slides:
+            return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
+        num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
+        zero = jnp.zeros((), jnp.int32)
+        state = RATEState(
+            tokens=self._first_tokens(batch_size),
+            layers=tuple(
+                block.slots(batch_size, num_slots, self._dtype) for block in self.blocks
+            ),
+            cached=zero,
+            step=zero,
+        )
+        return self._read(state)
+
+    def decode(
+        self, state: RATEState | Window, return_to_go_B: Float[Array, " B"], observation: Any
+    ) -> tuple[RATEState | Window, ActionDistribution]:
+        """The policy at a step `[B]`, given what is to be reached and what is seen."""
+        tokens_B2D = self.embedding.observe(return_to_go_B, observation)
+        if isinstance(state, Window):
+            state = observe_in_window(state, tokens_B2D)
+            batch = len(return_to_go_B)
+            _, y_BKD = self._segment(
+                self.initial_memory(batch), state.tokens, jnp.ones((batch, self.context), bool)
+            )
+            return state, self.head(at_step(y_BKD, state.index))
+        state, y_B2D = self._extend_steps(state, tokens_B2D, 0)
+        return state, self.head(y_B2D[:, 1])
+
+    def append(self, state: RATEState | Window, action: Any) -> RATEState | Window:
+        """Take the action `[B]` down; at a segment's end commit the memory and begin the next."""
+        token_BD = self.embedding.act(action)
+        if isinstance(state, Window):
+            return act_in_window(state, token_BD)
+        state, _ = self._extend_steps(state, token_BD[:, None], 2)
+        state = dataclasses.replace(state, step=state.step + 1)
+        if self.is_initializing():
+            return self._commit(state)
+        return nn.cond(
+            state.step == self.context,
+            lambda model, state: model._commit(state),
+            lambda model, state: state,
+            self,
+            state,
+        )
+
+    def _commit(self, state: RATEState) -> RATEState:
+        """Write the memory at the end of a segment, and read it at the start of the next."""
+        read = self.cache_size + self.memory_tokens
+        write = read + 3 * self.context
+        slot_S = jnp.arange(write + self.memory_tokens, dtype=jnp.int32)
+        state, written_BMD = self._extend(
+            state, state.tokens.tokens, write, slot_S[None] >= self.cache_size
+        )
+
+        def keep_newest(x_BSHK: Array) -> Array:
+            stream = jnp.concatenate([x_BSHK[:, : self.cache_size], x_BSHK[:, read:write]], axis=1)
+            newest = stream[:, stream.shape[1] - self.cache_size :]
+            return jax.lax.dynamic_update_slice_in_dim(x_BSHK, newest, 0, axis=1)
+
+        state = RATEState(
+            tokens=self._retain(state.tokens, written_BMD),
+            layers=tuple(
+                dataclasses.replace(z, key=keep_newest(z.key), value=keep_newest(z.value))
+                for z in state.layers
+            ),
+            cached=jnp.minimum(state.cached + 3 * self.context, self.cache_size),
+            step=jnp.zeros((), jnp.int32),
+        )
+        return self._read(state)
+
+    def _read(self, state: RATEState) -> RATEState:
+        """Put the memory tokens before the segment."""
+        read = self.cache_size + self.memory_tokens
+        num_slots = read + 3 * self.context + self.memory_tokens
+        slot_S = jnp.arange(num_slots, dtype=jnp.int32)
+        seen_QS = ((slot_S >= self.cache_size) & (slot_S < read))[None]
+        return self._extend(state, state.tokens.tokens, self.cache_size, seen_QS)[0]
+
+    def _extend_steps(
+        self, state: RATEState, x_BTD: Float[Array, "B T D"], offset: int
+    ) -> tuple[RATEState, Float[Array, "B T D"]]:
+        """Add tokens of the running step, from the `offset`-th of its three on."""
+        first = self.cache_size + self.memory_tokens + 3 * state.step + offset
+        num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
+        slot_S = jnp.arange(num_slots, dtype=jnp.int32)[None]
+        query_T = (first + jnp.arange(x_BTD.shape[1], dtype=jnp.int32))[:, None]
+        seen_TS = (slot_S <= query_T) & (slot_S >= self.cache_size - state.cached)
+        return self._extend(state, x_BTD, first, seen_TS)
+
+    def _extend(
+        self,
+        state: RATEState,
+        x_BTD: Float[Array, "B T D"],
+        slot: Int[Array, ""] | int,
+        seen_TS: Bool[Array, "T S"],
+    ) -> tuple[RATEState, Float[Array, "B T D"]]:
+        """Run tokens through the layers, writing them into the slots from `slot` on."""
+        if not x_BTD.shape[1]:
+            return state, x_BTD
+        batch, num_tokens, _ = x_BTD.shape
+        mask_BTS = jnp.broadcast_to(seen_TS, (batch, num_tokens, seen_TS.shape[-1]))
+        layers = []
+        for block, layer in zip(self.blocks, state.layers, strict=True):
+            layer, x_BTD = block.extend(layer, x_BTD, slot, mask_BTS)
+            layers.append(layer)
+        return dataclasses.replace(state, layers=tuple(layers)), x_BTD
