@@ -1,4 +1,4 @@
-"""The command line: `gtrxl train`, `gtrxl evaluate`, `gtrxl list`."""
+"""The command line: `gtrxl train`, `gtrxl evaluate`, `gtrxl collect`, `gtrxl list`."""
 
 import argparse
 import dataclasses
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description="Transformer memory for reinforcement learning agents.",
         epilog="gtrxl COMMAND --help says what a command takes.",
     )
-    commands = {"train": _train, "evaluate": _evaluate, "list": _list}
+    commands = {"train": _train, "evaluate": _evaluate, "collect": _collect, "list": _list}
     parser.add_argument("command", choices=commands)
     chosen = parser.parse_args(arguments[:1])
     try:
@@ -167,6 +167,37 @@ def _evaluate(arguments: Sequence[str]) -> None:
             trainer.config.evaluation.policy,
         )
     print(f"{_scores(scores)} | {command.episodes} episodes for each of {len(networks)} seed(s)")
+
+
+def _collect(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.training.collection import Collected, CollectionConfig, collect_dataset
+    from gtrxl_jax.training.progress import ConsoleWriter
+
+    @dataclasses.dataclass(frozen=True)
+    class Collect:
+        config: Annotated[CollectionConfig, tyro.conf.arg(name="")]
+        folder: tyro.conf.Positional[Path]
+        """Where the data set goes: a new folder, in Minari's format."""
+
+    command = tyro.cli(
+        Collect,
+        args=arguments,
+        prog="gtrxl collect",
+        description="Collect whole episodes for offline training, as a Minari data set.",
+    )
+    with ConsoleWriter(command.config.episodes, ("return", "success"), unit="episode") as console:
+
+        def show(so_far: Collected) -> None:
+            scores = {"return": so_far.mean_return, "success": so_far.success}
+            known = {name: value for name, value in scores.items() if value is not None}
+            console.write(so_far.episodes, known)
+
+        done = collect_dataset(command.config, command.folder, show)
+    success = "" if done.success is None else f"success {done.success:.3f}, "
+    print(
+        f"{success}return {done.mean_return:.3f} | {done.episodes:,} episodes, {done.steps:,} "
+        f"steps | {command.folder}"
+    )
 
 
 def _list(arguments: Sequence[str]) -> None:

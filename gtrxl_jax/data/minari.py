@@ -67,8 +67,7 @@ def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = N
     trajectories = jax.device_get(trajectories)
     check(trajectories)
     described = _json_text(dataclasses.asdict(metadata))
-    if Path(path).exists():
-        raise FileExistsError(f"{path} exists already: choose another folder")
+    require_writable(path)
     with _unoccupied(path), atomic(path) as folder:
         (folder / "data").mkdir(parents=True)
         storage = minari.dataset.minari_storage.MinariStorage.new(
@@ -87,6 +86,18 @@ def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = N
         )
         buffers = (_buffer(trajectories, e) for e in range(trajectories.num_episodes))
         storage.update_episodes(buffers)
+
+
+def require_writable(path: Folder) -> None:
+    """Refuse now what `save` would refuse after the work of collecting.
+
+    Raises:
+      FileExistsError: there is something at `path` already.
+      ImportError: the extra "offline" is not installed.
+    """
+    _import_minari()
+    if Path(path).exists():
+        raise FileExistsError(f"{path} exists already: choose another folder")
 
 
 def load(path: Folder) -> Trajectories:

@@ -27,6 +27,7 @@ class ConsoleWriter(MetricWriter):
       console: where to write; the standard error stream by default, for standard output may be
         another program's input.
       clock: seconds that never go back.
+      unit: what is counted.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class ConsoleWriter(MetricWriter):
         first_step: int = 0,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        unit: str = "step",
     ):
         self._total = total_steps
         self._show = tuple(show)
         self._clock = clock
+        self._unit = unit
         self._latest: dict[str, float] = {}
         self._recent = deque([(first_step, clock())], maxlen=_SPEED_WINDOW)
         self._console = console or Console(stderr=True)
@@ -66,7 +69,7 @@ class ConsoleWriter(MetricWriter):
             self._bar.update(self._task, completed=step, status=status)
         else:
             share = f"{step / self._total:.0%}" if self._total else "100%"
-            line = f"{share:>4}  step {step:,}/{self._total:,}  {status}".rstrip()
+            line = f"{share:>4}  {self._unit} {step:,}/{self._total:,}  {status}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def close(self) -> None:
@@ -78,7 +81,7 @@ class ConsoleWriter(MetricWriter):
         parts = []
         if last_step > first_step and last_time > first_time:
             speed = (last_step - first_step) / (last_time - first_time)
-            parts.append(f"{_significant(speed)} steps/s")
+            parts.append(f"{_significant(speed)} {self._unit}s/s")
             if last_step < self._total:
                 parts.append(f"{_duration((self._total - last_step) / speed)} left")
         shown = [name for name in self._show if name in self._latest]
