@@ -193,7 +193,10 @@ def cut_segments(trajectories: Trajectories, segments: int, context: int) -> Seg
     length_E = np.asarray(trajectories.length)
     windows = [(e, start) for e, n in enumerate(length_E) for start in range(0, n, size)]
     episode_B, start_B = np.array(windows, np.int32).T
-    return take_segments(trajectories, episode_B, start_B, segments, context)
+    return _take(trajectories, episode_B, start_B, segments, context)
+
+
+_take = jax.jit(take_segments, static_argnums=(3, 4))
 
 
 def require_count(field: str, value: Any) -> None:

@@ -138,9 +138,7 @@ def split(
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be above 0 and below 1, got {fraction}")
     if episodes < 2:
-        raise ValueError(
-            f"two sets need at least 2 episodes, and there is {episodes}: collect more"
-        )
+        raise ValueError(f"two sets need at least 2 episodes, got {episodes}: collect more")
     size = min(max(round(fraction * episodes), 1), episodes - 1)
     order = np.asarray(jax.random.permutation(key, episodes))
     validation = np.isin(np.arange(episodes), order[:size])

@@ -1,0 +1,157 @@
+"""Windows of segments against loops that copy one step at a time."""
+
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.data import SAMPLING, Sampling, cut_segments, default_sampling, sample_segments
+from gtrxl_jax.data.segments import STARTS, WEIGHTS, draw_windows, take_segments
+from gtrxl_jax.envs import ENVIRONMENTS
+from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
+
+sample = jax.jit(sample_segments, static_argnums=(2, 3, 4, 5, 6))
+
+
+def check_window(segments, b, trajectories, e, start):
+    """Compare window b with the steps of episode e from `start` on, and zeros after its end."""
+    _, num_segments, context = segments.mask.shape
+    for n, k in np.ndindex(num_segments, context):
+        t = start + n * context + k
+        real = t < trajectories.length[e]
+        assert segments.mask[b, n, k] == real
+        got = jax.tree.map(lambda x, n=n, k=k: x[b, n, k], segments)
+        if not real:
+            assert not any(np.any(leaf) for leaf in jax.tree.leaves(got))
+            continue
+        jax.tree.map(
+            lambda x, y, t=t: np.testing.assert_array_equal(x, y[e, t]),
+            (got.observations, got.actions),
+            (trajectories.observations, trajectories.actions),
+        )
+        assert got.timesteps == t
+        rest = np.sum(trajectories.rewards[e, t : trajectories.length[e]], dtype=np.float64)
+        np.testing.assert_allclose(got.returns_to_go, rest, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("spaces", [FLAT, NESTED])
+@pytest.mark.parametrize(("num_segments", "context"), [(2, 3), (1, 20), (4, 1)])
+def test_windows_are_those_steps_and_then_zeros(spaces, num_segments, context):
+    trajectories = make_set(spaces=spaces)
+    # Of device arrays float64 becomes float32.
+    trajectories = jax.device_get(jax.device_put(trajectories))
+    windows = [(e, start) for e, n in enumerate(LENGTHS) for start in range(n)]
+    episode_B, start_B = np.array(windows, np.int32).T
+    take = jax.jit(take_segments, static_argnums=(3, 4))
+    segments = jax.device_get(take(trajectories, episode_B, start_B, num_segments, context))
+    for b, (e, start) in enumerate(windows):
+        check_window(segments, b, trajectories, e, start)
+
+
+def where(segments, trajectories):
+    """The episode and the start of each window, found by the first observation."""
+    first = trajectories.observations[:, :-1, 0]
+    found = [np.argwhere(first == o[0, 0, 0]) for o in np.asarray(segments.observations)]
+    assert all(len(places) == 1 for places in found)
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_samples_as_its_rule_says(start, weight):
+    trajectories = make_set()
+    batch = 4000
+    segments = jax.device_get(sample(trajectories, jax.random.key(0), batch, 2, 3, start, weight))
+    assert segments.mask.shape == (batch, 2, 3)
+    places = where(segments, trajectories)
+    for b in range(0, batch, 100):
+        check_window(segments, b, trajectories, *places[b])
+    episodes = np.array(LENGTHS) / sum(LENGTHS) if weight == "length" else np.full(5, 1 / 5)
+    for e, n in enumerate(LENGTHS):
+        starts = places[places[:, 0] == e, 1]
+        # Five standard deviations of a binomial share: it fails for a rule that is not so.
+        assert abs(len(starts) / batch - episodes[e]) < 5 * np.sqrt(0.25 / batch)
+        if start == "episode":
+            assert not starts.any()
+        else:
+            shares = np.bincount(starts, minlength=n) / len(starts)
+            assert len(shares) == n
+            assert abs(shares - 1 / n).max() < 5 * np.sqrt(0.25 / len(starts))
+
+
+def test_the_same_key_gives_the_same_windows_and_another_gives_others():
+    trajectories = make_set()
+    draws = [
+        sample(trajectories, jax.random.key(seed), 8, 2, 3, "uniform", "length")
+        for seed in (0, 0, 1)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, draws[0], draws[1])
+    assert (draws[0].observations != draws[2].observations).any()
+
+
+def test_other_data_of_the_same_shapes_are_not_compiled_again():
+    traced = 0
+
+    @jax.jit
+    def draw(trajectories, key):
+        nonlocal traced
+        traced += 1
+        return sample_segments(trajectories, key, 4, 2, 3)
+
+    for seed in range(3):
+        draw(make_set(seed=seed), jax.random.key(seed))
+    assert traced == 1
+
+
+def test_works_with_64_bit_types_and_under_vmap(x64):
+    trajectories = make_set()
+
+    def one(key):
+        return sample_segments(trajectories, key, 4, 2, 3, "uniform", "length")
+
+    segments = jax.vmap(one)(jax.random.split(jax.random.key(0), 3))
+    assert segments.observations.shape == (3, 4, 2, 3, 2)
+    assert segments.timesteps.dtype == np.int32
+    assert segments.returns_to_go.dtype == np.float32
+
+
+@pytest.mark.parametrize(("num_segments", "context"), [(2, 3), (1, 12), (3, 2), (2, 50)])
+def test_cutting_gives_every_step_once_in_order(num_segments, context):
+    trajectories = make_set()
+    size = num_segments * context
+    segments = jax.device_get(cut_segments(trajectories, num_segments, context))
+    expected = [(e, start) for e, n in enumerate(LENGTHS) for start in range(0, n, size)]
+    assert len(segments.mask) == len(expected)
+    assert segments.mask.sum() == sum(LENGTHS)
+    for b, (e, start) in enumerate(expected):
+        check_window(segments, b, trajectories, e, start)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 2, 3), ValueError, "batch must be at least 1, got 0"),
+        ((4, 0, 3), ValueError, "segments must be at least 1, got 0"),
+        ((4, 2, -1), ValueError, "context must be at least 1, got -1"),
+        ((4, 2, 1.5), TypeError, "context must be a whole number, got 1.5"),
+        ((True, 2, 3), TypeError, "batch must be a whole number, got True"),
+        ((4, 2, 3, "episodes"), ValueError, "unknown start 'episodes': did you mean 'episode'"),
+        ((4, 2, 3, "uniform", "lengths"), ValueError, "unknown weight 'lengths'"),
+    ],
+)
+def test_refuses_in_one_line(arguments, error, message):
+    with pytest.raises(error, match=message):
+        sample_segments(make_set(), jax.random.key(0), *arguments)
+
+
+def test_weights_are_exact_for_a_long_and_many_short_episodes():
+    length_E = np.array([1] * 7 + [993], np.int32)
+    episode_B, start_B = draw_windows(length_E, jax.random.key(0), 5000, "uniform", "length")
+    assert (start_B < length_E[episode_B]).all()
+    assert abs((episode_B == 7).mean() - 0.993) < 5 * np.sqrt(0.993 * 0.007 / 5000)
+
+
+def test_environments_whose_cue_comes_first_are_sampled_from_the_start():
+    assert all(default_sampling(name) == Sampling("episode", "uniform") for name in ENVIRONMENTS)
+    assert default_sampling("HalfCheetah-v5") == Sampling("uniform", "length")
+    for prefix in SAMPLING:
+        assert any(name.startswith(prefix) for name in ENVIRONMENTS)

@@ -1,0 +1,186 @@
+"""Whole episodes: returns, joining and dividing sets, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.data import check, concatenate, returns_to_go, select, split
+from tests.data.sets import FLAT, LENGTHS, NESTED, make_episode, make_set
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_returns_to_go_are_sums_to_the_end_of_the_episode(jit):
+    rng = np.random.default_rng(0)
+    rewards_ET = rng.normal(size=(4, 7)).astype(np.float32)  # the padding is not 0
+    length_E = np.array([7, 1, 4, 6], np.int32)
+    expected_ET = np.zeros((4, 7))
+    for e, n in enumerate(length_E):
+        for t in range(n):
+            expected_ET[e, t] = np.sum(rewards_ET[e, t:n], dtype=np.float64)
+    function = jax.jit(returns_to_go) if jit else returns_to_go
+    result_ET = function(rewards_ET, length_E)
+    assert result_ET.dtype == np.float32
+    np.testing.assert_allclose(result_ET, expected_ET, rtol=1e-5, atol=1e-6)
+
+
+def test_returns_to_go_ignore_what_stands_in_the_padding():
+    rewards_ET = np.array([[1.0, 2.0, np.nan]], np.float32)
+    np.testing.assert_array_equal(returns_to_go(rewards_ET, np.array([2])), [[3.0, 2.0, 0.0]])
+
+
+@pytest.mark.parametrize("spaces", [FLAT, NESTED])
+def test_concatenation_keeps_every_episode_and_pads_with_zeros(spaces):
+    episodes = [make_episode(n, spaces, seed=e) for e, n in enumerate(LENGTHS)]
+    whole = concatenate(episodes)
+    check(whole)
+    assert (whole.num_episodes, whole.max_length) == (5, 12)
+    for e, episode in enumerate(episodes):
+        n = LENGTHS[e]
+
+        def same(joined, alone, e=e):
+            size = alone.shape[1]
+            np.testing.assert_array_equal(joined[e, :size], alone[0])
+            assert not joined[e, size:].any()
+
+        jax.tree.map(same, whole.observations, episode.observations)
+        same(whole.actions, episode.actions)
+        same(whole.rewards, episode.rewards)
+        assert (whole.length[e], whole.terminated[e]) == (n, n % 2 == 1)
+
+
+def test_only_sets_of_the_same_spaces_are_concatenated():
+    with pytest.raises(ValueError, match="the same spaces"):
+        concatenate([make_set(spaces=FLAT), make_set(spaces=NESTED)])
+    with pytest.raises(ValueError, match="at least one set"):
+        concatenate([])
+
+
+def test_selects_by_index_and_leaves_the_set_as_it_was():
+    whole = make_set()
+    before = jax.tree.map(np.copy, whole)
+    chosen = select(whole, np.array([3, 0]))
+    np.testing.assert_array_equal(chosen.length, [12, 3])
+    np.testing.assert_array_equal(chosen.rewards, whole.rewards[[3, 0]])
+    assert select(whole, whole.terminated).num_episodes == whole.terminated.sum()
+    jax.tree.map(np.testing.assert_array_equal, whole, before)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected"), [(0.25, 5), (0.1, 2), (0.001, 1), (0.999, 19), (0.5, 10)]
+)
+def test_splits_into_disjoint_sets_by_key(fraction, expected):
+    whole = make_set(range(1, 21))
+    training, validation = split(whole, fraction, jax.random.key(0))
+    assert validation.num_episodes == expected
+    assert sorted([*training.length, *validation.length]) == list(range(1, 21))
+    again = split(whole, fraction, jax.random.key(0))[1]
+    other = split(whole, fraction, jax.random.key(1))[1]
+    np.testing.assert_array_equal(validation.length, again.length)
+    assert validation.length.tolist() != other.length.tolist()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, float("nan")])
+def test_refuses_impossible_fractions(fraction):
+    with pytest.raises(ValueError, match="fraction must be above 0 and below 1"):
+        split(make_set(), fraction, jax.random.key(0))
+
+
+def test_refuses_to_split_one_episode():
+    with pytest.raises(ValueError, match="at least 2 episodes, got 1"):
+        split(make_set((4,)), 0.5, jax.random.key(0))
+
+
+def with_value(field, index, value):
+    def change(x):
+        array = getattr(x, field).copy()
+        array[index] = value
+        return x.replace(**{field: array})
+
+    return change
+
+
+def cast(field, dtype):
+    return lambda x: x.replace(**{field: getattr(x, field).astype(dtype)})
+
+
+def without(field, *rest):
+    return lambda x: x.replace(**{field: rest[0] if rest else None})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (without("observations"), TypeError, "observations must be an array, not NoneType"),
+        (without("rewards"), TypeError, "rewards must be an array, not NoneType"),
+        (without("actions", [0, 1]), TypeError, "actions must be an array, not list"),
+        (lambda x: select(x, []), ValueError, "there are no episodes"),
+        (with_value("length", 1, 0), ValueError, r"length\[1\] is 0: .* at least 1 action"),
+        (with_value("length", 1, 13), ValueError, r"length\[1\] is 13: .* at most 12"),
+        (cast("length", np.int64), TypeError, "length must be of type int32, not int64"),
+        (cast("rewards", np.float64), TypeError, "rewards must be of type float32, not float64"),
+        (cast("terminated", np.int32), TypeError, "terminated must be of type bool, not int32"),
+        (cast("actions", np.float32), TypeError, "actions must be of type int32, not float32"),
+        (cast("observations", np.float64), TypeError, "observations must be of type float32"),
+        (lambda x: x.replace(rewards=x.rewards[0]), ValueError, "rewards must have shape"),
+        (lambda x: x.replace(length=x.length[:, None]), ValueError, "length must have shape"),
+        (lambda x: x.replace(terminated=x.terminated[1:]), ValueError, "terminated must have"),
+        (
+            lambda x: x.replace(observations=x.observations[:, 1:]),
+            ValueError,
+            r"observations must have shape \(5, 13, 2\), not \(5, 12, 2\)",
+        ),
+        (
+            lambda x: x.replace(observations={"a": x.observations}),
+            TypeError,
+            "observations must be an array, not dict",
+        ),
+        (with_value("rewards", (1, 8), np.nan), ValueError, r"rewards\[1, 8\] is nan: .* finite"),
+        (with_value("observations", (1, 9), np.inf), ValueError, r"observations\[1, 9\] is"),
+        (with_value("actions", (0, 2), 5), ValueError, r"actions\[0, 2\] is 5: .*Discrete\(5"),
+        (with_value("actions", (0, 2), -1), ValueError, r"actions\[0, 2\] is -1"),
+    ],
+)
+def test_refuses_what_cannot_be(change, error, message):
+    whole = make_set()
+    check(whole)
+    with pytest.raises(error, match=message):
+        check(change(whole))
+
+
+def test_refuses_parts_of_a_dict_by_name():
+    whole = make_set(spaces=NESTED)
+    check(whole)
+    parts = whole.observations
+    body = {"place": parts["body"]["place"].copy(), "room": parts["body"]["room"]}
+    body["place"][0, 1, 2] = np.nan
+    with pytest.raises(ValueError, match=r"observations\['body'\]\['place'\]\[0, 1\] is"):
+        check(whole.replace(observations={**parts, "body": body}))
+    with pytest.raises(ValueError, match=r"observations must have the entries \['body', 'codes'"):
+        check(whole.replace(observations={"image": parts["image"]}))
+    actions = whole.actions.copy()
+    actions[3, 11, 1] = -0.1
+    with pytest.raises(ValueError, match=r"actions\[3, 11\] is .*: actions must be in Box"):
+        check(whole.replace(actions=actions))
+
+
+def test_the_padding_may_hold_anything():
+    whole = make_set()
+    check(with_value("rewards", (0, 3), np.nan)(whole))
+    check(with_value("observations", (0, 4), np.nan)(whole))
+    check(with_value("actions", (0, 3), 99)(whole))
+
+
+def test_other_data_of_the_same_spaces_and_shapes_are_not_compiled_again():
+    traced = 0
+
+    @jax.jit
+    def total(trajectories):
+        nonlocal traced
+        traced += 1
+        return jnp.sum(returns_to_go(trajectories.rewards, trajectories.length)[:, 0])
+
+    one, other = make_set(seed=0), make_set(seed=100)
+    assert total(one) != total(other)
+    assert total(jax.device_put(other)) == total(other)
+    assert traced == 1
