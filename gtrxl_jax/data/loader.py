@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt
 
-from gtrxl_jax.data.minari import MinariReader
+from gtrxl_jax.data.reader import MinariReader
 from gtrxl_jax.data.segments import Sampling, Segments, draw_windows, require_count
 from gtrxl_jax.data.trajectories import check_steps
 

@@ -7,46 +7,20 @@ network is used. Needs the extra "offline".
 
 import contextlib
 import dataclasses
-import io
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import gymnasium
 import jax
 import numpy as np
-from jaxtyping import Float, Int
-from PIL import Image
 
-import gtrxl_jax
-from gtrxl_jax.data.spaces import Spaces, dataset_spaces
+from gtrxl_jax.data.reader import Folder, Metadata, MinariReader, import_minari, naming
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.files import atomic
 
-Folder = str | os.PathLike[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Metadata:
-    """Where a data set comes from. What another program wrote may leave all of it out.
-
-    Attributes:
-      env_name: the environment that `make_env` knows by this name, or gymnasium for Minari's own.
-      env_params: those of its parameters that are not the default ones.
-      policy: who acted.
-      seed: of the collection.
-      version: of this package, when it wrote the data.
-    """
-
-    env_name: str = ""
-    env_params: dict[str, Any] = dataclasses.field(default_factory=dict)
-    policy: str = ""
-    seed: int | None = None
-    version: str = gtrxl_jax.__version__
+__all__ = ["Metadata", "MinariReader", "load", "load_metadata", "require_writable", "save"]
 
 
 def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = None) -> None:
@@ -62,7 +36,7 @@ def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = N
       TypeError, ValueError: the trajectories cannot be, or the metadata are no JSON.
       ImportError: the extra "offline" is not installed.
     """
-    minari = _import_minari()
+    minari = import_minari()
     metadata = metadata or Metadata()
     trajectories = jax.device_get(trajectories)
     check(trajectories)
@@ -95,7 +69,7 @@ def require_writable(path: Folder) -> None:
       FileExistsError: there is something at `path` already.
       ImportError: the extra "offline" is not installed.
     """
-    _import_minari()
+    import_minari()
     if Path(path).exists():
         raise FileExistsError(f"{path} exists already: choose another folder")
 
@@ -114,7 +88,7 @@ def load(path: Folder) -> Trajectories:
     """
     with MinariReader(path) as reader:
         trajectories = concatenate([reader.episode(e) for e in range(reader.num_episodes)])
-        with _naming(reader.path):
+        with naming(reader.path):
             check(trajectories)
     return trajectories
 
@@ -123,202 +97,6 @@ def load_metadata(path: Folder) -> Metadata:
     """What `load` would read, described. Raises as `load` does, the data themselves not read."""
     with MinariReader(path) as reader:
         return reader.metadata
-
-
-class MinariReader:
-    """A data set on disk, of which parts are read. Threads may share it.
-
-    Args:
-      path: see `load`, whose errors are raised here, too.
-
-    Attributes:
-      path: where its files are.
-      metadata: where it comes from.
-      spaces: of observations and actions.
-      length: the number of actions of each episode.
-    """
-
-    path: Path
-    metadata: Metadata
-    spaces: Spaces
-    length: Int[np.ndarray, " E"]
-
-    def __init__(self, path: Folder):
-        minari = _import_minari()
-        import h5py
-
-        self.path = _find(path)
-        self._is_image = lambda space: False
-        with _reading(self.path):
-            described = json.loads((self.path / "metadata.json").read_text())
-        _require_metadata(self.path, described)
-        with _reading(self.path):
-            spaces = [
-                minari.serialization.deserialize_space(described[field])
-                for field in ("observation_space", "action_space")
-            ]
-            self.metadata = _metadata(described)
-        with _naming(self.path):
-            self.spaces = dataset_spaces(*spaces)
-        if described.get("jpeg_encoding", True):
-            self._is_image = minari.dataset.minari_storage.is_image_space
-        with _reading(self.path):
-            self._file = h5py.File(self.path / "main_data.hdf5", "r")
-        try:
-            with _reading(self.path):
-                episodes = range(int(described["total_episodes"]))
-                self._groups = [self._file[f"episode_{e}"] for e in episodes]
-                self.length = np.array([len(g["rewards"]) for g in self._groups], np.int32)
-            if not self.length.size:
-                raise ValueError(f"{self.path} holds no episode")
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def num_episodes(self) -> int:
-        """E."""
-        return len(self.length)
-
-    def rewards(self, episode: int) -> Float[np.ndarray, " n"]:
-        """All rewards of an episode, float32."""
-        with _reading(self.path, episode):
-            return self._groups[episode]["rewards"][:].astype(np.float32)
-
-    def observations(self, episode: int, start: int, stop: int) -> Any:
-        """The observations start .. stop - 1 of an episode; it has one more than actions."""
-        return self._read(episode, "observations", self.spaces.observation, start, stop)
-
-    def actions(self, episode: int, start: int, stop: int) -> Any:
-        """The actions start .. stop - 1 of an episode."""
-        return self._read(episode, "actions", self.spaces.action, start, stop)
-
-    def episode(self, episode: int) -> Trajectories:
-        """One whole episode, a set of E = 1. Its values are for `check` to judge.
-
-        Raises:
-          ValueError: its parts are damaged, missing, or of different lengths.
-        """
-        length = int(self.length[episode])
-        with _reading(self.path, episode):
-            terminations = self._groups[episode]["terminations"][:]
-            truncations = self._groups[episode]["truncations"][:]
-        parts = {
-            "observations": (self.observations(episode, 0, length + 2), length + 1),
-            "actions": (self.actions(episode, 0, length + 1), length),
-            "terminations": (terminations, length),
-            "truncations": (truncations, length),
-        }
-        for field, (arrays, expected) in parts.items():
-            for array in jax.tree.leaves(arrays):
-                if len(array) != expected:
-                    raise ValueError(
-                        f"{self.path}: episode {episode} has {length} rewards and {len(array)} "
-                        f"{field}, not {expected}"
-                    )
-        if not length:
-            raise ValueError(f"{self.path}: episode {episode} is empty")
-        return Trajectories(
-            observations=jax.tree.map(lambda x: x[None], parts["observations"][0]),
-            actions=parts["actions"][0][None],
-            rewards=self.rewards(episode)[None],
-            length=np.array([length], np.int32),
-            terminated=np.array([bool(terminations[-1])]),
-            spaces=self.spaces,
-        )
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._file.close()
-
-    def __enter__(self) -> "MinariReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _read(self, episode: int, field: str, space: Any, start: int, stop: int) -> Any:
-        def read(node: Any, space: Any) -> Any:
-            if isinstance(space, gymnasium.spaces.Dict):
-                return {name: read(node[name], child) for name, child in space.spaces.items()}
-            values = node[start:stop]
-            if self._is_image(space):
-                images = [np.asarray(Image.open(io.BytesIO(image))) for image in values]
-                return np.stack(images).astype(space.dtype)
-            # Choices are stored as int64 and are int32 here.
-            if not np.can_cast(values.dtype, space.dtype, "same_kind") or (
-                values.shape[1:] != space.shape
-            ):
-                raise ValueError(
-                    f"{field} are {values.dtype.name}{list(values.shape[1:])}, but one of their "
-                    f"space is {space.dtype.name}{list(space.shape)}"
-                )
-            return values.astype(space.dtype)
-
-        with _reading(self.path, episode):
-            return read(self._groups[episode][field], space)
-
-
-def _import_minari() -> ModuleType:
-    try:
-        import h5py  # noqa: F401  minari imports without it, and then reads nothing
-        import minari
-        import minari.dataset.minari_storage
-        import minari.serialization
-    except ImportError:
-        raise ImportError(
-            "offline data are read and written with minari: pip install gtrxl_jax[offline]"
-        ) from None
-    return minari
-
-
-def _find(path: Folder) -> Path:
-    """The folder of the data set's files."""
-    root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
-    for folder in (Path(path), Path(path, "data"), Path(root, path, "data")):
-        if (folder / "metadata.json").is_file():
-            return folder
-    raise FileNotFoundError(
-        f"{path} holds no Minari data set: there is no data/metadata.json in it, nor has Minari "
-        f"one of that name in {root}"
-    )
-
-
-_METADATA_FIELDS = {
-    "observation_space": str,
-    "action_space": str,
-    "data_format": str,
-    "total_episodes": int,
-}
-
-
-def _require_metadata(path: Path, described: Any) -> None:
-    for field, kind in _METADATA_FIELDS.items():
-        # Without its spaces, Minari would make the environment that the file names: other code.
-        value = described.get(field) if isinstance(described, dict) else None
-        if not isinstance(value, kind):
-            raise ValueError(
-                f"{path / 'metadata.json'} has no {field}: it is no Minari data set of ours or of "
-                "Minari 0.5"
-            )
-    if described["data_format"] != "hdf5":
-        raise ValueError(
-            f"{path} has data_format {described['data_format']!r}: only 'hdf5' can be read"
-        )
-
-
-def _metadata(described: dict[str, Any]) -> Metadata:
-    ours = described.get("gtrxl_jax")
-    if ours is not None:
-        names = [field.name for field in dataclasses.fields(Metadata)]
-        return Metadata(**{name: ours[name] for name in names})
-    env_spec = json.loads(described.get("env_spec") or "{}")
-    return Metadata(
-        env_name=env_spec.get("id", ""),
-        env_params=env_spec.get("kwargs") or {},
-        policy=described.get("algorithm_name", ""),
-        version="",
-    )
 
 
 def _buffer(trajectories: Trajectories, e: int) -> Any:
@@ -359,26 +137,3 @@ def _unoccupied(path: Folder) -> Iterator[None]:
         if Path(path).exists():
             raise FileExistsError(f"{path} exists already: choose another folder") from None
         raise
-
-
-@contextlib.contextmanager
-def _reading(path: Path, episode: int | None = None) -> Iterator[None]:
-    """One error for all that a damaged or foreign file makes its readers trip over."""
-    try:
-        yield
-    except Exception as error:
-        where = path if episode is None else f"{path}: episode {episode}"
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
-            f"{where} cannot be read as a Minari data set, it is damaged or of another format: "
-            f"{reason}"
-        ) from error
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Say of which data set an error is."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{path}: {error}") from None

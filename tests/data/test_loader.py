@@ -1,0 +1,110 @@
+"""Segments read from disk as they are drawn: those of the data in memory, and resumable."""
+
+import json
+import sys
+
+import h5py
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.data import Sampling, minari, sample_segments
+from gtrxl_jax.data.loader import load_segments, read_segments
+from gtrxl_jax.data.minari import MinariReader
+from gtrxl_jax.data.segments import STARTS, WEIGHTS, take_segments
+from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
+
+KEY = jax.random.key(5)
+
+
+@pytest.fixture
+def reader(tmp_path):
+    minari.save(make_set(), tmp_path / "set")
+    with MinariReader(tmp_path / "set") as reader:
+        yield reader
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("spaces", [FLAT, NESTED])
+def test_reads_the_windows_that_are_cut_in_memory(tmp_path, spaces):
+    whole = make_set(spaces=spaces)
+    minari.save(whole, tmp_path / "set")
+    windows = [(e, start) for e, n in enumerate(LENGTHS) for start in range(n)]
+    episode_B, start_B = np.array(windows, np.int32).T
+    with MinariReader(tmp_path / "set") as reader, jax.enable_x64(True):
+        read = read_segments(reader, episode_B, start_B, 2, 3)
+        taken = jax.device_get(take_segments(whole, episode_B, start_B, 2, 3))
+    assert jax.tree.map(lambda x: x.dtype, read) == jax.tree.map(lambda x: x.dtype, taken)
+    np.testing.assert_allclose(read.returns_to_go, taken.returns_to_go, rtol=1e-5, atol=1e-6)
+    assert_same(read.replace(returns_to_go=0), taken.replace(returns_to_go=0))
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_batches_are_those_sampled_in_memory(reader, start, weight):
+    whole = make_set()
+    batches = load_segments(reader, KEY, 4, 2, 3, Sampling(start, weight))
+    for i in range(3):
+        batch = next(batches)
+        key = jax.random.fold_in(KEY, i)
+        sampled = jax.device_get(sample_segments(whole, key, 4, 2, 3, start, weight))
+        np.testing.assert_allclose(batch.returns_to_go, sampled.returns_to_go, rtol=1e-5, atol=1e-6)
+        assert_same(batch.replace(returns_to_go=0), sampled.replace(returns_to_go=0))
+    batches.close()
+
+
+def test_goes_on_from_its_state_bit_by_bit(reader):
+    def make(threads):
+        sampling = Sampling("uniform", "length")
+        return load_segments(reader, KEY, 4, 2, 3, sampling, threads=threads, ahead=2 * threads)
+
+    batches = make(threads=1)
+    for _ in range(3):
+        next(batches)
+    state = json.loads(json.dumps(batches.get_state()))
+    expected = [next(batches) for _ in range(3)]
+    batches.close()
+
+    resumed = make(threads=3)
+    resumed.set_state(state)
+    for batch in expected:
+        assert_same(next(resumed), batch)
+    assert resumed.get_state() != state
+    resumed.close()
+
+
+def test_refuses_values_that_cannot_be_when_it_meets_them(tmp_path):
+    minari.save(make_set((4, 4)), tmp_path / "set")
+    with h5py.File(tmp_path / "set" / "data" / "main_data.hdf5", "a") as file:
+        file["episode_1/observations"][2, 0] = np.nan
+    episode, start = np.array([0, 1], np.int32), np.zeros(2, np.int32)
+    with MinariReader(tmp_path / "set") as reader:
+        read_segments(reader, episode, start, 1, 2)
+        with pytest.raises(ValueError, match=r"observations\[1, 2\] is .* must be finite"):
+            read_segments(reader, episode, start, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((0, 2, 3), {}, ValueError, "batch must be at least 1, got 0"),
+        ((4, 2, 0), {}, ValueError, "context must be at least 1, got 0"),
+        ((4, 2.0, 3), {}, TypeError, "segments must be a whole number, got 2.0"),
+        ((4, 2, 3), dict(threads=0), ValueError, "threads must be at least 1, got 0"),
+        ((4, 2, 3), dict(ahead=0), ValueError, "ahead must be at least 1, got 0"),
+        ((4, 2, 3), dict(sampling=Sampling("uniforn")), ValueError, "unknown start 'uniforn'"),
+        ((4, 2, 3), dict(sampling=Sampling(weight="x")), ValueError, "unknown weight 'x'"),
+    ],
+)
+def test_refuses_at_once(reader, arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        load_segments(reader, KEY, *arguments, **options)
+
+
+def test_says_which_extra_is_missing(reader, monkeypatch):
+    monkeypatch.setitem(sys.modules, "grain", None)
+    with pytest.raises(ImportError, match=r"pip install gtrxl_jax\[offline\]"):
+        load_segments(reader, KEY, 4, 2, 3)
