@@ -1,6 +1,7 @@
 """Collecting a data set from a config: the policy that it names, the environment, the file."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -72,8 +73,8 @@ class AgentPolicy:
 
     def initial(self, batch: int) -> Any:
         """The parameters, and the cache of a memory in which nothing has been written."""
-        memory = self.agent.initial_memory(batch)
-        return self.network, self._apply(self.network, memory, method="start")
+        start = jax.jit(functools.partial(self._apply, method="start"))
+        return self.network, start(self.network, self.agent.initial_memory(batch))
 
     def act(
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
