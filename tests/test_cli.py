@@ -277,3 +277,30 @@ def test_arguments_change_what_the_presets_give():
     assert both.params == {"corridor_length": 30, "step_penalty": 0.5}
     other = parse_train(["--env.name", "MemoryChain-v0"]).config.env
     assert other.params == {}
+
+
+def test_collects_a_data_set(tmp_path):
+    folder = tmp_path / "set"
+    maze = ["--env.name", "TMazePassive-v0", "--env.params", "corridor_length", "3"]
+    out, err = call("collect", folder, *maze, "--env.num-envs", "8", "--episodes", "12")
+    assert out == f"success 1.000, return 1.000 | 12 episodes, 48 steps | {folder}\n"
+    assert err.splitlines()[-1].startswith("100%  episode 12/12  ")
+    assert err.splitlines()[-1].endswith("episodes/s  return 1  success 1")
+    assert (folder / "data" / "main_data.hdf5").is_file()
+    line = refused("collect", folder, *maze)
+    assert line == f"gtrxl collect: error: {folder} exists already: choose another folder\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env.name", "CartPole-v1"], "CartPole has no oracle_action"),
+        (["--policy", "orakel"], "policy 'orakel' is neither oracle nor random"),
+        (["--env.name", "TMazePassive"], "did you mean 'TMazePassive-v0'"),
+    ],
+)
+def test_refuses_what_cannot_be_collected(tmp_path, arguments, message):
+    line = refused("collect", tmp_path / "set", *arguments)
+    assert line.startswith("gtrxl collect: error: ")
+    assert message in line
+    assert line.count("\n") == 1

@@ -33,6 +33,12 @@ def test_lines_say_how_far_how_fast_how_long_and_how_good(log):
     ]
 
 
+def test_counts_what_it_is_told_to_count(log):
+    with plain(log, 10, unit="episode") as writer:
+        writer.write(5, {})
+    assert log.getvalue() == " 50%  episode 5/10  5.00 episodes/s  0:01 left\n"
+
+
 def test_the_latest_finite_value_stays(log):
     with plain(log, 4, show=("loss",)) as writer:
         writer.write(1, {"loss": 0.5})
