@@ -22,7 +22,8 @@ class Train:
 
     config: Annotated[configs.OnlineConfig, tyro.conf.arg(name="")]
     folder: Path | None = None
-    """Where the run goes; a new folder under runs/ if not given."""
+    """Where the run goes; a new folder under runs/ if not given. If it holds a run of the same
+    config, that run is taken up again where it was saved; a run of another config is refused."""
     tensorboard: bool = False
     """Write TensorBoard files, too (needs the extra "log")."""
     pictures: bool = True
@@ -41,17 +42,26 @@ class Evaluate:
     """mode or sample; the run's own if not given."""
     seed: int = 1
     """Of the episodes."""
+    best: bool = False
+    """Take the best checkpoint, not the newest (of a run with --checkpoint.best)."""
     pictures: bool = False
     """Draw the pictures of the run again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. A mistake gets one line on standard error and exit code 2."""
+    """Run the command line.
+
+    What goes wrong gets one line on standard error. Exit codes: 0 done; 1 the run failed, since it
+    diverged or could not be saved; 2 a mistake in what was asked for; 75 stopped by SIGTERM, 130 by
+    SIGINT (Ctrl-C): the same command goes on with the run.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="gtrxl",
         description="Transformer memory for reinforcement learning agents.",
-        epilog="gtrxl COMMAND --help says what a command takes.",
+        epilog="gtrxl COMMAND --help says what a command takes. Exit codes: 0 done, 1 the run "
+        "failed, 2 a mistake in the arguments, 75 stopped by SIGTERM and 130 by Ctrl-C: saved, and "
+        "the same command goes on.",
     )
     commands = {"train": _train, "evaluate": _evaluate, "collect": _collect, "list": _list}
     parser.add_argument("command", choices=commands)
@@ -113,33 +123,51 @@ def parse_train(arguments: Sequence[str]) -> Train:
 def _train(arguments: Sequence[str]) -> None:
     command = parse_train(arguments)
     # Heavy imports wait until the arguments are known to be good.
-    from gtrxl_jax.training import checkpoint, report, results, run
-    from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, TensorBoardWriter
+    from gtrxl_jax.training import report, run
+    from gtrxl_jax.training.checkpoint import SaveError
+    from gtrxl_jax.training.divergence import DivergedError
+    from gtrxl_jax.training.folder import require_same_run
+    from gtrxl_jax.training.interruption import RunInterrupted
+    from gtrxl_jax.training.metrics import MetricWriter, TensorBoardWriter
     from gtrxl_jax.training.online import OnlineTrainer
     from gtrxl_jax.training.progress import ConsoleWriter
+    from gtrxl_jax.training.results import read_result
 
-    config = command.config
+    config, folder = command.config, command.folder
     trainer = OnlineTrainer(config)
     trainer.mesh()
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = command.folder or Path("runs", f"{config.env.name}-{config.core.name}-{now}")
-    writers: list[MetricWriter] = [TensorBoardWriter(folder)] if command.tensorboard else []
-    checkpoint.claim(folder, configs.to_json(config))
-    print(f"{config.core.name} on {config.env.name}, in {folder}: compiling", file=sys.stderr)
-    writers += [JsonLinesWriter(folder / "metrics.jsonl")]
-    writers += [ConsoleWriter(trainer.num_visits * trainer.steps_per_visit)]
-    trained = run.train(trainer, writers=writers, folder=folder)
+    if folder is None:
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        folder = Path("runs", f"{config.env.name}-{config.core.name}-{now}")
+    require_same_run(folder, trainer.config_json)
+    if finished := read_result(folder):
+        print(f"finished already: {_scores(finished.evaluation)} | {folder}")
+        return
+    title = f"{config.core.name} on {config.env.name}, in {folder}"
+    writers: list[MetricWriter] = [
+        ConsoleWriter(trainer.num_visits * trainer.steps_per_visit, title=title)
+    ]
+    if command.tensorboard:
+        writers += [TensorBoardWriter(folder)]
+    try:
+        trained = run.train(trainer, writers=writers, folder=folder)
+    except RunInterrupted as stop:
+        again = "the same command" if command.folder else f"the same with --folder {folder}"
+        print(f"gtrxl train: {stop}: {again} goes on", file=sys.stderr)
+        sys.exit(stop.exit_code)
+    except (DivergedError, SaveError, OSError) as failure:
+        if os.environ.get("GTRXL_TRACEBACK"):
+            raise
+        print(f"gtrxl train: error: {failure}", file=sys.stderr)
+        sys.exit(1)
     result = trained.result
-    results.write_result(folder, config, result)
+    for divergence in result.diverged:
+        print(f"gtrxl train: {divergence}", file=sys.stderr)
+    if len(result.diverged) == config.num_seeds:
+        sys.exit(1)
     if command.pictures:
         paths = report.draw_curves(folder, config.core.name)
-        paths += report.draw_episodes(
-            folder,
-            trainer.agent,
-            trainer.stream.tasks,
-            trained.networks[0],
-            config.evaluation.policy,
-        )
+        paths += _draw_episodes(folder, trainer, trained.networks[0])
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
     print(
         f"{_scores(result.evaluation)} | {result.steps:,} steps a seed in "
@@ -156,17 +184,16 @@ def _evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax.training.evaluation import POLICIES
 
     policy = command.policy and require_name("policy", command.policy, POLICIES)
-    scores, trainer, networks = run.evaluate(command.folder, command.episodes, policy, command.seed)
+    scores, loaded = run.evaluate(
+        command.folder, command.episodes, policy, command.seed, best=command.best
+    )
     if command.pictures:
-        report.draw_curves(command.folder, trainer.config.core.name)
-        report.draw_episodes(
-            command.folder,
-            trainer.agent,
-            trainer.stream.tasks,
-            networks[0],
-            trainer.config.evaluation.policy,
-        )
-    print(f"{_scores(scores)} | {command.episodes} episodes for each of {len(networks)} seed(s)")
+        report.draw_curves(command.folder, loaded.trainer.config.core.name)
+        _draw_episodes(command.folder, loaded.trainer, loaded.networks[0])
+    print(
+        f"{_scores(scores)} | {command.episodes} episodes for each of "
+        f"{len(loaded.networks)} seed(s)"
+    )
 
 
 def _collect(arguments: Sequence[str]) -> None:
@@ -186,6 +213,7 @@ def _collect(arguments: Sequence[str]) -> None:
         description="Collect whole episodes for offline training, as a Minari data set.",
     )
     with ConsoleWriter(command.config.episodes, ("return", "success"), unit="episode") as console:
+        console.start(0)
 
         def show(so_far: Collected) -> None:
             scores = {"return": so_far.mean_return, "success": so_far.success}
@@ -221,6 +249,19 @@ def _list(arguments: Sequence[str]) -> None:
     else:
         for kind, values in names.items():
             print(f"{kind}: {', '.join(values)}")
+
+
+def _draw_episodes(folder: Path, trainer: Any, network: Any) -> list[Path]:
+    """Pictures of an episode of each task."""
+    from gtrxl_jax.training import report
+
+    return report.draw_episodes(
+        folder,
+        trainer.agent,
+        trainer.stream.tasks,
+        network,
+        trainer.config.evaluation.policy,
+    )
 
 
 def _scores(evaluation: dict[str, Any]) -> str:

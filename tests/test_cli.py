@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import re
 import shutil
 
 import pytest
@@ -64,7 +63,8 @@ def test_the_debug_job_leaves_a_whole_run(debug):
     mean, half = result["evaluation"]["success"]
     assert out.startswith(f"success {mean:.3f} ± {half:.3f}, return ")
 
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(steps)]
+    # At the interval of 1000, in whole visits, and at the end.
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
     pictures = {"learning_curve.png", "attention.png", "attention_over_episode.png", "episode.gif"}
     for name in pictures:
         assert (folder / name).stat().st_size > 500
@@ -181,29 +181,39 @@ def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("arguments", [(), ("--seed", 1), ("--core.name", "lstm")])
-def test_a_run_is_not_written_over(debug, arguments):
+@pytest.mark.parametrize("arguments", [("--seed", 1), ("--core.name", "lstm")])
+def test_another_run_is_not_written_over(debug, arguments):
     folder, _ = debug
     before = contents(folder)
     error = refused("train", "--preset", "debug", "--folder", folder, *arguments)
-    assert error.startswith(f"gtrxl train: error: {folder} holds a run already")
+    assert error.startswith(f"gtrxl train: error: {folder} holds another run (")
     assert error.count("\n") == 1
     assert contents(folder) == before
 
 
-def test_a_checkpoint_of_another_architecture_is_refused(debug, tmp_path):
+def test_a_run_that_is_finished_is_not_run_again(debug):
+    folder, (out, _) = debug
+    before = contents(folder)
+    again, err = call("train", "--preset", "debug", "--folder", folder)
+    scores = out.partition(" |")[0]
+    assert again == f"finished already: {scores} | {folder}\n"
+    assert err == ""
+    assert contents(folder) == before
+
+
+def test_a_checkpoint_of_another_config_is_refused(debug, tmp_path):
     folder, _ = debug
     copy = shutil.copytree(folder, tmp_path / "copy")
     config = json.loads((copy / "config.json").read_text())
+    width = config["core"]["width"]
     config["core"]["width"] *= 2
     (copy / "config.json").write_text(json.dumps(config))
     before = contents(copy)
-    error = refused("evaluate", copy)
-    assert "is of another architecture" in error
-    assert re.search(
-        r"learned/network/core/\S+ is float32\[.*\] there and float32\[.*\] here", error
-    )
-    assert error.count("\n") == 1
+    *lines, error = refused("evaluate", copy).splitlines()
+    for line, step in zip(lines, (2240, 1280), strict=True):
+        assert f"the checkpoint of step {step} in {copy} cannot be used" in line
+        assert f"core.width is {width} there, {2 * width} here" in line
+    assert error.startswith("gtrxl evaluate: error: no checkpoint in ")
     assert contents(copy) == before
 
 

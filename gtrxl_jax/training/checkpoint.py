@@ -1,91 +1,148 @@
-"""Saving a run and taking it up again.
+"""Saving a run without stopping it, and taking it up again.
 
-A run is one folder:
+    checkpoints/<step>/   the whole state after that many steps, by orbax, sealed (see `seal`)
+    unusable/<step>/      a checkpoint that had changed when the run was taken up, set aside
 
-    config.json           what the run is, as JSON; whoever writes it first owns the folder
-    checkpoints/<step>/   the whole state after that many steps, by orbax
-
-A checkpoint appears by a rename once all of it is on disk, so what can be seen can be restored.
-Arrays are stored under their path in the state (`params/core/layer_0/kernel`), without the types of
-the containers around them: nothing that is read back is executed or unpickled.
+A checkpoint appears by a rename once all of it is on disk, so a run that is killed while it saves
+has its last whole one. Arrays are stored under their path in the state
+(`params/core/layer_0/kernel`), without the types of the containers around them: nothing that is
+read back is executed or unpickled.
 """
 
 import contextlib
-import json
+import dataclasses
 import logging
-import os
-from collections.abc import Iterator, Mapping
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.sharding import SingleDeviceSharding
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.training import seal
+from gtrxl_jax.training.arrays import abstract, by_name, require_same_arrays
+from gtrxl_jax.training.folder import Folder, difference, settings
+from gtrxl_jax.training.seal import UnusableError
 
-Folder = str | os.PathLike[str]
 State = TypeVar("State")
 
 
-def claim(folder: Folder, config_json: str, *, resume: bool = False) -> None:
-    """Make `folder` the run of this config. Call it first: it costs nothing and may refuse.
+class SaveError(RuntimeError):
+    """A checkpoint could not be written. Those before it are as they were."""
+
+
+class Saver:
+    """Saves the checkpoints of a run that is going on; to be closed, or used with `with`.
+
+    What is left in `checkpoints/` of a process that was killed while saving is cleared away.
 
     Args:
-      folder: made if missing.
-      config_json: the resolved config as a JSON object.
-      resume: take up the run that is there, if there is one, provided that its config is this one.
-
-    Raises:
-      ValueError: the folder holds a run already and `resume` is false, or it holds another run.
+      folder: the run, which this process holds (see `folder.claimed`).
+      keep: how many checkpoints stay; the newest, and besides them the best.
+      best: the step of the best one so far.
     """
-    path = Path(folder, "config.json")
-    if path.exists() and not resume:
-        raise ValueError(f"{folder} holds a run already: choose another folder")
-    _require_same_run(folder, config_json)
-    if jax.process_index() or (resume and path.exists()):
-        return
-    try:
-        with atomic(path, replace=False) as temporary:
-            temporary.write_text(config_json)
-    except FileExistsError:
-        # Taken since we looked. Whoever resumes may share it with a run of the same config.
-        if not resume:
-            raise ValueError(f"{folder} was just taken by another run: choose another") from None
-        _require_same_run(folder, config_json)
 
+    def __init__(self, folder: Folder, *, keep: int = 3, best: int | None = None):
+        self._folder = folder
+        self._config = settings(folder)
+        self._retention = _Retention(keep, best)
+        self._resources = contextlib.ExitStack()
+        self._resources.enter_context(_quiet())
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=self._retention, cleanup_tmp_directories=True
+        )
+        self._manager = _manager(folder, options, _SealingHandler())
+        self._resources.callback(self._manager.close)
+        self._step: int | None = None
 
-def save(folder: Folder, step: int, state: Any, config_json: str, *, keep: int = 3) -> None:
-    """Store `state` as the checkpoint of `step`, and delete all but the newest `keep`.
+    def save(
+        self, step: int, state: Any, record: Mapping[str, Any] | None = None, *, best: bool = False
+    ) -> None:
+        """Take the state as it is now, and write it while the caller goes on.
 
-    Args:
-      folder: the run; it becomes one by `claim` if it is not yet.
-      step: how far the run is; past every checkpoint there.
-      state: any pytree of arrays, PRNG key arrays among them, on one device or sharded.
-      config_json: the resolved config of the run.
-      keep: how many checkpoints stay.
+        A save that is still being written is waited for (see `busy`).
 
-    Raises:
-      ValueError: the folder holds another run, or a checkpoint of this step or a later one; or two
-        leaves have one path, by a "/" in a key.
-      TypeError: a leaf is not an array or a number.
-    """
-    # An array without entries has nothing to store, and orbax would not have it.
-    arrays = {name: leaf for name, leaf in _by_name(state).items() if np.size(leaf)}
-    claim(folder, config_json, resume=True)
-    with _manager(folder, max_to_keep=keep) as manager:
-        latest = manager.latest_step()
+        Args:
+          step: how far the run is; past every checkpoint there.
+          state: any pytree of arrays, PRNG key arrays among them, on one device or sharded. It may
+            be donated as soon as this returns.
+          record: more to be kept with it, as JSON can hold it.
+          best: it stays until a later one is the best.
+
+        Raises:
+          ValueError: the folder has a checkpoint of this step or a later one; or two leaves have
+            one path, by a "/" in a key.
+          TypeError: a leaf is not an array or a number.
+          SaveError: this one, or the one before it, cannot be written.
+        """
+        # An array without entries has nothing to store, and orbax would not have it.
+        arrays = {name: leaf for name, leaf in by_name(state).items() if np.size(leaf)}
+        self.wait()
+        latest = self._manager.latest_step()
         if latest is not None and step <= latest:
             raise ValueError(
-                f"{folder} has a checkpoint of step {latest}, and {step} does not come after it: "
-                "resume that run, or choose another folder"
+                f"{self._folder} has a checkpoint of step {latest}, and {step} does not come after "
+                "it: resume that run, or choose another folder"
             )
-        manager.save(step, args=ocp.args.StandardSave(arrays))
+        self._step = step
+        record = {**(record or {}), "step": step, "config": self._config}
+        if best:
+            self._retention.best = step
+        with self._failures_named():
+            snapshot = {name: _snapshot(leaf) for name, leaf in arrays.items()}
+            self._manager.save(step, args=_SealedSave(snapshot, record=record))
+
+    @property
+    def busy(self) -> bool:
+        """Whether `save` would have to wait; never so on several hosts, which must agree."""
+        return jax.process_count() == 1 and self._manager.is_saving_in_progress()
+
+    def check(self) -> None:
+        """Find out, without waiting, whether a save has failed.
+
+        Raises:
+          SaveError: it has.
+        """
+        with self._failures_named():
+            self._manager.check_for_errors()
+
+    def wait(self) -> None:
+        """Wait until everything is on disk.
+
+        Raises:
+          SaveError: it cannot be written.
+        """
+        with self._failures_named():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Wait for a save that is going on, whether it fails or not, and let go."""
+        with self._resources, contextlib.suppress(SaveError):
+            self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            reason = " ".join(str(error)[:300].split()) or type(error).__name__
+            raise SaveError(
+                f"the checkpoint of step {self._step} cannot be saved in {self._folder}, those "
+                f"before it are intact: {reason}"
+            ) from error
 
 
-def restore(folder: Folder, like: State, step: int | None = None) -> State:
+def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State, dict[str, Any]]:
     """Read a checkpoint back.
 
     Args:
@@ -93,13 +150,16 @@ def restore(folder: Folder, like: State, step: int | None = None) -> State:
       like: the state to fill: a pytree of arrays, or of `jax.ShapeDtypeStruct` such as
         `jax.eval_shape` gives. Each array goes where the leaf's `sharding` says, whatever it was
         when it was saved, or to the first device where it says nothing.
-      step: which checkpoint; the newest if None.
+      step: which checkpoint; if None, the newest that is as it was written, and standard error
+        says which were passed over.
 
     Returns:
-      The state, with the containers of `like` around the arrays of the checkpoint.
+      The state, with the containers of `like` around the arrays of the checkpoint; and what was
+      recorded with it, besides its "step" and the run's "config".
 
     Raises:
       FileNotFoundError: there is no checkpoint.
+      UnusableError: that one, or every one, is damaged or of another run.
       ValueError: there is none of that step, or it is of another architecture: its arrays have
         other names, shapes or types than those of `like`.
     """
@@ -110,10 +170,59 @@ def restore(folder: Folder, like: State, step: int | None = None) -> State:
         )
     if step is not None and step not in steps:
         raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
-    step = steps[-1] if step is None else step
-    wanted = {name: _abstract(leaf) for name, leaf in _by_name(like).items()}
-    with _manager(folder, read_only=True) as manager:
-        _require_same_arrays(folder, manager.item_metadata(step).tree, wanted)
+    for candidate in [step] if step is not None else reversed(steps):
+        try:
+            record = _verify(folder, candidate)
+        except UnusableError as error:
+            if step is not None:
+                raise
+            print(f"{error}; it is passed over", file=sys.stderr)
+        else:
+            return _read(folder, candidate, like), record
+    raise UnusableError(f"no checkpoint in {folder} can be used, of {steps}: choose another folder")
+
+
+def set_aside_unusable(folder: Folder) -> None:
+    """Move the newest checkpoints that cannot be used out of the way of those to come."""
+    for step in reversed(available_steps(folder)):
+        try:
+            _verify(folder, step)
+            return
+        except UnusableError:
+            aside = Path(folder, "unusable", str(step))
+            aside.parent.mkdir(exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)
+            Path(folder, "checkpoints", str(step)).rename(aside)
+
+
+def available_steps(folder: Folder) -> list[int]:
+    """The steps of the checkpoints, in order; none if there is no such folder."""
+    path = Path(folder, "checkpoints")
+    if not path.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in path.iterdir() if entry.name.isdecimal())
+
+
+def _verify(folder: Folder, step: int) -> dict[str, Any]:
+    try:
+        record = seal.verify(Path(folder, "checkpoints", str(step), "default"))
+        there, here = ({"step": step, **config} for config in (record["config"], settings(folder)))
+        if found := difference(there | {"step": record["step"]}, here):
+            raise UnusableError(f"it is of another run ({found})")
+    except UnusableError as error:
+        message = f"the checkpoint of step {step} in {folder} cannot be used: {error}"
+        raise UnusableError(message) from None
+    return record
+
+
+def _read(folder: Folder, step: int, like: State) -> State:
+    wanted = {name: abstract(leaf) for name, leaf in by_name(like).items()}
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(_quiet())
+        options = ocp.CheckpointManagerOptions(read_only=True)
+        manager = _manager(folder, options, ocp.StandardCheckpointHandler())
+        resources.callback(manager.close)
+        require_same_arrays(folder, manager.item_metadata(step).tree, wanted)
         stored = {name: leaf for name, leaf in wanted.items() if leaf.size}
         arrays = manager.restore(step, args=ocp.args.StandardRestore(stored))
     for name, leaf in stored.items():
@@ -129,114 +238,77 @@ def restore(folder: Folder, like: State, step: int | None = None) -> State:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def available_steps(folder: Folder) -> list[int]:
-    """The steps whose checkpoints can be restored, in order; none if there is no such folder."""
-    if not Path(folder, "checkpoints").is_dir():
-        return []
-    with _manager(folder, read_only=True) as manager:
-        return sorted(manager.all_steps())
+class _SealingHandler(ocp.StandardCheckpointHandler):
+    """Seals a checkpoint when all of it has been written and it has not yet got its name."""
+
+    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        self._record = kwargs["args"].record
+        return await super().async_save(directory, *args, **kwargs)
+
+    def finalize(self, directory: Any) -> None:
+        super().finalize(directory)
+        seal.write(directory, self._record)
 
 
-def load_config(folder: Folder) -> str:
-    """The config of the run in `folder`, the JSON text that it was claimed with.
+@ocp.args.register_with_handler(_SealingHandler, for_save=True, for_restore=True)
+@dataclasses.dataclass
+class _SealedSave(ocp.args.StandardSave):
+    """What `_SealingHandler` saves: arrays, and the record for the seal."""
 
-    Raises:
-      FileNotFoundError: there is no run.
-    """
-    try:
-        return Path(folder, "config.json").read_text()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} holds no run: it has no config.json") from None
+    record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class _Retention:
+    """Which checkpoints stay when a new one has been written: the newest, and the best."""
+
+    def __init__(self, keep: int, best: int | None):
+        self._keep = keep
+        self.best = best
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        newest = sorted(checkpoint.step for checkpoint in checkpoints)[-self._keep :]
+        return [c.step in newest or c.step == self.best for c in checkpoints]
 
 
 @contextlib.contextmanager
-def _manager(
-    folder: Folder, *, read_only: bool = False, max_to_keep: int | None = None
-) -> Iterator[ocp.CheckpointManager]:
-    # Orbax logs every phase of its work, and warns of the options that it derives from ours.
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def _quiet() -> Iterator[None]:
+    """Without what orbax says besides: of each phase of its work, and of errors that it raises."""
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    report = sys.unraisablehook
+
+    def unraisable(failure: Any) -> None:
+        # When one array cannot be written orbax stops waiting, and the threads that write the
+        # others find nobody to tell.
+        if str(failure.exc_value) != "Event loop is closed":
+            report(failure)
+
+    sys.unraisablehook = unraisable
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
-        options = ocp.CheckpointManagerOptions(
-            read_only=read_only,
-            max_to_keep=max_to_keep,
-            cleanup_tmp_directories=not read_only,  # left by a run that was killed while saving
-            enable_async_checkpointing=False,
-        )
-        handler = ocp.StandardCheckpointHandler()
-        path = Path(folder, "checkpoints").absolute()
-        with ocp.CheckpointManager(path, options=options, item_handlers=handler) as manager:
-            yield manager
+        yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        sys.unraisablehook = report
 
 
-def _by_name(tree: Any) -> dict[str, Any]:
-    """The leaves under their paths, `params/core/layer_0/kernel`, in the order of the tree."""
-    leaves, _ = jax.tree.flatten_with_path(tree)
-    by_name = {}
-    for path, leaf in leaves:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-            leaf = np.asarray(leaf)
-            if leaf.dtype.kind not in "biufV":
-                raise TypeError(
-                    f"{name} is not an array or a number, and cannot be saved: {leaf!r}"
-                )
-        if name in by_name:
-            raise ValueError(f"two arrays of the state are called {name}: rename a key with a '/'")
-        by_name[name] = leaf
-    return by_name
+def _manager(
+    folder: Folder, options: ocp.CheckpointManagerOptions, handler: ocp.CheckpointHandler
+) -> ocp.CheckpointManager:
+    path = Path(folder, "checkpoints").absolute()
+    return ocp.CheckpointManager(path, options=options, item_handlers=handler)
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+def _snapshot(leaf: Any) -> Any:
+    """A copy of an array that lives on when the state is donated, on the host if it can be there.
 
-
-def _require_same_arrays(folder: Folder, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Compare what a checkpoint has with what is asked for, before orbax reads any of it."""
-    saved = {name: _describe(metadata) for name, metadata in there.items()}
-    # Of an array without entries there is nothing in the checkpoint.
-    asked = {name: _describe(leaf) for name, leaf in here.items() if leaf.size or name in saved}
-    differing = [n for n in [*asked, *(saved.keys() - asked)] if saved.get(n) != asked.get(n)]
-    if differing:
-        name = differing[0]
-        raise ValueError(
-            f"the checkpoint in {folder} is of another architecture, in {len(differing)} of "
-            f"{len(saved.keys() | asked)} arrays: {name} is {saved.get(name, 'absent')} there and "
-            f"{asked.get(name, 'absent')} here; "
-            f"build the agent from {Path(folder, 'config.json')}, or restore another run"
-        )
-
-
-def _describe(leaf: Any) -> str:
-    """Type and shape, `float32[3, 4]`, of an array or of what stands for one."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        # Keys are stored as the integers that they are made of.
-        leaf = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
-    return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"
-
-
-def _require_same_run(folder: Folder, config_json: str) -> None:
-    try:
-        there = json.loads(load_config(folder))
-    except FileNotFoundError:
-        return
-    difference = _first_difference(there, json.loads(config_json), "")
-    if difference:
-        raise ValueError(f"{folder} holds another run ({difference}): choose another folder")
-
-
-def _first_difference(there: Any, here: Any, name: str) -> str | None:
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in [*here, *(there.keys() - here)]:
-            inner = f"{name}.{key}" if name else key
-            found = _first_difference(there.get(key), here.get(key), inner)
-            if found:
-                return found
-        return None
-    return (
-        None if there == here else f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"
-    )
+    A view of the buffer would do on accelerators, but on CPU it would be the buffer itself.
+    """
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    copy = jnp.copy(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or not leaf.is_fully_addressable:
+        return copy
+    return np.asarray(copy)

@@ -169,7 +169,8 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
                 f"policy {config.policy!r} is neither oracle nor random, and there is no such "
                 "folder: give one of them, or the folder of a run"
             )
-        trainer, networks = run.load(config.policy)
+        loaded = run.load(config.policy)
+        trainer, networks = loaded.trainer, loaded.networks
         trained = trainer.config.env
         if name in ("", trained.name):
             name, overrides = trained.name, {**trained.params, **overrides}

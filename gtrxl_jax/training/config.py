@@ -117,6 +117,20 @@ class EvaluationConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """What is saved of a run while it goes on, in the background."""
+
+    interval: int = 100_000
+    """Environment steps between checkpoints; 0: only at the end, and when interrupted."""
+    keep: int = 3
+    """How many stay, the newest."""
+    best: str = ""
+    """A score such as evaluation/success, of which the best checkpoint stays besides."""
+    best_is: str = "max"
+    """max: the largest is the best; min: the smallest."""
+
+
+@dataclasses.dataclass(frozen=True)
 class OnlineConfig:
     """A whole online run: V-MPO on a batch of jitted environments."""
 
@@ -127,6 +141,7 @@ class OnlineConfig:
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
     sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     total_steps: int = 1_000_000
     """Environment steps of each seed."""
     unroll: int = 32
@@ -139,6 +154,9 @@ class OnlineConfig:
     """Seeds trained in one program: seed, seed + 1, ..."""
     devices: int = 0
     """Devices that share the environments; 0: all there are. They must divide each task's."""
+    on_divergence: str = "stop"
+    """What to do when a seed diverges. stop: end the run; continue: count it, and go on with the
+    others."""
 
     @property
     def steps_per_update(self) -> int:
@@ -175,6 +193,7 @@ def _debug() -> OnlineConfig:
         core=core_config("gtrxl", "debug"),
         agent=AgentConfig(encoder_width=16, head_width=16),
         evaluation=EvaluationConfig(episodes=32, interval=1000),
+        checkpoint=CheckpointConfig(interval=1000),
         total_steps=2000,
         unroll=8,
         updates_per_visit=5,
@@ -190,6 +209,7 @@ def _paper() -> OnlineConfig:
         vmpo=VMPOConfig(target_period=10, initial_alpha=5.0),
         optimiser=OptimiserConfig(learning_rate=1e-4, clip_norm=None),
         sweep=SweepConfig(epsilon_alpha=(0.001, 0.1)),
+        checkpoint=CheckpointConfig(interval=10_000_000),
         total_steps=1_000_000_000,
         unroll=95,
     )
@@ -235,9 +255,18 @@ def validate(config: OnlineConfig) -> None:
         )
     if config.seed + config.num_seeds > 2**31:
         raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
+    require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
+    require_name("on_divergence", config.on_divergence, ("stop", "continue"))
 
 
-_MAY_BE_ZERO = ("seed", "devices", "evaluation.interval", "optimiser.warmup", "optimiser.final")
+_MAY_BE_ZERO = (
+    "seed",
+    "devices",
+    "evaluation.interval",
+    "checkpoint.interval",
+    "optimiser.warmup",
+    "optimiser.final",
+)
 _AT_MOST_ONE = ("vmpo.gamma", "optimiser.warmup", "optimiser.final")
 
 

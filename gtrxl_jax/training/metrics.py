@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,9 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 class MetricWriter:
     """The interface of all writers, and a context manager that closes them."""
+
+    def start(self, step: int) -> None:
+        """Begin, or go on, after `step`: forget what was written of later ones."""
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Record `metrics` as they stand after `step` environment steps (or updates).
@@ -58,6 +61,10 @@ class Writers(MetricWriter):
     def __init__(self, *writers: MetricWriter):
         self._writers = writers
 
+    def start(self, step: int) -> None:
+        for writer in self._writers:
+            writer.start(step)
+
     def write(self, step: int, metrics: Metrics) -> None:
         metrics = as_arrays(metrics)  # one transfer from the device, whatever the number of writers
         for writer in self._writers:
@@ -85,6 +92,16 @@ class JsonLinesWriter(MetricWriter):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "ab")  # noqa: SIM115, closed by close()
         self._file.truncate(_whole_lines(path.read_bytes()))
+        self._path = path
+
+    def start(self, step: int) -> None:
+        # One cut, which the file system makes as a whole or not at all.
+        length = 0
+        for record, line in _records(self._path):
+            if record["step"] > step:
+                break
+            length += len(line)
+        self._file.truncate(length)
 
     def write(self, step: int, metrics: Metrics) -> None:
         arrays = as_arrays(metrics)
@@ -122,6 +139,10 @@ class TensorBoardWriter(MetricWriter):
         self._new_run = SummaryWriter
         self._folder = Path(folder)
         self._runs: dict[str, Any] = {}
+        self._first = 0
+
+    def start(self, step: int) -> None:
+        self._first = step + 1
 
     def write(self, step: int, metrics: Metrics) -> None:
         for name, value in as_arrays(metrics).items():
@@ -136,7 +157,9 @@ class TensorBoardWriter(MetricWriter):
 
     def _run(self, name: str) -> Any:
         if name not in self._runs:
-            self._runs[name] = self._new_run(str(self._folder / name))
+            self._runs[name] = self._new_run(
+                str(self._folder / name), purge_step=self._first or None
+            )
         return self._runs[name]
 
 
@@ -184,14 +207,9 @@ def read_metrics(path: str | os.PathLike[str]) -> dict[str, Shaped[np.ndarray, "
       FileNotFoundError: there is no such file.
       ValueError: another line than the last is not a record, or the number of seeds changes.
     """
-    content = Path(path).read_bytes()
     rows: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(content[: _whole_lines(content)].splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            step = record["step"]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path}, line {number}, is no record of metrics: {line!r}") from None
+    for record, _ in _records(path):
+        step = record["step"]
         while rows and next(reversed(rows)) > step:
             rows.popitem()
         rows.setdefault(step, {}).update(record)
@@ -207,6 +225,19 @@ def _column(path: Any, name: str, rows: list[dict[str, Any]]) -> Float[np.ndarra
         raise ValueError(f"{path}: {name!r} changes its number of seeds: shapes {sorted(shapes)}")
     missing = np.full(shapes.pop(), np.nan)
     return np.stack([missing if value is None else value for value in values])
+
+
+def _records(path: str | os.PathLike[str]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Each record of a file, with its line."""
+    content = Path(path).read_bytes()
+    lines = content[: _whole_lines(content)].splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            int(record["step"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path}, line {number}, is no record of metrics: {line!r}") from None
+        yield record, line
 
 
 def _whole_lines(content: bytes) -> int:

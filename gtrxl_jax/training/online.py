@@ -38,7 +38,8 @@ from gtrxl_jax.ops import popart, vmpo
 from gtrxl_jax.ops.returns import n_step_returns, transition_mask
 from gtrxl_jax.spaces import action_spec, environment_action, zero_timestep
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.training.config import OnlineConfig, validate
+from gtrxl_jax.training.config import OnlineConfig, to_json, validate
+from gtrxl_jax.training.divergence import finite, first_unsound, in_range, over_updates
 from gtrxl_jax.training.evaluation import POLICIES, make_evaluate, summarise
 from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
 from gtrxl_jax.training.placement import data_mesh
@@ -134,7 +135,7 @@ class OnlineTrainer:
       config: the run's.
       stream: its environments.
       agent: its agent.
-      num_visits, steps_per_visit, data: see `Trainer`.
+      config_json, num_visits, steps_per_visit, data: see `Trainer`.
 
     Raises:
       ValueError: the config cannot be; nothing has been compiled.
@@ -142,7 +143,7 @@ class OnlineTrainer:
 
     def __init__(self, config: OnlineConfig):
         validate(config)
-        self.config = config
+        self.config, self.config_json = config, to_json(config)
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
         self.num_visits, self.steps_per_visit = config.num_visits, config.steps_per_visit
@@ -275,7 +276,7 @@ class OnlineTrainer:
 
     def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Summary]:
         """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
-        gradients, (metrics, returns_BT) = jax.grad(self.loss, has_aux=True)(
+        (loss, (metrics, returns_BT)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
             state.learned, state, rollout
         )
         gradient_norm = optax.tree.norm(gradients["network"])
@@ -293,6 +294,16 @@ class OnlineTrainer:
             "parameter_norm": optax.tree.norm(learned["network"]),
             "learning_rate": rate,
         }
+        sound = {
+            "observation": finite(rollout.timesteps.observation),
+            "reward": finite(rollout.timesteps.reward),
+            "loss": finite(loss),
+            "gradient norm": finite(gradient_norm),
+            "parameters": finite(metrics["parameter_norm"]),
+            "temperature": in_range(learned["multipliers"].temperature),
+            "multiplier of the KL": in_range(learned["multipliers"].alphas),
+        }
+        metrics["unsound"] = first_unsound(sound)
         target, statistics = state.target, state.popart
         if self.config.agent.popart:
             mask_BT = transition_mask(rollout.timesteps.last)
@@ -330,7 +341,8 @@ class OnlineTrainer:
             return state, (metrics, episode_sums(episodes, self.stream.task_B, num_tasks))
 
         state, (metrics, sums) = jax.lax.scan(one, state, length=self.config.updates_per_visit)
-        return state, jax.tree.map(jnp.mean, metrics) | episode_means(sums)
+        diverged = over_updates(metrics.pop("unsound"))
+        return state, jax.tree.map(jnp.mean, metrics) | episode_means(sums) | diverged
 
     def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Return, length and success of fresh episodes, by task if there are several."""

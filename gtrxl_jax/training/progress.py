@@ -23,7 +23,7 @@ class ConsoleWriter(MetricWriter):
     Args:
       total_steps: the step at which the run ends.
       show: names of the metrics to show, in this order.
-      first_step: the step at which this process takes the run up.
+      title: what the run is, said when it starts.
       console: where to write; the standard error stream by default, for standard output may be
         another program's input.
       clock: seconds that never go back.
@@ -35,7 +35,7 @@ class ConsoleWriter(MetricWriter):
         total_steps: int,
         show: Sequence[str] = ("episode/return", "episode/success"),
         *,
-        first_step: int = 0,
+        title: str = "",
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         unit: str = "step",
@@ -45,9 +45,16 @@ class ConsoleWriter(MetricWriter):
         self._clock = clock
         self._unit = unit
         self._latest: dict[str, float] = {}
-        self._recent = deque([(first_step, clock())], maxlen=_SPEED_WINDOW)
+        self._title = title
         self._console = console or Console(stderr=True)
+        self._recent = deque([(0, clock())], maxlen=_SPEED_WINDOW)
         self._bar: Progress | None = None
+
+    def start(self, step: int) -> None:
+        if self._title:
+            begin = f", from {self._unit} {step:,}" if step else ""
+            self._say(f"{self._title}{begin}: compiling")
+        self._recent = deque([(step, self._clock())], maxlen=_SPEED_WINDOW)
         if self._console.is_terminal:
             self._bar = Progress(
                 BarColumn(bar_width=16),
@@ -55,7 +62,7 @@ class ConsoleWriter(MetricWriter):
                 _Status(),
                 console=self._console,
             )
-            self._task = self._bar.add_task("", total=total_steps, completed=first_step, status="")
+            self._task = self._bar.add_task("", total=self._total, completed=step, status="")
             self._bar.start()
 
     def write(self, step: int, metrics: Metrics) -> None:
@@ -70,11 +77,14 @@ class ConsoleWriter(MetricWriter):
         else:
             share = f"{step / self._total:.0%}" if self._total else "100%"
             line = f"{share:>4}  {self._unit} {step:,}/{self._total:,}  {status}".rstrip()
-            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+            self._say(line)
 
     def close(self) -> None:
         if self._bar:
             self._bar.stop()
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _status(self) -> list[str]:
         (first_step, first_time), (last_step, last_time) = self._recent[0], self._recent[-1]

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from gtrxl_jax.files import atomic
+from gtrxl_jax.training.divergence import Divergence
 from gtrxl_jax.training.metrics import json_value
 
 
@@ -30,6 +31,7 @@ class Result:
       compile_seconds: from the start to the first update.
       train_seconds: from the first update to the last, evaluations included.
       steps_per_second: of all seeds together, while training, evaluations not included.
+      diverged: the seeds that did, and are not in `evaluation`; theirs are NaN in `per_seed`.
     """
 
     evaluation: dict[str, tuple[float, float]]
@@ -38,16 +40,32 @@ class Result:
     compile_seconds: float
     train_seconds: float
     steps_per_second: float
+    diverged: list[Divergence] = dataclasses.field(default_factory=list)
 
 
-def write_result(folder: Path, config: Any, result: Result) -> None:
+def write_result(folder: str | os.PathLike[str], config: Any, result: Result) -> None:
     """Write result.json: what came out, and all that is needed to make it come out again."""
     record = provenance() | {
         "seeds": list(range(config.seed, config.seed + config.num_seeds)),
         **dataclasses.asdict(result),
+        "num_diverged": len(result.diverged),
     }
-    with atomic(folder / "result.json") as temporary:
+    with atomic(Path(folder, "result.json")) as temporary:
         temporary.write_text(json.dumps(json_value(record), indent=2, allow_nan=False) + "\n")
+
+
+def read_result(folder: str | os.PathLike[str]) -> Result | None:
+    """What `write_result` wrote; None of a run that has not ended."""
+    try:
+        record = json.loads(Path(folder, "result.json").read_text())
+    except FileNotFoundError:
+        return None
+    fields = {field.name: record[field.name] for field in dataclasses.fields(Result)}
+    # JSON has no NaN: there it is a string.
+    fields["evaluation"] = {k: (float(m), float(h)) for k, (m, h) in fields["evaluation"].items()}
+    fields["per_seed"] = {k: [float(x) for x in xs] for k, xs in fields["per_seed"].items()}
+    fields["diverged"] = [Divergence(**one) for one in fields["diverged"]]
+    return Result(**fields)
 
 
 def provenance() -> dict[str, str]:

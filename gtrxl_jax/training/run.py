@@ -6,37 +6,44 @@ A run folder holds
 
     config.json       what the run is
     metrics.jsonl     its numbers, one line for each visit of the host
-    checkpoints/      its state
+    checkpoints/      its state (see `checkpoint`)
     result.json       the final evaluation, with command, commit, device, date, seeds and times
     *.png, *.gif      pictures
+
+Whatever ends the process, `train` with the same config and folder goes on from the last checkpoint,
+and the numbers are those of a run that nothing has ended: the lines of metrics.jsonl after the
+checkpoint are dropped, and written again.
 """
 
+import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array
 
-from gtrxl_jax.training import checkpoint
-from gtrxl_jax.training.compilation import compiler_options
-from gtrxl_jax.training.config import from_json, to_json
+from gtrxl_jax.names import require_name
+from gtrxl_jax.training import checkpoint, divergence
+from gtrxl_jax.training.checkpoint import Saver
+from gtrxl_jax.training.config import from_json
+from gtrxl_jax.training.divergence import DivergedError, Divergence
 from gtrxl_jax.training.evaluation import with_intervals
-from gtrxl_jax.training.metrics import MetricWriter, Writers
+from gtrxl_jax.training.folder import claimed, load_config, require_same_run
+from gtrxl_jax.training.interruption import Interruption, RunInterrupted
+from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.placement import shardings
-from gtrxl_jax.training.results import Result
+from gtrxl_jax.training.programs import Programs, each_seed
+from gtrxl_jax.training.results import Result, read_result, write_result
 from gtrxl_jax.training.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A run that is over.
+    """A run that has ended.
 
     Attributes:
       trainer: what was trained, with its config and its agent.
@@ -44,161 +51,285 @@ class Trained:
       result: what came out.
     """
 
-    trainer: Trainer
+    trainer: Any
     networks: list[Any]
     result: Result
 
 
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a run has learned so far.
+
+    Attributes:
+      trainer: what is trained, with its config and its agent.
+      networks: the trained network's parameters for each seed.
+      step: of the checkpoint that they are from.
+    """
+
+    trainer: Any
+    networks: list[Any]
+    step: int
+
+
 def train(
-    trainer: Trainer, *, writers: Sequence[MetricWriter] = (), folder: Path | None = None
+    trainer: Trainer,
+    *,
+    writers: Sequence[MetricWriter] = (),
+    folder: str | os.PathLike[str] | None = None,
 ) -> Trained:
     """Run a trainer to its end.
 
+    With a folder the run survives: SIGTERM, and SIGINT once, let it finish its visit, save and
+    raise `RunInterrupted`; whatever ended it, the same call goes on where it was. A run that has
+    its result is not run again, but loaded.
+
     Args:
-      trainer: the run. Several seeds are trained in one program (on CPU they take turns in it, see
-        `_over_seeds`), and metrics have an entry for each.
-      writers: where metrics go.
-      folder: saves the final state there, if given (see `checkpoint.claim` first).
+      trainer: the run. Metrics have an entry for each of its seeds, if there are several.
+      writers: where metrics go, besides the folder.
+      folder: see above; nothing is kept if None.
 
     Raises:
-      ValueError: the run cannot have the devices that it asks for.
+      ValueError: the run cannot have the devices that it asks for, or the folder is another run's
+        or in use.
+      RunInterrupted: it was asked to stop, and is saved.
+      DivergedError: a seed has diverged, and the config says to stop.
+      SaveError: a checkpoint could not be written; those before it are intact.
+      UnusableError: no checkpoint in the folder is as this run wrote it.
     """
-    began = time.monotonic()
-    config, programs = trainer.config, _Programs(trainer)
-    state = programs.init()
-    visit = programs.visit(state, trainer.stage(1))
-    compile_seconds = time.monotonic() - began
-
-    every = config.evaluation.interval
-    train_seconds = 0.0
-    scores: dict[str, Any] = {}
-    with Writers(*writers) as writer:
-        for number in range(1, trainer.num_visits + 1):
-            visit = programs.visit(state, trainer.stage(number))
-            before = time.monotonic()
-            state, metrics = visit(state, programs.data)
-            metrics = jax.device_get(metrics)
-            train_seconds += (seconds := time.monotonic() - before)
-            metrics["steps_per_second"] = config.num_seeds * trainer.steps_per_visit / seconds
-            step = number * trainer.steps_per_visit
-            due = bool(every) and step // every > (step - trainer.steps_per_visit) // every
-            if due or number == trainer.num_visits:
-                scores = programs.evaluate(state.network, number)
-                metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in scores.items()}
-            writer.write(step, metrics)
-    steps = trainer.num_visits * trainer.steps_per_visit
-    if folder is not None:
-        checkpoint.save(folder, steps, state, to_json(config))
-    result = Result(
-        evaluation=with_intervals(scores),
-        per_seed={k: np.atleast_1d(v.mean(axis=-1)).tolist() for k, v in scores.items()},
-        steps=steps,
-        compile_seconds=compile_seconds,
-        train_seconds=time.monotonic() - began - compile_seconds,
-        steps_per_second=config.num_seeds * steps / train_seconds,
-    )
-    return Trained(trainer, _each_seed(config.num_seeds, state.network), result)
+    if folder is None:
+        return _Loop(trainer, Writers(*writers)).run()
+    require_same_run(folder, trainer.config_json)
+    if result := read_result(folder):
+        return Trained(trainer, load(folder).networks, result)
+    with claimed(folder, trainer.config_json), Interruption() as interruption:
+        everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
+        trained = _Loop(trainer, everything, Path(folder), interruption).run()
+        write_result(folder, trainer.config, trained.result)
+    return trained
 
 
-class _Programs:
-    """The compiled programs of a run, over its seeds and on its devices.
+@dataclasses.dataclass
+class _Progress:
+    """How far a run is: what is recorded with its state.
 
     Attributes:
-      data: the trainer's, on every device.
+      visit: visits made.
+      train_seconds: from the first update on, in all processes, up to the last checkpoint of each.
+      visit_seconds: of these, in visits.
+      best: step and score of the best checkpoint.
+      diverged: the seeds that are no longer counted.
     """
 
-    def __init__(self, trainer: Trainer):
-        config = trainer.config
-        mesh = trainer.mesh()
-        self._trainer = trainer
-        self._several = config.num_seeds > 1
-        self._seeds: Any = config.seed
-        init = trainer.init
-        if self._several:
-            init = _over_seeds(init)
-            self._seeds = np.arange(config.seed, config.seed + config.num_seeds)
-        self._placed = shardings(jax.eval_shape(init, self._seeds), mesh, seeds=self._several)
-        self._init = jax.jit(
-            init,
-            out_shardings=self._placed,
-            compiler_options=compiler_options(runs_once=True),
-        )
-        self.data = jax.device_put(trainer.data, NamedSharding(mesh, PartitionSpec()))
-        self._visits: dict[Hashable, Callable[..., Any]] = {}
-        evaluate = _over_seeds(trainer.evaluate) if self._several else trainer.evaluate
-        self._evaluate = jax.jit(evaluate, compiler_options=compiler_options())
+    visit: int = 0
+    train_seconds: float = 0.0
+    visit_seconds: float = 0.0
+    best: tuple[int, float] | None = None
+    diverged: list[Divergence] = dataclasses.field(default_factory=list)
 
-    def init(self) -> Any:
-        """The state of a new run."""
-        return self._init(self._seeds)
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> "_Progress":
+        fields = {field.name: record[field.name] for field in dataclasses.fields(cls)}
+        fields["best"] = tuple(fields["best"]) if fields["best"] else None
+        return cls(**fields | {"diverged": [Divergence(**one) for one in fields["diverged"]]})
 
-    def visit(self, state: Any, stage: Hashable) -> Callable[..., Any]:
-        """The program of a stage: from (state, data), of which it takes the state, to the new state
-        and metrics. It is compiled when it is first asked for.
+
+class _Loop:
+    """The host's loop over the visits of a run, with what it knows of it so far."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        writer: MetricWriter,
+        folder: Path | None = None,
+        interruption: Interruption | None = None,
+    ):
+        self._trainer, self._config = trainer, trainer.config
+        self._writer = writer
+        self._folder = folder
+        self._interruption = interruption
+        self._progress = _Progress()
+        self._scores: dict[str, np.ndarray] = {}
+        self._save_is_due = False
+
+    def run(self) -> Trained:
+        """All of it, from where the folder has it."""
+        began = time.monotonic()
+        with contextlib.ExitStack() as resources:
+            resources.enter_context(self._writer)
+            self._programs = Programs(self._trainer)
+            self._require_score()
+            restored = self._restored()
+            progress, num_visits = self._progress, self._trainer.num_visits
+            self._writer.start(self._step)
+            saver = None
+            if self._folder:
+                best = progress.best and progress.best[0]
+                saver = Saver(self._folder, keep=self._config.checkpoint.keep, best=best)
+                resources.enter_context(saver)
+            state = self._programs.init() if restored is None else restored
+            if progress.visit < num_visits:
+                self._programs.visit(self._trainer.stage(progress.visit + 1))
+            compile_seconds = time.monotonic() - began
+            since = time.monotonic() - progress.train_seconds
+            if self._interruption:
+                self._interruption.working()
+            while progress.visit < num_visits and not self._all_diverged:
+                state = self._visit(state, since, saver)
+            if saver:
+                saver.wait()
+            if not self._scores:
+                self._scores = self._evaluate(state)
+            progress.train_seconds = time.monotonic() - since
+        networks = each_seed(self._config.num_seeds, state.network)
+        return Trained(self._trainer, networks, self._result(compile_seconds))
+
+    @property
+    def _step(self) -> int:
+        return self._progress.visit * self._trainer.steps_per_visit
+
+    @property
+    def _all_diverged(self) -> bool:
+        return len(self._progress.diverged) == self._config.num_seeds
+
+    def _require_score(self) -> None:
+        """Refuse a best checkpoint by a score that there will not be, before compiling."""
+        if best := self._config.checkpoint.best:
+            names = [f"evaluation/{name}" for name in self._programs.score_names()]
+            require_name("checkpoint.best", best, names)
+
+    def _restored(self) -> Any:
+        """The state of the newest checkpoint, and to `_progress` its record; None without one."""
+        if not self._folder or not checkpoint.available_steps(self._folder):
+            return None
+        state, record = checkpoint.restore(self._folder, self._programs.like)
+        checkpoint.set_aside_unusable(self._folder)
+        self._progress = _Progress.of(record)
+        return state
+
+    def _visit(self, state: Any, since: float, saver: Saver | None) -> Any:
+        """One visit, with all that the host does after it. Takes the state, returns the new one."""
+        trainer, progress = self._trainer, self._progress
+        visit = self._programs.visit(trainer.stage(progress.visit + 1))
+        before = time.monotonic()
+        state, metrics = visit(state, self._programs.data)
+        metrics = jax.device_get(metrics)
+        seconds = time.monotonic() - before
+        metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_visit / seconds
+        diverged = self._diverged(metrics)
+        progress.visit += 1
+        progress.visit_seconds += seconds
+        progress.diverged += diverged
+        best = False
+        if progress.visit == trainer.num_visits or self._passed(self._config.evaluation.interval):
+            self._scores = self._evaluate(state)
+            metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
+            best = self._is_best(metrics)
+        self._writer.write(self._step, metrics)
+        if diverged and self._config.on_divergence == "stop":
+            raise DivergedError("; ".join(map(str, diverged)))
+        progress.train_seconds = time.monotonic() - since
+        if saver and not self._all_diverged:
+            self._save(saver, state, best)
+        return state
+
+    def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
+        """Seeds that diverged in this visit, and not before."""
+        steps_per_update = self._trainer.steps_per_visit // self._config.updates_per_visit
+        found = divergence.take_from(metrics, self._config.seed, self._step, steps_per_update)
+        known = {one.seed for one in self._progress.diverged}
+        return [one for one in found if one.seed not in known]
+
+    def _evaluate(self, state: Any) -> dict[str, np.ndarray]:
+        """Scores `[E]` or `[S, E]`; a seed that has diverged has none."""
+        scores = self._programs.evaluate(state.network, self._progress.visit)
+        for one in self._progress.diverged:
+            index = one.seed - self._config.seed if self._config.num_seeds > 1 else ...
+            for score in scores.values():
+                score[index] = np.nan
+        return scores
+
+    def _is_best(self, metrics: dict[str, Any]) -> bool:
+        """Whether this is the best so far, by the mean over the seeds that have not diverged."""
+        name = self._config.checkpoint.best
+        if not name or self._all_diverged:
+            return False
+        score = float(np.nanmean(metrics[name]))
+        sign = 1 if self._config.checkpoint.best_is == "max" else -1
+        known = self._progress.best
+        if known and sign * score <= sign * known[1]:
+            return False
+        self._progress.best = (self._step, score)
+        return True
+
+    def _save(self, saver: Saver, state: Any, best: bool) -> None:
+        """Save if it is time to, and stop if that has been asked for.
+
+        What is merely due waits while the disk is busy; it is the run that must not wait.
         """
-        if stage not in self._visits:
+        requested = self._interruption and self._interruption.requested
+        at_end = self._progress.visit == self._trainer.num_visits
+        self._save_is_due |= self._passed(self._config.checkpoint.interval)
+        if best or requested or at_end or (self._save_is_due and not saver.busy):
+            saver.save(self._step, state, dataclasses.asdict(self._progress), best=best)
+            self._save_is_due = False
+        else:
+            saver.check()
+        if requested and not at_end:
+            saver.wait()
+            raise RunInterrupted(requested, self._step, self._folder)
 
-            def visit(state: Any, data: Any) -> Any:
-                def of_one(state: Any) -> Any:
-                    return self._trainer.visit(state, data, stage)
+    def _passed(self, interval: int) -> bool:
+        """Whether a multiple of the interval lies in the last visit; of 0 there is none."""
+        before = self._step - self._trainer.steps_per_visit
+        return bool(interval) and self._step // interval > before // interval
 
-                return (_over_seeds(of_one) if self._several else of_one)(state)
-
-            program = jax.jit(
-                visit,
-                donate_argnums=0,
-                out_shardings=(self._placed, None),
-                compiler_options=compiler_options(),
-            )
-            self._visits[stage] = program.lower(state, self.data).compile()
-        return self._visits[stage]
-
-    def evaluate(self, network: Any, number: int) -> dict[str, np.ndarray]:
-        """Scores of the evaluation after visit `number`: `[E]`, or `[S, E]` of several seeds."""
-        scores = self._evaluate(network, _evaluation_keys(self._trainer.config, number))
-        return {name: np.asarray(score, np.float64) for name, score in scores.items()}
-
-
-def _over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with a leading axis of seeds on its arguments and results.
-
-    On an accelerator seeds are a batch. A CPU is full with one of them, and its caches hold the
-    activations of one but not of all: there they take turns, within the one program.
-    """
-    if jax.default_backend() != "cpu":
-        return jax.vmap(function)
-    return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
-
-
-def _evaluation_keys(config: Any, number: int) -> Array:
-    """Fresh episodes for every evaluation, the same for every config with these seeds."""
-    base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
-    if config.num_seeds == 1:
-        return jax.random.fold_in(base, config.seed)
-    seeds = np.arange(config.seed, config.seed + config.num_seeds)
-    return jax.vmap(lambda seed: jax.random.fold_in(base, seed))(seeds)
+    def _result(self, compile_seconds: float) -> Result:
+        progress, scores = self._progress, self._scores
+        if 0 < len(progress.diverged) < self._config.num_seeds:
+            gone = [one.seed - self._config.seed for one in progress.diverged]
+            scores = {name: np.delete(score, gone, axis=0) for name, score in scores.items()}
+        return Result(
+            evaluation=with_intervals(scores),
+            per_seed={k: np.atleast_1d(v.mean(axis=-1)).tolist() for k, v in self._scores.items()},
+            steps=self._step,
+            compile_seconds=compile_seconds,
+            train_seconds=progress.train_seconds,
+            steps_per_second=self._config.num_seeds * self._step / progress.visit_seconds,
+            diverged=progress.diverged,
+        )
 
 
-def load(folder: str | os.PathLike[str]) -> tuple[OnlineTrainer, list[Any]]:
-    """The trainer of a run, and the trained network's parameters for each of its seeds.
+def load(folder: str | os.PathLike[str], *, best: bool = False) -> Loaded:
+    """What a run has learned, up to its newest checkpoint, or to its best.
 
     Raises:
       FileNotFoundError: the folder holds no run, or no checkpoint.
-      ValueError: the checkpoint is of another architecture.
+      ValueError: the checkpoint is of another architecture; or there is none that is the best.
+      UnusableError: no checkpoint is as the run wrote it.
     """
-    config = from_json(checkpoint.load_config(folder))
+    config = from_json(load_config(folder))
     trainer = OnlineTrainer(config)
     init: Any = trainer.init
     seeds: Any = 0
     if config.num_seeds > 1:
         init, seeds = jax.vmap(init), np.arange(config.num_seeds)
-    network = checkpoint.restore(folder, jax.eval_shape(init, seeds)).network
-    return trainer, _each_seed(config.num_seeds, network)
+    like = jax.eval_shape(init, seeds)
+    state, record = checkpoint.restore(folder, like)
+    if best:
+        if not record["best"]:
+            raise ValueError(f"{folder} has no best checkpoint: its config has no checkpoint.best")
+        state, record = checkpoint.restore(folder, like, record["best"][0])
+    return Loaded(trainer, each_seed(config.num_seeds, state.network), record["step"])
 
 
 def evaluate(
-    folder: str | os.PathLike[str], episodes: int, policy: str = "", seed: int = 1
-) -> tuple[dict[str, tuple[float, float]], OnlineTrainer, list[Any]]:
+    folder: str | os.PathLike[str],
+    episodes: int,
+    policy: str = "",
+    seed: int = 1,
+    *,
+    best: bool = False,
+) -> tuple[dict[str, tuple[float, float]], Loaded]:
     """Evaluate a run's agent on fresh episodes.
 
     Args:
@@ -206,24 +337,19 @@ def evaluate(
       episodes: how many for each of its seeds.
       policy: one of `evaluation.POLICIES`; the run's own if empty.
       seed: of the episodes.
+      best: take the best checkpoint, not the newest.
 
     Returns:
-      Mean and half width of the 95 % interval of each score (see `Result`), and what `load` gives.
+      Mean and half width of the 95 % interval of each score (see `Result`), and what was evaluated.
     """
-    trainer, networks = load(folder)
-    settings = trainer.config.evaluation
+    loaded = load(folder, best=best)
+    settings = loaded.trainer.config.evaluation
     settings = dataclasses.replace(settings, episodes=episodes, policy=policy or settings.policy)
-    trainer = OnlineTrainer(dataclasses.replace(trainer.config, evaluation=settings))
+    trainer = OnlineTrainer(dataclasses.replace(loaded.trainer.config, evaluation=settings))
     play = jax.jit(trainer.evaluate)
-    keys = jax.random.split(jax.random.key(seed), len(networks))
-    played = [play(network, key) for network, key in zip(networks, keys, strict=True)]
+    keys = jax.random.split(jax.random.key(seed), len(loaded.networks))
+    played = [play(network, key) for network, key in zip(loaded.networks, keys, strict=True)]
     scores = {
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }
-    return with_intervals(scores), trainer, networks
-
-
-def _each_seed(num_seeds: int, tree: Any) -> list[Any]:
-    if num_seeds == 1:
-        return [tree]
-    return [jax.tree.map(lambda x, n=n: x[n], tree) for n in range(num_seeds)]
+    return with_intervals(scores), dataclasses.replace(loaded, trainer=trainer)

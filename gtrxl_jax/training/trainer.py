@@ -22,7 +22,9 @@ class Trainer(Protocol):
     of seeds, and place their arrays on a mesh.
 
     Attributes:
-      config: the run's, with at least `seed`, `num_seeds` and `evaluation`.
+      config: the run's, with at least `seed`, `num_seeds`, `updates_per_visit`, `evaluation`,
+        `checkpoint` and `on_divergence`, which mean what they mean in `OnlineConfig`.
+      config_json: the same as JSON, with its kind, so that it can be told from other runs.
       num_visits: how often the host visits.
       steps_per_visit: what a visit adds to the step that metrics and checkpoints are filed under.
       data: a pytree of arrays that every visit reads and none changes, the same for all seeds; None
@@ -31,6 +33,7 @@ class Trainer(Protocol):
     """
 
     config: Any
+    config_json: str
     num_visits: int
     steps_per_visit: int
     data: Any
@@ -53,7 +56,10 @@ class Trainer(Protocol):
         """
 
     def visit(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, dict[str, Array]]:
-        """Several updates. Returns the new state, and metrics, all of them scalars."""
+        """Several updates. Returns the new state, and metrics, all of them scalars.
+
+        Among the metrics is the report of `divergence.over_updates`.
+        """
 
     def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes: each score by its name, with an entry for each episode."""

@@ -1,7 +1,7 @@
 import json
 import logging
+import resource
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -14,7 +14,10 @@ from flax import struct
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gtrxl_jax.training.checkpoint import available_steps, claim, load_config, restore, save
+from gtrxl_jax.training import checkpoint
+from gtrxl_jax.training.checkpoint import SaveError, Saver, available_steps, set_aside_unusable
+from gtrxl_jax.training.folder import claimed
+from gtrxl_jax.training.seal import UnusableError
 
 CONFIG = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 4}})
 OTHER = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 12}})
@@ -51,6 +54,18 @@ def make_state(width=8, seed=0):
     )
 
 
+def save(folder, step, state, config, **settings):
+    with claimed(folder, config), Saver(folder, **settings) as saver:
+        saver.save(step, state)
+        saver.wait()
+
+
+def restore(folder, like, step=None):
+    state, record = checkpoint.restore(folder, like, step)
+    assert step in (None, record["step"])
+    return state
+
+
 def assert_same(actual, expected):
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
@@ -72,7 +87,6 @@ def test_what_is_saved_is_restored(run, abstract):
     save(run, 10, state, CONFIG)
     like = jax.eval_shape(make_state) if abstract else make_state(seed=1)
     assert_same(restore(run, like), state)
-    assert load_config(run) == CONFIG
 
 
 def test_keys_go_on_with_the_same_numbers(run):
@@ -177,40 +191,14 @@ def test_another_architecture_is_named_by_its_first_difference(run, change, mess
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_is_claimed_once(run):
-    claim(run, CONFIG)
-    with pytest.raises(ValueError, match="holds a run already: choose another"):
-        claim(run, CONFIG)
-    claim(run, json.dumps(json.loads(CONFIG), indent=2, sort_keys=True), resume=True)
-    assert load_config(run) == CONFIG
-
-
-def test_another_run_is_refused_before_anything_is_written(run):
-    save(run, 1, {"x": jnp.ones(2)}, CONFIG)
+def test_a_step_is_saved_once_and_in_order(run):
+    save(run, 2, {"x": jnp.ones(2)}, CONFIG)
     before = sorted(run.rglob("*"))
-    message = r"another run \(core.layers is 4 there, 12 here\): choose another folder"
-    with pytest.raises(ValueError, match=message):
-        claim(run, OTHER, resume=True)
-    with pytest.raises(ValueError, match=message):
-        save(run, 2, {"x": jnp.ones(2)}, OTHER)
-    for step in [0, 1]:
-        with pytest.raises(ValueError, match=f"a checkpoint of step 1, and {step} does not come"):
+    for step in [1, 2]:
+        with pytest.raises(ValueError, match=f"a checkpoint of step 2, and {step} does not come"):
             save(run, step, {"x": jnp.zeros(2)}, CONFIG)
     assert sorted(run.rglob("*")) == before
     np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 1)
-
-
-def test_of_runs_that_start_at_once_one_gets_the_folder(run):
-    def attempt(seed):
-        try:
-            claim(run, json.dumps({"seed": seed}))
-        except ValueError:
-            return None
-        return seed
-
-    with ThreadPoolExecutor(8) as pool:
-        (winner,) = [seed for seed in pool.map(attempt, range(8)) if seed is not None]
-    assert json.loads(load_config(run)) == {"seed": winner}
 
 
 def test_a_run_killed_while_saving_has_its_last_whole_checkpoint(run):
@@ -228,9 +216,8 @@ def test_a_run_killed_while_saving_has_its_last_whole_checkpoint(run):
 def test_nothing_to_restore_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         restore(tmp_path / "missing", {"x": jnp.zeros(2)})
-    with pytest.raises(FileNotFoundError, match=r"holds no run: it has no config.json"):
-        load_config(tmp_path)
-    claim(tmp_path / "new", CONFIG)
+    with claimed(tmp_path / "new", CONFIG):
+        pass
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         restore(tmp_path / "new", {"x": jnp.zeros(2)})
     assert available_steps(tmp_path / "new") == []
@@ -247,7 +234,7 @@ def test_nothing_to_restore_is_said(tmp_path):
 def test_a_state_that_cannot_be_saved_is_refused(run, state, error, message):
     with pytest.raises(error, match=message):
         save(run, 1, state, CONFIG)
-    assert not run.exists()
+    assert available_steps(run) == []
 
 
 def test_saving_and_restoring_say_nothing(run, capfd, caplog):
@@ -256,3 +243,113 @@ def test_saving_and_restoring_say_nothing(run, capfd, caplog):
         restore(run, jax.eval_shape(make_state))
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_state_may_be_donated_as_soon_as_it_is_saved(run):
+    """What is written is the state as it was, whatever its buffers hold by then."""
+    overwrite = jax.jit(lambda x: x + 1, donate_argnums=0)
+    x = jnp.zeros(500_000)
+    with claimed(run, CONFIG), Saver(run, keep=9) as saver:
+        for step in range(1, 4):
+            saver.save(step, {"x": x})
+            x = overwrite(x)
+    for step in range(1, 4):
+        np.testing.assert_array_equal(restore(run, {"x": x}, step)["x"], step - 1)
+
+
+def test_the_best_stays_until_a_better_one(run):
+    like = {"x": jnp.zeros(2)}
+    with claimed(run, CONFIG), Saver(run, keep=2) as saver:
+        for step in range(1, 6):
+            saver.save(step, like, {"score": step}, best=step == 2)
+    assert available_steps(run) == [2, 4, 5]
+    assert checkpoint.restore(run, like)[1]["score"] == 5
+    with claimed(run, CONFIG), Saver(run, keep=2, best=2) as saver:
+        saver.save(6, like)
+        saver.wait()
+        assert available_steps(run) == [2, 5, 6]
+        saver.save(7, like, best=True)
+        saver.save(8, like)
+        saver.save(9, like)
+    assert available_steps(run) == [7, 8, 9]
+
+
+def damage(path, kind):
+    content = bytearray(path.read_bytes())
+    if kind == "flipped":
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content[: len(content) // 2] if kind == "cut" else content)
+    if kind == "missing":
+        path.unlink()
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    for step in (1, 2):
+        save(folder, step, make_state(seed=step), CONFIG)
+    return folder
+
+
+FILES = ["_METADATA", "_sharding", "manifest.ocdbt", "d/*", "ocdbt.process_0/d/*", "seal.json"]
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "missing"])
+@pytest.mark.parametrize("pattern", FILES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    two_checkpoints, tmp_path, capfd, kind, pattern
+):
+    run = shutil.copytree(two_checkpoints, tmp_path / "run")
+    newest = run / "checkpoints" / "2" / "default"
+    damage(max(newest.glob(pattern), key=lambda path: path.stat().st_size), kind)
+    like = jax.eval_shape(make_state)
+    with pytest.raises(UnusableError, match="the checkpoint of step 2 in .* cannot be used: ") as e:
+        restore(run, like, 2)
+    assert "\n" not in str(e.value)
+    assert_same(restore(run, like), make_state(seed=1))
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err == f"{e.value}; it is passed over\n"
+    set_aside_unusable(run)
+    assert available_steps(run) == [1]
+    assert (run / "unusable" / "2").is_dir()
+    save(run, 2, make_state(seed=2), CONFIG)
+    assert_same(restore(run, like), make_state(seed=2))
+
+
+def test_a_checkpoint_of_another_run_is_refused(run, tmp_path):
+    """Though it has the same arrays; and one of this run under another step is no better."""
+    save(run, 1, {"x": jnp.ones(2)}, CONFIG)
+    other = json.dumps(json.loads(CONFIG) | {"seed": 2})
+    save(tmp_path / "other", 3, {"x": jnp.ones(2)}, other)
+    checkpoints = run / "checkpoints"
+    shutil.copytree(tmp_path / "other" / "checkpoints" / "3", checkpoints / "3")
+    shutil.copytree(checkpoints / "1", checkpoints / "4")
+    like = {"x": jnp.zeros(2)}
+    with pytest.raises(UnusableError, match=r"step 3 .* another run \(seed is 2 there, 1 here\)"):
+        restore(run, like, 3)
+    with pytest.raises(UnusableError, match=r"step 4 .* another run \(step is 1 there, 4 here\)"):
+        restore(run, like, 4)
+    np.testing.assert_array_equal(restore(run, like)["x"], 1)
+    shutil.rmtree(checkpoints / "1")
+    with pytest.raises(UnusableError, match=r"no checkpoint in .* can be used, of \[3, 4\]"):
+        restore(run, like)
+
+
+def test_a_full_disk_is_said_once_and_costs_no_checkpoint(run, capfd):
+    """No file may grow beyond what the first checkpoint took: the second cannot be written."""
+    state = {f"x{n}": jax.random.normal(jax.random.key(n), (40_000,)) for n in range(8)}
+    save(run, 1, {"x": jnp.ones(2)}, CONFIG)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with claimed(run, CONFIG), Saver(run) as saver:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            saver.save(2, state)
+            with pytest.raises(SaveError, match="step 2 cannot be saved in .*, those before") as e:
+                saver.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(e.value)
+    assert capfd.readouterr() == ("", "")
+    assert available_steps(run) == [1]
+    np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 1)

@@ -79,10 +79,13 @@ POSITIVE = [
     "vmpo.gamma", "vmpo.target_period", "vmpo.epsilon_eta", "vmpo.epsilon_alpha",
     "vmpo.epsilon_mean", "vmpo.epsilon_covariance", "vmpo.initial_eta", "vmpo.initial_alpha",
     "vmpo.initial_alpha_mean", "vmpo.initial_alpha_covariance", "optimiser.learning_rate",
-    "evaluation.episodes", "total_steps", "unroll", "updates_per_visit", "num_seeds",
+    "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll", "updates_per_visit", "num_seeds",
 ]  # fmt: skip
 OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
-MAY_BE_ZERO = ["optimiser.warmup", "optimiser.final", "evaluation.interval", "seed", "devices"]
+MAY_BE_ZERO = [
+    "optimiser.warmup", "optimiser.final", "evaluation.interval", "checkpoint.interval", "seed",
+    "devices",
+]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
     "core.feedforward_width",
@@ -135,6 +138,8 @@ def test_sizes_of_the_core_out_of_range_are_refused(field, value):
         ("core.dtype", "float16", "unknown dtype 'float16'"),
         ("core.gate_bias", float("inf"), "core.gate_bias must be finite, not inf"),
         ("core.heads", 3, "core.width 16 does not divide into core.heads 3"),
+        ("checkpoint.best_is", "least", "unknown checkpoint.best_is 'least'"),
+        ("on_divergence", "contineu", "unknown on_divergence 'contineu': did you mean 'continue'"),
         ("sweep.learning_rate", (1e-3, 1e-3), "sweep.learning_rate must be .low, high."),
         ("sweep.learning_rate", (1e-2, 1e-3), "sweep.learning_rate must be .low, high."),
         ("sweep.epsilon_eta", (0.0, 1.0), "sweep.epsilon_eta must be above 0"),

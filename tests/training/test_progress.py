@@ -48,8 +48,12 @@ def test_the_latest_finite_value_stays(log):
 
 
 def test_speed_forgets_the_compilation_and_counts_from_where_the_run_was_taken_up(log):
-    times = iter([0.0, 100.0, *np.arange(101.0, 121.0)])
-    writer = ConsoleWriter(10**6, first_step=700, console=Console(file=log), clock=times.__next__)
+    times = iter([-9.0, 0.0, 100.0, *np.arange(101.0, 121.0)])
+    console = Console(file=log)
+    writer = ConsoleWriter(10**6, title="a run", console=console, clock=times.__next__)
+    writer.start(700)
+    assert log.getvalue() == "a run, from step 700: compiling\n"
+    log.truncate(log.seek(0))
     for update in range(1, 22):
         writer.write(700 + 1000 * update, {})
     lines = log.getvalue().splitlines()
@@ -76,6 +80,7 @@ def test_lines_are_not_wrapped_nor_taken_for_markup(log):
 def test_a_terminal_gets_one_bar_that_fits_into_it(log):
     console = Console(file=log, force_terminal=True, color_system=None, width=80)
     with ConsoleWriter(500_000, console=console, clock=clock()) as writer:
+        writer.start(0)
         for step in range(50_000, 500_001, 50_000):
             writer.write(step, {"episode/return": step / 500_000, "episode/success": 0.25})
     text = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", log.getvalue())

@@ -5,6 +5,7 @@ import math
 import subprocess
 
 from gtrxl_jax.training import results
+from gtrxl_jax.training.divergence import Divergence
 from tests.training.jobs import changed, small_job
 
 CONFIG = small_job(seed=5, num_seeds=3)
@@ -25,6 +26,20 @@ def test_a_result_tells_how_to_get_it_again(tmp_path):
     assert record["evaluation"]["success"] == [0.5, 0.1]
     assert record["device"].startswith("8 x cpu")
     assert set(record) >= {"command", "commit", "date", "steps", "compile_seconds"}
+    assert results.read_result(tmp_path) == RESULT
+
+
+def test_seeds_that_diverged_are_counted(tmp_path):
+    diverged = [Divergence(seed=6, quantity="loss", step=40)]
+    results.write_result(tmp_path, CONFIG, changed(RESULT, diverged=diverged))
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record["num_diverged"] == 1
+    assert record["diverged"] == [{"seed": 6, "quantity": "loss", "step": 40}]
+    assert results.read_result(tmp_path).diverged == diverged
+
+
+def test_a_run_that_has_not_ended_has_no_result(tmp_path):
+    assert results.read_result(tmp_path) is None
 
 
 def test_a_single_episode_has_no_interval_and_the_result_is_still_json(tmp_path):
@@ -36,6 +51,9 @@ def test_a_single_episode_has_no_interval_and_the_result_is_still_json(tmp_path)
 
     text = (tmp_path / "result.json").read_text()
     assert json.loads(text, parse_constant=refuse)["evaluation"] == {"return": [1.0, "NaN"]}
+    mean, half = results.read_result(tmp_path).evaluation["return"]
+    assert mean == 1.0
+    assert math.isnan(half)
 
 
 def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):

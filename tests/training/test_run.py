@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.training import programs
 from gtrxl_jax.training import run as runs
 from gtrxl_jax.training.config import SweepConfig, from_json, to_json
-from gtrxl_jax.training.metrics import MetricWriter
+from gtrxl_jax.training.metrics import MetricWriter, read_metrics
 from gtrxl_jax.training.online import OnlineTrainer
+from gtrxl_jax.training.results import read_result
 from tests.training.jobs import small_job
 
 SEEDS = 3
@@ -45,6 +47,15 @@ def run(tmp_path_factory):
     return folder, kept, trained.result, trained.networks
 
 
+def test_a_folder_has_the_same_numbers_and_the_result(run):
+    folder, kept, result, _ = run
+    read = read_metrics(folder / "metrics.jsonl")
+    assert read["step"].tolist() == list(kept.rows)
+    for step, loss in zip(read["step"], read["loss/value"], strict=True):
+        np.testing.assert_array_equal(loss, kept.rows[step]["loss/value"])
+    assert read_result(folder) == result
+
+
 def test_every_visit_is_written_with_an_entry_a_seed(run):
     _, kept, result, _ = run
     assert list(kept.rows) == [VISIT * n for n in range(1, 7)]
@@ -63,7 +74,7 @@ def test_every_visit_is_written_with_an_entry_a_seed(run):
 def test_seeds_that_take_turns_are_seeds_side_by_side(run, monkeypatch):
     _, turns, _, networks = run
     beside = Kept()
-    monkeypatch.setattr(runs, "_over_seeds", jax.vmap)
+    monkeypatch.setattr(programs, "over_seeds", jax.vmap)
     others = runs.train(OnlineTrainer(CONFIG), writers=[beside]).networks
     for step, metrics in turns.rows.items():
         assert set(metrics) == set(beside.rows[step])
@@ -100,10 +111,11 @@ def test_the_result_is_the_last_evaluation_with_intervals_over_seeds(run):
 
 def test_what_was_saved_is_what_was_trained(run):
     folder, _, _, networks = run
-    trainer, loaded = runs.load(folder)
-    assert trainer.config == CONFIG
-    assert len(loaded) == len(networks) == SEEDS
-    for one, other in zip(loaded, networks, strict=True):
+    loaded = runs.load(folder)
+    assert loaded.trainer.config == CONFIG
+    assert loaded.step == 6 * VISIT
+    assert len(loaded.networks) == len(networks) == SEEDS
+    for one, other in zip(loaded.networks, networks, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, other)
     kernels = [network["policy_head"]["hidden"]["kernel"] for network in networks]
     assert np.any(kernels[0] != kernels[1])
@@ -111,10 +123,10 @@ def test_what_was_saved_is_what_was_trained(run):
 
 def test_an_evaluation_can_be_had_again(run):
     folder, _, _, _ = run
-    scores, _, _ = runs.evaluate(folder, 8, "sample")
-    again, _, _ = runs.evaluate(folder, 8, "sample")
+    scores, _ = runs.evaluate(folder, 8, "sample")
+    again, _ = runs.evaluate(folder, 8, "sample")
     assert scores == again
-    other, _, _ = runs.evaluate(folder, 8, "sample", seed=2)
+    other, _ = runs.evaluate(folder, 8, "sample", seed=2)
     assert scores["return"] != other["return"]
 
 

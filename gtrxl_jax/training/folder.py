@@ -1,0 +1,110 @@
+"""The folder of a run, which belongs to one config and, while it runs, to one process."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from gtrxl_jax.files import atomic
+
+Folder = str | os.PathLike[str]
+
+
+@contextlib.contextmanager
+def claimed(folder: Folder, config_json: str) -> Iterator[None]:
+    """Hold `folder` as the run of this config, new or taken up again, until the block ends.
+
+    Nothing is written but config.json in a folder that has none. A process that dies lets go.
+
+    Args:
+      folder: made if missing.
+      config_json: the resolved config as a JSON object; its "version", the library's, may differ
+        from what is there.
+
+    Raises:
+      ValueError: the folder holds another run, or another process runs this one.
+    """
+    require_same_run(folder, config_json)
+    path = Path(folder, "config.json")
+    if jax.process_index():
+        yield  # the first process of several holds the folder for all
+        return
+    if not path.exists():
+        try:
+            with atomic(path, replace=False) as temporary:
+                temporary.write_text(config_json)
+        except FileExistsError:  # since we looked
+            require_same_run(folder, config_json)
+    with open(path, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"{folder} is in use by a running process: wait for it, or choose another folder"
+            ) from None
+        yield
+
+
+def load_config(folder: Folder) -> str:
+    """The config of the run in `folder`, the JSON text that it was claimed with.
+
+    Raises:
+      FileNotFoundError: there is no run.
+    """
+    try:
+        return Path(folder, "config.json").read_text()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder} holds no run: it has no config.json") from None
+
+
+def require_same_run(folder: Folder, config_json: str) -> None:
+    """Check that the folder holds this run, or none.
+
+    Raises:
+      ValueError: it holds another; the first difference is named.
+    """
+    try:
+        there = settings(folder)
+    except FileNotFoundError:
+        return
+    found = difference(there, _settings(json.loads(config_json)))
+    if found:
+        raise ValueError(f"{folder} holds another run ({found}): choose another folder")
+
+
+def settings(folder: Folder) -> Any:
+    """The config of the run in `folder`, without what may differ between processes of one run.
+
+    Raises:
+      FileNotFoundError: there is no run.
+      ValueError: its config.json is not JSON.
+    """
+    try:
+        return _settings(json.loads(load_config(folder)))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{Path(folder, 'config.json')} is not JSON: {error}") from None
+
+
+def difference(there: Any, here: Any, name: str = "") -> str | None:
+    """Where two configs differ first, in words; None if they are equal."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*here, *(there.keys() - here)]:
+            inner = f"{name}.{key}" if name else key
+            found = difference(there.get(key), here.get(key), inner)
+            if found:
+                return found
+        return None
+    if there == here:
+        return None
+    return f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"
+
+
+def _settings(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    return {name: value for name, value in config.items() if name != "version"}

@@ -1,0 +1,94 @@
+"""Being asked to stop: by a scheduler that wants the machine, or by somebody at the keyboard."""
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, Self
+
+EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
+"""75 is EX_TEMPFAIL of sysexits.h, try again later; 130 is what shells report of an interrupt."""
+
+
+class RunInterrupted(Exception):
+    """A run was asked to stop, and is saved.
+
+    Attributes:
+      exit_code: of the process.
+    """
+
+    def __init__(self, number: signal.Signals, step: int, folder: Any):
+        super().__init__(f"stopped by {number.name} at step {step:,}, saved in {folder}")
+        self.exit_code = EXIT_CODES[number]
+
+
+class Interruption:
+    """Listens for SIGTERM and SIGINT while a run goes on, and lets it finish what it is at.
+
+    A request is taken when the run looks at `requested`. Before `working` is called there is
+    nothing to save, and the process ends at once; so it does at a SIGINT that follows another
+    request. Both happen whatever the main thread is busy with, be it a program of many seconds.
+
+    Outside the main thread, where Python does not let signals be handled, it hears nothing.
+    """
+
+    def __init__(self) -> None:
+        self.requested: signal.Signals | None = None
+        self._working = False
+
+    def working(self) -> None:
+        """From here on there is something to save."""
+        self._working = True
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        # Python runs its handlers only between two of its own instructions, and an update of a
+        # network is one instruction. But it writes the signal's number to a pipe at once.
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._handlers = {
+            number: signal.signal(number, _leave_to_the_thread)
+            for number in EXIT_CODES
+            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup asks for
+        }
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self._writer)
+        self._thread.join()
+        os.close(self._reader)
+
+    def _listen(self) -> None:
+        while received := os.read(self._reader, 1):
+            number = signal.Signals(received[0])
+            if number not in EXIT_CODES:
+                continue
+            if not self._working or (self.requested and number == signal.SIGINT):
+                _exit(EXIT_CODES[number])
+            if not self.requested:
+                self.requested = number
+                _say(f"{number.name}: finishing this visit and saving; Ctrl-C stops at once")
+
+
+def _leave_to_the_thread(number: int, frame: FrameType | None) -> None:
+    """A handler, so that Python takes the signal."""
+
+
+def _exit(code: int) -> None:
+    if sys.stderr.isatty():
+        os.write(sys.stderr.fileno(), b"\x1b[?25h\n")  # the progress bar hides the cursor
+    os._exit(code)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

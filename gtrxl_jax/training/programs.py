@@ -1,0 +1,115 @@
+"""The compiled programs of a run."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from gtrxl_jax.training.compilation import compiler_options
+from gtrxl_jax.training.placement import shardings
+from gtrxl_jax.training.trainer import Trainer
+
+
+class Programs:
+    """The programs of a run, over its seeds and on its devices; each is compiled when it is used.
+
+    Several seeds are trained in one program; on CPU they take turns in it, see `over_seeds`.
+
+    Attributes:
+      like: shapes, types and placement of the run's state.
+      data: the trainer's, on every device.
+
+    Raises:
+      ValueError: the run cannot have the devices that it asks for.
+    """
+
+    def __init__(self, trainer: Trainer):
+        config = trainer.config
+        mesh = trainer.mesh()
+        self._trainer = trainer
+        self._several = config.num_seeds > 1
+        self._seeds: Any = config.seed
+        init = trainer.init
+        if self._several:
+            init = over_seeds(init)
+            self._seeds = np.arange(config.seed, config.seed + config.num_seeds)
+        shapes = jax.eval_shape(init, self._seeds)
+        self._placed = shardings(shapes, mesh, seeds=self._several)
+        self.like = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._placed
+        )
+        self._init = jax.jit(
+            init,
+            out_shardings=self._placed,
+            compiler_options=compiler_options(runs_once=True),
+        )
+        self.data = jax.device_put(trainer.data, NamedSharding(mesh, PartitionSpec()))
+        self._visits: dict[Hashable, Callable[..., Any]] = {}
+        evaluate = over_seeds(trainer.evaluate) if self._several else trainer.evaluate
+        self._evaluate = jax.jit(evaluate, compiler_options=compiler_options())
+
+    def init(self) -> Any:
+        """The state of a new run."""
+        return self._init(self._seeds)
+
+    def visit(self, stage: Hashable) -> Callable[..., Any]:
+        """The program of a stage: from (state, data) to the new state and metrics.
+
+        It takes the state: what was given is gone.
+        """
+        if stage not in self._visits:
+
+            def visit(state: Any, data: Any) -> Any:
+                def of_one(state: Any) -> Any:
+                    return self._trainer.visit(state, data, stage)
+
+                return (over_seeds(of_one) if self._several else of_one)(state)
+
+            program = jax.jit(
+                visit,
+                donate_argnums=0,
+                out_shardings=(self._placed, None),
+                compiler_options=compiler_options(),
+            )
+            self._visits[stage] = program.lower(self.like, self.data).compile()
+        return self._visits[stage]
+
+    def score_names(self) -> list[str]:
+        """What `evaluate` will give."""
+        keys = jax.eval_shape(lambda: _evaluation_keys(self._trainer.config, 0))
+        return sorted(jax.eval_shape(self._evaluate, self.like.network, keys))
+
+    def evaluate(self, network: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
+        """Scores of the evaluation after visit `number`: `[E]`, or `[S, E]` of several seeds."""
+        scores = self._evaluate(network, _evaluation_keys(self._trainer.config, number))
+        return {name: np.array(score, np.float64) for name, score in scores.items()}
+
+
+def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with a leading axis of seeds on its arguments and results.
+
+    On an accelerator seeds are a batch. A CPU is full with one of them, and its caches hold the
+    activations of one but not of all: there they take turns, within the one program.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)
+    return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
+
+
+def _evaluation_keys(config: Any, number: int) -> Array:
+    """Fresh episodes for every evaluation, the same for every config with these seeds."""
+    base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
+    if config.num_seeds == 1:
+        return jax.random.fold_in(base, config.seed)
+    seeds = np.arange(config.seed, config.seed + config.num_seeds)
+    return jax.vmap(lambda seed: jax.random.fold_in(base, seed))(seeds)
+
+
+def each_seed(num_seeds: int, tree: Any) -> list[Any]:
+    """What a tree, of one seed or with a leading axis of several, has for each."""
+    if num_seeds == 1:
+        return [tree]
+    return [jax.tree.map(lambda x, n=n: x[n], tree) for n in range(num_seeds)]

@@ -1,0 +1,75 @@
+"""What tells a whole checkpoint from a damaged one, before any of it is interpreted.
+
+A seal is one JSON file in a checkpoint: the size and the CRC-32 of every other file, with the
+record of the run at that step, and a CRC-32 of these themselves. It is written last, before the
+checkpoint gets its name. (Of arrays' bytes themselves the storage format below has no checksum: one
+flipped bit would be another number.)
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+NAME = "seal.json"
+
+
+class UnusableError(ValueError):
+    """A checkpoint is not what this run once wrote."""
+
+
+def write(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    """Seal the files in `folder`, and those below it, with a record that JSON can hold."""
+    files = [path for path in Path(folder).rglob("*") if path.is_file()]
+    content = {
+        "record": dict(record),
+        "files": {str(path.relative_to(folder)): _describe(path) for path in sorted(files)},
+    }
+    sealed = {"crc32": _crc_of(content), **content}
+    with open(Path(folder, NAME), "w") as file:
+        json.dump(sealed, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def verify(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The record, if the folder has all that was sealed, unchanged.
+
+    Raises:
+      UnusableError: naming the first file that is missing or has changed.
+    """
+    try:
+        sealed = json.loads(Path(folder, NAME).read_text())
+        stated, record, files = (sealed.pop(name) for name in ("crc32", "record", "files"))
+    except FileNotFoundError:
+        raise UnusableError(f"it has no {NAME}: it was not written by this library") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise UnusableError(f"its {NAME} cannot be read") from None
+    if stated != _crc_of({"record": record, "files": files}):
+        raise UnusableError(f"its {NAME} has changed")
+    for name, description in files.items():
+        path = Path(folder, name)
+        if not path.is_file():
+            raise UnusableError(f"{name} is missing")
+        size = path.stat().st_size
+        if size != description[0]:
+            raise UnusableError(f"{name} has {size:,} bytes instead of {description[0]:,}")
+        if _describe(path) != description:
+            raise UnusableError(f"the content of {name} has changed")
+    return record
+
+
+def _describe(path: Path) -> list[int]:
+    """Size and CRC-32."""
+    crc = size = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+            size += len(block)
+    return [size, crc]
+
+
+def _crc_of(content: Any) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
