@@ -126,4 +126,3 @@ class DecisionTransformer(nn.Module):
         for block in self.blocks:
             x_BTD = block(x_BTD, seen_BTT[:, None], deterministic)
         return self.output_norm(x_BTD)[:, 1::3]
-

@@ -221,10 +221,8 @@ def make_model(
     if config.name == "bc-lstm":
         core = RecurrentCore("lstm", config.layers, config.width, **precision)
         return RecurrentCloning(encoder, core, head, config.dropout)
-    embedding = TrajectoryEmbedding(
-        encoder, action, config.width, config.return_scale, **precision
-    )
-    rates = {
+    embedding = TrajectoryEmbedding(encoder, action, config.width, config.return_scale, **precision)
+    rates: dict[str, Any] = {
         "dropout_rate": config.dropout,
         "attention_dropout_rate": config.attention_dropout,
     }

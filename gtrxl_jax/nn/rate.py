@@ -186,9 +186,7 @@ class RATE(nn.Module):
         zero = jnp.zeros((), jnp.int32)
         state = RATEState(
             tokens=self._first_tokens(batch_size),
-            layers=tuple(
-                block.slots(batch_size, num_slots, self._dtype) for block in self.blocks
-            ),
+            layers=tuple(block.slots(batch_size, num_slots, self._dtype) for block in self.blocks),
             cached=zero,
             step=zero,
         )

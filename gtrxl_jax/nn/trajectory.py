@@ -72,9 +72,7 @@ class TrajectoryEmbedding(nn.Module):
 
     def act(self, action: Any) -> Float[Array, "... D"]:
         """The a token, `[..., D]`."""
-        return self.action_projection(
-            self.action.features(action, self.dtype or self.param_dtype)
-        )
+        return self.action_projection(self.action.features(action, self.dtype or self.param_dtype))
 
     def __call__(self, steps: Steps) -> Float[Array, "B K 3 D"]:
         """The tokens of each step."""

@@ -123,7 +123,7 @@ class GRUValve(Valve):
 
 
 class LSTMValve(Valve):
-    """An LSTM cell over each token (Hochreiter and Schmidhuber 1997), with a cell state beside M."""
+    """An LSTM cell over each token (Hochreiter and Schmidhuber 1997), with a cell of its own."""
 
     def initial(self, tokens_BMD: Float[Array, "B M D"]) -> MemoryTokens:
         """The cell state begins at zero."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.agent import Agent
+from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.spaces import environment_action
 from gtrxl_jax.timestep import TimeStep
@@ -24,13 +25,49 @@ POLICIES = ("mode", "sample")
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 
 
+class Player(Protocol):
+    """What plays B episodes from their start on, in lock-step, with a network's parameters."""
+
+    def start(self, network: Any, batch_size: int) -> Any:
+        """The state of acting, before the first time step."""
+
+    def step(self, network: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
+        """The policy at a time step `[B]`."""
+
+    def take(self, network: Any, state: Any, action: Any) -> Any:
+        """Note the action that was taken there, in the policy's layout."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentPlayer:
+    """An agent, which finds its last action in the next time step."""
+
+    agent: Agent
+
+    def start(self, network: Any, batch_size: int) -> Any:
+        """A cache over an empty memory."""
+        apply: Any = self.agent.apply
+        return apply({"params": network}, self.agent.initial_memory(batch_size), method="start")
+
+    def step(self, network: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
+        """The agent's."""
+        apply: Any = self.agent.apply
+        state, output = apply({"params": network}, state, timestep, method="step")
+        return state, output.policy
+
+    def take(self, network: Any, state: Any, action: Any) -> Any:
+        """Nothing to note."""
+        del network, action
+        return state
+
+
 def make_evaluate(
-    agent: Agent, tasks: Stream | Sequence[Stream], episodes: int, policy: str
+    player: Agent | Player, tasks: Stream | Sequence[Stream], episodes: int, policy: str
 ) -> Evaluate:
     """Build the function that plays `episodes` whole episodes of each task, all side by side.
 
     Args:
-      agent: of whose network the function is given the parameters.
+      player: an agent, or what else can play; the function is given its network's parameters.
       tasks: the environments of the N tasks, or of the only one; how many each stream has is not
         used.
       episodes: E.
@@ -47,32 +84,32 @@ def make_evaluate(
     tasks = [tasks] if isinstance(tasks, Stream) else tasks
     stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
     limits = [time_limit(task.env, task.params) for task in tasks]
-    limit = jnp.max(jnp.asarray(limits, jnp.int32)) + 1
-    apply: Any = agent.apply
+    limit = jnp.max(jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits])) + 1
+    if isinstance(player, Agent):
+        player = AgentPlayer(player)
 
     def evaluate(network: Any, key: Key[Array, ""]) -> EpisodeStats:
-        variables = {"params": network}
         key_stream, key_act = jax.random.split(key)
         state, timestep = stream.reset(key_stream)
-        memory = agent.initial_memory(stream.num_envs)
-        cache = apply(variables, memory, method="start")
+        playing = player.start(network, stream.num_envs)
 
         def going_on(carry: Any) -> Bool[Array, ""]:
             *_, results, step = carry
             return ~jnp.all(results.done) & (step < limit)
 
         def advance(carry: Any) -> Any:
-            cache, state, timestep, results, step = carry
-            cache, output = apply(variables, cache, timestep, method="step")
-            action = _choose(output.policy, policy, jax.random.fold_in(key_act, step))
+            playing, state, timestep, results, step = carry
+            playing, distribution = player.step(network, playing, timestep)
+            action = _choose(distribution, policy, jax.random.fold_in(key_act, step))
+            playing = player.take(network, playing, action)
             state, timestep = stream.step(state, environment_action(stream.action_space, action))
             # The first episode of each environment counts: later ones would favour the short.
             results = jax.tree.map(
                 lambda old, new: jnp.where(results.done, old, new), results, state.episode
             )
-            return cache, state, timestep, results, step + 1
+            return playing, state, timestep, results, step + 1
 
-        start = (cache, state, timestep, state.episode, jnp.zeros((), jnp.int32))
+        start = (playing, state, timestep, state.episode, jnp.zeros((), jnp.int32))
         results = jax.lax.while_loop(going_on, advance, start)[3]
         return jax.tree.map(
             lambda x: jnp.stack([stream.of_task(k, x) for k in range(stream.num_tasks)]), results

@@ -1,0 +1,47 @@
+"""Losses of predicting the actions of trajectories (Chen et al. 2021; RATE, arXiv 2306.09459)."""
+
+from typing import Any
+
+import chex
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
+
+
+def action_loss(policy: ActionDistribution, actions: Any) -> Float[Array, "..."]:
+    """The loss of each prediction, with the leading axes of the policy.
+
+    Cross-entropy, in nats, for a choice; for continuous actions the squared error of the mean,
+    averaged over the dimensions; their sum for an action with several parts.
+    """
+    if isinstance(policy, Categorical):
+        return -policy.log_prob(actions)
+    if isinstance(policy, Gaussian):
+        chex.assert_equal_shape([policy.mean, actions])
+        mean = policy.mode()
+        return jnp.mean(jnp.square(mean - actions.astype(mean.dtype)), axis=-1)
+    if not isinstance(policy, Hybrid):
+        raise TypeError(f"policy must be an action distribution, not {type(policy).__name__}")
+    terms = [
+        -choice.log_prob(actions["discrete"][..., k])
+        for k, choice in enumerate(policy.categoricals)
+    ]
+    if policy.gaussian is not None:
+        terms.append(action_loss(policy.gaussian, actions["continuous"]))
+    return jnp.sum(jnp.stack(terms), axis=0)
+
+
+def action_correct(policy: ActionDistribution, actions: Any) -> Bool[Array, "..."]:
+    """Whether the likeliest action is that of the data, in all of its choices.
+
+    Continuous parts are not compared: an action without choices is never correct.
+    """
+    if isinstance(policy, Categorical):
+        return policy.mode() == actions
+    if isinstance(policy, Hybrid) and policy.categoricals:
+        modes = jnp.stack([choice.mode() for choice in policy.categoricals], axis=-1)
+        return jnp.all(modes == actions["discrete"], axis=-1)
+    if isinstance(policy, Gaussian):
+        return jnp.zeros(policy.mean.shape[:-1], bool)
+    raise TypeError(f"policy must have choices or a mean, not be {type(policy).__name__}")

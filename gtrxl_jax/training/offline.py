@@ -1,0 +1,325 @@
+"""Offline training: predict the actions of trajectories, segment by segment.
+
+    trainer = OfflineTrainer(config)
+    state = trainer.init(seed)                                   a pytree that is the whole run
+    state, metrics = trainer.visit(state, trainer.data, stage)   several updates, without the host
+
+An update draws a batch of windows of N segments of K steps, and scans the model over the segments:
+memory goes from each to the next, and the gradient back through it. Activations of a segment are
+computed again in the backward pass, so memory grows with K and not with N * K.
+"""
+
+import functools
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from flax import struct
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+
+from gtrxl_jax.data.segments import Segments, default_sampling, sample_segments
+from gtrxl_jax.data.trajectories import Trajectories, select
+from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.nn.models import make_model
+from gtrxl_jax.ops.imitation import action_correct, action_loss
+from gtrxl_jax.training.offline_config import OfflineConfig, validate
+from gtrxl_jax.training.offline_evaluation import SequencePlayer, make_play
+from gtrxl_jax.training.placement import data_mesh
+from gtrxl_jax.training.tasks import evaluation_streams, trajectories_of
+
+Metrics = dict[str, Float[Array, ""]]
+
+
+@struct.dataclass
+class OfflineState:
+    """All of a run: saving it is saving the run.
+
+    Attributes:
+      network: the model's parameters.
+      optimiser: optax's state.
+      key: of this run; update n uses `fold_in(key, n)`.
+      update: int, batches seen.
+    """
+
+    network: Any
+    optimiser: optax.OptState
+    key: Key[Array, ""]
+    update: Int[Array, ""]
+
+
+class OfflineTrainer:
+    """The pure functions of an offline run, made from its config; a `Trainer`.
+
+    Attributes:
+      config: the run's.
+      model: what is trained.
+      player: the model as it acts.
+      data: a tuple of `Trajectories`, one set for each stage of the curriculum.
+      num_visits, steps_per_visit: of the host; a step is an update.
+
+    Raises:
+      ValueError: the config cannot be, or its data do not fit; nothing has been compiled.
+    """
+
+    def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
+        """Make a trainer; `trajectories` stand in for those of `config.data`."""
+        validate(config)
+        self.config = config
+        self.num_visits = config.num_visits
+        self.steps_per_visit = config.updates_per_visit
+        streams = evaluation_streams(config)
+        first = next(iter(streams.values()))
+        segments, context = config.shape
+        self.model: Any = make_model(
+            config.model,
+            first.observation_space,
+            first.action_space,
+            context,
+            jnp.result_type(float),
+        )
+        if trajectories is None:
+            trajectories = trajectories_of(config)
+        self._stages = range(1, config.segments + 1) if config.curriculum else [config.segments]
+        self.data = tuple(self._of_stage(trajectories, stage) for stage in self._stages)
+        default = default_sampling(config.task.name)
+        self._start = config.data.start or default.start
+        self._weight = config.data.weight or default.weight
+        evaluation = config.evaluation
+        target = evaluation.target_return
+        self.player = SequencePlayer(
+            self.model,
+            _best_tenth(trajectories) if target is None else target,
+            config.context if evaluation.restart_return else 0,
+        )
+        self._play = make_play(self.player, streams, evaluation.episodes, evaluation.policy)
+        self.optimiser, self.schedule = self._make_optimiser()
+
+    def _of_stage(self, trajectories: Trajectories, segments: int) -> Trajectories:
+        """The episodes that a stage of the curriculum draws from."""
+        if not self.config.curriculum:
+            return trajectories
+        length = segments * self.config.context
+        short = np.asarray(trajectories.length) <= length
+        if not short.any():
+            raise ValueError(
+                f"curriculum needs episodes of at most {length} steps, and the shortest has "
+                f"{np.min(trajectories.length)}: add shorter ones, or leave curriculum out"
+            )
+        return select(trajectories, short)
+
+    def mesh(self) -> Mesh:
+        """The devices that share the batch."""
+        return data_mesh(self.config.devices, self.config.batch_size)
+
+    def _make_optimiser(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
+        """AdamW, and its rate by updates: warm-up and linear decay (RATE's authors)."""
+        config = self.config.optimiser
+        updates = self.num_visits * self.steps_per_visit
+        warmup = round(config.warmup * updates)
+        peak = config.learning_rate
+        schedule = optax.join_schedules(
+            [
+                optax.linear_schedule(peak / max(warmup, 1), peak, warmup),
+                optax.linear_schedule(peak, peak * config.final, max(updates - warmup, 1)),
+            ],
+            [warmup],
+        )
+        matrices = functools.partial(
+            jax.tree_util.tree_map_with_path, lambda path, _: path[-1].key == "kernel"
+        )
+        optimiser = optax.chain(
+            optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
+            optax.scale_by_adam(config.beta_1, config.beta_2),
+            optax.add_decayed_weights(config.weight_decay, mask=matrices),
+        )
+        if config.accumulate > 1:
+            steps = optax.MultiSteps(optimiser, config.accumulate)
+            optimiser = optax.GradientTransformation(steps.init, steps.update)
+        return optimiser, schedule
+
+    def init(self, seed: Int[Array, ""] | int) -> OfflineState:
+        """The state of a new run."""
+        key, key_network = jax.random.split(jax.random.key(seed))
+        segments, context = self.config.shape
+        shapes = jax.eval_shape(lambda: self._draw(self.data[0], key, 1, segments, context))
+        example = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def all_of_it(model: Any) -> None:
+            memory, _ = model(model.initial_memory(1), _segment(example, 0))
+
+        network = nn.init(all_of_it, self.model)(key_network)["params"]
+        with ordinary_promotion():
+            optimiser = self.optimiser.init(network)
+        return OfflineState(network, optimiser, key, jnp.zeros((), jnp.int32))
+
+    def stage(self, number: int) -> Hashable:
+        """The stage of the curriculum: each has its share of the visits."""
+        return (number - 1) * len(self.data) // self.num_visits
+
+    def visit(
+        self, state: OfflineState, data: tuple[Trajectories, ...], stage: Any
+    ) -> tuple[OfflineState, Metrics]:
+        """Several updates; metrics are their means."""
+        trajectories = data[stage]
+        segments, context = self.config.shape
+        if self.config.curriculum:
+            length = self._stages[stage] * self.config.context
+            segments, context = (length // context, context) if segments > 1 else (1, length)
+
+        def one(state: OfflineState, _: None) -> Any:
+            key_data, key_dropout = jax.random.split(jax.random.fold_in(state.key, state.update))
+            batch = self._draw(trajectories, key_data, self.config.batch_size, segments, context)
+            return self.update(state, batch, key_dropout)
+
+        state, metrics = jax.lax.scan(one, state, length=self.config.updates_per_visit)
+        return state, jax.tree.map(jnp.mean, metrics)
+
+    def _draw(
+        self, trajectories: Trajectories, key: Key[Array, ""], batch: int, n: int, k: int
+    ) -> Segments:
+        return sample_segments(trajectories, key, batch, n, k, self._start, self._weight)
+
+    def update(
+        self, state: OfflineState, batch: Segments, key: Key[Array, ""]
+    ) -> tuple[OfflineState, Metrics]:
+        """Learn from a batch `[B, N, K]`: a step of the optimiser for each chunk of segments."""
+        size, segments, _ = batch.mask.shape
+        if size % self.mesh().size == 0 and self.mesh().size > 1:
+            placed = NamedSharding(self.mesh(), PartitionSpec("data"))
+            batch = jax.lax.with_sharding_constraint(batch, placed)
+        chunk = self.config.chunk(segments)
+        # [N / C, C, B, K, ...]: chunks of C segments, whose memories the gradient connects.
+        chunks, last = jax.tree.map(
+            lambda x: jnp.moveaxis(x, 1, 0).reshape(-1, chunk, size, *x.shape[2:]),
+            (batch, _last_steps(batch.mask)),
+        )
+        keys = jax.random.split(key, (segments // chunk, chunk))
+        memory = self._initial_memory(state.network, size)
+        rate = self.schedule(state.update)
+
+        def learn(carry: Any, inputs: Any) -> Any:
+            network, optimiser, memory = carry
+            number, chunk, last, keys = inputs
+            gradients, (memory, metrics) = jax.grad(self.loss, has_aux=True)(
+                network, memory, chunk, last, keys, number == 0
+            )
+            metrics["gradient_norm"] = optax.tree.norm(gradients)
+            with ordinary_promotion():
+                updates, optimiser = self.optimiser.update(gradients, optimiser, network)
+            network = optax.apply_updates(network, jax.tree.map(lambda u: -rate * u, updates))
+            return (network, optimiser, memory), metrics
+
+        numbers = jnp.arange(segments // chunk, dtype=jnp.int32)
+        (network, optimiser, _), metrics = jax.lax.scan(
+            learn, (state.network, state.optimiser, memory), (numbers, chunks, last, keys)
+        )
+        sums = {name: jnp.sum(metrics.pop(name)) for name in _SUMS}
+        metrics = jax.tree.map(jnp.mean, metrics) | {
+            "loss": sums["loss"] / sums["steps"],
+            "accuracy": sums["correct"] / sums["steps"],
+            "accuracy/last_step": sums["last_correct"] / jnp.maximum(sums["last"], 1),
+        }
+        metrics["learning_rate"] = rate
+        return OfflineState(network, optimiser, state.key, state.update + 1), metrics
+
+    def _initial_memory(self, network: Any, batch: int) -> Any:
+        return self.model.apply({"params": network}, batch, method="initial_memory")
+
+    def loss(
+        self,
+        network: Any,
+        memory: Any,
+        chunk: Segments,
+        last: Bool[Array, "C B K"],
+        keys: Key[Array, " C"],
+        is_first: Array | bool,
+    ) -> tuple[Float[Array, ""], tuple[Any, Metrics]]:
+        """The mean loss over the steps of C segments `[C, B, K]`, in order.
+
+        Args:
+          network: the parameters.
+          memory: before the first of them; no gradient enters it. The first chunk of a trajectory
+            begins from the network's own initial memory, and trains that.
+          chunk: the segments.
+          last: which steps are the last of a window, for the metrics.
+          keys: for dropout.
+          is_first: whether the trajectory begins with this chunk.
+
+        Returns:
+          The loss; the memory afterwards, and sums for the metrics.
+        """
+        fresh = self._initial_memory(network, chunk.mask.shape[1])
+        memory = jax.tree.map(
+            lambda new, old: jnp.where(is_first, new, old), fresh, jax.lax.stop_gradient(memory)
+        )
+
+        def one(memory: Any, inputs: Any) -> Any:
+            segment, last_BK, key = inputs
+            following, policy = self.model.apply(
+                {"params": network}, memory, segment, False, rngs={"dropout": key}
+            )
+            sums = _sums(policy, segment, last_BK)
+            return following, sums | _memory_metrics(memory, following)
+
+        step = jax.checkpoint(one) if self.config.remat else one
+        memory, records = jax.lax.scan(step, memory, (chunk, last, keys))
+        sums = {name: jnp.sum(records.pop(name)) for name in _SUMS}
+        metrics = jax.tree.map(jnp.mean, records) | sums
+        return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
+
+    def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+        """Play fresh episodes of each length: `success/90`, `return/90`, `length/90`."""
+        return self._play(network, key)
+
+
+_SUMS = ("loss", "steps", "correct", "last", "last_correct")
+
+
+def _segment(segments: Segments, n: int) -> Segments:
+    return jax.tree.map(lambda x: x[:, n], segments)
+
+
+def _last_steps(mask_BNK: Bool[Array, "B N K"]) -> Bool[Array, "B N K"]:
+    """The last step of each window: where tasks of memory decide."""
+    mask_BS = mask_BNK.reshape(mask_BNK.shape[0], -1)
+    following_BS = jnp.pad(mask_BS[:, 1:], [(0, 0), (0, 1)])
+    return (mask_BS & ~following_BS).reshape(mask_BNK.shape)
+
+
+def _sums(policy: Any, segment: Segments, last_BK: Bool[Array, "B K"]) -> Metrics:
+    """Sums over the steps of a segment, and over the last steps of windows among them."""
+    mask_BK = segment.mask
+    loss_BK = action_loss(policy, segment.actions)
+    correct_BK = action_correct(policy, segment.actions) & mask_BK
+    values = {
+        "loss": jnp.where(mask_BK, loss_BK, jnp.zeros((), loss_BK.dtype)),
+        "steps": mask_BK,
+        "correct": correct_BK,
+        "last": last_BK,
+        "last_correct": correct_BK & last_BK,
+    }
+    return {name: jnp.sum(value, dtype=loss_BK.dtype) for name, value in values.items()}
+
+
+def _memory_metrics(before: Any, after: Any) -> Metrics:
+    """How large memory tokens are, and how much a segment changes them, as root mean squares."""
+    if not hasattr(after, "tokens") or not after.tokens.tokens.size:
+        return {}
+    old, new = (jax.lax.stop_gradient(x.tokens.tokens) for x in (before, after))
+    return {
+        "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
+        "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
+    }
+
+
+def _best_tenth(trajectories: Trajectories) -> float:
+    """The mean return of the best tenth of the episodes."""
+    rewards_ET, length_E = np.asarray(trajectories.rewards), np.asarray(trajectories.length)
+    inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
+    returns_E = np.sort(np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64))
+    return float(returns_E[-max(len(returns_E) // 10, 1) :].mean())

@@ -1,0 +1,89 @@
+"""The environments of an offline run, and the trajectories that their oracles make."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from gtrxl_jax.data import minari
+from gtrxl_jax.data.collect import OraclePolicy, collect, cue_of
+from gtrxl_jax.data.spaces import dataset_spaces
+from gtrxl_jax.data.trajectories import Trajectories, concatenate
+from gtrxl_jax.envs import associative, tmaze
+from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.training.offline_config import OfflineConfig
+
+LENGTHS: dict[str, Callable[[int, int], Any]] = {
+    "TMazePassive-v0": tmaze.rate_params,
+    "AssociativeRetrieval-v0": associative.rate_params,
+}
+"""Environments that exist at any length: from (segments, context) to their parameters."""
+
+
+def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
+    """The run's environment, of episodes of that many steps if a length is given.
+
+    Raises:
+      ValueError: an unknown environment or parameter, a value out of range, or a length for an
+        environment that has none.
+    """
+    task = config.task
+    env, params = make_env(task.name, **task.params)
+    if length is not None:
+        if task.name not in LENGTHS:
+            raise ValueError(
+                f"evaluation.lengths: {task.name} has none, only {' and '.join(LENGTHS)} do; "
+                "leave them out"
+            )
+        params = LENGTHS[task.name](1, length).replace(**task.params)
+    return Stream(env, params, config.evaluation.episodes)
+
+
+def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
+    """What the model plays: an environment for each length, by name; one called "" without any."""
+    lengths = config.evaluation.lengths
+    if not lengths and config.task.name in LENGTHS:
+        lengths = (config.length,)
+    if not lengths:
+        return {"": make_stream(config)}
+    return {str(length): make_stream(config, length) for length in lengths}
+
+
+def trajectories_of(config: OfflineConfig) -> Trajectories:
+    """The data of a run, read from its file or played by the oracle.
+
+    Raises:
+      ValueError: the file is not a sound data set, or of other spaces than the environment; the
+        environment has no oracle.
+      FileNotFoundError: there is no such file.
+      ImportError: the extra "offline" is not installed.
+    """
+    any_length = config.length if config.task.name in LENGTHS else None
+    stream = make_stream(config, any_length)
+    if config.data.path:
+        trajectories = minari.load(config.data.path)
+        spaces = dataset_spaces(stream.observation_space, stream.action_space)
+        if trajectories.spaces != spaces:
+            raise ValueError(
+                f"data.path {config.data.path} has {trajectories.spaces}, and {config.task.name} "
+                f"has {spaces}: choose task.name and data.path to fit"
+            )
+        return trajectories
+    counts = range(1, config.segments + 1) if config.curriculum else [config.segments]
+    lengths = [n * config.context for n in counts] if any_length else [None]
+    sets = []
+    for number, length in enumerate(lengths):
+        stream = make_stream(config, length)
+        sets.append(
+            collect(
+                stream.env,
+                stream.params,
+                OraclePolicy(stream.env, stream.params),
+                config.data.episodes,
+                jax.random.fold_in(jax.random.key(config.data.seed), number),
+                num_envs=min(config.data.episodes, 1024),
+                cue=cue_of(config.task.name),
+            )
+        )
+    return concatenate(sets)

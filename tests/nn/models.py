@@ -1,0 +1,79 @@
+"""Small models of trajectories and random steps for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from gymnax.environments import spaces
+
+from gtrxl_jax.nn.models import make_model, model_config
+from gtrxl_jax.nn.trajectory import Steps
+
+BATCH, SEGMENTS, CONTEXT = 2, 3, 4
+OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), jnp.float32)
+ACTIONS = spaces.Discrete(4)
+
+# What differs in structure: valves, caches longer and shorter than a segment, blocks, no memory.
+MODELS = {
+    "rate": {},
+    "rate, ca-1": {"valve": "ca-1"},
+    "rate, g": {"valve": "g"},
+    "rate, gru": {"valve": "gru"},
+    "rate, lstm": {"valve": "lstm"},
+    "rate, no valve": {"valve": "none"},
+    "rate, short cache": {"cache_size": 5},
+    "rate, long cache, gtrxl": {"cache_size": 20, "block": "gtrxl"},
+    "rate, cache only": {"memory_tokens": 0, "cache_size": 7, "block": "trxl-i"},
+    "rate, one token": {"memory_tokens": 1, "feedforward_width": 0},
+    "dt": {"name": "dt"},
+    "dt-gpt": {"name": "dt-gpt", "max_timestep": 6},
+    "bc-mlp": {"name": "bc-mlp"},
+    "bc-lstm": {"name": "bc-lstm"},
+}
+
+
+def small_model(name="rate", action_space=ACTIONS, **overrides):
+    """A model of that name in `MODELS`, with its segments and the steps of each."""
+    settings = {"name": "rate", "layers": 2, **MODELS[name], **overrides}
+    config = model_config(settings.pop("name"), "debug", **settings)
+    segments, context = (SEGMENTS, CONTEXT) if config.remembers else (1, SEGMENTS * CONTEXT)
+    model = make_model(config, OBSERVATIONS, action_space, context, jnp.result_type(float))
+    return model, segments, context
+
+
+def random_steps(segments, context, seed=0):
+    """`[B, N, K]` steps."""
+    rng = np.random.default_rng(seed)
+    shape = (BATCH, segments, context)
+    timesteps = np.arange(segments * context, dtype=np.int32).reshape(1, segments, context)
+    return Steps(
+        observations=jnp.asarray(rng.standard_normal((*shape, 3))),
+        actions=jnp.asarray(rng.integers(0, 4, shape), jnp.int32),
+        returns_to_go=jnp.asarray(rng.standard_normal(shape)),
+        timesteps=jnp.asarray(np.broadcast_to(timesteps, shape)),
+        mask=jnp.ones(shape, bool),
+    )
+
+
+def segment(steps, n):
+    return jax.tree.map(lambda x: x[:, n], steps)
+
+
+def random_params(model, steps, seed=0):
+    """Parameters none of which is zero."""
+
+    def whole(model):
+        return model(model.initial_memory(BATCH), segment(steps, 0))
+
+    params = nn.init(whole, model)(jax.random.key(seed))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: x + 0.1 * jnp.asarray(rng.standard_normal(x.shape)), params)
+
+
+def run_segments(model, params, steps):
+    """Memory after all segments, and logits `[B, N * K, A]`."""
+    memory, logits = model.apply(params, BATCH, method="initial_memory"), []
+    for n in range(steps.mask.shape[1]):
+        memory, policy = model.apply(params, memory, segment(steps, n))
+        logits.append(policy.logits)
+    return memory, jnp.concatenate(logits, axis=1)

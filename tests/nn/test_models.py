@@ -1,0 +1,202 @@
+"""What holds for every model of trajectories."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.nn.models import MODELS as NAMES
+from gtrxl_jax.nn.models import PRESETS, ModelConfig, make_model, model_config
+from tests.nn.models import (
+    ACTIONS,
+    BATCH,
+    CONTEXT,
+    MODELS,
+    OBSERVATIONS,
+    SEGMENTS,
+    random_params,
+    random_steps,
+    run_segments,
+    segment,
+    small_model,
+)
+
+pytestmark = pytest.mark.usefixtures("x64")
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+@every_model
+def test_acting_step_by_step_equals_segments(name):
+    """At every step of every segment, the ones after commits of the memory among them."""
+    model, segments, context = small_model(name)
+    steps = random_steps(segments, context)
+    params = random_params(model, steps)
+
+    @jax.jit
+    def act(params, steps_SB):
+        def step(state, step):
+            state, policy = model.apply(
+                params, state, step.returns_to_go, step.observations, method="decode"
+            )
+            return model.apply(params, state, step.actions, method="append"), policy.logits
+
+        state = model.apply(params, BATCH, method="start")
+        return jax.lax.scan(step, state, steps_SB)[1]
+
+    in_time = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(BATCH, -1, *x.shape[3:]), 1, 0), steps)
+    stepped = jnp.moveaxis(act(params, in_time), 0, 1)
+    np.testing.assert_allclose(stepped, run_segments(model, params, steps)[1], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["dt", "dt-gpt"])
+def test_a_window_slides(name):
+    """Beyond its context a model without memory sees the last K steps, as if there were no more."""
+    model, _, context = small_model(name)
+    longer = random_steps(1, context + 3)
+    params = random_params(model, longer)
+    state = model.apply(params, BATCH, method="start")
+    for t in range(context + 3):
+        step = jax.tree.map(lambda x, t=t: x[:, 0, t], longer)
+        state, policy = model.apply(
+            params, state, step.returns_to_go, step.observations, method="decode"
+        )
+        state = model.apply(params, state, step.actions, method="append")
+    last = jax.tree.map(lambda x: x[:, :, 3:], longer)
+    np.testing.assert_allclose(
+        policy.logits, run_segments(model, params, last)[1][:, -1], atol=1e-9, rtol=0
+    )
+
+
+@every_model
+def test_no_step_is_seen_before_it_comes(name):
+    model, segments, context = small_model(name)
+    steps = random_steps(segments, context)
+    params = random_params(model, steps)
+
+    def early(observations, returns_to_go):
+        changed = steps.replace(observations=observations, returns_to_go=returns_to_go)
+        return jnp.sum(run_segments(model, params, changed)[1][:, : segments * context // 2] ** 2)
+
+    gradients = jax.grad(early, argnums=(0, 1))(steps.observations, steps.returns_to_go)
+    for gradient in gradients:
+        in_time = gradient.reshape(BATCH, segments * context, -1)
+        assert np.all(in_time[:, segments * context // 2 :] == 0)
+    assert np.any(gradients[0] != 0)
+
+
+@every_model
+def test_an_action_is_not_seen_by_its_own_prediction(name):
+    model, segments, context = small_model(name)
+    steps = random_steps(segments, context)
+    params = random_params(model, steps)
+    logits = run_segments(model, params, steps)[1]
+    others = steps.replace(actions=steps.actions.at[:, -1, -1].add(1) % 4)
+    np.testing.assert_array_equal(run_segments(model, params, others)[1], logits)
+
+
+@every_model
+def test_padding_has_no_influence(name):
+    """Neither on what is predicted before it, nor on any gradient; nor does it make NaN."""
+    model, segments, context = small_model(name)
+    steps = random_steps(segments, context)
+    params = random_params(model, steps)
+    exists = jnp.arange(segments * context) < segments * context - 2
+    mask = jnp.broadcast_to(exists.reshape(segments, context), steps.mask.shape)
+
+    def loss(params, steps):
+        logits = run_segments(model, params, steps)[1]
+        return jnp.sum(jnp.where(mask.reshape(BATCH, -1, 1), logits, 0) ** 2)
+
+    padded = steps.replace(mask=mask)
+    other = padded.replace(
+        observations=jnp.where(mask[..., None], steps.observations, 7.0),
+        returns_to_go=jnp.where(mask, steps.returns_to_go, -3.0),
+    )
+    results = [jax.value_and_grad(loss)(params, x) for x in (padded, other, steps)]
+    for result in results[1:]:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9, rtol=1e-9), results[0], result
+        )
+    assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(results[0]))
+
+
+@every_model
+def test_dropout_is_off_when_deterministic_and_on_when_not(name):
+    model, segments, context = small_model(name, dropout=0.5, attention_dropout=0.2)
+    steps = random_steps(segments, context)
+    params = random_params(model, steps)
+    memory = model.apply(params, BATCH, method="initial_memory")
+
+    def logits(deterministic, key):
+        rngs = {"dropout": jax.random.key(key)}
+        _, policy = model.apply(params, memory, segment(steps, 0), deterministic, rngs=rngs)
+        return policy.logits
+
+    np.testing.assert_array_equal(logits(True, 0), logits(True, 1))
+    assert np.any(logits(False, 0) != logits(False, 1))
+
+
+def test_half_precision_keeps_parameters_and_policies_in_full():
+    with jax.enable_x64(False):
+        for name in MODELS:
+            model, segments, context = small_model(name, dtype="bfloat16")
+            steps = jax.tree.map(
+                lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x,
+                random_steps(segments, context),
+            )
+            params = random_params(model, steps)
+            assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
+            memory, logits = run_segments(model, params, steps)
+            assert logits.dtype == jnp.float32
+            assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(memory))
+
+
+def test_decision_transformer_is_rate_with_memory_off():
+    steps = random_steps(1, SEGMENTS * CONTEXT)
+    dt = small_model("dt")[0]
+    rate = make_model(
+        model_config("rate", "debug", layers=2, memory_tokens=0, cache_size=0),
+        OBSERVATIONS,
+        ACTIONS,
+        SEGMENTS * CONTEXT,
+        jnp.float64,
+    )
+    params = random_params(dt, steps)
+    np.testing.assert_array_equal(
+        run_segments(dt, params, steps)[1], run_segments(rate, params, steps)[1]
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preset_of_every_model_can_be_built(name, preset):
+    # GPT's heads divide the width; RATE's need not.
+    heads = {"heads": 2} if name == "dt-gpt" else {}
+    config = model_config(name, preset, encoder="linear", **heads)
+    make_model(config, OBSERVATIONS, ACTIONS, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "rat"}, ["model.name", "rat", "'rate'"]),
+        ({"valve": "ca2"}, ["model.valve", "'ca-2'"]),
+        ({"block": "gtrx"}, ["model.block", "'gtrxl'"]),
+        ({"encoder": "natur"}, ["model.encoder", "'nature'"]),
+        ({"width": 30}, ["model.width", "30", "model.heads"]),
+        ({"valve_heads": 3}, ["model.valve_heads", "3"]),
+        ({"layers": 0}, ["model.layers", "at least 1"]),
+        ({"memory_tokens": -1}, ["model.memory_tokens", "at least 0"]),
+        ({"cache_size": 1.5}, ["model.cache_size", "1.5"]),
+        ({"dropout": 1.0}, ["model.dropout", "below 1"]),
+        ({"return_scale": 0.0}, ["model.return_scale", "above 0"]),
+        ({"gate_bias": float("nan")}, ["model.gate_bias", "finite"]),
+    ],
+)
+def test_what_cannot_be_built_is_refused(settings, words):
+    with pytest.raises(ValueError, match=re.escape(words[0])) as error:
+        make_model(ModelConfig(**settings), OBSERVATIONS, ACTIONS, 4)
+    assert all(word in str(error.value) for word in words), error.value
+    assert "\n" not in str(error.value)
