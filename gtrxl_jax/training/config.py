@@ -1,15 +1,13 @@
 """What an online run is: nested dataclasses, presets, and the checks made before anything else."""
 
 import dataclasses
-import json
 import math
-from collections.abc import Iterator
-from typing import Any, get_args, get_origin, get_type_hints
 
 import tyro
 
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.cores import CoreConfig, core_config, validate_core_config
+from gtrxl_jax.training import schema
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,13 +236,14 @@ def validate(config: OnlineConfig) -> None:
       ValueError: naming the field, its value and the remedy.
       TypeError: the same, for a value that is not of the field's type.
     """
-    for field, kind, value in _fields(config):
-        _check_type(field, kind, value)
+    schema.check_types(config)
     validate_core_config(config.core)
-    for field, _, value in _fields(config):
-        if not field.startswith(("core.", "env.params", "env.tasks")):
-            for number in value if isinstance(value, tuple) else (value,):
-                _check_range(field, number)
+    schema.check_ranges(
+        config,
+        skip=("core.", "env.params", "env.tasks"),
+        may_be_zero=_MAY_BE_ZERO,
+        at_most_one=_AT_MOST_ONE,
+    )
     for field, bounds in dataclasses.asdict(config.sweep).items():
         if bounds is not None and not bounds[0] < bounds[1]:
             raise ValueError(f"sweep.{field} must be (low, high) with low below high, not {bounds}")
@@ -270,54 +269,9 @@ _MAY_BE_ZERO = (
 _AT_MOST_ONE = ("vmpo.gamma", "optimiser.warmup", "optimiser.final")
 
 
-def _check_range(field: str, value: Any) -> None:
-    """Every number is finite and above 0, but for those that may be 0 or must not exceed 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    lowest = "at least 0" if field in _MAY_BE_ZERO else "above 0"
-    if not math.isfinite(value) or value < 0 or (value == 0 and field not in _MAY_BE_ZERO):
-        raise ValueError(f"{field} must be {lowest} and finite, not {value!r}")
-    if field in _AT_MOST_ONE and value > 1:
-        raise ValueError(f"{field} must be at most 1, not {value!r}")
-
-
-def _fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name, type and value of every field that is not a config itself."""
-    for name, kind in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-            yield prefix + name, kind, value
-        elif isinstance(value, kind):
-            yield from _fields(value, f"{prefix}{name}.")
-        else:
-            raise TypeError(f"{prefix}{name} must be of type {kind.__name__}, not {value!r}")
-
-
-def _check_type(field: str, kind: Any, value: Any) -> None:
-    alternatives = get_args(kind) if type(None) in get_args(kind) else (kind,)
-    if not any(_is_a(value, alternative) for alternative in alternatives):
-        names = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
-        described = " or ".join(names.get(a, str(a)) for a in alternatives if a is not type(None))
-        raise TypeError(f"{field} must be {described}, not {value!r}")
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-    """Whether the value is of the kind: a class, or a tuple or dict of such."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is dict:
-        # What a parameter may be, its environment knows.
-        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
-    if origin is tuple and isinstance(value, tuple):
-        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
-        return len(kinds) == len(value) and all(map(_is_a, value, kinds))
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    return origin is None and isinstance(value, int | float if kind is float else kind)
-
-
 def to_json(config: OnlineConfig) -> str:
     """The config as JSON, to be kept beside the results."""
-    return json.dumps({"kind": "online", **dataclasses.asdict(config)}, indent=2) + "\n"
+    return schema.to_json("online", config)
 
 
 def from_json(text: str) -> OnlineConfig:
@@ -328,30 +282,6 @@ def from_json(text: str) -> OnlineConfig:
         values that cannot be.
       TypeError: a value is not of its field's type.
     """
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the config is not JSON: {error}") from None
-    if not isinstance(fields, dict) or fields.pop("kind", None) != "online":
-        raise ValueError('the config is not of an online run: its "kind" is not "online"')
-    config = _build(OnlineConfig, fields, "")
+    config = schema.from_json("online", OnlineConfig, text)
     validate(config)
     return config
-
-
-def _build(kind: Any, fields: Any, prefix: str) -> Any:
-    if not isinstance(fields, dict):
-        raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
-    hints = get_type_hints(kind)
-    for name in fields:
-        require_name("config field", prefix + name, [prefix + hint for hint in hints])
-    return kind(**{name: _value(hints[name], fields[name], prefix + name) for name in fields})
-
-
-def _value(kind: Any, value: Any, name: str) -> Any:
-    """JSON has no tuples, and nothing that tells a config from another mapping."""
-    if dataclasses.is_dataclass(kind):
-        return _build(kind, value, f"{name}.")
-    if isinstance(value, list) and tuple in [get_origin(k) for k in (kind, *get_args(kind))]:
-        return tuple(value)
-    return value

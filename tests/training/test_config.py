@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gtrxl_jax.training import config as configs
+from gtrxl_jax.training import schema
 from gtrxl_jax.training.config import (
     PRESETS,
     EnvConfig,
@@ -116,7 +116,7 @@ def test_numbers_out_of_range_are_refused(field):
 
 
 def test_every_number_is_covered():
-    fields = {name for name, kind, _ in configs._fields(OnlineConfig()) if kind in (int, float)}
+    fields = {name for name, kind, _ in schema.fields(OnlineConfig()) if kind in (int, float)}
     assert fields <= {*POSITIVE, *MAY_BE_ZERO, *CORE_SIZES}
 
 
