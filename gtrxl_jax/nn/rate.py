@@ -11,6 +11,9 @@ who sees whom, distances are those of the places in [cache | M_n | segment | M_n
 negative among memory tokens. Padding is never seen, and the memory commits whole segments, the last
 action included.
 
+Acting with a PRNG key under "memory_noise" replaces memory tokens by noise from the normal
+distribution: the control of section 5, question 1.
+
 With m = 0 and no cache this is a Decision Transformer, and acting slides its window.
 """
 
@@ -178,6 +181,14 @@ class RATE(nn.Module):
     def _retain(self, tokens: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
         return self.valve(tokens, written_BMD) if self.memory_tokens else tokens
 
+    def _disturbed(self, tokens: MemoryTokens) -> MemoryTokens:
+        """The tokens, or noise in their place where a key for it is given."""
+        if not self.has_rng("memory_noise"):
+            return tokens
+        key = self.make_rng("memory_noise")
+        noise = jax.random.normal(key, tokens.tokens.shape, tokens.tokens.dtype)
+        return dataclasses.replace(tokens, tokens=noise)
+
     def start(self, batch_size: int) -> RATEState | Window:
         """Begin to act in B new episodes, which go on in lock-step."""
         if self._slides:
@@ -185,7 +196,7 @@ class RATE(nn.Module):
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
         zero = jnp.zeros((), jnp.int32)
         state = RATEState(
-            tokens=self._first_tokens(batch_size),
+            tokens=self._disturbed(self._first_tokens(batch_size)),
             layers=tuple(block.slots(batch_size, num_slots, self._dtype) for block in self.blocks),
             cached=zero,
             step=zero,
@@ -239,7 +250,7 @@ class RATE(nn.Module):
             return jax.lax.dynamic_update_slice_in_dim(x_BSHK, newest, 0, axis=1)
 
         state = RATEState(
-            tokens=self._retain(state.tokens, written_BMD),
+            tokens=self._disturbed(self._retain(state.tokens, written_BMD)),
             layers=tuple(
                 dataclasses.replace(z, key=keep_newest(z.key), value=keep_newest(z.value))
                 for z in state.layers

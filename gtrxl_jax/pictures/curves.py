@@ -67,6 +67,7 @@ def success_against_horizon(
     horizons: ArrayLike,
     path: str | os.PathLike[str],
     *,
+    published: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
     span: float | None = None,
     x_label: str = "steps between cue and decision",
     y_label: str = "success rate",
@@ -79,6 +80,7 @@ def success_against_horizon(
       horizons: the H distances between cue and decision, positive and increasing; drawn on a
         logarithmic axis.
       path: the PNG to write.
+      published: for each label horizons and numbers from elsewhere, drawn as points.
       span: how many steps the memory of one layer covers; shaded, for what lies beyond needs more
         than one layer, or a recurrence.
       x_label: what the horizons are, with their unit.
@@ -97,6 +99,8 @@ def success_against_horizon(
     for label, look in looks(_require_any(results)):
         y_SH = _require_curves(label, results[label], horizon_H)
         _draw_line(axes, label, look, horizon_H, y_SH)
+    for (label, (x_P, y_P)), marker in zip((published or {}).items(), "oD^vsPX*", strict=False):
+        axes.plot(x_P, y_P, marker, color=GREY, fillstyle="none", label=f"{label} (published)")
     axes.set_ylim(-0.03, 1.03)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(horizon_H.tolist()))

@@ -95,6 +95,7 @@ class OfflineTrainer:
             self.model,
             _best_tenth(trajectories) if target is None else target,
             config.context if evaluation.restart_return else 0,
+            evaluation.memory_noise,
         )
         self._play = make_play(self.player, streams, evaluation.episodes, evaluation.policy)
         self.optimiser, self.schedule = self._make_optimiser()

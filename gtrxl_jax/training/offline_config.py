@@ -75,6 +75,8 @@ class OfflineEvaluationConfig:
     """What the model is asked to reach; the mean of the data's best tenth if not given."""
     restart_return: bool = False
     """Ask for all of it again in each segment, as RATE does in MuJoCo."""
+    memory_noise: bool = False
+    """Put noise in the place of memory tokens: the control for what they carry."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,16 +43,18 @@ class SequencePlayer:
       model: which, of `gtrxl_jax.nn.models`.
       target_return: what to ask for.
       restart_every: ask for all of it again after so many steps (RATE, appendix C); 0: never.
+      memory_noise: put noise in the place of memory tokens, see `gtrxl_jax.nn.rate`.
     """
 
     model: nn.Module
     target_return: float
     restart_every: int = 0
+    memory_noise: bool = False
 
     def start(self, network: Any, batch_size: int) -> PlayingState:
         """Before the first time step."""
         return PlayingState(
-            model=self._apply(network, batch_size, method="start"),
+            model=self._apply(network, -1, batch_size, method="start"),
             return_to_go=jnp.full(batch_size, self.target_return, jnp.float32),
             steps=jnp.zeros((), jnp.int32),
         )
@@ -66,18 +68,22 @@ class SequencePlayer:
             again = state.steps % self.restart_every == 0
             asked_B = jnp.where(again, jnp.float32(self.target_return), asked_B)
         model, policy = self._apply(
-            network, state.model, asked_B, timestep.observation, method="decode"
+            network, state.steps, state.model, asked_B, timestep.observation, method="decode"
         )
         return PlayingState(model, asked_B, state.steps), policy
 
     def take(self, network: Any, state: PlayingState, action: Any) -> PlayingState:
         """The action becomes a token."""
-        model = self._apply(network, state.model, action, method="append")
+        model = self._apply(network, state.steps, state.model, action, method="append")
         return PlayingState(model, state.return_to_go, state.steps + 1)
 
-    def _apply(self, network: Any, *arguments: Any, method: str) -> Any:
+    def _apply(self, network: Any, step: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.model.apply
-        return apply({"params": network}, *arguments, method=method)
+        rngs = {}
+        if self.memory_noise:
+            # Other noise after every segment; the same in every evaluation.
+            rngs["memory_noise"] = jax.random.fold_in(jax.random.key(0), step + 1)
+        return apply({"params": network}, *arguments, method=method, rngs=rngs)
 
 
 def make_play(

@@ -1,0 +1,55 @@
+"""Losses of predicted actions against plain formulas."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
+from gtrxl_jax.ops.imitation import action_correct, action_loss
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def log_softmax(x):
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def test_a_choice_costs_its_cross_entropy():
+    logits = np.random.default_rng(0).standard_normal((2, 3, 4))
+    actions = np.array([[0, 1, 2], [3, 3, 0]], np.int32)
+    expected = -np.take_along_axis(log_softmax(logits), actions[..., None], -1)[..., 0]
+    policy = Categorical(jnp.asarray(logits))
+    np.testing.assert_allclose(action_loss(policy, jnp.asarray(actions)), expected, atol=1e-12)
+    np.testing.assert_array_equal(
+        action_correct(policy, jnp.asarray(actions)), logits.argmax(-1) == actions
+    )
+
+
+def test_a_continuous_action_costs_its_mean_squared_error_whatever_the_scale():
+    rng = np.random.default_rng(0)
+    mean, actions = rng.standard_normal((2, 5, 3))
+    policy = Gaussian(jnp.asarray(mean), jnp.full((5, 3), 7.0))
+    expected = ((mean - actions) ** 2).mean(axis=-1)
+    np.testing.assert_allclose(action_loss(policy, jnp.asarray(actions)), expected, atol=1e-12)
+    assert not np.any(action_correct(policy, jnp.asarray(mean)))
+
+
+def test_the_parts_of_an_action_add_up():
+    rng = np.random.default_rng(0)
+    logits = [jnp.asarray(rng.standard_normal((5, n))) for n in (2, 3)]
+    choices = jnp.asarray(rng.integers(0, 2, (5, 2)), jnp.int32)
+    mean, actions = jnp.asarray(rng.standard_normal((2, 5, 3)))
+    policy = Hybrid(Gaussian(mean, jnp.ones((5, 3))), tuple(map(Categorical, logits)))
+    whole = action_loss(policy, {"continuous": actions, "discrete": choices})
+    parts = [action_loss(Categorical(z), choices[:, k]) for k, z in enumerate(logits)]
+    parts.append(action_loss(Gaussian(mean, jnp.ones((5, 3))), actions))
+    np.testing.assert_allclose(whole, sum(parts), atol=1e-12)
+    both = [np.asarray(z).argmax(-1) == np.asarray(choices[:, k]) for k, z in enumerate(logits)]
+    correct = action_correct(policy, {"continuous": actions, "discrete": choices})
+    np.testing.assert_array_equal(correct, both[0] & both[1])
+
+
+def test_other_policies_are_refused():
+    for function in (action_loss, action_correct):
+        with pytest.raises(TypeError, match="policy must"):
+            function(object(), jnp.zeros(2))
