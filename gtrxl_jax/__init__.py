@@ -1,7 +1,8 @@
 """Memory cores for reinforcement learning agents in JAX, and the trainers that use them.
 
-The names of one's own loop are here: cores, agents, environments and the stream between them. What
-trains, records and draws is in `gtrxl_jax.training` and `gtrxl_jax.pictures`.
+The names of one's own loop are here: cores, agents, environments and the stream between them, and
+`load`, for what a run has learned. What trains, records and draws is in `gtrxl_jax.training` and
+`gtrxl_jax.pictures`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     from gtrxl_jax.nn.cores import make_core
     from gtrxl_jax.spaces import zero_timestep
     from gtrxl_jax.timestep import TimeStep
+    from gtrxl_jax.training.loading import load
 
 __version__ = "0.1.0"
 
-__all__ = ["Stream", "TimeStep", "make_agent", "make_core", "make_env", "zero_timestep"]
+__all__ = ["Stream", "TimeStep", "load", "make_agent", "make_core", "make_env", "zero_timestep"]
 
 # Loaded when first used: a core needs neither environments nor gymnax, which take seconds, and the
 # modules of this package import one another without passing through here.
@@ -27,6 +29,7 @@ __getattr__, __dir__ = lazy(
     {
         "Stream": "gtrxl_jax.envs.stream",
         "TimeStep": "gtrxl_jax.timestep",
+        "load": "gtrxl_jax.training.loading",
         "make_agent": "gtrxl_jax.nn.agent",
         "make_core": "gtrxl_jax.nn.cores",
         "make_env": "gtrxl_jax.envs.registry",

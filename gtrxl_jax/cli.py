@@ -180,11 +180,11 @@ def _evaluate(arguments: Sequence[str]) -> None:
     command = tyro.cli(Evaluate, args=arguments, prog="gtrxl evaluate")
     if command.episodes < 1:
         raise ValueError(f"episodes must be at least 1, not {command.episodes}")
-    from gtrxl_jax.training import report, run
+    from gtrxl_jax.training import loading, report
     from gtrxl_jax.training.evaluation import POLICIES
 
     policy = command.policy and require_name("policy", command.policy, POLICIES)
-    scores, loaded = run.evaluate(
+    scores, loaded = loading.evaluate(
         command.folder, command.episodes, policy, command.seed, best=command.best
     )
     if command.pictures:

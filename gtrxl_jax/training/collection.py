@@ -20,8 +20,8 @@ from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.spaces import action_spec, environment_action, observation_spec
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.training import run
 from gtrxl_jax.training.evaluation import POLICIES
+from gtrxl_jax.training.loading import load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
                 f"policy {config.policy!r} is neither oracle nor random, and there is no such "
                 "folder: give one of them, or the folder of a run"
             )
-        loaded = run.load(config.policy)
+        loaded = load(config.policy)
         trainer, networks = loaded.trainer, loaded.networks
         trained = trainer.config.env
         if name in ("", trained.name):

@@ -100,7 +100,7 @@ def make_evaluate(
         def advance(carry: Any) -> Any:
             playing, state, timestep, results, step = carry
             playing, distribution = player.step(network, playing, timestep)
-            action = _choose(distribution, policy, jax.random.fold_in(key_act, step))
+            action = choose(distribution, policy, jax.random.fold_in(key_act, step))
             playing = player.take(network, playing, action)
             state, timestep = stream.step(state, environment_action(stream.action_space, action))
             # The first episode of each environment counts: later ones would favour the short.
@@ -231,7 +231,7 @@ def _play(
     def advance(carry: Any, key: Key[Array, ""]) -> Any:
         cache, state, timestep = carry
         cache, output = apply(variables, cache, timestep, method="step")
-        action = _choose(output.policy, policy, key)
+        action = choose(output.policy, policy, key)
         state, timestep = stream.step(state, environment_action(stream.action_space, action))
         return (cache, state, timestep), (state, timestep)
 
@@ -286,7 +286,8 @@ def render_episode(
     return np.stack([stream.env.render(state, stream.params) for state in states])
 
 
-def _choose(distribution: Any, policy: str, key: Key[Array, ""]) -> Any:
+def choose(distribution: Any, policy: str, key: Key[Array, ""]) -> Any:
+    """An action of a distribution, by the name of a policy (see `POLICIES`)."""
     return distribution.mode() if policy == "mode" else distribution.sample(key)
 
 

@@ -4,12 +4,14 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from gtrxl_jax import __version__
 from gtrxl_jax.files import atomic
 
 Folder = str | os.PathLike[str]
@@ -66,9 +68,10 @@ def require_same_run(folder: Folder, config_json: str) -> None:
     """Check that the folder holds this run, or none.
 
     Raises:
-      ValueError: it holds another; the first difference is named.
+      ValueError: it holds another, whose first difference is named, or one of a newer version.
     """
     try:
+        require_version(folder)
         there = settings(folder)
     except FileNotFoundError:
         return
@@ -77,17 +80,28 @@ def require_same_run(folder: Folder, config_json: str) -> None:
         raise ValueError(f"{folder} holds another run ({found}): choose another folder")
 
 
-def settings(folder: Folder) -> Any:
+def require_version(folder: Folder) -> None:
+    """Check that the run in `folder` was not written by a newer version of this library.
+
+    Raises:
+      FileNotFoundError: there is no run.
+      ValueError: it was.
+    """
+    there = str(_parsed(folder).get("version", "0"))
+    if _numbers(there) > _numbers(__version__):
+        raise ValueError(
+            f"{folder} was written by gtrxl_jax {there}, and this is {__version__}: upgrade it"
+        )
+
+
+def settings(folder: Folder) -> dict[str, Any]:
     """The config of the run in `folder`, without what may differ between processes of one run.
 
     Raises:
       FileNotFoundError: there is no run.
       ValueError: its config.json is not JSON.
     """
-    try:
-        return _settings(json.loads(load_config(folder)))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{Path(folder, 'config.json')} is not JSON: {error}") from None
+    return _settings(_parsed(folder))
 
 
 def difference(there: Any, here: Any, name: str = "") -> str | None:
@@ -104,7 +118,21 @@ def difference(there: Any, here: Any, name: str = "") -> str | None:
     return f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"
 
 
-def _settings(config: Any) -> Any:
-    if not isinstance(config, dict):
-        return config
+def _parsed(folder: Folder) -> dict[str, Any]:
+    path = Path(folder, "config.json")
+    try:
+        parsed = json.loads(load_config(folder))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"{path} is not the config of a run")
+    return parsed
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != "version"}
+
+
+def _numbers(version: str) -> list[int]:
+    """[0, 1, 0] of 0.1.0, whatever else is said of it."""
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]

@@ -40,7 +40,7 @@ from gtrxl_jax.spaces import action_spec, environment_action, zero_timestep
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.training.config import OnlineConfig, to_json, validate
 from gtrxl_jax.training.divergence import finite, first_unsound, in_range, over_updates
-from gtrxl_jax.training.evaluation import POLICIES, make_evaluate, summarise
+from gtrxl_jax.training.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
 from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
 from gtrxl_jax.training.placement import data_mesh
 from gtrxl_jax.training.summaries import (
@@ -135,6 +135,8 @@ class OnlineTrainer:
       config: the run's.
       stream: its environments.
       agent: its agent.
+      player: the agent as it acts.
+      action_space: the environment's.
       config_json, num_visits, steps_per_visit, data: see `Trainer`.
 
     Raises:
@@ -150,8 +152,9 @@ class OnlineTrainer:
         self.data = None
         evaluation = config.evaluation
         require_name("evaluation.policy", evaluation.policy, POLICIES)
+        self.player, self.action_space = AgentPlayer(self.agent), self.stream.action_space
         self._play = make_evaluate(
-            self.agent, self.stream.tasks, evaluation.episodes, evaluation.policy
+            self.player, self.stream.tasks, evaluation.episodes, evaluation.policy
         )
         self._apply: Any = self.agent.apply
         self.optimiser = optax.scale_by_adam()

@@ -29,13 +29,12 @@ import numpy as np
 from gtrxl_jax.names import require_name
 from gtrxl_jax.training import checkpoint, divergence
 from gtrxl_jax.training.checkpoint import Saver
-from gtrxl_jax.training.config import from_json
 from gtrxl_jax.training.divergence import DivergedError, Divergence
 from gtrxl_jax.training.evaluation import with_intervals
-from gtrxl_jax.training.folder import claimed, load_config, require_same_run
+from gtrxl_jax.training.folder import claimed, require_same_run
 from gtrxl_jax.training.interruption import Interruption, RunInterrupted
+from gtrxl_jax.training.loading import load
 from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, Writers
-from gtrxl_jax.training.online import OnlineTrainer
 from gtrxl_jax.training.programs import Programs, each_seed
 from gtrxl_jax.training.results import Result, read_result, write_result
 from gtrxl_jax.training.trainer import Trainer
@@ -54,21 +53,6 @@ class Trained:
     trainer: Any
     networks: list[Any]
     result: Result
-
-
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """What a run has learned so far.
-
-    Attributes:
-      trainer: what is trained, with its config and its agent.
-      networks: the trained network's parameters for each seed.
-      step: of the checkpoint that they are from.
-    """
-
-    trainer: Any
-    networks: list[Any]
-    step: int
 
 
 def train(
@@ -297,59 +281,3 @@ class _Loop:
             steps_per_second=self._config.num_seeds * self._step / progress.visit_seconds,
             diverged=progress.diverged,
         )
-
-
-def load(folder: str | os.PathLike[str], *, best: bool = False) -> Loaded:
-    """What a run has learned, up to its newest checkpoint, or to its best.
-
-    Raises:
-      FileNotFoundError: the folder holds no run, or no checkpoint.
-      ValueError: the checkpoint is of another architecture; or there is none that is the best.
-      UnusableError: no checkpoint is as the run wrote it.
-    """
-    config = from_json(load_config(folder))
-    trainer = OnlineTrainer(config)
-    init: Any = trainer.init
-    seeds: Any = 0
-    if config.num_seeds > 1:
-        init, seeds = jax.vmap(init), np.arange(config.num_seeds)
-    like = jax.eval_shape(init, seeds)
-    state, record = checkpoint.restore(folder, like)
-    if best:
-        if not record["best"]:
-            raise ValueError(f"{folder} has no best checkpoint: its config has no checkpoint.best")
-        state, record = checkpoint.restore(folder, like, record["best"][0])
-    return Loaded(trainer, each_seed(config.num_seeds, state.network), record["step"])
-
-
-def evaluate(
-    folder: str | os.PathLike[str],
-    episodes: int,
-    policy: str = "",
-    seed: int = 1,
-    *,
-    best: bool = False,
-) -> tuple[dict[str, tuple[float, float]], Loaded]:
-    """Evaluate a run's agent on fresh episodes.
-
-    Args:
-      folder: the run.
-      episodes: how many for each of its seeds.
-      policy: one of `evaluation.POLICIES`; the run's own if empty.
-      seed: of the episodes.
-      best: take the best checkpoint, not the newest.
-
-    Returns:
-      Mean and half width of the 95 % interval of each score (see `Result`), and what was evaluated.
-    """
-    loaded = load(folder, best=best)
-    settings = loaded.trainer.config.evaluation
-    settings = dataclasses.replace(settings, episodes=episodes, policy=policy or settings.policy)
-    trainer = OnlineTrainer(dataclasses.replace(loaded.trainer.config, evaluation=settings))
-    play = jax.jit(trainer.evaluate)
-    keys = jax.random.split(jax.random.key(seed), len(loaded.networks))
-    played = [play(network, key) for network, key in zip(loaded.networks, keys, strict=True)]
-    scores = {
-        name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
-    }
-    return with_intervals(scores), dataclasses.replace(loaded, trainer=trainer)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from gtrxl_jax import __version__
 from gtrxl_jax.names import require_name
 
 Config = TypeVar("Config")
@@ -54,8 +55,12 @@ def check_ranges(
 
 
 def to_json(kind: str, config: Any) -> str:
-    """The config as JSON, to be kept beside the results; `kind` says what reads it."""
-    return json.dumps({"kind": kind, **dataclasses.asdict(config)}, indent=2) + "\n"
+    """The config as JSON, to be kept beside the results; `kind` says what reads it.
+
+    The library's version is written, too.
+    """
+    origin = {"kind": kind, "version": __version__}
+    return json.dumps(origin | dataclasses.asdict(config), indent=2) + "\n"
 
 
 def kind_of(text: str) -> str:
@@ -80,6 +85,7 @@ def from_json(kind: str, of: type[Config], text: str) -> Config:
     parsed = _parse(text)
     if not isinstance(parsed, dict) or parsed.pop("kind", None) != kind:
         raise ValueError(f'the config is not of an {kind} run: its "kind" is not "{kind}"')
+    parsed.pop("version", None)
     return _build(of, parsed, "")
 
 

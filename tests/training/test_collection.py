@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.data import check, minari
-from gtrxl_jax.training import checkpoint, run
+from gtrxl_jax.training.checkpoint import Saver
 from gtrxl_jax.training.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
 from gtrxl_jax.training.config import EnvConfig, preset, to_json
+from gtrxl_jax.training.folder import claimed
+from gtrxl_jax.training.loading import load
 from gtrxl_jax.training.online import OnlineTrainer
 
 MAZE = CollectionEnvConfig("TMazePassive-v0", {"corridor_length": 3, "step_penalty": 0.0}, 8)
@@ -28,7 +30,8 @@ def agent_run(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("runs") / "agent"
     trainer = OnlineTrainer(config)
-    checkpoint.save(folder, 1, jax.jit(trainer.init)(0), to_json(config))
+    with claimed(folder, to_json(config)), Saver(folder) as saver:
+        saver.save(1, jax.jit(trainer.init)(0))
     return folder, config
 
 
@@ -66,7 +69,8 @@ def test_a_runs_agent_acts_with_its_memory(tmp_path, agent_run):
     assert metadata.env_name == "TMazePassive-v0"
     assert metadata.env_params == {"corridor_length": 2, "max_steps_in_episode": 6}
 
-    trainer, (network,) = run.load(folder)
+    loaded = load(folder)
+    trainer, (network,) = loaded.trainer, loaded.networks
     agent, zeros = trainer.agent, np.zeros((10, 1), np.float32)
     steps = whole.max_length
     timesteps = trainer.stream.reset(jax.random.key(0))[1].replace(

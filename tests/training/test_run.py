@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.ops.statistics import mean_and_interval
-from gtrxl_jax.training import programs
+from gtrxl_jax.training import loading, programs
 from gtrxl_jax.training import run as runs
 from gtrxl_jax.training.config import SweepConfig, from_json, to_json
 from gtrxl_jax.training.metrics import MetricWriter, read_metrics
@@ -111,7 +111,7 @@ def test_the_result_is_the_last_evaluation_with_intervals_over_seeds(run):
 
 def test_what_was_saved_is_what_was_trained(run):
     folder, _, _, networks = run
-    loaded = runs.load(folder)
+    loaded = loading.load(folder)
     assert loaded.trainer.config == CONFIG
     assert loaded.step == 6 * VISIT
     assert len(loaded.networks) == len(networks) == SEEDS
@@ -123,17 +123,17 @@ def test_what_was_saved_is_what_was_trained(run):
 
 def test_an_evaluation_can_be_had_again(run):
     folder, _, _, _ = run
-    scores, _ = runs.evaluate(folder, 8, "sample")
-    again, _ = runs.evaluate(folder, 8, "sample")
+    scores, _ = loading.evaluate(folder, 8, "sample")
+    again, _ = loading.evaluate(folder, 8, "sample")
     assert scores == again
-    other, _ = runs.evaluate(folder, 8, "sample", seed=2)
+    other, _ = loading.evaluate(folder, 8, "sample", seed=2)
     assert scores["return"] != other["return"]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
-        runs.load(tmp_path)
+        loading.load(tmp_path)
     (tmp_path / "config.json").write_text(to_json(CONFIG))
     assert from_json((tmp_path / "config.json").read_text()) == CONFIG
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
-        runs.load(tmp_path)
+        loading.load(tmp_path)
