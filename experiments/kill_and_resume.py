@@ -1,0 +1,175 @@
+"""A run that is killed again and again comes to the end of one that is left alone, bit for bit.
+
+    python experiments/kill_and_resume.py
+
+runs `gtrxl train --preset debug`, which saves as often as the disk allows, once without trouble and
+once killed (SIGKILL) at 25 random moments: while it starts, between visits, and, about every other
+time, while a checkpoint is being written. After each the same command goes on. Then all lines of
+metrics.jsonl but for wall-clock times, every array of the last checkpoint, and the scores must be
+equal. It writes experiments/results/kill_and_resume.md. About ten minutes on two cores.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+
+from gtrxl_jax.files import atomic
+from gtrxl_jax.training import checkpoint
+from gtrxl_jax.training.config import from_json
+from gtrxl_jax.training.folder import load_config
+from gtrxl_jax.training.online import OnlineTrainer
+from gtrxl_jax.training.programs import Programs
+from gtrxl_jax.training.results import provenance, read_result
+
+RESULTS = Path(__file__).parent / "results"
+STEPS_PER_VISIT = 50 * 8 * 8
+WALL_CLOCK = ("time", "steps_per_second")
+EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 75, signal.SIGINT: 130}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to try the run."""
+
+    kills: int = 25
+    """How often it is stopped."""
+    seed: int = 0
+    """Of the moments."""
+    signals: tuple[str, ...] = ("SIGKILL",)
+    """What it is stopped with, in turn."""
+    keep: bool = True
+    """Write the report to results."""
+
+
+def start(folder: Path, num_visits: int, cache: Path) -> subprocess.Popen[bytes]:
+    """Start the run, or take it up."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "gtrxl_jax.cli", "train", "--preset", "debug"),
+            *("--updates-per-visit", "50", "--total-steps", str(STEPS_PER_VISIT * num_visits)),
+            *("--checkpoint.interval", "1", "--evaluation.interval", str(3 * STEPS_PER_VISIT)),
+            *("--folder", str(folder), "--no-pictures"),
+        ],
+        # Programs are the same each time: compiled once, they are there at the next start.
+        env=os.environ
+        | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+        | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def lines_of(folder: Path) -> int:
+    """How many lines the metrics have."""
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def is_saving(folder: Path) -> bool:
+    """Whether a checkpoint is being written."""
+    return any((folder / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
+
+
+def stop(run: subprocess.Popen[bytes], folder: Path, number: int, chance: random.Random) -> str:
+    """Stop the run at a random moment. Returns when that was."""
+    before = lines_of(folder)
+    saving = chance.random() < 0.5
+    visits = chance.randint(1, 4)
+    if not saving and number == signal.SIGKILL and chance.random() < 0.3:
+        time.sleep(chance.uniform(0, 10))
+    else:
+        # A run that is taken up drops lines first: those of visits after its checkpoint.
+        while run.poll() is None and lines_of(folder) == before:
+            time.sleep(0.001)
+        before = lines_of(folder)
+        while run.poll() is None and lines_of(folder) < before + visits:
+            time.sleep(0.001)
+        while run.poll() is None and saving and not is_saving(folder):
+            time.sleep(0.0005)
+        time.sleep(chance.uniform(0, 0.1))
+    moment = "while saving" if is_saving(folder) else "between saves"
+    moment = "while starting" if lines_of(folder) == before else moment
+    run.send_signal(number)
+    return moment
+
+
+def final_state(folder: Path) -> Any:
+    """The last state of a run."""
+    trainer = OnlineTrainer(from_json(load_config(folder)))
+    return checkpoint.restore(folder, Programs(trainer).like)[0]
+
+
+def require_equal(one: Path, other: Path) -> int:
+    """Compare all that two runs have left. Returns the number of lines."""
+    lines = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (one, other)
+    ]
+    for a, b in zip(*lines, strict=True):
+        for record in (a, b):
+            for name in WALL_CLOCK:
+                del record[name]
+        assert a == b, (a, b)
+    states = [jax.tree.leaves_with_path(final_state(folder)) for folder in (one, other)]
+    for (path, a), (_, b) in zip(*states, strict=True):
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+    results = [read_result(folder) for folder in (one, other)]
+    scores = [result and (result.evaluation, result.per_seed) for result in results]
+    assert scores[0] == scores[1]
+    return len(lines[0])
+
+
+def main(settings: Settings) -> None:
+    """Stop the run as often as asked for, and compare."""
+    chance = random.Random(settings.seed)
+    num_visits = 12 * (settings.kills + 1)
+    moments: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        whole, stopped, cache = (Path(temporary, name) for name in ("whole", "stopped", "cache"))
+        with start(whole, num_visits, cache) as run:
+            run.communicate()
+        assert run.returncode == 0
+        while sum(moments.values()) < settings.kills:
+            number = signal.Signals[settings.signals[moments.total() % len(settings.signals)]]
+            with start(stopped, num_visits, cache) as run:
+                moment = stop(run, stopped, number, chance)
+                _, errors = run.communicate()
+            assert run.returncode == EXIT_CODES[number], (run.returncode, errors.decode())
+            moments[moment] += 1
+            print(f"{number.name} {moment}, after {lines_of(stopped)} visits", flush=True)
+        with start(stopped, num_visits, cache) as run:
+            run.communicate()
+        assert run.returncode == 0
+        visits = require_equal(whole, stopped)
+    counts = ", ".join(f"{count} {moment}" for moment, count in moments.items())
+    origin = provenance()
+    report = (
+        "# Kill and resume\n\n"
+        f"{settings.kills} kills ({counts}) of a run of {visits} visits that saves as often as the "
+        "disk allows: metrics, final state and scores are bitwise those of a run left alone.\n\n"
+        f"`python experiments/kill_and_resume.py` on {origin['device']}, {origin['date'][:10]}, "
+        f"commit {origin['commit']}.\n"
+    )
+    if settings.keep:
+        with atomic(RESULTS / "kill_and_resume.md") as path:
+            path.write_text(report)
+    print(report)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
