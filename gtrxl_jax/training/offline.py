@@ -9,6 +9,7 @@ memory goes from each to the next, and the gradient back through it. Activations
 computed again in the backward pass, so memory grows with K and not with N * K.
 """
 
+import dataclasses
 import functools
 from collections.abc import Hashable
 from typing import Any
@@ -26,8 +27,11 @@ from gtrxl_jax.data.segments import Segments, default_sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories, select
 from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.nn.models import make_model
+from gtrxl_jax.nn.trajectory import Steps
 from gtrxl_jax.ops.imitation import action_correct, action_loss
-from gtrxl_jax.training.offline_config import OfflineConfig, validate
+from gtrxl_jax.spaces import zero_timestep
+from gtrxl_jax.training.divergence import finite, first_unsound, over_updates
+from gtrxl_jax.training.offline_config import OfflineConfig, to_json, validate
 from gtrxl_jax.training.offline_evaluation import SequencePlayer, make_play
 from gtrxl_jax.training.placement import data_mesh
 from gtrxl_jax.training.tasks import evaluation_streams, trajectories_of
@@ -56,11 +60,10 @@ class OfflineTrainer:
     """The pure functions of an offline run, made from its config; a `Trainer`.
 
     Attributes:
-      config: the run's.
+      config: the run's, with what to ask for in evaluations.
       model: what is trained.
       player: the model as it acts.
-      data: a tuple of `Trajectories`, one set for each stage of the curriculum.
-      num_visits, steps_per_visit: of the host; a step is an update.
+      config_json, num_visits, steps_per_visit: see `Trainer`; a step is an update.
 
     Raises:
       ValueError: the config cannot be, or its data do not fit; nothing has been compiled.
@@ -69,36 +72,46 @@ class OfflineTrainer:
     def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
         """Make a trainer; `trajectories` stand in for those of `config.data`."""
         validate(config)
-        self.config = config
-        self.num_visits = config.num_visits
-        self.steps_per_visit = config.updates_per_visit
+        self._trajectories = trajectories
+        self._stages = range(1, config.segments + 1) if config.curriculum else [config.segments]
+        self._sampling = dataclasses.replace(
+            default_sampling(config.task.name),
+            **{k: v for k in ("start", "weight") if (v := getattr(config.data, k))},
+        )
         streams = evaluation_streams(config)
         first = next(iter(streams.values()))
-        segments, context = config.shape
-        self.model: Any = make_model(
-            config.model,
-            first.observation_space,
-            first.action_space,
-            context,
-            jnp.result_type(float),
-        )
-        if trajectories is None:
-            trajectories = trajectories_of(config)
-        self._stages = range(1, config.segments + 1) if config.curriculum else [config.segments]
-        self.data = tuple(self._of_stage(trajectories, stage) for stage in self._stages)
-        default = default_sampling(config.task.name)
-        self._start = config.data.start or default.start
-        self._weight = config.data.weight or default.weight
-        evaluation = config.evaluation
-        target = evaluation.target_return
+        self._spaces = first.observation_space, first.action_space
+        target = config.evaluation.target_return
+        if target is None:
+            target = _best_tenth(self.trajectories(config))
+        # Written down with the config: acting needs it, and no data.
+        evaluation = dataclasses.replace(config.evaluation, target_return=target)
+        config = dataclasses.replace(config, evaluation=evaluation)
+        self.config, self.config_json = config, to_json(config)
+        self.num_visits = config.num_visits
+        self.steps_per_visit = config.updates_per_visit
+        context = config.shape[1]
+        self.model: Any = make_model(config.model, *self._spaces, context, jnp.result_type(float))
         self.player = SequencePlayer(
             self.model,
-            _best_tenth(trajectories) if target is None else target,
+            target,
             config.context if evaluation.restart_return else 0,
             evaluation.memory_noise,
         )
         self._play = make_play(self.player, streams, evaluation.episodes, evaluation.policy)
         self.optimiser, self.schedule = self._make_optimiser()
+
+    def trajectories(self, config: OfflineConfig) -> Trajectories:
+        """All of the run's data, read or collected when they are first asked for."""
+        if self._trajectories is None:
+            self._trajectories = trajectories_of(config)
+        return self._trajectories
+
+    @functools.cached_property
+    def data(self) -> tuple[Trajectories, ...]:
+        """The data of each stage of the curriculum."""
+        whole = self.trajectories(self.config)
+        return tuple(self._of_stage(whole, stage) for stage in self._stages)
 
     def _of_stage(self, trajectories: Trajectories, segments: int) -> Trajectories:
         """The episodes that a stage of the curriculum draws from."""
@@ -146,12 +159,17 @@ class OfflineTrainer:
     def init(self, seed: Int[Array, ""] | int) -> OfflineState:
         """The state of a new run."""
         key, key_network = jax.random.split(jax.random.key(seed))
-        segments, context = self.config.shape
-        shapes = jax.eval_shape(lambda: self._draw(self.data[0], key, 1, segments, context))
-        example = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        timestep = zero_timestep(*self._spaces, 1, self.config.shape[1])
+        steps = Steps(
+            observations=timestep.observation,
+            actions=timestep.action,
+            returns_to_go=timestep.reward,
+            timesteps=timestep.reward.astype(jnp.int32),
+            mask=timestep.first,
+        )
 
         def all_of_it(model: Any) -> None:
-            memory, _ = model(model.initial_memory(1), _segment(example, 0))
+            model(model.initial_memory(1), steps)
 
         network = nn.init(all_of_it, self.model)(key_network)["params"]
         with ordinary_promotion():
@@ -160,7 +178,7 @@ class OfflineTrainer:
 
     def stage(self, number: int) -> Hashable:
         """The stage of the curriculum: each has its share of the visits."""
-        return (number - 1) * len(self.data) // self.num_visits
+        return (number - 1) * len(self._stages) // self.num_visits
 
     def visit(
         self, state: OfflineState, data: tuple[Trajectories, ...], stage: Any
@@ -178,12 +196,14 @@ class OfflineTrainer:
             return self.update(state, batch, key_dropout)
 
         state, metrics = jax.lax.scan(one, state, length=self.config.updates_per_visit)
-        return state, jax.tree.map(jnp.mean, metrics)
+        diverged = over_updates(metrics.pop("unsound"))
+        return state, jax.tree.map(jnp.mean, metrics) | diverged
 
     def _draw(
         self, trajectories: Trajectories, key: Key[Array, ""], batch: int, n: int, k: int
     ) -> Segments:
-        return sample_segments(trajectories, key, batch, n, k, self._start, self._weight)
+        sampling = self._sampling
+        return sample_segments(trajectories, key, batch, n, k, sampling.start, sampling.weight)
 
     def update(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
@@ -226,6 +246,12 @@ class OfflineTrainer:
             "accuracy/last_step": sums["last_correct"] / jnp.maximum(sums["last"], 1),
         }
         metrics["learning_rate"] = rate
+        sound = {
+            "loss": jnp.isfinite(metrics["loss"]),
+            "gradient norm": jnp.isfinite(metrics["gradient_norm"]),
+            "parameters": finite(network),
+        }
+        metrics["unsound"] = first_unsound(sound)
         return OfflineState(network, optimiser, state.key, state.update + 1), metrics
 
     def _initial_memory(self, network: Any, batch: int) -> Any:
@@ -279,10 +305,6 @@ class OfflineTrainer:
 
 
 _SUMS = ("loss", "steps", "correct", "last", "last_correct")
-
-
-def _segment(segments: Segments, n: int) -> Segments:
-    return jax.tree.map(lambda x: x[:, n], segments)
 
 
 def _last_steps(mask_BNK: Bool[Array, "B N K"]) -> Bool[Array, "B N K"]:

@@ -7,6 +7,7 @@ from gtrxl_jax.data.segments import STARTS, WEIGHTS
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.models import ModelConfig, model_config, validate_model_config
 from gtrxl_jax.training import schema
+from gtrxl_jax.training.config import CheckpointConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +89,9 @@ class OfflineConfig:
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     optimiser: AdamWConfig = dataclasses.field(default_factory=AdamWConfig)
     evaluation: OfflineEvaluationConfig = dataclasses.field(default_factory=OfflineEvaluationConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(
+        default_factory=lambda: CheckpointConfig(interval=100)
+    )
     context: int = 30
     """Steps of a segment, K."""
     segments: int = 3
@@ -111,6 +115,9 @@ class OfflineConfig:
     """Seeds trained in one program: seed, seed + 1, ..."""
     devices: int = 0
     """Devices that share the batch; 0: all there are. They must divide it."""
+    on_divergence: str = "stop"
+    """What to do when a seed diverges. stop: end the run; continue: count it, and go on with the
+    others."""
 
     @property
     def length(self) -> int:
@@ -195,10 +202,11 @@ def validate(config: OfflineConfig) -> None:
     for field, value, names in (
         ("data.start", config.data.start, STARTS),
         ("data.weight", config.data.weight, WEIGHTS),
-        ("evaluation.policy", config.evaluation.policy, ("mode", "sample")),
     ):
-        if value or field == "evaluation.policy":
+        if value:
             require_name(field, value, names)
+    require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
+    require_name("on_divergence", config.on_divergence, ("stop", "continue"))
     if config.seed + config.num_seeds > 2**31:
         raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
     chunk = (config.segments if config.bptt is None else config.bptt) + 1
@@ -211,9 +219,9 @@ def validate(config: OfflineConfig) -> None:
 
 
 _MAY_BE_ZERO = (
-    "seed", "devices", "data.seed", "evaluation.interval", "evaluation.target_return", "bptt",
-    "optimiser.warmup", "optimiser.final", "optimiser.weight_decay", "optimiser.beta_1",
-    "optimiser.beta_2",
+    "seed", "devices", "data.seed", "evaluation.interval", "checkpoint.interval", "bptt",
+    "evaluation.target_return", "optimiser.warmup", "optimiser.final", "optimiser.weight_decay",
+    "optimiser.beta_1", "optimiser.beta_2",
 )  # fmt: skip
 
 

@@ -134,6 +134,7 @@ def test_padding_changes_no_loss(trajectories):
     ]
     jax.tree.map(np.testing.assert_array_equal, *(state.network for state, _ in states))
     assert np.all(np.isfinite(jax.tree.leaves(states[0][1])))
+    assert states[0][1]["unsound"] == -1
 
 
 def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
