@@ -1,4 +1,4 @@
-"""The command line: `gtrxl train`, `gtrxl evaluate`, `gtrxl collect`, `gtrxl list`."""
+"""The command line: `gtrxl train`, `train-offline`, `evaluate`, `collect` and `list`."""
 
 import argparse
 import dataclasses
@@ -12,40 +12,10 @@ from typing import Annotated, Any
 
 import tyro
 
+from gtrxl_jax.arguments import Evaluate, RunOptions, parse_train, parse_train_offline
 from gtrxl_jax.names import require_name
 from gtrxl_jax.training import config as configs
-
-
-@dataclasses.dataclass(frozen=True)
-class Train:
-    """Train an agent online with V-MPO."""
-
-    config: Annotated[configs.OnlineConfig, tyro.conf.arg(name="")]
-    folder: Path | None = None
-    """Where the run goes; a new folder under runs/ if not given. If it holds a run of the same
-    config, that run is taken up again where it was saved; a run of another config is refused."""
-    tensorboard: bool = False
-    """Write TensorBoard files, too (needs the extra "log")."""
-    pictures: bool = True
-    """Draw learning curve, attention and an episode at the end."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluate:
-    """Evaluate the trained agent of a run on fresh episodes."""
-
-    folder: tyro.conf.Positional[Path]
-    """The run."""
-    episodes: int = 1024
-    """Episodes for each seed of the run."""
-    policy: str = ""
-    """mode or sample; the run's own if not given."""
-    seed: int = 1
-    """Of the episodes."""
-    best: bool = False
-    """Take the best checkpoint, not the newest (of a run with --checkpoint.best)."""
-    pictures: bool = False
-    """Draw the pictures of the run again."""
+from gtrxl_jax.training import offline_config
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,7 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "failed, 2 a mistake in the arguments, 75 stopped by SIGTERM and 130 by Ctrl-C: saved, and "
         "the same command goes on.",
     )
-    commands = {"train": _train, "evaluate": _evaluate, "collect": _collect, "list": _list}
+    commands = {
+        "train": _train,
+        "train-offline": _train_offline,
+        "evaluate": _evaluate,
+        "collect": _collect,
+        "list": _list,
+    }
     parser.add_argument("command", choices=commands)
     chosen = parser.parse_args(arguments[:1])
     try:
@@ -78,74 +54,71 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def parse_train(arguments: Sequence[str]) -> Train:
-    """The training command that these arguments ask for.
-
-    `--preset` chooses a whole run, `--core-preset` the size of the core; every other argument
-    changes a field of what these give.
-
-    Raises:
-      ValueError: an unknown preset, or a config that cannot be.
-    """
-    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    chooser.add_argument("--preset", default="default")
-    chooser.add_argument("--core-preset")
-    chooser.add_argument("--core.name", dest="core")
-    chosen, rest = chooser.parse_known_args(arguments)
-    base = configs.preset(chosen.preset)
-    if chosen.core_preset:
-        core = configs.core_config(chosen.core or base.core.name, chosen.core_preset)
-        base = dataclasses.replace(base, core=core)
-    elif chosen.core:
-        base = dataclasses.replace(base, core=dataclasses.replace(base.core, name=chosen.core))
-    # The environment's parameters are those of another environment if the name changes.
-    params = base.env.params
-    default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))
-    train = tyro.cli(
-        Train,
-        args=rest,
-        default=Train(default),
-        prog="gtrxl train",
-        description=(
-            "Train an agent online with V-MPO.\n\n"
-            f"--preset {{{','.join(configs.PRESETS)}}} chooses a whole run, --core-preset "
-            "{paper,thin,large,small,debug} the size of the core; what follows changes them."
-        ),
-    )
-    env = train.config.env
-    if env.name == base.env.name:
-        env = dataclasses.replace(env, params={**params, **env.params})
-    train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
-    configs.validate(train.config)
-    return train
-
-
 def _train(arguments: Sequence[str]) -> None:
     command = parse_train(arguments)
     # Heavy imports wait until the arguments are known to be good.
-    from gtrxl_jax.training import report, run
+    from gtrxl_jax.training import report
+    from gtrxl_jax.training.online import OnlineTrainer
+
+    config = command.config
+    folder = command.folder or _new_folder(config.env.name, config.core.name)
+    trainer = OnlineTrainer(config)
+    trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
+    if trained is not None and command.pictures:
+        paths = report.draw_curves(folder, config.core.name)
+        paths += _draw_episodes(folder, trainer, trained.networks[0])
+        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+
+
+def _train_offline(arguments: Sequence[str]) -> None:
+    command = parse_train_offline(arguments)
+    from gtrxl_jax.training import report
+    from gtrxl_jax.training.offline import OfflineTrainer
+    from gtrxl_jax.training.tasks import trajectories_of
+
+    config = command.config
+    folder = command.folder or _new_folder(config.task.name, config.model.name)
+    names = list(dict.fromkeys((config.model.name, *command.baselines)))
+    trajectories = trajectories_of(config)
+    for name in names:
+        model = dataclasses.replace(config.model, name=name)
+        trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)
+        _run(trainer, folder / name, command, f"{name} on {config.task.name}")
+    if command.pictures:
+        paths = report.draw_offline(folder, names)
+        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+
+
+def _new_folder(*names: str) -> Path:
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs", "-".join([*names, now]))
+
+
+def _run(trainer: Any, folder: Path, command: RunOptions, title: str) -> Any:
+    """Train in a folder, and say what came out; None if it was finished already.
+
+    The process ends here if the run is interrupted or fails.
+    """
+    from gtrxl_jax.training import run
     from gtrxl_jax.training.checkpoint import SaveError
     from gtrxl_jax.training.divergence import DivergedError
     from gtrxl_jax.training.folder import require_same_run
     from gtrxl_jax.training.interruption import RunInterrupted
     from gtrxl_jax.training.metrics import MetricWriter, TensorBoardWriter
-    from gtrxl_jax.training.online import OnlineTrainer
     from gtrxl_jax.training.progress import ConsoleWriter
     from gtrxl_jax.training.results import read_result
 
-    config, folder = command.config, command.folder
-    trainer = OnlineTrainer(config)
     trainer.mesh()
-    if folder is None:
-        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        folder = Path("runs", f"{config.env.name}-{config.core.name}-{now}")
     require_same_run(folder, trainer.config_json)
     if finished := read_result(folder):
         print(f"finished already: {_scores(finished.evaluation)} | {folder}")
-        return
-    title = f"{config.core.name} on {config.env.name}, in {folder}"
+        return None
     writers: list[MetricWriter] = [
-        ConsoleWriter(trainer.num_visits * trainer.steps_per_visit, title=title)
+        ConsoleWriter(
+            trainer.num_visits * trainer.steps_per_visit,
+            trainer.shown,
+            title=f"{title}, in {folder}",
+        )
     ]
     if command.tensorboard:
         writers += [TensorBoardWriter(folder)]
@@ -153,27 +126,24 @@ def _train(arguments: Sequence[str]) -> None:
         trained = run.train(trainer, writers=writers, folder=folder)
     except RunInterrupted as stop:
         again = "the same command" if command.folder else f"the same with --folder {folder}"
-        print(f"gtrxl train: {stop}: {again} goes on", file=sys.stderr)
+        print(f"gtrxl: {stop}: {again} goes on", file=sys.stderr)
         sys.exit(stop.exit_code)
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        print(f"gtrxl train: error: {failure}", file=sys.stderr)
+        print(f"gtrxl: error: {failure}", file=sys.stderr)
         sys.exit(1)
     result = trained.result
     for divergence in result.diverged:
-        print(f"gtrxl train: {divergence}", file=sys.stderr)
-    if len(result.diverged) == config.num_seeds:
+        print(f"gtrxl: {divergence}", file=sys.stderr)
+    if len(result.diverged) == trainer.config.num_seeds:
         sys.exit(1)
-    if command.pictures:
-        paths = report.draw_curves(folder, config.core.name)
-        paths += _draw_episodes(folder, trainer, trained.networks[0])
-        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
     print(
         f"{_scores(result.evaluation)} | {result.steps:,} steps a seed in "
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
+    return trained
 
 
 def _evaluate(arguments: Sequence[str]) -> None:
@@ -188,8 +158,11 @@ def _evaluate(arguments: Sequence[str]) -> None:
         command.folder, command.episodes, policy, command.seed, best=command.best
     )
     if command.pictures:
-        report.draw_curves(command.folder, loaded.trainer.config.core.name)
-        _draw_episodes(command.folder, loaded.trainer, loaded.networks[0])
+        if isinstance(loaded.config, offline_config.OfflineConfig):
+            report.draw_offline(command.folder.parent, [command.folder.name])
+        else:
+            report.draw_curves(command.folder, loaded.config.core.name)
+            _draw_episodes(command.folder, loaded.trainer, loaded.network)
     print(
         f"{_scores(scores)} | {command.episodes} episodes for each of "
         f"{len(loaded.networks)} seed(s)"
@@ -234,11 +207,16 @@ def _list(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     import gymnax
 
-    from gtrxl_jax.nn import cores
+    from gtrxl_jax.nn import cores, models
     from gtrxl_jax.nn.gates import GATES
+    from gtrxl_jax.nn.valves import VALVES
 
     names = {
         "presets": list(configs.PRESETS),
+        "offline presets": list(offline_config.PRESETS),
+        "models": list(models.MODELS),
+        "model presets": list(models.PRESETS),
+        "valves": list(VALVES),
         "cores": list(cores.CORES),
         "gates": list(GATES),
         "core presets": sorted({*cores.TRANSFORMER_PRESETS, *cores.RECURRENT_PRESETS}),
@@ -265,12 +243,17 @@ def _draw_episodes(folder: Path, trainer: Any, network: Any) -> list[Path]:
 
 
 def _scores(evaluation: dict[str, Any]) -> str:
-    """`success 0.998 ± 0.004, return 0.97 ± 0.01`: means and 95 % intervals, of all tasks."""
-    return ", ".join(
-        f"{name} {evaluation[name][0]:.3f} ± {evaluation[name][1]:.3f}"
-        for name in ("success", "return", "length")
-        if name in evaluation
-    )
+    """`success 0.998 ± 0.004, return 0.97 ± 0.01`: means and 95 % intervals, of all tasks.
+
+    Of several lengths the success at each: `success/90 1.000 ± 0.000`.
+    """
+    names: list[str] = [n for n in ("success", "return", "length") if n in evaluation]
+    if not names:
+        first = next(iter(evaluation)).split("/")[0]
+        kind = "success" if any(n.startswith("success/") for n in evaluation) else first
+        names = [name for name in evaluation if name.startswith(f"{kind}/")]
+        names.sort(key=lambda name: int(name.split("/")[1]))
+    return ", ".join(f"{n} {evaluation[n][0]:.3f} ± {evaluation[n][1]:.3f}" for n in names)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from gtrxl_jax.cli import main, parse_train
+from gtrxl_jax.arguments import parse_train
+from gtrxl_jax.cli import main
 from gtrxl_jax.training.config import from_json, preset
 from gtrxl_jax.training.metrics import read_metrics
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gtrxl_jax.cli import parse_train
+from gtrxl_jax.arguments import parse_train
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

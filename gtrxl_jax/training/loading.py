@@ -7,20 +7,30 @@ state, action = run.act(state, timestep, key)      as often as there are time st
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from gtrxl_jax.names import require_name
 from gtrxl_jax.spaces import environment_action
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.training import checkpoint
-from gtrxl_jax.training.config import from_json
+from gtrxl_jax.training import checkpoint, config, offline_config
 from gtrxl_jax.training.evaluation import choose, with_intervals
 from gtrxl_jax.training.folder import Folder, load_config, require_version
+from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.online import OnlineTrainer
 from gtrxl_jax.training.programs import each_seed
+from gtrxl_jax.training.schema import kind_of
+from gtrxl_jax.training.trainer import Trainer
+
+TRAINERS: dict[str, Callable[[str], Trainer]] = {
+    "online": lambda text: OnlineTrainer(config.from_json(text)),
+    "offline": lambda text: OfflineTrainer(offline_config.from_json(text)),
+}
+"""From a run's config.json to its trainer, by the kind of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,19 +105,20 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
       UnusableError: no checkpoint is as the run wrote it.
     """
     require_version(folder)
-    config = from_json(load_config(folder))
-    trainer = OnlineTrainer(config)
+    text = load_config(folder)
+    trainer = TRAINERS[require_name("kind of run", kind_of(text), TRAINERS)](text)
+    num_seeds = trainer.config.num_seeds
     init: Any = trainer.init
     seeds: Any = 0
-    if config.num_seeds > 1:
-        init, seeds = jax.vmap(init), np.arange(config.num_seeds)
+    if num_seeds > 1:
+        init, seeds = jax.vmap(init), np.arange(num_seeds)
     like = jax.eval_shape(init, seeds)
     state, record = checkpoint.restore(folder, like)
     if best:
         if not record["best"]:
             raise ValueError(f"{folder} has no best checkpoint: its config names no score for it")
         state, record = checkpoint.restore(folder, like, record["best"][0])
-    return Loaded(trainer, each_seed(config.num_seeds, state.network), record["step"])
+    return Loaded(trainer, each_seed(num_seeds, state.network), record["step"])
 
 
 def evaluate(
@@ -133,8 +144,7 @@ def evaluate(
     loaded = load(folder, best=best)
     settings = loaded.trainer.config.evaluation
     settings = dataclasses.replace(settings, episodes=episodes, policy=policy or settings.policy)
-    config = dataclasses.replace(loaded.trainer.config, evaluation=settings)
-    trainer = type(loaded.trainer)(config)
+    trainer = type(loaded.trainer)(dataclasses.replace(loaded.config, evaluation=settings))
     play = jax.jit(trainer.evaluate)
     keys = jax.random.split(jax.random.key(seed), len(loaded.networks))
     played = [play(network, key) for network, key in zip(loaded.networks, keys, strict=True)]

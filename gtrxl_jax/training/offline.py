@@ -63,11 +63,14 @@ class OfflineTrainer:
       config: the run's, with what to ask for in evaluations.
       model: what is trained.
       player: the model as it acts.
+      action_space: the environment's.
       config_json, num_visits, steps_per_visit: see `Trainer`; a step is an update.
 
     Raises:
       ValueError: the config cannot be, or its data do not fit; nothing has been compiled.
     """
+
+    shown: tuple[str, ...] = ("loss", "accuracy/last_step")
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
         """Make a trainer; `trajectories` stand in for those of `config.data`."""
@@ -81,6 +84,7 @@ class OfflineTrainer:
         streams = evaluation_streams(config)
         first = next(iter(streams.values()))
         self._spaces = first.observation_space, first.action_space
+        self.action_space = first.action_space
         target = config.evaluation.target_return
         if target is None:
             target = _best_tenth(self.trajectories(config))

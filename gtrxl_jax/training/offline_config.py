@@ -103,7 +103,7 @@ class OfflineConfig:
     """Begin with trajectories of one segment, go on to two, and so on (RATE, appendix C)."""
     batch_size: int = 64
     """Trajectories of an update, B."""
-    total_updates: int = 600
+    total_updates: int = 300
     """Batches of each seed."""
     updates_per_visit: int = 20
     """Batches between two visits of the host, which logs."""
@@ -142,6 +142,7 @@ class OfflineConfig:
 def _default() -> OfflineConfig:
     return OfflineConfig(
         evaluation=OfflineEvaluationConfig(lengths=(30, 60, 90, 150, 360, 600, 900)),
+        curriculum=True,
     )
 
 

@@ -143,6 +143,8 @@ class OnlineTrainer:
       ValueError: the config cannot be; nothing has been compiled.
     """
 
+    shown: tuple[str, ...] = ("episode/return", "episode/success")
+
     def __init__(self, config: OnlineConfig):
         validate(config)
         self.config, self.config_json = config, to_json(config)

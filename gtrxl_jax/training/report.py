@@ -1,5 +1,6 @@
 """The pictures of a run: how it learned, what it attends to, how it plays."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ from jaxtyping import Float
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.pictures.attention import attention_map, attention_over_episode
-from gtrxl_jax.pictures.curves import learning_curves
+from gtrxl_jax.pictures.curves import learning_curves, success_against_horizon
 from gtrxl_jax.pictures.episodes import save_gif
 from gtrxl_jax.training.evaluation import RecordedEpisode, record_episode, render_episode
 from gtrxl_jax.training.metrics import read_metrics
+from gtrxl_jax.training.results import read_result
+
+RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
+"""Success on the T-Maze at those lengths after training on 150 steps (RATE, table 3, CA-2)."""
 
 
 def draw_curves(folder: Path, label: str) -> list[Path]:
@@ -34,6 +39,40 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
         y_limits=(-0.02, 1.02) if success else None,
     )
     return [path]
+
+
+def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Draw offline runs, `folder/name` each, side by side: their losses, and how far they remember.
+
+    The second picture is success against the length of episodes, where the runs were evaluated at
+    several, beside what RATE's paper has for the T-Maze.
+    """
+    losses, steps, success = {}, {}, {}
+    lengths: list[int] = []
+    for name in names:
+        metrics = read_metrics(folder / name / "metrics.jsonl")
+        losses[name] = np.atleast_2d(np.log10(metrics["loss"]).T)
+        steps[name] = metrics["step"]
+        result = read_result(folder / name)
+        if result is None:
+            raise FileNotFoundError(f"{folder / name} has no result: let its run come to its end")
+        scores = {k: v for k, v in result.per_seed.items() if k.startswith("success/")}
+        lengths = sorted(int(key.split("/")[1]) for key in scores)
+        success[name] = np.array([scores[f"success/{length}"] for length in lengths]).T
+    paths = [folder / "loss.png"]
+    learning_curves(losses, steps, paths[0], x_label="updates", y_label="loss, log10 of nats")
+    if len(lengths) > 1:
+        paths.append(folder / "success_by_length.png")
+        task = json.loads((folder / names[0] / "config.json").read_text())["task"]["name"]
+        success_against_horizon(
+            success,
+            lengths,
+            paths[-1],
+            published={"RATE-5": RATE_5} if task.startswith("TMaze") else None,
+            x_label="steps of an episode",
+            chance=0.5,
+        )
+    return paths
 
 
 def draw_episodes(

@@ -27,16 +27,22 @@ class Trainer(Protocol):
       config_json: the same as JSON, with its kind, so that it can be told from other runs.
       num_visits: how often the host visits.
       steps_per_visit: what a visit adds to the step that metrics and checkpoints are filed under.
-      data: a pytree of arrays that every visit reads and none changes, the same for all seeds; None
-        where the data are made as they are needed. An argument of the program, not a constant in
-        it, and no part of the state: it is neither compiled nor saved.
+      shown: the metrics that tell at a glance how the run is going.
     """
 
     config: Any
     config_json: str
     num_visits: int
     steps_per_visit: int
-    data: Any
+    shown: tuple[str, ...]
+
+    @property
+    def data(self) -> Any:
+        """A pytree of arrays that every visit reads and none changes, the same for all seeds.
+
+        None where the data are made as they are needed. An argument of the program, not a constant
+        in it, and no part of the state: it is neither compiled nor saved.
+        """
 
     def mesh(self) -> Mesh:
         """The devices of the run.
