@@ -4,12 +4,16 @@ import contextlib
 import io
 import json
 import shutil
+import signal
 
 import pytest
 
 from gtrxl_jax.arguments import parse_train
 from gtrxl_jax.cli import main
+from gtrxl_jax.training.checkpoint import SaveError
 from gtrxl_jax.training.config import from_json, preset
+from gtrxl_jax.training.divergence import DivergedError
+from gtrxl_jax.training.interruption import RunInterrupted
 from gtrxl_jax.training.metrics import read_metrics
 
 
@@ -21,8 +25,8 @@ def call(*arguments):
     return out.getvalue(), err.getvalue()
 
 
-def refused(*arguments):
-    """Run what must be refused with exit code 2: the line it wrote to standard error."""
+def refused(*arguments, code=2):
+    """Run what must end with this exit code: what it wrote to standard error."""
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.redirect_stdout(out),
@@ -30,7 +34,7 @@ def refused(*arguments):
         pytest.raises(SystemExit) as caught,
     ):
         main([str(argument) for argument in arguments])
-    assert caught.value.code == 2
+    assert caught.value.code == code
     assert out.getvalue() == ""
     return err.getvalue()
 
@@ -200,6 +204,33 @@ def test_a_run_that_is_finished_is_not_run_again(debug):
     assert again == f"finished already: {scores} | {folder}\n"
     assert err == ""
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "line"),
+    [
+        (
+            RunInterrupted(signal.SIGTERM, 640, "a"),
+            75,
+            "gtrxl: stopped by SIGTERM at step 640, saved in a: the same command goes on",
+        ),
+        (
+            RunInterrupted(signal.SIGINT, 640, "a"),
+            130,
+            "gtrxl: stopped by SIGINT at step 640, saved in a: the same command goes on",
+        ),
+        (DivergedError("seed 0 diverged"), 1, "gtrxl: error: seed 0 diverged"),
+        (SaveError("no space"), 1, "gtrxl: error: no space"),
+        (OSError(28, "No space left"), 1, "gtrxl: error: [Errno 28] No space left"),
+    ],
+)
+def test_how_a_run_ended_is_told_by_the_exit_code(ended, code, line, tmp_path, monkeypatch):
+    def train(*_, **__):
+        raise ended
+
+    monkeypatch.setattr("gtrxl_jax.training.run.train", train)
+    arguments = ["train", "--preset", "debug", "--folder", tmp_path / "a"]
+    assert refused(*arguments, code=code) == line + "\n"
 
 
 def test_a_checkpoint_of_another_config_is_refused(debug, tmp_path):

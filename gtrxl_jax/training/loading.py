@@ -107,6 +107,15 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
     require_version(folder)
     text = load_config(folder)
     trainer = TRAINERS[require_name("kind of run", kind_of(text), TRAINERS)](text)
+    return Loaded(trainer, *networks_of(trainer, folder, best=best))
+
+
+def networks_of(trainer: Trainer, folder: Folder, *, best: bool = False) -> tuple[list[Any], int]:
+    """The trained network's parameters for each seed of a trainer's run, and their step.
+
+    Raises:
+      FileNotFoundError, ValueError, UnusableError: as `load`.
+    """
     num_seeds = trainer.config.num_seeds
     init: Any = trainer.init
     seeds: Any = 0
@@ -118,7 +127,7 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
         if not record["best"]:
             raise ValueError(f"{folder} has no best checkpoint: its config names no score for it")
         state, record = checkpoint.restore(folder, like, record["best"][0])
-    return Loaded(trainer, each_seed(num_seeds, state.network), record["step"])
+    return each_seed(num_seeds, state.network), record["step"]
 
 
 def evaluate(

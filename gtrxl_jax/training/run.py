@@ -33,7 +33,7 @@ from gtrxl_jax.training.divergence import DivergedError, Divergence
 from gtrxl_jax.training.evaluation import with_intervals
 from gtrxl_jax.training.folder import claimed, require_same_run
 from gtrxl_jax.training.interruption import Interruption, RunInterrupted
-from gtrxl_jax.training.loading import load
+from gtrxl_jax.training.loading import networks_of
 from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.training.programs import Programs, each_seed
 from gtrxl_jax.training.results import Result, read_result, write_result
@@ -46,7 +46,8 @@ class Trained:
 
     Attributes:
       trainer: what was trained, with its config and its agent.
-      networks: the trained network's parameters for each seed.
+      networks: the trained network's parameters for each seed; empty of a run that is not run
+        again and had diverged before it saved.
       result: what came out.
     """
 
@@ -84,7 +85,8 @@ def train(
         return _Loop(trainer, Writers(*writers)).run()
     require_same_run(folder, trainer.config_json)
     if result := read_result(folder):
-        return Trained(trainer, load(folder).networks, result)
+        saved = checkpoint.available_steps(folder)
+        return Trained(trainer, networks_of(trainer, folder)[0] if saved else [], result)
     with claimed(folder, trainer.config_json), Interruption() as interruption:
         everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
         trained = _Loop(trainer, everything, Path(folder), interruption).run()

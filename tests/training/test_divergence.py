@@ -163,6 +163,9 @@ def test_a_run_that_is_to_stop_keeps_the_last_state_before(survivors, tmp_path):
 def test_when_all_have_diverged_the_run_ends_with_that_for_a_result(tmp_path):
     job = small_job("lstm", optimiser__learning_rate=1e38, devices=1, on_divergence="continue")
     result = train(OnlineTrainer(job), folder=tmp_path).result
+    again = train(OnlineTrainer(job), folder=tmp_path)
+    assert again.result.diverged == result.diverged
+    assert again.networks == []
     assert [one.seed for one in result.diverged] == [0]
     assert np.isnan(result.evaluation["return"][0])
     assert result.steps < job.num_visits * job.steps_per_visit

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.training import checkpoint
+from gtrxl_jax.training import checkpoint, interruption
 from gtrxl_jax.training.checkpoint import available_steps
 from gtrxl_jax.training.config import SweepConfig
 from gtrxl_jax.training.interruption import RunInterrupted
@@ -133,24 +133,22 @@ def test_a_run_goes_on_with_another_number_of_devices(whole, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_asked_to_stop_saves_where_it_is(whole, tmp_path, number):
-    stop = Stop(3, lambda: _raise_and_wait(number))
+def test_a_run_that_is_asked_to_stop_saves_where_it_is(whole, tmp_path, number, monkeypatch):
+    heard = threading.Event()
+    monkeypatch.setattr(interruption, "_say", lambda line: heard.set())
+
+    def ask():
+        signal.raise_signal(number)
+        assert heard.wait(60)
+
     with pytest.raises(RunInterrupted, match=f"{number.name} at step {3 * VISIT:,}") as stopped:
-        train(OnlineTrainer(CONFIG), writers=[stop], folder=tmp_path)
+        train(OnlineTrainer(CONFIG), writers=[Stop(3, ask)], folder=tmp_path)
     assert stopped.value.exit_code == {signal.SIGTERM: 75, signal.SIGINT: 130}[number]
     assert available_steps(tmp_path)[-1] == 3 * VISIT
     assert lines(tmp_path) == lines(whole[0])[:3]
     train(OnlineTrainer(CONFIG), folder=tmp_path)
     assert lines(tmp_path) == lines(whole[0])
     assert_same(state_of(tmp_path), whole[2])
-
-
-def _raise_and_wait(number):
-    """The thread that listens needs a moment."""
-    signal.raise_signal(number)
-    for thread in threading.enumerate():
-        if thread.daemon:
-            thread.join(0.2)
 
 
 def test_a_finished_run_is_loaded(whole):
