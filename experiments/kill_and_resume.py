@@ -72,6 +72,13 @@ def start(folder: Path, num_visits: int, cache: Path) -> subprocess.Popen[bytes]
     )
 
 
+def finish(run: subprocess.Popen[bytes], exit_code: int = 0) -> None:
+    """Wait for a run that should end like this."""
+    _, errors = run.communicate()
+    if run.returncode != exit_code:
+        raise SystemExit(f"exit code {run.returncode} instead of {exit_code}: {errors.decode()}")
+
+
 def lines_of(folder: Path) -> int:
     """How many lines the metrics have."""
     path = folder / "metrics.jsonl"
@@ -141,20 +148,15 @@ def main(settings: Settings) -> None:
     moments: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
         whole, stopped, cache = (Path(temporary, name) for name in ("whole", "stopped", "cache"))
-        with start(whole, num_visits, cache) as run:
-            run.communicate()
-        assert run.returncode == 0
+        finish(start(whole, num_visits, cache))
         while sum(moments.values()) < settings.kills:
             number = signal.Signals[settings.signals[moments.total() % len(settings.signals)]]
-            with start(stopped, num_visits, cache) as run:
-                moment = stop(run, stopped, number, chance)
-                _, errors = run.communicate()
-            assert run.returncode == EXIT_CODES[number], (run.returncode, errors.decode())
+            run = start(stopped, num_visits, cache)
+            moment = stop(run, stopped, number, chance)
+            finish(run, EXIT_CODES[number])
             moments[moment] += 1
             print(f"{number.name} {moment}, after {lines_of(stopped)} visits", flush=True)
-        with start(stopped, num_visits, cache) as run:
-            run.communicate()
-        assert run.returncode == 0
+        finish(start(stopped, num_visits, cache))
         visits = require_equal(whole, stopped)
     counts = ", ".join(f"{count} {moment}" for moment, count in moments.items())
     origin = provenance()
