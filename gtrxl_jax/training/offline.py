@@ -225,7 +225,7 @@ class OfflineTrainer:
         )
         keys = jax.random.split(key, (segments // chunk, chunk))
         memory = self._initial_memory(state.network, size)
-        rate = self.schedule(state.update)
+        rate = self.schedule(state.update.astype(float))
 
         def learn(carry: Any, inputs: Any) -> Any:
             network, optimiser, memory = carry

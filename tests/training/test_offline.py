@@ -11,29 +11,18 @@ from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, from_json, preset, to_json, validate
 from gtrxl_jax.training.tasks import trajectories_of
+from tests.training.jobs import changed
 
-
-def changed(config=None, **changes):
-    """The debug run with fields changed, by their dotted names."""
-    config = config or preset("debug")
-    for name, value in changes.items():
-        *path, last = name.split("__")
-        parents = [config]
-        for part in path:
-            parents.append(getattr(parents[-1], part))
-        for parent, field in zip(reversed(parents), [last, *reversed(path)], strict=True):
-            value = dataclasses.replace(parent, **{field: value})
-        config = value
-    return config
+DEBUG = preset("debug")
 
 
 @pytest.fixture(scope="module")
 def trajectories():
-    return trajectories_of(changed(curriculum=True))
+    return trajectories_of(changed(DEBUG, curriculum=True))
 
 
 def make(trajectories, **changes):
-    return OfflineTrainer(changed(**changes), trajectories)
+    return OfflineTrainer(changed(DEBUG, **changes), trajectories)
 
 
 def batch_of(trainer, segments=2, context=4):
@@ -188,7 +177,7 @@ def test_the_target_is_what_the_best_data_reach(trajectories):
 
 
 def test_other_environments_need_no_length():
-    config = changed(task__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
+    config = changed(DEBUG, task__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
     with pytest.raises(ValueError, match="oracle"):
         OfflineTrainer(config)
 
@@ -210,18 +199,18 @@ def test_other_environments_need_no_length():
 )
 def test_a_run_that_cannot_be_is_refused(changes, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words) as error:
-        OfflineTrainer(changed(**changes))
+        OfflineTrainer(changed(DEBUG, **changes))
     assert "\n" not in str(error.value)
 
 
 def test_a_curriculum_needs_short_episodes():
-    config = changed()
+    config = DEBUG
     with pytest.raises(ValueError, match="curriculum needs episodes of at most 4 steps"):
         OfflineTrainer(dataclasses.replace(config, curriculum=True), trajectories_of(config))
 
 
 def test_configs_survive_being_written():
-    config = changed(evaluation__lengths=(4, 8), bptt=0, model__cache_size=3)
+    config = changed(DEBUG, evaluation__lengths=(4, 8), bptt=0, model__cache_size=3)
     assert from_json(to_json(config)) == config
     with pytest.raises(ValueError, match="offline"):
         from_json('{"kind": "online"}')

@@ -1,0 +1,70 @@
+"""`gtrxl train-offline` and what follows it, as they are typed."""
+
+import json
+
+import pytest
+
+from gtrxl_jax.arguments import parse_train_offline
+from gtrxl_jax.cli import main
+from gtrxl_jax.training.offline_config import PRESETS, preset
+
+
+def test_models_are_trained_compared_and_evaluated(tmp_path, capsys):
+    folder = tmp_path / "run"
+    small = ["--total-updates", "2", "--updates-per-visit", "1", "--evaluation.episodes", "4"]
+    command = ["train-offline", "--preset", "debug", "--baselines", "bc-mlp", *small]
+    main([*command, "--folder", str(folder)])
+    shown = capsys.readouterr()
+    assert shown.out.count("success/16") == 2
+    for name in ("rate", "bc-mlp"):
+        result = json.loads((folder / name / "result.json").read_text())
+        assert set(result["evaluation"]) >= {"success/8", "success/16"}
+    assert (folder / "success_by_length.png").stat().st_size > 5000
+    assert (folder / "loss.png").exists()
+
+    main([*command, "--folder", str(folder)])
+    assert capsys.readouterr().out.count("finished already") == 2
+
+    main(["evaluate", str(folder / "bc-mlp"), "--episodes", "3"])
+    assert "3 episodes" in capsys.readouterr().out
+
+    with pytest.raises(SystemExit) as exit_:
+        main([*command, "--folder", str(folder), "--context", "5"])
+    assert exit_.value.code == 2
+    assert "another run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_what_the_config_says(name):
+    assert parse_train_offline(["--preset", name]).config == preset(name)
+
+
+def test_a_model_preset_keeps_the_rest():
+    config = parse_train_offline(["--model-preset", "tmaze", "--model.valve", "gru"]).config
+    assert config.model.layers == 8
+    assert config.model.valve == "gru"
+    assert config.segments == preset("default").segments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "tmase"], "did you mean 'tmaze'"),
+        (["--model-preset", "smal"], "did you mean 'small'"),
+        (["--model.name", "rates"], "did you mean 'rate'"),
+        (["--baselines", "gpt"], "model.name"),
+        (["--model.width", "30"], "model.width 30"),
+        (["--task.name", "TMazePassive"], "TMazePassive-v0"),
+        (["--data.path", "nowhere/at/all"], "nowhere/at/all"),
+        (["--batch-size", "63", "--preset", "debug"], "63"),
+    ],
+)
+def test_a_mistake_gets_one_line(arguments, words, capsys, tmp_path):
+    with pytest.raises(SystemExit) as exit_:
+        main(["train-offline", "--folder", str(tmp_path / "run"), *arguments])
+    assert exit_.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith("gtrxl train-offline: error: ")
+    assert words in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "run").exists()
