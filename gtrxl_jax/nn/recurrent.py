@@ -11,8 +11,6 @@ from gtrxl_jax.nn.inputs import check_inputs
 
 Carry = Any
 
-CELLS = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
-
 
 def orthogonal(
     key: Key[Array, ""], shape: tuple[int, ...], dtype: Any = jnp.float32
@@ -24,6 +22,54 @@ def orthogonal(
     """
     draw = jax.nn.initializers.orthogonal()
     return jax.custom_batching.sequential_vmap(lambda key: draw(key, shape, dtype))(key)
+
+
+class LSTMCell(nn.Module):
+    """An LSTM cell (Hochreiter and Schmidhuber 1997) whose forget gate begins open.
+
+        i, f, o = sigmoid(W x + U h + b),  g = tanh(W x + U h + b),  c' = f c + i g,  h' = o tanh c'
+
+    Each of the four has its own W, U and b, side by side in `input/kernel`, `hidden/kernel` and
+    `hidden/bias`, in the order i, f, g, o. The bias of f begins at 1 (Gers et al. 2000; Jozefowicz
+    et al. 2015): at 0 a cell halves what it holds at every step, and with it the gradient to a cue
+    long ago.
+    """
+
+    features: int
+    recurrent_kernel_init: Any = orthogonal
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, carry: tuple[Float[Array, "B D"], Float[Array, "B D"]], x_BD: Float[Array, "B D"]
+    ) -> tuple[tuple[Float[Array, "B D"], Float[Array, "B D"]], Float[Array, "B D"]]:
+        """One step: the new carry (c', h'), and h'."""
+
+        def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+            draws = jax.random.split(key, 4)
+            square = (shape[0], shape[1] // 4)
+            kernels = [self.recurrent_kernel_init(key, square, dtype) for key in draws]
+            return jnp.concatenate(kernels, axis=1)
+
+        def bias_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+            del key
+            return jnp.zeros(shape, dtype).at[self.features : 2 * self.features].set(1)
+
+        def dense(**settings: Any) -> nn.Dense:
+            precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+            return nn.Dense(4 * self.features, **precision, **settings)
+
+        cell_BD, hidden_BD = carry
+        from_input = dense(use_bias=False, name="input")(x_BD)
+        from_hidden = dense(kernel_init=kernel_init, bias_init=bias_init, name="hidden")(hidden_BD)
+        i, f, g, o = jnp.split(from_input + from_hidden, 4, axis=-1)
+        cell_BD = nn.sigmoid(f) * cell_BD + nn.sigmoid(i) * jnp.tanh(g)
+        hidden_BD = nn.sigmoid(o) * jnp.tanh(cell_BD)
+        return (cell_BD, hidden_BD), hidden_BD
+
+
+CELLS = {"lstm": LSTMCell, "gru": nn.GRUCell}
 
 
 class RecurrentCore(nn.Module):

@@ -1,4 +1,4 @@
-"""How the recurrent matrices begin."""
+"""How the recurrent cores begin."""
 
 import jax
 import jax.extend
@@ -24,10 +24,11 @@ def init(cell):
 def test_recurrent_matrices_are_orthogonal_and_each_seed_has_its_own(cell):
     stacked = jax.jit(jax.vmap(init(cell)))(KEYS)
     kernels = [
-        np.asarray(gate["kernel"])
+        kernel
         for layer in stacked.values()
         for name, gate in layer.items()
         if name.startswith("h")
+        for kernel in np.split(np.asarray(gate["kernel"]), gate["kernel"].shape[-1] // WIDTH, -1)
     ]
     assert len(kernels) == LAYERS * GATES[cell]
     for kernel_SDD in kernels:
@@ -45,6 +46,16 @@ def test_vmapped_initialisation_has_no_batched_qr(cell):
     ranks = list(_qr_ranks(jax.make_jaxpr(jax.vmap(init(cell)))(KEYS).jaxpr))
     assert len(ranks) >= LAYERS * GATES[cell]
     assert set(ranks) == {2}
+
+
+def test_forget_gates_of_an_lstm_begin_open():
+    """A step without input leaves sigmoid(1) = 0.73 of what a cell holds, not a half."""
+    core, params = small_core("lstm", jnp.float32), init("lstm")(KEYS[0])
+    zeros_BD = jnp.zeros((1, WIDTH))
+    cache = tuple((zeros_BD + 1, zeros_BD) for _ in range(LAYERS))
+    cache, _ = core.apply({"params": params}, cache, zeros_BD, jnp.zeros(1, bool), method="step")
+    first_layer = cache[0]
+    np.testing.assert_allclose(first_layer[0], jax.nn.sigmoid(zeros_BD + 1), rtol=1e-6)
 
 
 def _qr_ranks(jaxpr):

@@ -129,8 +129,13 @@ def transformer(name, params, xs, firsts):
 def lstm_cell(p, carry, x):
     cell, hidden = carry
 
-    def pre(g):
-        return x @ p["i" + g]["kernel"] + hidden @ p["h" + g]["kernel"] + p["h" + g]["bias"]
+    def pre(gate):
+        begin = WIDTH * "ifgo".index(gate)
+        w, u, b = (
+            kernel[..., begin : begin + WIDTH]
+            for kernel in (p["input"]["kernel"], p["hidden"]["kernel"], p["hidden"]["bias"])
+        )
+        return x @ w + hidden @ u + b
 
     cell = sigmoid(pre("f")) * cell + sigmoid(pre("i")) * np.tanh(pre("g"))
     hidden = sigmoid(pre("o")) * np.tanh(cell)
