@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gtrxl_jax.arguments import parse_train
+from gtrxl_jax.arguments import parse_train, parse_train_offline
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -28,6 +28,13 @@ def code(language):
     return "\n".join(lines)
 
 
+def test_the_first_example_is_short():
+    first = re.search(
+        r"^```python\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert len([line for line in first[1].splitlines() if line.strip()]) <= 15
+
+
 # In an interpreter of its own, for this one has strict promotion.
 @pytest.mark.parametrize("core", ["gtrxl", "lstm"])
 def test_python_runs_and_the_core_is_swapped_by_one_word(core, tmp_path):
@@ -44,9 +51,13 @@ def test_python_runs_and_the_core_is_swapped_by_one_word(core, tmp_path):
     )
 
 
-def test_training_commands_are_valid():
-    commands = [shlex.split(line, comments=True) for line in code("bash").splitlines()]
-    training = [command[2:] for command in commands if command[:2] == ["gtrxl", "train"]]
+@pytest.mark.parametrize(
+    ("command", "parse"), [("train", parse_train), ("train-offline", parse_train_offline)]
+)
+def test_training_commands_are_valid(command, parse):
+    text = code("bash").replace("\\\n", " ")
+    lines = [shlex.split(line, comments=True) for line in text.splitlines()]
+    training = [line[2:] for line in lines if line[:2] == ["gtrxl", command]]
     assert training
     for arguments in training:
-        parse_train(arguments)
+        parse(arguments)

@@ -14,7 +14,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from gtrxl_jax.names import require_name
-from gtrxl_jax.nn.recurrent import orthogonal
+from gtrxl_jax.nn.recurrent import LSTMCell, orthogonal
 
 
 @struct.dataclass
@@ -131,15 +131,11 @@ class LSTMValve(Valve):
 
     @nn.compact
     def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
-        lstm = nn.OptimizedLSTMCell(
-            written_BMD.shape[-1],
-            recurrent_kernel_init=orthogonal,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            name="cell",
-        )
-        (cell, hidden), _ = lstm((memory.cell, memory.tokens), written_BMD)
-        return MemoryTokens(hidden, cell)
+        width = written_BMD.shape[-1]
+        lstm = LSTMCell(width, dtype=self.dtype, param_dtype=self.param_dtype, name="cell")
+        assert memory.cell is not None
+        (cell, tokens), _ = lstm((memory.cell, memory.tokens), written_BMD)
+        return MemoryTokens(tokens, cell)
 
 
 class NoValve(Valve):

@@ -166,7 +166,7 @@ def naive_valve(name, p, old, new):
         z = sigmoid(dense("iz", new) + dense("hz", old))
         n = np.tanh(dense("in", new) + r * dense("hn", old))
         return (1 - z) * n + z * old
-    i, f, g, o = (dense(f"i{k}", new) + dense(f"h{k}", old) for k in "ifgo")
+    i, f, g, o = np.split(dense("input", new) + dense("hidden", old), 4, axis=1)
     cell = sigmoid(f) * 0.3 + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(cell)
 
