@@ -1,0 +1,169 @@
+"""RATE: a training batch and an acting step, against the authors' PyTorch design; peak memory.
+
+    python experiments/bench/rate.py
+
+At the authors' T-Maze size: 8 layers, 10 heads of 64, width 64, 5 memory tokens, segments of
+K = 30 steps, N = 3, 64 trajectories a batch. Both sides take a step of the optimiser for each
+segment, with the memory detached (`bptt` 0); ours is timed with the gradient through the whole
+trajectory as well. An acting step is one late in a segment, of one environment. Where PyTorch is
+not installed, only our side is timed. Peak memory is what XLA allots to the temporaries of a
+training batch, for N and for twice and four times as many segments.
+"""
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tyro
+from timing import Row, interleaved, show
+
+from gtrxl_jax.data.segments import Segments
+from gtrxl_jax.nn.models import model_config
+from gtrxl_jax.training.offline import OfflineTrainer
+from gtrxl_jax.training.offline_config import OfflineConfig, OfflineEvaluationConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to time."""
+
+    preset: str = "tmaze"
+    batch: int = 64
+    context: int = 30
+    segments: int = 3
+    rounds: int = 3
+    keep: bool = True
+    """Write the table to results/bench."""
+
+
+def make_trainer(settings: Settings, segments: int, **changes: Any) -> OfflineTrainer:
+    """Our trainer at that size."""
+    return OfflineTrainer(
+        OfflineConfig(
+            model=model_config("rate", settings.preset),
+            # Given, so that no data are collected to find it out.
+            evaluation=OfflineEvaluationConfig(target_return=1.0),
+            context=settings.context,
+            segments=segments,
+            batch_size=settings.batch,
+            devices=1,
+            **changes,
+        )
+    )
+
+
+def random_batch(settings: Settings, segments: int) -> Segments:
+    """A batch of whole trajectories."""
+    shape = (settings.batch, segments, settings.context)
+    keys = jax.random.split(jax.random.key(0), 2)
+    return Segments(
+        observations=jax.random.normal(keys[0], (*shape, 4)),
+        actions=jax.random.randint(keys[1], shape, 0, 4, jnp.int32),
+        returns_to_go=jnp.ones(shape),
+        timesteps=jnp.zeros(shape, jnp.int32),
+        mask=jnp.ones(shape, bool),
+    )
+
+
+def compiled_update(trainer: OfflineTrainer, batch: Segments) -> tuple[Any, Any]:
+    """The compiled training batch, and a state to begin with."""
+    state = jax.jit(trainer.init)(0)
+    update = jax.jit(trainer.update, donate_argnums=0)
+    return update.lower(state, batch, jax.random.key(0)).compile(), state
+
+
+def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
+    """A training batch, to be called repeatedly."""
+    batch = random_batch(settings, settings.segments)
+    update, state = compiled_update(make_trainer(settings, settings.segments, **changes), batch)
+    held = [state]
+
+    def call() -> Any:
+        held[0], metrics = update(held[0], batch, jax.random.key(0))
+        return metrics
+
+    return call
+
+
+def acting(settings: Settings) -> Callable[[], Any]:
+    """A step late in a segment, again and again: what it sees, and the action that it takes."""
+    trainer = make_trainer(settings, settings.segments)
+    network = jax.jit(trainer.init)(0).network
+    model, variables = trainer.model, {"params": network}
+    state = model.apply(variables, 1, method="start")
+    state = dataclasses.replace(state, step=jnp.array(settings.context - 2, jnp.int32))
+
+    @jax.jit
+    def step(variables: Any, state: Any, asked_B: Any, observation: Any) -> Any:
+        state, policy = model.apply(variables, state, asked_B, observation, method="decode")
+        action = policy.mode()
+        return model.apply(variables, state, action, method="append"), action
+
+    asked, observation = jnp.ones(1), jnp.ones((1, 4))
+    return lambda: step(variables, state, asked, observation)[1]
+
+
+def peaks(settings: Settings) -> list[Row]:
+    """Megabytes of temporaries of a training batch with the whole gradient."""
+    rows = []
+    for remat in (True, False):
+        for times in (1, 2, 4):
+            segments = times * settings.segments
+            trainer = make_trainer(settings, segments, remat=remat)
+            program, _ = compiled_update(trainer, random_batch(settings, segments))
+            size = program.memory_analysis().temp_size_in_bytes / 1e6
+            kind = "rematerialised" if remat else "all activations kept"
+            rows.append(Row(f"peak memory, N = {segments}, {kind}", size, "MB"))
+    return rows
+
+
+def main(settings: Settings) -> None:
+    """Time both sides in turn."""
+    calls = {
+        "training": training(settings, bptt=0),
+        "whole gradient": training(settings),
+        "acting": acting(settings),
+    }
+    has_torch = importlib.util.find_spec("torch") is not None
+    if has_torch:
+        import torch
+        from torch_rate import TorchRATE, acting_step, training_batch
+
+        model = make_trainer(settings, settings.segments).config.model
+        theirs = TorchRATE(
+            model.layers,
+            model.width,
+            model.heads,
+            model.head_width or model.width // model.heads,
+            model.memory_tokens,
+            max(model.cache_size, 1),
+            model.dropout,
+        )
+        optimiser = torch.optim.AdamW(theirs.parameters(), 3e-4, weight_decay=0.1)
+        sizes = (settings.batch, settings.context, settings.segments)
+        calls["PyTorch training"] = lambda: training_batch(theirs.train(), optimiser, *sizes)
+        calls["PyTorch acting"] = lambda: acting_step(theirs.eval(), settings.context)
+    seconds = interleaved(calls, settings.rounds)
+    rows = [
+        Row("training batch, an update a segment", seconds["training"], "s"),
+        Row("training batch, whole gradient", seconds["whole gradient"], "s"),
+        Row("acting step, cached", 1e3 * seconds["acting"], "ms"),
+    ]
+    if has_torch:
+        rows += [
+            Row("PyTorch: training batch", seconds["PyTorch training"], "s"),
+            Row("... against ours", seconds["PyTorch training"] / seconds["training"], "x"),
+            Row("PyTorch: acting step", 1e3 * seconds["PyTorch acting"], "ms"),
+            Row("... against ours", seconds["PyTorch acting"] / seconds["acting"], "x"),
+        ]
+    else:
+        print("PyTorch is not installed: only our side is timed")
+    sizes = f"{settings.batch} trajectories of {settings.segments} x {settings.context} steps"
+    show("rate", f"RATE {settings.preset}, {sizes}", rows + peaks(settings), keep=settings.keep)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
