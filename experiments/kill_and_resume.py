@@ -35,7 +35,7 @@ from gtrxl_jax.training.programs import Programs
 from gtrxl_jax.training.results import provenance, read_result
 
 RESULTS = Path(__file__).parent / "results"
-STEPS_PER_VISIT = 50 * 8 * 8
+STEPS_PER_VISIT = 20 * 8 * 8
 WALL_CLOCK = ("time", "steps_per_second")
 EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 75, signal.SIGINT: 130}
 
@@ -59,7 +59,7 @@ def start(folder: Path, num_visits: int, cache: Path) -> subprocess.Popen[bytes]
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "gtrxl_jax.cli", "train", "--preset", "debug"),
-            *("--updates-per-visit", "50", "--total-steps", str(STEPS_PER_VISIT * num_visits)),
+            *("--updates-per-visit", "20", "--total-steps", str(STEPS_PER_VISIT * num_visits)),
             *("--checkpoint.interval", "1", "--evaluation.interval", str(3 * STEPS_PER_VISIT)),
             *("--folder", str(folder), "--no-pictures"),
         ],
