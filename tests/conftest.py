@@ -1,6 +1,7 @@
 """Every test runs on eight virtual CPU devices, with strict types and no silent broadcasting."""
 
 import os
+import signal
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests are small programs, many of them: compile fast rather than well.
@@ -17,6 +18,18 @@ import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+# A shell lets its background jobs ignore Ctrl-C, and what they start; runs are asked to hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """Hundreds of compiled programs would take gigabytes."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

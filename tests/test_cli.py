@@ -254,7 +254,7 @@ def test_a_checkpoint_of_another_config_is_refused(debug, tmp_path):
     [
         ({"core": {"width": 10, "heads": 4}}, "core.width 10 does not divide into core.heads 4"),
         ({"core": {"with": 10}}, "unknown config field 'core.with': did you mean 'core.width'"),
-        ({"kind": "offline"}, 'its "kind" is not "online"'),
+        ({"kind": "onlin"}, "unknown kind of run 'onlin': did you mean 'online'"),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(change, message, tmp_path):

@@ -11,9 +11,10 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.names import require_name
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.training.evaluation import make_evaluate, summarise
+from gtrxl_jax.training.evaluation import POLICIES, make_evaluate, summarise
 
 Play = Callable[[Any, Key[Array, ""]], dict[str, Shaped[Array, " E"]]]
 
@@ -100,7 +101,11 @@ def make_play(
     Returns:
       A pure function of (network, key) to scores `[E]`: `return`, `length` and, where the
       environment tells, `success`, with the environment's name if it has one: `success/90`.
+
+    Raises:
+      ValueError: an unknown policy.
     """
+    require_name("evaluation.policy", policy, POLICIES)
     first = next(iter(streams.values()))
     # Arguments of the program: environments of all lengths share what is compiled.
     params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]

@@ -33,7 +33,7 @@ def random_agent(stream, core="lstm", **settings):
     shapes = jax.eval_shape(
         agent.init, jax.random.key(0), agent.initial_memory(1), zero_timestep(*spaces, 1, 1)
     )
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(46)  # of agents that sometimes succeed, by mode and by chance
     params = jax.tree.map(
         lambda p: jnp.asarray(0.6 * rng.standard_normal(p.shape), p.dtype), shapes["params"]
     )
