@@ -25,7 +25,7 @@ def make_stream(name="TMazePassive-v0", **params):
     return Stream(*make_env(name, **params), num_envs=3)
 
 
-def random_agent(stream, core="lstm", **settings):
+def random_agent(stream, core="lstm", seed=1, **settings):
     """An agent whose policy is far from uniform, and its parameters."""
     core = make_core(core, width=8, layers=2, **settings)
     spaces = stream.observation_space, stream.action_space
@@ -33,7 +33,7 @@ def random_agent(stream, core="lstm", **settings):
     shapes = jax.eval_shape(
         agent.init, jax.random.key(0), agent.initial_memory(1), zero_timestep(*spaces, 1, 1)
     )
-    rng = np.random.default_rng(46)  # of agents that sometimes succeed, by mode and by chance
+    rng = np.random.default_rng(seed)
     params = jax.tree.map(
         lambda p: jnp.asarray(0.6 * rng.standard_normal(p.shape), p.dtype), shapes["params"]
     )
@@ -71,7 +71,8 @@ def play_in_a_loop(agent, stream, params, key, policy):
 )
 def test_the_first_episode_of_each_environment_counts(name, policy):
     stream = make_stream(name, **({"corridor_length": 1} if "Maze" in name else {}))
-    agent, params = random_agent(stream)
+    # An agent that sometimes succeeds, by its likeliest actions and by chance.
+    agent, params = random_agent(stream, seed=46)
     evaluate = jax.jit(make_evaluate(agent, [stream], EPISODES, policy))
     key = jax.random.key(3)
     results = evaluate(params, key)
