@@ -52,9 +52,11 @@ class Saver:
         self._retention = _Retention(keep, best)
         self._resources = contextlib.ExitStack()
         self._resources.enter_context(_quiet())
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=self._retention, cleanup_tmp_directories=True
-        )
+        if jax.process_index() == 0:
+            # Not by the manager's own option: that goes on in a thread, which may outlive it.
+            for half in Path(folder, "checkpoints").glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+                shutil.rmtree(half)
+        options = ocp.CheckpointManagerOptions(preservation_policy=self._retention)
         self._manager = _manager(folder, options, _SealingHandler())
         self._resources.callback(self._manager.close)
         self._step: int | None = None
