@@ -19,6 +19,7 @@ from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.spaces import environment_action
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.training.placement import split_batch
 
 POLICIES = ("mode", "sample")
 
@@ -90,7 +91,7 @@ def make_evaluate(
 
     def evaluate(network: Any, key: Key[Array, ""]) -> EpisodeStats:
         key_stream, key_act = jax.random.split(key)
-        state, timestep = stream.reset(key_stream)
+        state, timestep = split_batch(stream.reset(key_stream))
         playing = player.start(network, stream.num_envs)
 
         def going_on(carry: Any) -> Bool[Array, ""]:

@@ -16,6 +16,8 @@ from gtrxl_jax.files import atomic
 
 Folder = str | os.PathLike[str]
 
+_OF_A_PROCESS = ("version", "devices", "parameter_shards")
+
 
 @contextlib.contextmanager
 def claimed(folder: Folder, config_json: str) -> Iterator[None]:
@@ -25,8 +27,8 @@ def claimed(folder: Folder, config_json: str) -> Iterator[None]:
 
     Args:
       folder: made if missing.
-      config_json: the resolved config as a JSON object; its "version", the library's, may differ
-        from what is there.
+      config_json: the resolved config as a JSON object; its "version", the library's, and the
+        devices that it asks for may differ from what is there.
 
     Raises:
       ValueError: the folder holds another run, or another process runs this one.
@@ -130,7 +132,7 @@ def _parsed(folder: Folder) -> dict[str, Any]:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name != "version"}
+    return {name: value for name, value in config.items() if name not in _OF_A_PROCESS}
 
 
 def _numbers(version: str) -> list[int]:

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 from flax import struct
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from gtrxl_jax.data.segments import Segments, default_sampling, sample_segments
@@ -33,7 +33,12 @@ from gtrxl_jax.spaces import zero_timestep
 from gtrxl_jax.training.divergence import finite, first_unsound, over_updates
 from gtrxl_jax.training.offline_config import OfflineConfig, to_json, validate
 from gtrxl_jax.training.offline_evaluation import SequencePlayer, make_play
-from gtrxl_jax.training.placement import data_mesh
+from gtrxl_jax.training.placement import (
+    gather_parameters,
+    make_mesh,
+    split_batch,
+    split_parameters,
+)
 from gtrxl_jax.training.tasks import evaluation_streams, trajectories_of
 
 Metrics = dict[str, Float[Array, ""]]
@@ -132,7 +137,13 @@ class OfflineTrainer:
 
     def mesh(self) -> Mesh:
         """The devices that share the batch."""
-        return data_mesh(self.config.devices, self.config.batch_size)
+        config = self.config
+        return make_mesh(
+            config.devices,
+            config.batch_size,
+            field="batch_size",
+            parameter_shards=config.parameter_shards,
+        )
 
     def _make_optimiser(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
         """AdamW, and its rate by updates: warm-up and linear decay (RATE's authors)."""
@@ -214,9 +225,7 @@ class OfflineTrainer:
     ) -> tuple[OfflineState, Metrics]:
         """Learn from a batch `[B, N, K]`: a step of the optimiser for each chunk of segments."""
         size, segments, _ = batch.mask.shape
-        if size % self.mesh().size == 0 and self.mesh().size > 1:
-            placed = NamedSharding(self.mesh(), PartitionSpec("data"))
-            batch = jax.lax.with_sharding_constraint(batch, placed)
+        batch = split_batch(batch)
         chunk = self.config.chunk(segments)
         # [N / C, C, B, K, ...]: chunks of C segments, whose memories the gradient connects.
         chunks, last = jax.tree.map(
@@ -231,8 +240,9 @@ class OfflineTrainer:
             network, optimiser, memory = carry
             number, chunk, last, keys = inputs
             gradients, (memory, metrics) = jax.grad(self.loss, has_aux=True)(
-                network, memory, chunk, last, keys, number == 0
+                gather_parameters(network), memory, chunk, last, keys, number == 0
             )
+            gradients = split_parameters(gradients)
             metrics["gradient_norm"] = optax.tree.norm(gradients)
             with ordinary_promotion():
                 updates, optimiser = self.optimiser.update(gradients, optimiser, network)

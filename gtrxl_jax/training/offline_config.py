@@ -115,6 +115,9 @@ class OfflineConfig:
     """Seeds trained in one program: seed, seed + 1, ..."""
     devices: int = 0
     """Devices that share the batch; 0: all there are. They must divide it."""
+    parameter_shards: int = 1
+    """Neighbouring devices that split one copy of the parameters and of the optimiser's state
+    between them; 1: a copy on each."""
     on_divergence: str = "stop"
     """What to do when a seed diverges. stop: end the run; continue: count it, and go on with the
     others."""

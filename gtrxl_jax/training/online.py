@@ -42,7 +42,7 @@ from gtrxl_jax.training.config import OnlineConfig, to_json, validate
 from gtrxl_jax.training.divergence import finite, first_unsound, in_range, over_updates
 from gtrxl_jax.training.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
 from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
-from gtrxl_jax.training.placement import data_mesh
+from gtrxl_jax.training.placement import gather_parameters, make_mesh, split_parameters
 from gtrxl_jax.training.summaries import (
     Summary,
     by_task,
@@ -176,8 +176,13 @@ class OnlineTrainer:
         Raises:
           ValueError: there are too few, or they do not divide the environments of a task.
         """
-        env = self.config.env
-        return data_mesh(self.config.devices, env.num_envs, env.num_tasks)
+        config = self.config
+        return make_mesh(
+            config.devices,
+            config.env.num_envs,
+            num_tasks=config.env.num_tasks,
+            parameter_shards=config.parameter_shards,
+        )
 
     def hyperparameters(self, key: Key[Array, ""]) -> Hyperparameters:
         """The config's numbers; those under `sweep` drawn with the key."""
@@ -217,7 +222,7 @@ class OnlineTrainer:
         Returns:
           Memory, environments and time step afterwards, and what happened.
         """
-        variables = {"params": state.target}
+        variables = {"params": gather_parameters(state.target)}
         space = self.stream.action_space
 
         def step(carry: Any, key: Array) -> Any:
@@ -282,8 +287,9 @@ class OnlineTrainer:
     def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Summary]:
         """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
         (loss, (metrics, returns_BT)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
-            state.learned, state, rollout
+            gather_parameters(state.learned), state, rollout
         )
+        gradients = split_parameters(gradients)
         gradient_norm = optax.tree.norm(gradients["network"])
         if clip := self.config.optimiser.clip_norm:
             # A factor, not optax's selection between two gradients: XLA fuses it into Adam.

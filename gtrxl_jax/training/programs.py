@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from gtrxl_jax.training.compilation import compiler_options
-from gtrxl_jax.training.placement import shardings
+from gtrxl_jax.training.placement import gather_parameters, replicated, shardings
 from gtrxl_jax.training.trainer import Trainer
 
 
@@ -20,7 +20,7 @@ class Programs:
 
     Attributes:
       like: shapes, types and placement of the run's state.
-      data: the trainer's, on every device.
+      data: the trainer's, whole on every device.
 
     Raises:
       ValueError: the run cannot have the devices that it asks for.
@@ -28,7 +28,8 @@ class Programs:
 
     def __init__(self, trainer: Trainer):
         config = trainer.config
-        mesh = trainer.mesh()
+        self._mesh = mesh = trainer.mesh()
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._trainer = trainer
         self._several = config.num_seeds > 1
         self._seeds: Any = config.seed
@@ -46,10 +47,16 @@ class Programs:
             out_shardings=self._placed,
             compiler_options=compiler_options(runs_once=True),
         )
-        self.data = jax.device_put(trainer.data, NamedSharding(mesh, PartitionSpec()))
+        self.data = replicated(trainer.data, mesh)
         self._visits: dict[Hashable, Callable[..., Any]] = {}
-        evaluate = over_seeds(trainer.evaluate) if self._several else trainer.evaluate
-        self._evaluate = jax.jit(evaluate, compiler_options=compiler_options())
+
+        def evaluate(network: Any, number: Any) -> Any:
+            of_all = over_seeds(trainer.evaluate) if self._several else trainer.evaluate
+            return of_all(gather_parameters(network), _evaluation_keys(config, number))
+
+        self._evaluate = jax.jit(
+            evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
+        )
 
     def init(self) -> Any:
         """The state of a new run."""
@@ -71,21 +78,28 @@ class Programs:
             program = jax.jit(
                 visit,
                 donate_argnums=0,
-                out_shardings=(self._placed, None),
+                out_shardings=(self._placed, self._everywhere),
                 compiler_options=compiler_options(),
             )
-            self._visits[stage] = program.lower(self.like, self.data).compile()
+            with jax.set_mesh(self._mesh):
+                self._visits[stage] = program.lower(self.like, self.data).compile()
         return self._visits[stage]
 
     def score_names(self) -> list[str]:
         """What `evaluate` will give."""
-        keys = jax.eval_shape(lambda: _evaluation_keys(self._trainer.config, 0))
-        return sorted(jax.eval_shape(self._evaluate, self.like.network, keys))
+        return sorted(jax.eval_shape(self._evaluate, self.like.network, 0))
 
     def evaluate(self, network: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
         """Scores of the evaluation after visit `number`: `[E]`, or `[S, E]` of several seeds."""
-        scores = self._evaluate(network, _evaluation_keys(self._trainer.config, number))
+        with jax.set_mesh(self._mesh):
+            scores = self._evaluate(network, number)
         return {name: np.array(score, np.float64) for name, score in scores.items()}
+
+    def here(self, network: Any) -> list[Any]:
+        """Parameters for each seed, whole on this process's first device."""
+        whole = jax.jit(lambda x: x, out_shardings=self._everywhere)(network)
+        local = jax.tree.map(lambda x: x.addressable_data(0), whole)
+        return each_seed(self._trainer.config.num_seeds, local)
 
 
 def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +113,7 @@ def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
 
 
-def _evaluation_keys(config: Any, number: int) -> Array:
+def _evaluation_keys(config: Any, number: Any) -> Array:
     """Fresh episodes for every evaluation, the same for every config with these seeds."""
     base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
     if config.num_seeds == 1:

@@ -35,7 +35,7 @@ from gtrxl_jax.training.folder import claimed, require_same_run
 from gtrxl_jax.training.interruption import Interruption, RunInterrupted
 from gtrxl_jax.training.loading import networks_of
 from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, Writers
-from gtrxl_jax.training.programs import Programs, each_seed
+from gtrxl_jax.training.programs import Programs
 from gtrxl_jax.training.results import Result, read_result, write_result
 from gtrxl_jax.training.trainer import Trainer
 
@@ -166,7 +166,7 @@ class _Loop:
             if not self._scores:
                 self._scores = self._evaluate(state)
             progress.train_seconds = time.monotonic() - since
-        networks = each_seed(self._config.num_seeds, state.network)
+        networks = self._programs.here(state.network)
         return Trained(self._trainer, networks, self._result(compile_seconds))
 
     @property

@@ -71,17 +71,6 @@ def test_a_run_that_is_ended_goes_on_bit_for_bit(whole, trajectories, tmp_path):
     assert again.result.evaluation == whole[1].result.evaluation
 
 
-def test_devices_share_a_batch_without_changing_what_is_learned(x64, trajectories):
-    """In float64: Adam would make much of the rounding of gradients that are nearly zero."""
-    runs = [
-        train(OfflineTrainer(changed(CONFIG, devices=n, total_updates=6), trajectories))
-        for n in (1, 4)
-    ]
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9), *(r.networks for r in runs)
-    )
-
-
 def test_a_loaded_run_acts_as_it_was_trained(whole):
     """No data are needed for it, and its actions are those of the segment form."""
     folder, trained = whole

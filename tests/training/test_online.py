@@ -1,4 +1,4 @@
-"""The trainer in float64: against naive code, over seeds, hyperparameters and devices."""
+"""The trainer in float64: against naive code, over seeds and hyperparameters."""
 
 import dataclasses
 import functools
@@ -11,7 +11,6 @@ import pytest
 
 from gtrxl_jax.training.config import SweepConfig
 from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.placement import data_mesh, shardings
 from tests.training.jobs import small_job
 
 JOBS = {
@@ -295,7 +294,7 @@ def test_values_outlive_new_statistics(run):
             assert np.all(after.popart.mean_N != before.popart.mean_N)
 
 
-# The same program for several seeds, hyperparameters and devices.
+# The same program for several seeds and hyperparameters.
 
 
 def twice(update, state):
@@ -323,23 +322,6 @@ def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each():
     network = states.learned["network"]["core"]["blocks_0"]["attention"]["query"]["kernel"]
     assert np.max(np.abs(network[1] - network[0])) > 1e-2
     assert np.max(np.abs(network[2] - network[0])) > 1e-5
-
-
-def test_eight_devices_give_what_one_does():
-    trainer, init, update, defaults = start("two tasks")
-    start_state = init(0, defaults)
-    expected, expected_metrics = twice(update, start_state)
-    config = trainer.config
-    mesh = data_mesh(8, config.env.num_envs, config.env.num_tasks)
-    placed = shardings(jax.eval_shape(trainer.init, 0), mesh, seeds=False)
-    sharded = jax.jit(trainer.update, out_shardings=(placed, None))
-    state, metrics = twice(sharded, jax.device_put(start_state, placed))
-    assert len(state.timestep.reward.addressable_shards) == 8
-    assert state.timestep.reward.addressable_shards[0].data.shape == (2,)
-    assert all(x.is_fully_replicated for x in jax.tree.leaves(state.learned))
-    for name in ("learned", "target", "optimiser", "popart", "timestep", "memory"):
-        assert_close(getattr(state, name), getattr(expected, name))
-    assert_close(metrics, expected_metrics, 1e-6)
 
 
 def test_a_sweep_draws_within_its_bounds():

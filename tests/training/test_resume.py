@@ -20,7 +20,7 @@ from gtrxl_jax.training.interruption import RunInterrupted
 from gtrxl_jax.training.loading import load
 from gtrxl_jax.training.metrics import MetricWriter
 from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.placement import data_mesh
+from gtrxl_jax.training.placement import make_mesh
 from gtrxl_jax.training.programs import Programs
 from gtrxl_jax.training.run import train
 from tests.training.jobs import changed, small_job
@@ -125,7 +125,7 @@ def test_a_run_goes_on_with_another_number_of_devices(whole, tmp_path):
     with pytest.raises(Crash):
         train(OnlineTrainer(CONFIG), writers=[Stop(4, crash)], folder=tmp_path)
     trainer = OnlineTrainer(CONFIG)
-    trainer.mesh = lambda: data_mesh(2, CONFIG.env.num_envs)
+    trainer.mesh = lambda: make_mesh(2, CONFIG.env.num_envs)
     train(trainer, folder=tmp_path)
     state = state_of(tmp_path, trainer)
     assert all(len(x.sharding.device_set) == 2 for x in jax.tree.leaves(state))
