@@ -24,6 +24,10 @@ class RunOptions:
     """Write TensorBoard files, too (needs the extra "log")."""
     pictures: bool = True
     """Draw what was learned at the end."""
+    distributed: bool = False
+    """This is one of several processes that train this run together, each started with the same command.
+    TPU pods, SLURM, Open MPI and Kubernetes are recognised; elsewhere set JAX_COORDINATOR_ADDRESS
+    (host:port of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Needs --folder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +106,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
     if env.name == base.env.name:
         env = dataclasses.replace(env, params={**params, **env.params})
     train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
+    _require_folder(train)
     configs.validate(train.config)
     return train
 
@@ -139,4 +144,10 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     for name in (command.config.model.name, *command.baselines):
         model = dataclasses.replace(command.config.model, name=name)
         offline_config.validate(dataclasses.replace(command.config, model=model))
+    _require_folder(command)
     return command
+
+
+def _require_folder(command: RunOptions) -> None:
+    if command.distributed and command.folder is None:
+        raise ValueError("distributed needs --folder, one on a disk that all processes share")

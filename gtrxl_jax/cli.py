@@ -8,14 +8,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import tyro
 
-from gtrxl_jax.arguments import Evaluate, RunOptions, parse_train, parse_train_offline
 from gtrxl_jax.names import require_name
-from gtrxl_jax.training import config as configs
-from gtrxl_jax.training import offline_config
+from gtrxl_jax.training import hosts
+
+if TYPE_CHECKING:
+    from gtrxl_jax.arguments import RunOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", choices=commands)
     chosen = parser.parse_args(arguments[:1])
     try:
+        if "--distributed" in arguments:
+            # Before all that imports gymnax, which computes when it is imported.
+            hosts.join()
         commands[chosen.command](arguments[1:])
     except (ValueError, TypeError, FileNotFoundError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _train(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.arguments import parse_train
+
     command = parse_train(arguments)
     # Heavy imports wait until the arguments are known to be good.
     from gtrxl_jax.training import report
@@ -64,13 +70,15 @@ def _train(arguments: Sequence[str]) -> None:
     folder = command.folder or _new_folder(config.env.name, config.core.name)
     trainer = OnlineTrainer(config)
     trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
-    if trained is not None and command.pictures:
+    if trained is not None and command.pictures and hosts.is_first():
         paths = report.draw_curves(folder, config.core.name)
         paths += _draw_episodes(folder, trainer, trained.networks[0])
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
 
 
 def _train_offline(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.arguments import parse_train_offline
+
     command = parse_train_offline(arguments)
     from gtrxl_jax.training import report
     from gtrxl_jax.training.offline import OfflineTrainer
@@ -84,7 +92,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
         model = dataclasses.replace(config.model, name=name)
         trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)
         _run(trainer, folder / name, command, f"{name} on {config.task.name}")
-    if command.pictures:
+    if command.pictures and hosts.is_first():
         paths = report.draw_offline(folder, names)
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
 
@@ -94,7 +102,7 @@ def _new_folder(*names: str) -> Path:
     return Path("runs", "-".join([*names, now]))
 
 
-def _run(trainer: Any, folder: Path, command: RunOptions, title: str) -> Any:
+def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     """Train in a folder, and say what came out; None if it was finished already.
 
     The process ends here if the run is interrupted or fails.
@@ -111,7 +119,7 @@ def _run(trainer: Any, folder: Path, command: RunOptions, title: str) -> Any:
     trainer.mesh()
     require_same_run(folder, trainer.config_json)
     if finished := read_result(folder):
-        print(f"finished already: {_scores(finished.evaluation)} | {folder}")
+        _tell(f"finished already: {_scores(finished.evaluation)} | {folder}")
         return None
     writers: list[MetricWriter] = [
         ConsoleWriter(
@@ -126,7 +134,7 @@ def _run(trainer: Any, folder: Path, command: RunOptions, title: str) -> Any:
         trained = run.train(trainer, writers=writers, folder=folder)
     except RunInterrupted as stop:
         again = "the same command" if command.folder else f"the same with --folder {folder}"
-        print(f"gtrxl: {stop}: {again} goes on", file=sys.stderr)
+        _tell(f"gtrxl: {stop}: {again} goes on", sys.stderr)
         sys.exit(stop.exit_code)
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
@@ -135,10 +143,10 @@ def _run(trainer: Any, folder: Path, command: RunOptions, title: str) -> Any:
         sys.exit(1)
     result = trained.result
     for divergence in result.diverged:
-        print(f"gtrxl: {divergence}", file=sys.stderr)
+        _tell(f"gtrxl: {divergence}", sys.stderr)
     if len(result.diverged) == trainer.config.num_seeds:
         sys.exit(1)
-    print(
+    _tell(
         f"{_scores(result.evaluation)} | {result.steps:,} steps a seed in "
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
@@ -146,19 +154,28 @@ def _run(trainer: Any, folder: Path, command: RunOptions, title: str) -> Any:
     return trained
 
 
+def _tell(line: str, file: TextIO | None = None) -> None:
+    """Say something once, however many processes there are."""
+    if hosts.is_first():
+        print(line, file=file)
+
+
 def _evaluate(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.arguments import Evaluate
+
     command = tyro.cli(Evaluate, args=arguments, prog="gtrxl evaluate")
     if command.episodes < 1:
         raise ValueError(f"episodes must be at least 1, not {command.episodes}")
     from gtrxl_jax.training import loading, report
     from gtrxl_jax.training.evaluation import POLICIES
+    from gtrxl_jax.training.offline_config import OfflineConfig
 
     policy = command.policy and require_name("policy", command.policy, POLICIES)
     scores, loaded = loading.evaluate(
         command.folder, command.episodes, policy, command.seed, best=command.best
     )
     if command.pictures:
-        if isinstance(loaded.config, offline_config.OfflineConfig):
+        if isinstance(loaded.config, OfflineConfig):
             report.draw_offline(command.folder.parent, [command.folder.name])
         else:
             report.draw_curves(command.folder, loaded.config.core.name)
@@ -210,6 +227,8 @@ def _list(arguments: Sequence[str]) -> None:
     from gtrxl_jax.nn import cores, models
     from gtrxl_jax.nn.gates import GATES
     from gtrxl_jax.nn.valves import VALVES
+    from gtrxl_jax.training import config as configs
+    from gtrxl_jax.training import offline_config
 
     names = {
         "presets": list(configs.PRESETS),

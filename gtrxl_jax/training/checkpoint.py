@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from gtrxl_jax.training import seal
+from gtrxl_jax.training import hosts, seal
 from gtrxl_jax.training.arrays import abstract, by_name, require_same_arrays
 from gtrxl_jax.training.folder import Folder, difference, settings
 from gtrxl_jax.training.seal import UnusableError
@@ -52,7 +52,7 @@ class Saver:
         self._retention = _Retention(keep, best)
         self._resources = contextlib.ExitStack()
         self._resources.enter_context(_quiet())
-        if jax.process_index() == 0:
+        if hosts.is_first():
             # Not by the manager's own option: that goes on in a thread, which may outlive it.
             for half in Path(folder, "checkpoints").glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
                 shutil.rmtree(half)

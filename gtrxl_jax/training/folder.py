@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from gtrxl_jax import __version__
 from gtrxl_jax.files import atomic
+from gtrxl_jax.training import hosts
 
 Folder = str | os.PathLike[str]
 
@@ -23,7 +22,7 @@ _OF_A_PROCESS = ("version", "devices", "parameter_shards")
 def claimed(folder: Folder, config_json: str) -> Iterator[None]:
     """Hold `folder` as the run of this config, new or taken up again, until the block ends.
 
-    Nothing is written but config.json in a folder that has none. A process that dies lets go.
+    The first process of several holds it for all, which then go on together. Nothing is written but config.json in a folder that has none. A process that dies lets go.
 
     Args:
       folder: made if missing.
@@ -35,8 +34,9 @@ def claimed(folder: Folder, config_json: str) -> Iterator[None]:
     """
     require_same_run(folder, config_json)
     path = Path(folder, "config.json")
-    if jax.process_index():
-        yield  # the first process of several holds the folder for all
+    if not hosts.is_first():
+        hosts.wait_for_all("claimed")
+        yield
         return
     if not path.exists():
         try:
@@ -51,6 +51,7 @@ def claimed(folder: Folder, config_json: str) -> Iterator[None]:
             raise ValueError(
                 f"{folder} is in use by a running process: wait for it, or choose another folder"
             ) from None
+        hosts.wait_for_all("claimed")
         yield
 
 

@@ -17,7 +17,9 @@ checkpoint are dropped, and written again.
 
 import contextlib
 import dataclasses
+import functools
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ import jax
 import numpy as np
 
 from gtrxl_jax.names import require_name
-from gtrxl_jax.training import checkpoint, divergence
+from gtrxl_jax.training import checkpoint, divergence, hosts
 from gtrxl_jax.training.checkpoint import Saver
 from gtrxl_jax.training.divergence import DivergedError, Divergence
 from gtrxl_jax.training.evaluation import with_intervals
@@ -70,7 +72,8 @@ def train(
 
     Args:
       trainer: the run. Metrics have an entry for each of its seeds, if there are several.
-      writers: where metrics go, besides the folder.
+      writers: where metrics go, besides the folder; of several processes (see `hosts`) the first
+        one's.
       folder: see above; nothing is kept if None.
 
     Raises:
@@ -88,9 +91,12 @@ def train(
         saved = checkpoint.available_steps(folder)
         return Trained(trainer, networks_of(trainer, folder)[0] if saved else [], result)
     with claimed(folder, trainer.config_json), Interruption() as interruption:
-        everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
+        everything = Writers()
+        if hosts.is_first():
+            everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
         trained = _Loop(trainer, everything, Path(folder), interruption).run()
-        write_result(folder, trainer.config, trained.result)
+        if hosts.is_first():
+            write_result(folder, trainer.config, trained.result)
     return trained
 
 
@@ -152,6 +158,8 @@ class _Loop:
                 best = progress.best and progress.best[0]
                 saver = Saver(self._folder, keep=self._config.checkpoint.keep, best=best)
                 resources.enter_context(saver)
+            # Innermost: before anything waits for the other processes, as closing does.
+            resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
             state = self._programs.init() if restored is None else restored
             if progress.visit < num_visits:
                 self._programs.visit(self._trainer.stage(progress.visit + 1))
@@ -188,7 +196,9 @@ class _Loop:
         if not self._folder or not checkpoint.available_steps(self._folder):
             return None
         state, record = checkpoint.restore(self._folder, self._programs.like)
-        checkpoint.set_aside_unusable(self._folder)
+        hosts.first_alone(
+            functools.partial(checkpoint.set_aside_unusable, self._folder), "set_aside_unusable"
+        )
         self._progress = _Progress.of(record)
         return state
 
@@ -252,7 +262,7 @@ class _Loop:
 
         What is merely due waits while the disk is busy; it is the run that must not wait.
         """
-        requested = self._interruption and self._interruption.requested
+        requested = self._requested()
         at_end = self._progress.visit == self._trainer.num_visits
         self._save_is_due |= self._passed(self._config.checkpoint.interval)
         if best or requested or at_end or (self._save_is_due and not saver.busy):
@@ -263,6 +273,12 @@ class _Loop:
         if requested and not at_end:
             saver.wait()
             raise RunInterrupted(requested, self._step, self._folder)
+
+    def _requested(self) -> signal.Signals | None:
+        """The signal that has asked this process, or another of the run, to stop."""
+        heard = self._interruption and self._interruption.requested
+        number = hosts.agreed(heard or 0)
+        return signal.Signals(number) if number else None
 
     def _passed(self, interval: int) -> bool:
         """Whether a multiple of the interval lies in the last visit; of 0 there is none."""

@@ -80,7 +80,7 @@ POSITIVE = [
     "vmpo.epsilon_mean", "vmpo.epsilon_covariance", "vmpo.initial_eta", "vmpo.initial_alpha",
     "vmpo.initial_alpha_mean", "vmpo.initial_alpha_covariance", "optimiser.learning_rate",
     "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll", "updates_per_visit",
-    "num_seeds",
+    "num_seeds", "parameter_shards",
 ]  # fmt: skip
 OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
