@@ -93,7 +93,8 @@ def ending_together(*shared: type[Exception]) -> Iterator[None]:
         if os.environ.get("GTRXL_TRACEBACK"):
             traceback.print_exc()
         reason = " ".join(str(error)[:300].split())
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        failed = jax.errors.JaxRuntimeError
+        if isinstance(error, failed) or isinstance(error.__cause__, failed):
             reason = f"another process of the run has ended, or cannot be reached ({reason})"
         print(f"gtrxl: error: {reason}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -227,7 +227,9 @@ class OnlineTrainer:
 
         def step(carry: Any, key: Array) -> Any:
             cache, stream, timestep = carry
-            cache, output = self._apply(variables, cache, timestep, method="step")
+            # Said again, lest the compiler keep them split in the loop and gather activations.
+            whole = gather_parameters(variables)
+            cache, output = self._apply(whole, cache, timestep, method="step")
             action = output.policy.sample(key)
             stream, following = self.stream.step(stream, environment_action(space, action))
             record = (timestep, action, output.policy, stream.episode)
