@@ -25,9 +25,9 @@ class RunOptions:
     pictures: bool = True
     """Draw what was learned at the end."""
     distributed: bool = False
-    """This is one of several processes that train this run together, each started with the same command.
-    TPU pods, SLURM, Open MPI and Kubernetes are recognised; elsewhere set JAX_COORDINATOR_ADDRESS
-    (host:port of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Needs --folder."""
+    """This is one of several processes that train this run together, all started with the same
+    command, --folder among it. TPU pods, SLURM, Open MPI and Kubernetes are recognised; elsewhere
+    set JAX_COORDINATOR_ADDRESS (host:port of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
 
 
 @dataclasses.dataclass(frozen=True)

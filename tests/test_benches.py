@@ -9,13 +9,15 @@ import pytest
 
 BENCHES = Path(__file__).parents[1] / "experiments" / "bench"
 SMALL = {
-    "acting": "--preset debug --batch 2 --cached-steps 2",
-    "learning": "--preset debug --unroll 4 --matmul-size 64",
-    "rate": "--preset debug --batch 2 --context 3 --segments 2",
-    "training": "--width 16 --memory-size 8 --num-envs 4 --unroll 8",
+    "acting": "--preset debug --batch 2 --cached-steps 2 --rounds 1",
+    "communication": "--online debug --offline debug --devices 2",
+    "learning": "--preset debug --unroll 4 --matmul-size 64 --rounds 1",
+    "rate": "--preset debug --batch 2 --context 3 --segments 2 --rounds 1",
+    "training": "--width 16 --memory-size 8 --num-envs 4 --unroll 8 --rounds 1",
 }
 MUST_SHOW = {
     "acting": "ratio",
+    "communication": "efficiency",
     "learning": "fraction",
     "rate": "peak memory",
     "training": "rollout",
@@ -26,7 +28,7 @@ MUST_SHOW = {
 def test_a_table_is_printed_and_nothing_kept(name):
     program = BENCHES / f"{name}.py"
     ran = subprocess.run(
-        [sys.executable, program, *SMALL[name].split(), "--rounds", "1", "--no-keep"],
+        [sys.executable, program, *SMALL[name].split(), "--no-keep"],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(BENCHES.parents[1])},

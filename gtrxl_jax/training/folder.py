@@ -22,7 +22,8 @@ _OF_A_PROCESS = ("version", "devices", "parameter_shards")
 def claimed(folder: Folder, config_json: str) -> Iterator[None]:
     """Hold `folder` as the run of this config, new or taken up again, until the block ends.
 
-    The first process of several holds it for all, which then go on together. Nothing is written but config.json in a folder that has none. A process that dies lets go.
+    The first process of several holds it for all, which then go on together. Nothing is written but
+    config.json in a folder that has none. A process that dies lets go.
 
     Args:
       folder: made if missing.

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,15 +21,15 @@ from gtrxl_jax.training.checkpoint import available_steps
 from gtrxl_jax.training.interruption import RunInterrupted
 
 ROOT = Path(__file__).parents[2]
-ONLINE = (
+ONLINE = shlex.split(
     "train --preset debug --core.name gru --core.width 8 --env.num-envs 8 --unroll 4 "
     "--updates-per-visit 2 --evaluation.episodes 8 --evaluation.interval 0 --checkpoint.interval 1 "
     "--parameter-shards 2 --no-pictures"
-).split()
-OFFLINE = (
+)
+OFFLINE = shlex.split(
     "train-offline --preset debug --model.name bc-mlp --data.episodes 16 --evaluation.episodes 8 "
     "--evaluation.lengths 8 --total-updates 4 --updates-per-visit 2 --baselines --no-pictures"
-).split()
+)
 VISIT = 8 * 4 * 2
 """Steps between two visits of the host, online."""
 

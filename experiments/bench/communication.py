@@ -1,0 +1,177 @@
+"""What an update sends between devices, and the efficiency to expect of many chips.
+
+    python experiments/bench/communication.py
+
+First it compiles an online and an offline update for virtual CPU devices, at several sizes, and
+reads from the programs which collectives there are. Data-parallel, these are the sum of the
+gradient, the advantages, one number for each step, of which V-MPO takes the best half of the whole
+batch, and scalars. No observation and no memory crosses. (Offline the loop over segments sums the
+gradient of each; compilers for accelerators can move that out of the loop.) With parameters split
+they are gathered, too, for acting and for learning.
+
+Then, on paper, an online update at the paper's size: 12 layers, 8 heads of 64, memory 512, unroll
+95. With P parameters in float32, n chips and a batch of B, a ring all-reduce sends 2 (n - 1) / n of
+its bytes through every chip, so an update takes
+
+    compute   operations(B) / (n * fraction * peak)
+    exchange  2 (n - 1) / n * 4 P / bandwidth + collectives * latency
+    efficiency = compute / (compute + exchange)
+
+as if nothing were sent while chips compute. Operations are the matrix products of `learning.py`,
+and a third of them again for acting, which is one more forward pass. The defaults are a TPU v4's:
+275 TFLOP/s in bfloat16 and 6 links of 50 GB/s a chip (Jouppi et al. 2023, table 4), of which a ring
+uses two. The fraction is assumed, and has to be measured: with few rows a chip it is lower, since
+acting is one step after another. A batch must have a row for every chip.
+"""
+
+import dataclasses
+import os
+
+DEVICES = (2, 8)
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        f"--xla_force_host_platform_device_count={max(DEVICES)}",
+        "--xla_backend_optimization_level=0",
+    ]
+)
+
+import jax  # noqa: E402
+import tyro  # noqa: E402
+from learning import useful_operations  # noqa: E402
+from timing import Row, show  # noqa: E402
+
+from gtrxl_jax.nn.cores import core_config, make_core  # noqa: E402
+from gtrxl_jax.nn.models import model_config  # noqa: E402
+from gtrxl_jax.training import config, offline_config  # noqa: E402
+from gtrxl_jax.training.collectives import KINDS, Collective, collectives  # noqa: E402
+from gtrxl_jax.training.offline import OfflineTrainer  # noqa: E402
+from gtrxl_jax.training.online import OnlineTrainer  # noqa: E402
+from gtrxl_jax.training.programs import Programs  # noqa: E402
+from gtrxl_jax.training.trainer import Trainer  # noqa: E402
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to compile, and the chips to expect it on."""
+
+    online: tuple[str, ...] = ("debug", "small", "large")
+    """Sizes of the core."""
+    offline: tuple[str, ...] = ("debug", "small")
+    """Sizes of RATE."""
+    devices: tuple[int, ...] = DEVICES
+    """Virtual devices, 8 at most."""
+    parameter_shards: int = 2
+    """Of the last program of each kind: parameters split among so many."""
+    chips: tuple[int, ...] = (8, 64, 512)
+    batches: tuple[int, ...] = (128, 1024, 8192)
+    peak: float = 275e12
+    """Operations a second of a chip."""
+    fraction: float = 0.3
+    """Of them achieved."""
+    bandwidth: float = 100e9
+    """Bytes a second into, and at once out of, a chip."""
+    latency: float = 20e-6
+    """Seconds of a collective, however small."""
+    keep: bool = True
+    """Write the table to results/bench."""
+
+
+def online(size: str, devices: int, shards: int) -> Trainer:
+    """A run of one update a visit."""
+    preset = dataclasses.replace(
+        config.preset("debug"),
+        core=core_config("gtrxl", size),
+        env=config.EnvConfig(params={"corridor_length": 3}, num_envs=16),
+        updates_per_visit=1,
+        devices=devices,
+        parameter_shards=shards,
+    )
+    return OnlineTrainer(preset)
+
+
+def offline(size: str, devices: int, shards: int) -> Trainer:
+    """The same."""
+    preset = dataclasses.replace(
+        offline_config.preset("debug"),
+        model=model_config("rate", size),
+        batch_size=16,
+        updates_per_visit=1,
+        devices=devices,
+        parameter_shards=shards,
+    )
+    return OfflineTrainer(preset)
+
+
+def sent(trainer: Trainer) -> list[Collective]:
+    """The collectives of an update."""
+    return collectives(Programs(trainer).visit(trainer.stage(1)).as_text())
+
+
+def num_parameters(trainer: Trainer) -> int:
+    """Of the network."""
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(trainer.init, 0).network))
+
+
+def compiled(settings: Settings) -> list[Row]:
+    """Bytes of each kind of collective, for every size and number of devices."""
+    rows = []
+    for kind, make, sizes in (
+        ("online", online, settings.online),
+        ("offline", offline, settings.offline),
+    ):
+        bytes_of = {size: 4 * num_parameters(make(size, 1, 1)) for size in sizes}
+        rows += [Row(f"{kind} {size}: parameters", bytes_of[size] / 1e3, "kB") for size in sizes]
+        places = [(size, n, 1) for size in sizes for n in settings.devices]
+        places += [(sizes[0], settings.devices[-1], settings.parameter_shards)]
+        for size, devices, shards in places:
+            where = f"{kind} {size}, {devices} devices"
+            where += f", parameters in {shards}" if shards > 1 else ""
+            found = sent(make(size, devices, shards))
+            for name in KINDS:
+                mine = [one for one in found if one.kind == name]
+                if mine:
+                    total = sum(one.num_bytes * one.times for one in mine)
+                    count = sum(one.times for one in mine)
+                    rows += [Row(f"{where}: {name}, {count} times", total / 1e3, "kB")]
+    return rows
+
+
+def expected(settings: Settings) -> list[Row]:
+    """The paper's size on many chips."""
+    paper = config.preset("paper")
+    core = make_core(paper.core)
+    parameters = num_parameters(OnlineTrainer(paper))
+    count = sum(one.times for one in sent(online("debug", max(settings.devices), 1)))
+    rows = [Row("paper: parameters", parameters / 1e6, "million")]
+    for batch in settings.batches:
+        operations = 4 / 3 * useful_operations(core, batch, paper.unroll)
+        for chips in settings.chips:
+            if batch % chips:
+                continue
+            compute = operations / (chips * settings.fraction * settings.peak)
+            exchange = 2 * (chips - 1) / chips * 4 * parameters / settings.bandwidth
+            exchange += count * settings.latency
+            where = f"batch {batch:,} on {chips} chips"
+            rows += [
+                Row(f"{where}: compute", 1e3 * compute, "ms"),
+                Row(f"{where}: exchange", 1e3 * exchange, "ms"),
+                Row(f"{where}: efficiency", compute / (compute + exchange), ""),
+                Row(f"{where}: speed", batch * paper.unroll / (compute + exchange), "steps/s"),
+            ]
+    return rows
+
+
+def main(settings: Settings) -> None:
+    """Compile, count, and reckon."""
+    show(
+        "communication",
+        f"What an update sends between devices; expected at {settings.peak / 1e12:.0f} TFLOP/s, "
+        f"{settings.fraction:.0%} of it achieved, {settings.bandwidth / 1e9:.0f} GB/s",
+        compiled(settings) + expected(settings),
+        keep=settings.keep,
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
