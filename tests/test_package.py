@@ -33,6 +33,8 @@ def test_unknown_name_is_an_ordinary_error():
         ("import gtrxl_jax", ["jax", "flax", "gymnax", "matplotlib"]),
         ("from gtrxl_jax import make_core", ["gymnax", "gymnasium", "matplotlib"]),
         ("from gtrxl_jax.training import preset", ["gymnax", "gymnasium", "matplotlib"]),
+        # It computes when it is imported, and processes must have joined before.
+        ("import gtrxl_jax.cli", ["gymnax"]),
     ],
 )
 def test_nothing_is_loaded_before_it_is_used(code, unloaded):

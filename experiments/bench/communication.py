@@ -55,7 +55,7 @@ from gtrxl_jax.training.trainer import Trainer  # noqa: E402
 class Settings:
     """What to compile, and the chips to expect it on."""
 
-    online: tuple[str, ...] = ("debug", "small", "large")
+    online: tuple[str, ...] = ("debug", "small")
     """Sizes of the core."""
     offline: tuple[str, ...] = ("debug", "small")
     """Sizes of RATE."""

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-HEARTBEAT_SECONDS = 20
+HEARTBEAT_SECONDS = 40
 """After so long without a sign of life a process is taken for dead, and the others end."""
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"

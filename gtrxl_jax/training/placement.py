@@ -110,10 +110,10 @@ def replicated(tree: Any, mesh: Mesh) -> Any:
 
 def split_batch(tree: Any) -> Any:
     """Arrays `[B, ...]`, each device with its part of them; as they are if B does not divide."""
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh = _mesh()
 
     def split(leaf: Any) -> Any:
-        if mesh.empty or mesh.size == 1 or leaf.shape[0] % mesh.size:
+        if mesh is None or mesh.size == 1 or leaf.shape[0] % mesh.size:
             return leaf
         return jax.lax.with_sharding_constraint(leaf, PartitionSpec(AXES))
 
@@ -122,8 +122,8 @@ def split_batch(tree: Any) -> Any:
 
 def split_parameters(tree: Any) -> Any:
     """Parameters, or gradients of them, each device with its part by the `RULES`."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.shape["model"] == 1:
+    mesh = _mesh()
+    if mesh is None or mesh.shape["model"] == 1:
         return tree
     return jax.tree.map_with_path(
         lambda path, x: jax.lax.with_sharding_constraint(x, _parameter_spec(path, x, mesh)), tree
@@ -132,10 +132,16 @@ def split_parameters(tree: Any) -> Any:
 
 def gather_parameters(tree: Any) -> Any:
     """Parameters, whole on every device."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.shape["model"] == 1:
+    mesh = _mesh()
+    if mesh is None or mesh.shape["model"] == 1:
         return tree
     return jax.lax.with_sharding_constraint(tree, PartitionSpec())
+
+
+def _mesh() -> Any:
+    """The mesh that is set, if it is one of ours."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh if mesh.axis_names == AXES else None
 
 
 def _parameter_spec(path: Any, leaf: Any, mesh: Any, lead: int = 0) -> PartitionSpec:

@@ -44,20 +44,20 @@ def trainer_of(kind, devices, shards, **changes):
     return OfflineTrainer(changed(OFFLINE, **changes), trajectories())
 
 
-def outcome(programs, visits=2):
-    """The state after some visits, and the metrics of each."""
+def outcome(trainer, visits=2):
+    """The state after some visits, the metrics of each, and the programs that made them."""
+    programs = Programs(trainer)
     state, metrics = programs.init(), []
-    for _ in range(visits):
-        state, numbers = programs.visit(programs._trainer.stage(1))(state, programs.data)
+    for number in range(visits):
+        state, numbers = programs.visit(trainer.stage(number + 1))(state, programs.data)
         metrics.append(jax.device_get(numbers))
-    return state, metrics
+    return state, metrics, programs
 
 
 @functools.cache
 def on_one_device(kind, double, **changes):
     with jax.enable_x64(double):
-        programs = Programs(trainer_of(kind, 1, 1, **changes))
-        state, metrics = outcome(programs)
+        state, metrics, programs = outcome(trainer_of(kind, 1, 1, **changes))
         return jax.device_get(numbers_of(state)), metrics, programs.evaluate(state.network, 1)
 
 
@@ -84,8 +84,7 @@ def assert_close(actual, expected, tolerance):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ["online", "offline"])
 def test_the_run_is_the_same(kind, place, x64):
-    programs = Programs(trainer_of(kind, *place))
-    state, metrics = outcome(programs)
+    state, metrics, programs = outcome(trainer_of(kind, *place))
     expected_state, expected_metrics, expected_scores = on_one_device(kind, True)
     assert_close(numbers_of(state), expected_state, 1e-9)
     assert_close(metrics, expected_metrics, 1e-9)
@@ -97,8 +96,8 @@ def test_the_run_is_the_same(kind, place, x64):
 def test_in_float32_the_order_of_sums_is_all_the_difference(kind, place):
     """One update: Adam's second would be of the sign of what is left of gradients that are 0."""
     changes = {"updates_per_visit": 1}
-    state, metrics = outcome(Programs(trainer_of(kind, *place, **changes)), visits=1)
-    expected = outcome(Programs(trainer_of(kind, 1, 1, **changes)), visits=1)
+    state, metrics, _ = outcome(trainer_of(kind, *place, **changes), visits=1)
+    expected = outcome(trainer_of(kind, 1, 1, **changes), visits=1)
     assert_close(metrics, expected[1], 1e-5)
     rate = 1e-3  # what Adam moves a parameter by, in the first update, whatever its gradient
     moments = {n: x for n, x in numbers_of(state).items() if re.search(r"/[mn]u/", n)}
@@ -127,12 +126,12 @@ def test_parameters_and_moments_are_split_and_the_batch_too(kind):
 
 def test_several_seeds_are_split_alike():
     kind, changes = "offline", {"num_seeds": 2, "updates_per_visit": 1}
-    state, metrics = outcome(Programs(trainer_of(kind, 4, 2, **changes)), visits=1)
+    state, metrics, _ = outcome(trainer_of(kind, 4, 2, **changes), visits=1)
     for name, leaf in numbers_of(state).items():
         assert leaf.shape[0] == 2
         if name.endswith("feedforward/Dense_0/kernel"):
             assert leaf.addressable_shards[0].data.shape == (*leaf.shape[:2], leaf.shape[2] // 2)
-    expected = outcome(Programs(trainer_of(kind, 1, 1, **changes)), visits=1)
+    expected = outcome(trainer_of(kind, 1, 1, **changes), visits=1)
     assert_close(metrics, expected[1], 1e-5)
 
 
