@@ -28,7 +28,7 @@ ONLINE = small_job(
 OFFLINE = changed(
     preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_visit=2, bptt=0
 )
-PLACES = [(2, 1), (4, 2), (8, 1), (8, 4)]
+PLACES = [(2, 1), (4, 2), (8, 4)]
 """Devices, and shards of the parameters."""
 
 
