@@ -252,6 +252,7 @@ def make_model(
                 norm_first=config.block != "trxl",
                 gate=config.gate if config.block == "gtrxl" else None,
                 gate_bias=config.gate_bias,
+                folded=True,
                 **rates,
                 **precision,
             )

@@ -297,7 +297,9 @@ class OfflineTrainer:
             sums = _sums(policy, segment, last_BK)
             return following, sums | _memory_metrics(memory, following)
 
-        step = jax.checkpoint(one) if self.config.remat else one
+        # The activations of a single segment are used at once.
+        remat = self.config.remat and len(keys) > 1
+        step = jax.checkpoint(one) if remat else one
         memory, records = jax.lax.scan(step, memory, (chunk, last, keys))
         sums = {name: jnp.sum(records.pop(name)) for name in _SUMS}
         metrics = jax.tree.map(jnp.mean, records) | sums
