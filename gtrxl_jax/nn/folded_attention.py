@@ -159,10 +159,9 @@ class FoldedAttention(nn.Module):
         weights = self._fold(x_BSD.dtype)
         return self._attend(weights, x_BSD[:, first:], first, x_BSD, mask_BTS, deterministic)
 
-    def slots(self, batch_size: int, num_slots: int, dtype: jnp.dtype) -> FoldedCache:
-        """A row of empty slots for `extend`."""
-        empty = jnp.zeros((batch_size, num_slots, self.width), dtype)
-        return FoldedCache(weights=self._fold(dtype), inputs=empty)
+    def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:
+        """Slots for `extend`, with these inputs in them."""
+        return FoldedCache(weights=self._fold(x_BSD.dtype), inputs=x_BSD)
 
     def extend(
         self,

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -31,7 +32,6 @@ from gtrxl_jax.nn.trajectory import (
     Steps,
     Window,
     act_in_window,
-    at_step,
     empty_window,
     observe_in_window,
 )
@@ -195,11 +195,12 @@ class RATE(nn.Module):
         if self._slides:
             return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
+        empty_BSD = jnp.zeros((batch_size, num_slots, self.blocks[0].width), self._dtype)
         zero = jnp.zeros((), jnp.int32)
         state = RATEState(
             tokens=self._disturbed(self._first_tokens(batch_size)),
-            layers=tuple(block.slots(batch_size, num_slots, self._dtype) for block in self.blocks),
-            action=jnp.zeros((batch_size, self.blocks[0].width), self._dtype),
+            layers=tuple(block.hold(empty_BSD) for block in self.blocks),
+            action=empty_BSD[:, 0],
             cached=zero,
             step=zero,
         )
@@ -212,11 +213,7 @@ class RATE(nn.Module):
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         if isinstance(state, Window):
             state = observe_in_window(state, tokens_B2D)
-            batch = len(return_to_go_B)
-            _, y_BKD = self._segment(
-                self.initial_memory(batch), state.tokens, jnp.ones((batch, self.context), bool)
-            )
-            return state, self.head(at_step(y_BKD, state.index))
+            return state, self.head(self._in_window(state))
         # With the last action, if there was one in this segment. Otherwise something else is in the
         # slot before the first, and stays there.
         read = self.cache_size + self.memory_tokens
@@ -226,6 +223,21 @@ class RATE(nn.Module):
         seen_3S = self._seen_by_steps(state, before + jnp.arange(3, dtype=jnp.int32))
         state, y_B3D = self._extend(state, x_B3D, before, exists_3, seen_3S)
         return state, self.head(y_B3D[:, 2])
+
+    def _in_window(self, window: Window) -> Float[Array, "B D"]:
+        """The output at the running step's o token, the only one that the last layer computes."""
+        batch, steps, _, width = window.tokens.shape
+        x_BSD = window.tokens.reshape(batch, 3 * steps, width)
+        causal_SS = jnp.asarray(np.tri(3 * steps, dtype=bool))
+        mask_BSS = jnp.broadcast_to(causal_SS[None], (batch, *causal_SS.shape))
+        *blocks, last = self.blocks
+        for block in blocks:
+            x_BSD = block(x_BSD[:, :0], x_BSD, mask_BSS)
+        place = 3 * window.index + 1
+        query_B1D = jax.lax.dynamic_slice_in_dim(x_BSD, place, 1, axis=1)
+        seen_B1S = jax.lax.dynamic_slice_in_dim(mask_BSS, place, 1, axis=1)
+        _, y_B1D = last.extend(last.hold(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S)
+        return y_B1D[:, 0]
 
     def append(self, state: RATEState | Window, action: Any) -> RATEState | Window:
         """Take the action `[B]` down; at a segment's end commit the memory and begin the next."""

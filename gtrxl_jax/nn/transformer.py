@@ -80,7 +80,7 @@ class Block(nn.Module):
       feedforward_width: F; 0 leaves the feed-forward network out.
       dropout_rate: of what Attn and f give, and of f's hidden units.
       attention_dropout_rate: of the attention weights.
-      folded: attend by `FoldedAttention`, which acts by `slots` and `extend`; otherwise by
+      folded: attend by `FoldedAttention`, which acts by `hold` and `extend`; otherwise by
         `RelativeAttention`, which acts by `start` and `step`.
     """
 
@@ -147,8 +147,8 @@ class Block(nn.Module):
         attended_BTD = self.attention(self._attention_input(stream_BSD), mask_BTS, deterministic)
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
-    def slots(self, batch_size: int, num_slots: int, dtype: jnp.dtype) -> FoldedCache:
-        return self.attention.slots(batch_size, num_slots, dtype)
+    def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:
+        return self.attention.hold(self._attention_input(x_BSD))
 
     def extend(
         self,
