@@ -69,12 +69,17 @@ class Settings:
 
 
 def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: Any) -> Any:
-    """The config with fields of its own, and of its model and evaluation, changed."""
+    """The config with fields of its own, and of its model and evaluation, changed.
+
+    There are 100 updates for each segment, a stage of the curriculum, if the preset has fewer.
+    """
     model = {f.name for f in dataclasses.fields(config.model)}
     of_model = {k: changes.pop(k) for k in list(changes) if k in model}
     noise = changes.pop("memory_noise", False)
+    updates = 100 * changes.get("segments", config.segments)
     return dataclasses.replace(
         config,
+        total_updates=max(config.total_updates, updates),
         model=dataclasses.replace(config.model, **of_model),
         evaluation=dataclasses.replace(config.evaluation, lengths=lengths, memory_noise=noise),
         **changes,
@@ -84,12 +89,11 @@ def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: 
 def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
     """The cells of a study, by their labels."""
     if name == "corridors":
-        cells = {}
-        for n in (3, 5):
-            published = (1.0, 0.95, 0.90, 0.90) if n == 5 else ()
-            cells[f"RATE-{n}"] = Cell(changed(base, LONG, segments=n), published)
-            cells[f"DT-{n}"] = Cell(changed(base, segments=n, name="dt"))
-        return cells
+        rates = {
+            f"RATE-{n}": Cell(changed(base, LONG, segments=n), published)
+            for n, published in ((3, ()), (5, (1.0, 0.95, 0.90, 0.90)))
+        }
+        return rates | {f"DT-{n}": Cell(changed(base, segments=n, name="dt")) for n in (3, 5)}
     if name == "valves":
         published = {
             "none": (1.00, 0.66, 0.65, 0.61),

@@ -137,7 +137,7 @@ def main(settings: Settings) -> None:
             model.layers,
             model.width,
             model.heads,
-            model.head_width or model.width // model.heads,
+            model.head_width or model.width,
             model.memory_tokens,
             max(model.cache_size, 1),
             model.dropout,

@@ -71,10 +71,10 @@ class RelativeAttention(nn.Module):
         key, value = jnp.split(self.key_value(x), 2, axis=-1)
         return self._heads(key), self._heads(value)
 
-    def _positions(self, farthest: int, nearest: int, dtype: jnp.dtype) -> Float[Array, "N H K"]:
-        """W_R Phi_d for the distances d = farthest .. nearest, in this order."""
+    def _positions(self, farthest: int, dtype: jnp.dtype) -> Float[Array, "N H K"]:
+        """W_R Phi_d for the distances d = farthest .. 0, in this order."""
         # Phi in the parameters' precision: neighbouring distances are too close for bf16.
-        distance_N = jnp.arange(farthest, nearest - 1, -1, dtype=jnp.int32)
+        distance_N = jnp.arange(farthest, -1, -1, dtype=jnp.int32)
         phi_ND = ops.sinusoids(distance_N, self.width, self.param_dtype)
         return self._heads(self.position(phi_ND.astype(dtype)))
 
@@ -89,76 +89,21 @@ class RelativeAttention(nn.Module):
         self,
         x_BSD: Float[Array, "B S D"],
         mask_BTS: Bool[Array, "B T S"],
-        reach: tuple[int, int] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
-        """The last T of the S inputs attend to all of them, as far as the mask allows.
-
-        Args:
-          x_BSD: the inputs.
-          mask_BTS: which of them each query sees.
-          reach: the farthest and the nearest distance at which the mask lets a query see a key,
-            the nearest negative if some see what comes after them; None for a window of the
-            S - T before each.
-          deterministic: without dropout.
-        """
+        """The last T of the S inputs attend to the S - T before each, as far as the mask allows."""
         num_queries, num_keys = mask_BTS.shape[1:]
-        farthest, nearest = reach or (num_keys - num_queries, 0)
         query_BTHK = self._heads(self.query(x_BSD[:, num_keys - num_queries :]))
         out_BTHK, weights_BHTS = ops.segment_attention(
             query_BTHK,
             *self._keys_values(x_BSD),
-            self._positions(farthest, nearest, query_BTHK.dtype),
+            self._positions(num_keys - num_queries, query_BTHK.dtype),
             *self._biases(query_BTHK.dtype),
             mask_BTS,
-            skipped=farthest - (num_keys - num_queries),
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
         self._record(weights_BHTS)
         return self.output(out_BTHK.reshape(*out_BTHK.shape[:2], -1))
-
-    def slots(self, batch_size: int, num_slots: int, dtype: jnp.dtype) -> AttentionCache:
-        """A row of empty slots for `extend`: key and value `[B, S, H, K]`."""
-        empty = jnp.zeros((batch_size, num_slots, self.heads, self.head_width), dtype)
-        # Every distance that two slots can have, and the query of a step is in some slot.
-        position_NHK = self._positions(num_slots - 1, 1 - num_slots, dtype)
-        return AttentionCache(key=empty, value=empty, position=position_NHK)
-
-    def extend(
-        self,
-        cache: AttentionCache,
-        x_BTD: Float[Array, "B T D"],
-        slot: Int[Array, ""] | int,
-        mask_BTS: Bool[Array, "B T S"],
-    ) -> tuple[AttentionCache, Float[Array, "B T D"]]:
-        """Write T inputs into the slots from `slot` on; they attend to the whole row of slots.
-
-        Equal to the segment form, over keys that are projected once, when they are written.
-        """
-        num_queries, num_slots = mask_BTS.shape[1:]
-        query_BTHK = self._heads(self.query(x_BTD))
-        key_BTHK, value_BTHK = self._keys_values(x_BTD)
-        update = jax.lax.dynamic_update_slice_in_dim
-        cache = dataclasses.replace(
-            cache,
-            key=update(cache.key, key_BTHK, slot, axis=1),
-            value=update(cache.value, value_BTHK, slot, axis=1),
-        )
-        # From the distance of the last query to the first slot, to that of the first to the last.
-        position_NHK = jax.lax.dynamic_slice_in_dim(
-            cache.position, num_slots - num_queries - slot, num_slots + num_queries - 1
-        )
-        out_BTHK, weights_BHTS = ops.segment_attention(
-            query_BTHK,
-            cache.key,
-            cache.value,
-            position_NHK,
-            *self._biases(query_BTHK.dtype),
-            mask_BTS,
-            skipped=num_queries - 1,
-        )
-        self._record(weights_BHTS)
-        return cache, self.output(out_BTHK.reshape(*out_BTHK.shape[:2], -1))
 
     def start(self, x_BMD: Float[Array, "B M D"]) -> AttentionCache:
         """Project the memory into rings with one free slot, the last."""
@@ -167,7 +112,7 @@ class RelativeAttention(nn.Module):
         return AttentionCache(
             key=key_BNHK.swapaxes(1, 2),
             value=value_BNHK.swapaxes(1, 2),
-            position=self._positions(x_BMD.shape[1], 0, key_BNHK.dtype)[::-1].swapaxes(0, 1),
+            position=self._positions(x_BMD.shape[1], key_BNHK.dtype)[::-1].swapaxes(0, 1),
         )
 
     def step(

@@ -51,10 +51,11 @@ class ModelConfig:
     """Layers, one on another."""
     width: int = 64
     """Width of the stream, D."""
-    heads: int = 4
+    heads: int = 2
     """Attention heads, H."""
     head_width: int | None = None
-    """Width of a head; width / heads if not given."""
+    """Width of a head of rate and dt, K; the stream's if not given, as in RATE's paper. That of
+    dt-gpt is width / heads."""
     feedforward_width: int | None = None
     """Hidden width of the feed-forward network; the stream's if not given; 0: none."""
     memory_tokens: int = 5
@@ -90,31 +91,34 @@ class ModelConfig:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": dict(),
-    "debug": dict(layers=1, width=16, heads=2, memory_tokens=2),
+    "debug": dict(layers=1, width=16, heads=2, head_width=8, memory_tokens=2),
     # RATE's table 5 and the configurations that its authors published.
-    "tmaze": dict(layers=8, heads=10, head_width=64, cache_size=2, dropout=0.05),
-    "aar": dict(
-        layers=6, heads=8, head_width=64, cache_size=2, dropout=0.1, attention_dropout=0.05
-    ),
+    "tmaze": dict(layers=8, heads=10, cache_size=2, dropout=0.05),
+    "aar": dict(layers=6, heads=8, cache_size=2, dropout=0.1, attention_dropout=0.05),
     "vizdoom": dict(
-        layers=6, width=128, heads=8, head_width=128, dropout=0.2, attention_dropout=0.05,
+        layers=6, width=128, heads=8, dropout=0.2, attention_dropout=0.05, encoder="nature"
+    ),
+    "minigrid": dict(layers=8, heads=10, dropout=0.2, attention_dropout=0.05, encoder="nature"),
+    "memory-maze": dict(
+        layers=6,
+        heads=8,
+        memory_tokens=15,
+        valve_heads=4,
+        dropout=0.5,
+        attention_dropout=0.2,
         encoder="nature",
     ),
-    "minigrid": dict(
-        layers=8, heads=10, head_width=64, dropout=0.2, attention_dropout=0.05, encoder="nature"
-    ),
-    "memory-maze": dict(
-        layers=6, heads=8, head_width=64, memory_tokens=15, valve_heads=4, dropout=0.5,
-        attention_dropout=0.2, encoder="nature",
-    ),
     "atari": dict(
-        layers=6, width=128, heads=8, head_width=128, memory_tokens=15, dropout=0.2,
-        attention_dropout=0.05, encoder="nature",
+        layers=6,
+        width=128,
+        heads=8,
+        memory_tokens=15,
+        dropout=0.2,
+        attention_dropout=0.05,
+        encoder="nature",
     ),
-    "mujoco": dict(
-        layers=3, width=128, heads=1, head_width=128, dropout=0.2, attention_dropout=0.05
-    ),
-}  # fmt: skip
+    "mujoco": dict(layers=3, width=128, heads=1, dropout=0.2, attention_dropout=0.05),
+}
 
 
 def model_config(name: str = "rate", preset: str = "small", **overrides: Any) -> ModelConfig:
@@ -171,12 +175,10 @@ def validate_model_config(config: ModelConfig) -> None:
             raise ValueError(
                 f"model.{field} must be a whole number of at least {least}, not {value!r}"
             )
-    attends = config.name in ("rate", "dt", "dt-gpt")
-    fixed = config.name == "dt-gpt" or config.head_width is None
-    if attends and fixed and config.width % config.heads:
+    if config.name == "dt-gpt" and config.width % config.heads:
         raise ValueError(
             f"model.width {config.width} does not divide into model.heads {config.heads}: change "
-            "one of them, or give model.head_width"
+            "one of them"
         )
     valve_attends = config.name == "rate" and config.memory_tokens and config.valve.startswith("ca")
     if valve_attends and config.width % config.valve_heads:
@@ -247,11 +249,12 @@ def make_model(
             Block(
                 width=config.width,
                 heads=config.heads,
-                head_width=config.head_width or config.width // config.heads,
+                head_width=config.head_width or config.width,
                 feedforward_width=config.width if feedforward_width is None else feedforward_width,
                 norm_first=config.block != "trxl",
                 gate=config.gate if config.block == "gtrxl" else None,
                 gate_bias=config.gate_bias,
+                folded=True,
                 **rates,
                 **precision,
             )

@@ -22,16 +22,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.attention import AttentionCache
+from gtrxl_jax.nn.folded_attention import FoldedCache
 from gtrxl_jax.nn.trajectory import (
     Steps,
     Window,
     act_in_window,
-    at_step,
     empty_window,
     observe_in_window,
 )
@@ -62,13 +62,16 @@ class RATEState:
 
     Attributes:
       tokens: M_n of the running segment.
-      layers: keys and values of each layer, in the slots [cache | read | 3 K | write].
+      layers: the inputs of each layer, in the slots [cache | read | 3 K | write].
+      action: `[B, D]`, the token of the last action, which goes through the layers with those of
+        the step after it.
       cached: int, how many cache slots have been written.
       step: int, steps of the running segment that have their action.
     """
 
     tokens: MemoryTokens
-    layers: tuple[AttentionCache, ...]
+    layers: tuple[FoldedCache, ...]
+    action: jax.Array
     cached: jax.Array
     step: jax.Array
 
@@ -161,15 +164,13 @@ class RATE(nn.Module):
         x_BQD = jnp.concatenate([tokens, step_tokens, tokens], axis=1)
         x_BQD = self.dropout(x_BQD, deterministic)
         mask_BQS = memory_token_mask(mask_BK, memory.cached, self.cache_size, self.memory_tokens)
-        # Only memory tokens look ahead, and never past their own group.
-        reach = (mask_BQS.shape[2] - 1, min(0, 1 - self.memory_tokens))
         read, write = self.memory_tokens, self.memory_tokens + 3 * num_steps
         cache = []
         for block, cache_BCD in zip(self.blocks, memory.cache, strict=True):
             stream_BTD = jnp.concatenate([cache_BCD, x_BQD[:, read:write]], axis=1)
             newest = stream_BTD.shape[1] - self.cache_size
             cache.append(jax.lax.stop_gradient(stream_BTD[:, newest:]))
-            x_BQD = block(cache_BCD, x_BQD, mask_BQS, reach, deterministic)
+            x_BQD = block(cache_BCD, x_BQD, mask_BQS, deterministic)
         valid_B = 3 * jnp.sum(mask_BK, axis=1, dtype=jnp.int32)
         memory = RATEMemory(
             tokens=self._retain(memory.tokens, x_BQD[:, write:]),
@@ -194,10 +195,12 @@ class RATE(nn.Module):
         if self._slides:
             return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
+        empty_BSD = jnp.zeros((batch_size, num_slots, self.blocks[0].width), self._dtype)
         zero = jnp.zeros((), jnp.int32)
         state = RATEState(
             tokens=self._disturbed(self._first_tokens(batch_size)),
-            layers=tuple(block.slots(batch_size, num_slots, self._dtype) for block in self.blocks),
+            layers=tuple(block.hold(empty_BSD) for block in self.blocks),
+            action=empty_BSD[:, 0],
             cached=zero,
             step=zero,
         )
@@ -210,21 +213,39 @@ class RATE(nn.Module):
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         if isinstance(state, Window):
             state = observe_in_window(state, tokens_B2D)
-            batch = len(return_to_go_B)
-            _, y_BKD = self._segment(
-                self.initial_memory(batch), state.tokens, jnp.ones((batch, self.context), bool)
-            )
-            return state, self.head(at_step(y_BKD, state.index))
-        state, y_B2D = self._extend_steps(state, tokens_B2D, 0)
-        return state, self.head(y_B2D[:, 1])
+            return state, self.head(self._in_window(state))
+        # With the last action, if there was one in this segment. Otherwise something else is in the
+        # slot before the first, and stays there.
+        read = self.cache_size + self.memory_tokens
+        before = read + 3 * state.step - 1
+        x_B3D = jnp.concatenate([state.action[:, None], tokens_B2D.astype(self._dtype)], axis=1)
+        exists_3 = jnp.array([False, True, True]) | (state.step > 0)
+        seen_3S = self._seen_by_steps(state, before + jnp.arange(3, dtype=jnp.int32))
+        state, y_B3D = self._extend(state, x_B3D, before, exists_3, seen_3S)
+        return state, self.head(y_B3D[:, 2])
+
+    def _in_window(self, window: Window) -> Float[Array, "B D"]:
+        """The output at the running step's o token, the only one that the last layer computes."""
+        batch, steps, _, width = window.tokens.shape
+        x_BSD = window.tokens.reshape(batch, 3 * steps, width)
+        causal_SS = jnp.asarray(np.tri(3 * steps, dtype=bool))
+        mask_BSS = jnp.broadcast_to(causal_SS[None], (batch, *causal_SS.shape))
+        *blocks, last = self.blocks
+        for block in blocks:
+            x_BSD = block(x_BSD[:, :0], x_BSD, mask_BSS)
+        place = 3 * window.index + 1
+        query_B1D = jax.lax.dynamic_slice_in_dim(x_BSD, place, 1, axis=1)
+        seen_B1S = jax.lax.dynamic_slice_in_dim(mask_BSS, place, 1, axis=1)
+        _, y_B1D = last.extend(last.hold(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S)
+        return y_B1D[:, 0]
 
     def append(self, state: RATEState | Window, action: Any) -> RATEState | Window:
         """Take the action `[B]` down; at a segment's end commit the memory and begin the next."""
         token_BD = self.embedding.act(action)
         if isinstance(state, Window):
             return act_in_window(state, token_BD)
-        state, _ = self._extend_steps(state, token_BD[:, None], 2)
-        state = dataclasses.replace(state, step=state.step + 1)
+        token_BD = token_BD.astype(self._dtype)
+        state = dataclasses.replace(state, action=token_BD, step=state.step + 1)
         if self.is_initializing():
             return self._commit(state)
         return nn.cond(
@@ -240,21 +261,29 @@ class RATE(nn.Module):
         read = self.cache_size + self.memory_tokens
         write = read + 3 * self.context
         slot_S = jnp.arange(write + self.memory_tokens, dtype=jnp.int32)
-        state, written_BMD = self._extend(
-            state, state.tokens.tokens, write, slot_S[None] >= self.cache_size
+        by_action_1S = self._seen_by_steps(state, jnp.full(1, write - 1, jnp.int32))
+        by_write_MS = jnp.broadcast_to(
+            slot_S[None] >= self.cache_size, (self.memory_tokens, len(slot_S))
+        )
+        state, y_BTD = self._extend(
+            state,
+            jnp.concatenate([state.action[:, None], state.tokens.tokens], axis=1),
+            write - 1,
+            jnp.ones(1 + self.memory_tokens, bool),
+            jnp.concatenate([by_action_1S, by_write_MS]),
         )
 
-        def keep_newest(x_BSHK: Array) -> Array:
-            stream = jnp.concatenate([x_BSHK[:, : self.cache_size], x_BSHK[:, read:write]], axis=1)
+        def keep_newest(x_BSD: Array) -> Array:
+            stream = jnp.concatenate([x_BSD[:, : self.cache_size], x_BSD[:, read:write]], axis=1)
             newest = stream[:, stream.shape[1] - self.cache_size :]
-            return jax.lax.dynamic_update_slice_in_dim(x_BSHK, newest, 0, axis=1)
+            return jax.lax.dynamic_update_slice_in_dim(x_BSD, newest, 0, axis=1)
 
         state = RATEState(
-            tokens=self._disturbed(self._retain(state.tokens, written_BMD)),
+            tokens=self._disturbed(self._retain(state.tokens, y_BTD[:, 1:])),
             layers=tuple(
-                dataclasses.replace(z, key=keep_newest(z.key), value=keep_newest(z.value))
-                for z in state.layers
+                dataclasses.replace(z, inputs=keep_newest(z.inputs)) for z in state.layers
             ),
+            action=state.action,
             cached=jnp.minimum(state.cached + 3 * self.context, self.cache_size),
             step=jnp.zeros((), jnp.int32),
         )
@@ -265,34 +294,35 @@ class RATE(nn.Module):
         read = self.cache_size + self.memory_tokens
         num_slots = read + 3 * self.context + self.memory_tokens
         slot_S = jnp.arange(num_slots, dtype=jnp.int32)
-        seen_QS = ((slot_S >= self.cache_size) & (slot_S < read))[None]
-        return self._extend(state, state.tokens.tokens, self.cache_size, seen_QS)[0]
+        seen_S = (slot_S >= self.cache_size) & (slot_S < read)
+        return self._extend(
+            state,
+            state.tokens.tokens,
+            self.cache_size,
+            jnp.ones(self.memory_tokens, bool),
+            jnp.broadcast_to(seen_S[None], (self.memory_tokens, num_slots)),
+        )[0]
 
-    def _extend_steps(
-        self, state: RATEState, x_BTD: Float[Array, "B T D"], offset: int
-    ) -> tuple[RATEState, Float[Array, "B T D"]]:
-        """Add tokens of the running step, from the `offset`-th of its three on."""
-        first = self.cache_size + self.memory_tokens + 3 * state.step + offset
+    def _seen_by_steps(self, state: RATEState, slot_T: Int[Array, " T"]) -> Bool[Array, "T S"]:
+        """Which slots the tokens of steps see, given their own."""
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
         slot_S = jnp.arange(num_slots, dtype=jnp.int32)[None]
-        query_T = (first + jnp.arange(x_BTD.shape[1], dtype=jnp.int32))[:, None]
-        seen_TS = (slot_S <= query_T) & (slot_S >= self.cache_size - state.cached)
-        return self._extend(state, x_BTD, first, seen_TS)
+        return (slot_S <= slot_T[:, None]) & (slot_S >= self.cache_size - state.cached)
 
     def _extend(
         self,
         state: RATEState,
         x_BTD: Float[Array, "B T D"],
         slot: Int[Array, ""] | int,
+        exists_T: Bool[Array, " T"],
         seen_TS: Bool[Array, "T S"],
     ) -> tuple[RATEState, Float[Array, "B T D"]]:
         """Run tokens through the layers, writing them into the slots from `slot` on."""
         if not x_BTD.shape[1]:
             return state, x_BTD
-        batch, num_tokens, _ = x_BTD.shape
-        mask_BTS = jnp.broadcast_to(seen_TS, (batch, num_tokens, seen_TS.shape[-1]))
+        mask_BTS = jnp.broadcast_to(seen_TS[None], (len(x_BTD), *seen_TS.shape))
         layers = []
         for block, layer in zip(self.blocks, state.layers, strict=True):
-            layer, x_BTD = block.extend(layer, x_BTD, slot, mask_BTS)
+            layer, x_BTD = block.extend(layer, x_BTD, slot, exists_T, mask_BTS)
             layers.append(layer)
         return dataclasses.replace(state, layers=tuple(layers)), x_BTD

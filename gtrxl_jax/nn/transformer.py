@@ -10,6 +10,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention import AttentionCache, RelativeAttention
+from gtrxl_jax.nn.folded_attention import FoldedAttention, FoldedCache
 from gtrxl_jax.nn.gates import make_gate
 from gtrxl_jax.nn.inputs import check_inputs, check_kind
 from gtrxl_jax.nn.norm import LayerNorm
@@ -79,6 +80,8 @@ class Block(nn.Module):
       feedforward_width: F; 0 leaves the feed-forward network out.
       dropout_rate: of what Attn and f give, and of f's hidden units.
       attention_dropout_rate: of the attention weights.
+      folded: attend by `FoldedAttention`, which acts by `hold` and `extend`; otherwise by
+        `RelativeAttention`, which acts by `start` and `step`.
     """
 
     width: int
@@ -90,12 +93,14 @@ class Block(nn.Module):
     gate_bias: float | None
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
+    folded: bool = False
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.attention = RelativeAttention(
+        attention = FoldedAttention if self.folded else RelativeAttention
+        self.attention: Any = attention(
             self.width, self.heads, self.head_width, self.attention_dropout_rate, **precision
         )
         self.attention_norm = LayerNorm(**precision)
@@ -136,27 +141,25 @@ class Block(nn.Module):
         memory_BMD: Float[Array, "B M D"],
         x_BTD: Float[Array, "B T D"],
         mask_BTS: Bool[Array, "B T S"],
-        reach: tuple[int, int] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         stream_BSD = jnp.concatenate([jax.lax.stop_gradient(memory_BMD), x_BTD], axis=1)
-        attended_BTD = self.attention(
-            self._attention_input(stream_BSD), mask_BTS, reach, deterministic
-        )
+        attended_BTD = self.attention(self._attention_input(stream_BSD), mask_BTS, deterministic)
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
-    def slots(self, batch_size: int, num_slots: int, dtype: jnp.dtype) -> AttentionCache:
-        return self.attention.slots(batch_size, num_slots, dtype)
+    def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:
+        return self.attention.hold(self._attention_input(x_BSD))
 
     def extend(
         self,
-        cache: AttentionCache,
+        cache: FoldedCache,
         x_BTD: Float[Array, "B T D"],
         slot: Int[Array, ""] | int,
+        exists_T: Bool[Array, " T"],
         mask_BTS: Bool[Array, "B T S"],
-    ) -> tuple[AttentionCache, Float[Array, "B T D"]]:
+    ) -> tuple[FoldedCache, Float[Array, "B T D"]]:
         cache, attended_BTD = self.attention.extend(
-            cache, self._attention_input(x_BTD), slot, mask_BTS
+            cache, self._attention_input(x_BTD), slot, exists_T, mask_BTS
         )
         return cache, self._after_attention(x_BTD, attended_BTD)
 

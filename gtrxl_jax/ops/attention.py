@@ -95,7 +95,6 @@ def segment_attention(
     content_bias_HK: Float[Array, "H K"],
     position_bias_HK: Float[Array, "H K"],
     mask_BTS: Bool[Array, "B T S"],
-    skipped: int = 0,
     drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> tuple[Float[Array, "B T H K"], Float[Array, "B H T S"]]:
     """Every query of a segment attends to the memory and to the segment.
@@ -106,13 +105,10 @@ def segment_attention(
       query_BTHK: Q of the segment.
       key_BSHK: K of the memory, then of the segment.
       value_BSHK: V, likewise.
-      position_NHK: R_d, from the farthest distance to the nearest: d = M .. 0 if queries see what
-        is before them, on to negative distances if some see what is after them.
+      position_NHK: R_d, from the farthest distance to the nearest: d = M .. 0.
       content_bias_HK: u.
       position_bias_HK: v.
       mask_BTS: see `segment_mask`; each query must see at least itself.
-      skipped: how far the first of `position_NHK` lies before the first key, seen from the first
-        query: n is the distance of query t to key t + n - skipped.
       drop: dropout of the weights.
 
     Returns:
@@ -133,8 +129,7 @@ def segment_attention(
         position_NHK,
         preferred_element_type=wide,
     )
-    position_BHTS = skew(position_BHTN)[..., skipped : skipped + key_BSHK.shape[1]]
-    weights_BHTS = masked_softmax(content_BHTS + position_BHTS, mask_BTS[:, None])
+    weights_BHTS = masked_softmax(content_BHTS + skew(position_BHTN), mask_BTS[:, None])
     dropped_BHTS = drop(weights_BHTS.astype(value_BSHK.dtype))
     out_BTHK = jnp.einsum("bhts,bshk->bthk", dropped_BHTS, value_BSHK)
     return out_BTHK, weights_BHTS

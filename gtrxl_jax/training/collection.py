@@ -1,7 +1,6 @@
 """Collecting a data set from a config: the policy that it names, the environment, the file."""
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,9 @@ from gtrxl_jax.data.segments import require_count
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.names import require_name
-from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.spaces import action_spec, environment_action, observation_spec
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.training.evaluation import POLICIES
+from gtrxl_jax.training.evaluation import POLICIES, Player, choose
 from gtrxl_jax.training.loading import load
 
 
@@ -42,8 +40,8 @@ class CollectionConfig:
 
     env: CollectionEnvConfig = dataclasses.field(default_factory=CollectionEnvConfig)
     policy: str = "oracle"
-    """Who acts: oracle (the environment's own), random, or the folder of a run: the agent of its
-    first seed."""
+    """Who acts: oracle (the environment's own), random, or the folder of a run, online or offline:
+    the agent of its first seed."""
     actions: str = ""
     """Of a run's agent: mode or sample; as the run was evaluated if not given."""
     episodes: int = 1000
@@ -56,39 +54,35 @@ class CollectionConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentPolicy:
-    """A trained agent with its memory, as a policy for collecting.
+class PlayerPolicy:
+    """A trained agent or model as it acts, as a policy for collecting.
 
     Attributes:
-      agent: which.
+      player: which.
       network: its parameters.
       action_space: the environment's.
       actions: "mode" or "sample".
     """
 
-    agent: Agent
+    player: Player
     network: Any
     action_space: Any
     actions: str
 
     def initial(self, batch: int) -> Any:
-        """The parameters, and the cache of a memory in which nothing has been written."""
-        start = jax.jit(functools.partial(self._apply, method="start"))
-        return self.network, start(self.network, self.agent.initial_memory(batch))
+        """The parameters, and the state of acting."""
+        start = jax.jit(self.player.start, static_argnums=1)
+        return self.network, start(self.network, batch)
 
     def act(
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[Any, Any]:
-        """One step of the core, and an action of the policy head."""
-        network, cache = carry
-        cache, output = self._apply(network, cache, timestep, method="step")
-        policy = output.policy
-        action = policy.mode() if self.actions == "mode" else policy.sample(key)
-        return (network, cache), environment_action(self.action_space, action)
-
-    def _apply(self, network: Any, *arguments: Any, method: str) -> Any:
-        apply: Any = self.agent.apply
-        return apply({"params": network}, *arguments, method=method)
+        """The player's policy at a time step, and an action of it, which the player notes."""
+        network, state = carry
+        state, policy = self.player.step(network, state, timestep)
+        action = choose(policy, self.actions, key)
+        state = self.player.take(network, state, action)
+        return (network, state), environment_action(self.action_space, action)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +164,9 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
                 "folder: give one of them, or the folder of a run"
             )
         loaded = load(config.policy)
-        trainer, networks = loaded.trainer, loaded.networks
-        trained = trainer.config.env
-        if name in ("", trained.name):
-            name, overrides = trained.name, {**trained.params, **overrides}
+        trained, params_of_run = loaded.trainer.environment
+        if name in ("", trained):
+            name, overrides = trained, {**params_of_run, **overrides}
     elif config.actions:
         raise ValueError(f"actions is of a run's agent: leave it out with policy {config.policy}")
     if not name:
@@ -182,18 +175,18 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
     if not is_run:
         kind = OraclePolicy if config.policy == "oracle" else RandomPolicy
         return name, overrides, env, params, kind(env, params)
-    stream, of_run = Stream(env, params, 1), trainer.stream
+    stream, of_run = Stream(env, params, 1), loaded.trainer
     same = (
         observation_spec(stream.observation_space) == observation_spec(of_run.observation_space),
         action_spec(stream.action_space) == action_spec(of_run.action_space),
     )
     if not all(same):
         raise ValueError(
-            f"env.name {name} has other observations or actions than {trained.name}, for which "
+            f"env.name {name} has other observations or actions than {trained}, for which "
             f"the agent of {config.policy} was trained: leave env.name out"
         )
-    actions = config.actions or trainer.config.evaluation.policy
-    agent = AgentPolicy(trainer.agent, networks[0], stream.action_space, actions)
+    actions = config.actions or of_run.config.evaluation.policy
+    agent = PlayerPolicy(of_run.player, loaded.network, stream.action_space, actions)
     return name, overrides, env, params, agent
 
 

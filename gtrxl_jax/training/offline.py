@@ -28,9 +28,15 @@ from gtrxl_jax.data.trajectories import Trajectories, select
 from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.nn.models import make_model
 from gtrxl_jax.nn.trajectory import Steps
-from gtrxl_jax.ops.imitation import action_correct, action_loss
 from gtrxl_jax.spaces import zero_timestep
 from gtrxl_jax.training.divergence import finite, first_unsound, over_updates
+from gtrxl_jax.training.imitation_metrics import (
+    SUMS,
+    Metrics,
+    last_steps,
+    memory_metrics,
+    step_sums,
+)
 from gtrxl_jax.training.offline_config import OfflineConfig, to_json, validate
 from gtrxl_jax.training.offline_evaluation import SequencePlayer, make_play
 from gtrxl_jax.training.placement import (
@@ -39,9 +45,8 @@ from gtrxl_jax.training.placement import (
     split_batch,
     split_parameters,
 )
-from gtrxl_jax.training.tasks import evaluation_streams, trajectories_of
-
-Metrics = dict[str, Float[Array, ""]]
+from gtrxl_jax.training.schedule import warmup_and_decay
+from gtrxl_jax.training.tasks import evaluation_streams, parameters, trajectories_of
 
 
 @struct.dataclass
@@ -67,9 +72,8 @@ class OfflineTrainer:
     Attributes:
       config: the run's, with what to ask for in evaluations.
       model: what is trained.
-      player: the model as it acts.
-      action_space: the environment's.
-      config_json, num_visits, steps_per_visit: see `Trainer`; a step is an update.
+      player, environment, observation_space, action_space, config_json, num_visits,
+        steps_per_visit: see `Trainer`; a step is an update.
 
     Raises:
       ValueError: the config cannot be, or its data do not fit; nothing has been compiled.
@@ -88,8 +92,8 @@ class OfflineTrainer:
         )
         streams = evaluation_streams(config)
         first = next(iter(streams.values()))
-        self._spaces = first.observation_space, first.action_space
-        self.action_space = first.action_space
+        self.environment = (config.task.name, parameters(config))
+        self.observation_space, self.action_space = first.observation_space, first.action_space
         target = config.evaluation.target_return
         if target is None:
             target = _best_tenth(self.trajectories(config))
@@ -100,7 +104,13 @@ class OfflineTrainer:
         self.num_visits = config.num_visits
         self.steps_per_visit = config.updates_per_visit
         context = config.shape[1]
-        self.model: Any = make_model(config.model, *self._spaces, context, jnp.result_type(float))
+        self.model: Any = make_model(
+            config.model,
+            self.observation_space,
+            self.action_space,
+            context,
+            jnp.result_type(float),
+        )
         self.player = SequencePlayer(
             self.model,
             target,
@@ -149,15 +159,7 @@ class OfflineTrainer:
         """AdamW, and its rate by updates: warm-up and linear decay (RATE's authors)."""
         config = self.config.optimiser
         updates = self.num_visits * self.steps_per_visit
-        warmup = round(config.warmup * updates)
-        peak = config.learning_rate
-        schedule = optax.join_schedules(
-            [
-                optax.linear_schedule(peak / max(warmup, 1), peak, warmup),
-                optax.linear_schedule(peak, peak * config.final, max(updates - warmup, 1)),
-            ],
-            [warmup],
-        )
+        schedule = warmup_and_decay(config.learning_rate, config.warmup, config.final, updates)
         matrices = functools.partial(
             jax.tree_util.tree_map_with_path, lambda path, _: path[-1].key == "kernel"
         )
@@ -174,7 +176,7 @@ class OfflineTrainer:
     def init(self, seed: Int[Array, ""] | int) -> OfflineState:
         """The state of a new run."""
         key, key_network = jax.random.split(jax.random.key(seed))
-        timestep = zero_timestep(*self._spaces, 1, self.config.shape[1])
+        timestep = zero_timestep(self.observation_space, self.action_space, 1, self.config.shape[1])
         steps = Steps(
             observations=timestep.observation,
             actions=timestep.action,
@@ -230,7 +232,7 @@ class OfflineTrainer:
         # [N / C, C, B, K, ...]: chunks of C segments, whose memories the gradient connects.
         chunks, last = jax.tree.map(
             lambda x: jnp.moveaxis(x, 1, 0).reshape(-1, chunk, size, *x.shape[2:]),
-            (batch, _last_steps(batch.mask)),
+            (batch, last_steps(batch.mask)),
         )
         keys = jax.random.split(key, (segments // chunk, chunk))
         memory = self._initial_memory(state.network, size)
@@ -253,7 +255,7 @@ class OfflineTrainer:
         (network, optimiser, _), metrics = jax.lax.scan(
             learn, (state.network, state.optimiser, memory), (numbers, chunks, last, keys)
         )
-        sums = {name: jnp.sum(metrics.pop(name)) for name in _SUMS}
+        sums = {name: jnp.sum(metrics.pop(name)) for name in SUMS}
         metrics = jax.tree.map(jnp.mean, metrics) | {
             "loss": sums["loss"] / sums["steps"],
             "accuracy": sums["correct"] / sums["steps"],
@@ -304,54 +306,20 @@ class OfflineTrainer:
             following, policy = self.model.apply(
                 {"params": network}, memory, segment, False, rngs={"dropout": key}
             )
-            sums = _sums(policy, segment, last_BK)
-            return following, sums | _memory_metrics(memory, following)
+            sums = step_sums(policy, segment, last_BK)
+            return following, sums | memory_metrics(memory, following)
 
-        step = jax.checkpoint(one) if self.config.remat else one
+        # The activations of a single segment are used at once.
+        remat = self.config.remat and len(keys) > 1
+        step = jax.checkpoint(one) if remat else one
         memory, records = jax.lax.scan(step, memory, (chunk, last, keys))
-        sums = {name: jnp.sum(records.pop(name)) for name in _SUMS}
+        sums = {name: jnp.sum(records.pop(name)) for name in SUMS}
         metrics = jax.tree.map(jnp.mean, records) | sums
         return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
 
     def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes of each length: `success/90`, `return/90`, `length/90`."""
         return self._play(network, key)
-
-
-_SUMS = ("loss", "steps", "correct", "last", "last_correct")
-
-
-def _last_steps(mask_BNK: Bool[Array, "B N K"]) -> Bool[Array, "B N K"]:
-    """The last step of each window: where tasks of memory decide."""
-    mask_BS = mask_BNK.reshape(mask_BNK.shape[0], -1)
-    following_BS = jnp.pad(mask_BS[:, 1:], [(0, 0), (0, 1)])
-    return (mask_BS & ~following_BS).reshape(mask_BNK.shape)
-
-
-def _sums(policy: Any, segment: Segments, last_BK: Bool[Array, "B K"]) -> Metrics:
-    """Sums over the steps of a segment, and over the last steps of windows among them."""
-    mask_BK = segment.mask
-    loss_BK = action_loss(policy, segment.actions)
-    correct_BK = action_correct(policy, segment.actions) & mask_BK
-    values = {
-        "loss": jnp.where(mask_BK, loss_BK, jnp.zeros((), loss_BK.dtype)),
-        "steps": mask_BK,
-        "correct": correct_BK,
-        "last": last_BK,
-        "last_correct": correct_BK & last_BK,
-    }
-    return {name: jnp.sum(value, dtype=loss_BK.dtype) for name, value in values.items()}
-
-
-def _memory_metrics(before: Any, after: Any) -> Metrics:
-    """How large memory tokens are, and how much a segment changes them, as root mean squares."""
-    if not hasattr(after, "tokens") or not after.tokens.tokens.size:
-        return {}
-    old, new = (jax.lax.stop_gradient(x.tokens.tokens) for x in (before, after))
-    return {
-        "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
-        "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
-    }
 
 
 def _best_tenth(trajectories: Trajectories) -> float:

@@ -147,6 +147,8 @@ def _default() -> OfflineConfig:
         # A window that slides is looked at anew at each step: few episodes for dt's sake.
         evaluation=OfflineEvaluationConfig(episodes=64, lengths=(30, 90, 150, 360, 900)),
         curriculum=True,
+        # So small that there is no need to compute anything twice.
+        remat=False,
     )
 
 

@@ -43,6 +43,7 @@ from gtrxl_jax.training.divergence import finite, first_unsound, in_range, over_
 from gtrxl_jax.training.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
 from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
 from gtrxl_jax.training.placement import gather_parameters, make_mesh, split_parameters
+from gtrxl_jax.training.schedule import warmup_and_decay
 from gtrxl_jax.training.summaries import (
     Summary,
     by_task,
@@ -135,9 +136,8 @@ class OnlineTrainer:
       config: the run's.
       stream: its environments.
       agent: its agent.
-      player: the agent as it acts.
-      action_space: the environment's.
-      config_json, num_visits, steps_per_visit, data: see `Trainer`.
+      player, environment, observation_space, action_space, config_json, num_visits,
+        steps_per_visit, data: see `Trainer`.
 
     Raises:
       ValueError: the config cannot be; nothing has been compiled.
@@ -154,21 +154,18 @@ class OnlineTrainer:
         self.data = None
         evaluation = config.evaluation
         require_name("evaluation.policy", evaluation.policy, POLICIES)
-        self.player, self.action_space = AgentPlayer(self.agent), self.stream.action_space
+        self.player = AgentPlayer(self.agent)
+        self.environment = (config.env.name, dict(config.env.params))
+        self.observation_space = self.stream.observation_space
+        self.action_space = self.stream.action_space
         self._play = make_evaluate(
             self.player, self.stream.tasks, evaluation.episodes, evaluation.policy
         )
         self._apply: Any = self.agent.apply
         self.optimiser = optax.scale_by_adam()
-        updates, peak = config.num_updates, config.optimiser
-        warmup = round(peak.warmup * updates)
-        self.schedule = optax.join_schedules(
-            [
-                optax.linear_schedule(1 / max(warmup, 1), 1.0, warmup),
-                optax.linear_schedule(1.0, peak.final, max(updates - warmup, 1)),
-            ],
-            [warmup],
-        )
+        rates = config.optimiser
+        # Of the learning rate, which is one of the hyperparameters.
+        self.schedule = warmup_and_decay(1.0, rates.warmup, rates.final, config.num_updates)
 
     def mesh(self) -> Mesh:
         """The devices that share the environments.
@@ -196,7 +193,7 @@ class OnlineTrainer:
         hyperparameters = hyperparameters or self.hyperparameters(key_sweep)
         batch = self.config.env.num_envs
         memory = self.agent.initial_memory(1)
-        example = zero_timestep(self.stream.observation_space, self.stream.action_space, 1, 1)
+        example = zero_timestep(self.observation_space, self.action_space, 1, 1)
         network = self.agent.init(key_network, memory, example)["params"]
         learned = {"network": network, "multipliers": hyperparameters.multipliers}
         stream, timestep = self.stream.reset(key_stream)

@@ -1,5 +1,6 @@
 """The environments of an offline run, and the trajectories that their oracles make."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,15 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
             )
         params = LENGTHS[task.name](1, length).replace(**task.params)
     return Stream(env, params, config.evaluation.episodes)
+
+
+def parameters(config: OfflineConfig) -> dict[str, Any]:
+    """What the environment is made with for episodes of the training length; defaults left out."""
+    name, given = config.task.name, dict(config.task.params)
+    if name not in LENGTHS:
+        return given
+    of_length = dataclasses.asdict(LENGTHS[name](1, config.length))
+    return {k: v for k, v in of_length.items() if v is not None} | given
 
 
 def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:

@@ -25,6 +25,9 @@ class Trainer(Protocol):
       config: the run's, with at least `seed`, `num_seeds`, `updates_per_visit`, `evaluation`,
         `checkpoint` and `on_divergence`, which mean what they mean in `OnlineConfig`.
       config_json: the same as JSON, with its kind, so that it can be told from other runs.
+      environment: its name and its parameters, as `make_env` takes them.
+      observation_space, action_space: the environment's.
+      player: what is trained, as it acts: an `evaluation.Player`.
       num_visits: how often the host visits.
       steps_per_visit: what a visit adds to the step that metrics and checkpoints are filed under.
       shown: the metrics that tell at a glance how the run is going.
@@ -32,6 +35,10 @@ class Trainer(Protocol):
 
     config: Any
     config_json: str
+    environment: tuple[str, dict[str, Any]]
+    observation_space: Any
+    action_space: Any
+    player: Any
     num_visits: int
     steps_per_visit: int
     shown: tuple[str, ...]

@@ -185,7 +185,7 @@ def test_every_preset_of_every_model_can_be_built(name, preset):
         ({"valve": "ca2"}, ["model.valve", "'ca-2'"]),
         ({"block": "gtrx"}, ["model.block", "'gtrxl'"]),
         ({"encoder": "natur"}, ["model.encoder", "'nature'"]),
-        ({"width": 30}, ["model.width", "30", "model.heads"]),
+        ({"name": "dt-gpt", "width": 31}, ["model.width", "31", "model.heads"]),
         ({"valve_heads": 3}, ["model.valve_heads", "3"]),
         ({"layers": 0}, ["model.layers", "at least 1"]),
         ({"memory_tokens": -1}, ["model.memory_tokens", "at least 0"]),

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.data import check, minari
+from gtrxl_jax.spaces import zero_timestep
+from gtrxl_jax.training import offline_config
 from gtrxl_jax.training.checkpoint import Saver
 from gtrxl_jax.training.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
 from gtrxl_jax.training.config import EnvConfig, preset, to_json
 from gtrxl_jax.training.folder import claimed
 from gtrxl_jax.training.loading import load
+from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.online import OnlineTrainer
 
 MAZE = CollectionEnvConfig("TMazePassive-v0", {"corridor_length": 3, "step_penalty": 0.0}, 8)
@@ -136,6 +139,25 @@ def test_refuses_an_environment_that_the_agent_was_not_made_for(tmp_path, agent_
     env = CollectionEnvConfig("AssociativeRetrieval-v0")
     with pytest.raises(ValueError, match="has other observations or actions than TMazePassive-v0"):
         collect_dataset(make(env=env, policy=str(agent_run[0])), tmp_path / "set")
+
+
+def test_an_offline_runs_model_acts_in_episodes_of_its_training_length(tmp_path):
+    config = offline_config.preset("debug")
+    trainer = OfflineTrainer(config)
+    with claimed(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
+        saver.save(1, jax.jit(trainer.init)(0))
+    config = CollectionConfig(policy=str(tmp_path / "run"), episodes=6, balance=False)
+    done = collect_dataset(config, tmp_path / "set")
+    assert done.episodes == 6
+    whole = minari.load(tmp_path / "set")
+    # 2 segments of 4 steps: the corridor is two shorter, and there is time for 8 actions.
+    assert minari.load_metadata(tmp_path / "set").env_params["corridor_length"] == 6
+    assert whole.length.max() <= 8
+    player, network = trainer.player, load(tmp_path / "run").network
+    timestep = zero_timestep(trainer.observation_space, trainer.action_space, 6)
+    timestep = dataclasses.replace(timestep, observation=whole.observations[:, 0])
+    _, policy = player.step(network, player.start(network, 6), timestep)
+    np.testing.assert_array_equal(policy.mode(), whole.actions[:, 0])
 
 
 def test_refuses_a_folder_without_a_run(tmp_path):

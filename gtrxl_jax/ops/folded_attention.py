@@ -1,0 +1,68 @@
+"""Relative attention whose keys and values are the inputs themselves.
+
+The score of Dai et al. 2019, "Transformer-XL", section 3.3, of an input x_i for an input x_j is
+
+    (W_Q x_i + u) . W_K x_j + (W_Q x_i + v) . W_R Phi_{i-j}  =  q_i . x_j + p_i . Phi_{i-j}
+
+with q_i = W_K^T (W_Q x_i + u) and p_i = W_R^T (W_Q x_i + v), which are maps of x_i alone. And Phi
+is made of the sines and cosines of the distance, so by the identities for the difference of two
+angles p_i . Phi_{i-j} is `turn`(p_i, Phi_i) . Phi_j. No key, value or position is projected, and
+acting keeps nothing but the inputs; distances may be of either sign.
+
+A product is then over the D of the stream, in place of the K of a head: this is the form where
+heads are about as wide as the stream, as in RATE's published models. One-letter dimensions as in
+`gtrxl_jax.ops.attention`; F is D, or D + 1 if that is odd.
+"""
+
+from collections.abc import Callable
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from gtrxl_jax.ops.attention import masked_softmax
+
+
+def turn(p_BTHF: Float[Array, "B T H F"], phi_TF: Float[Array, "T F"]) -> Float[Array, "B T H F"]:
+    """The coefficients c_i with c_i . Phi_j = p_i . Phi_{i-j} for every j.
+
+    Args:
+      p_BTHF: p_i.
+      phi_TF: Phi_i, sines then cosines of the places of the queries (see `sinusoids`).
+    """
+    of_sine, of_cosine = jnp.split(p_BTHF, 2, axis=-1)
+    sine, cosine = jnp.split(phi_TF[None, :, None], 2, axis=-1)
+    return jnp.concatenate(
+        [of_cosine * sine - of_sine * cosine, of_sine * sine + of_cosine * cosine], axis=-1
+    )
+
+
+def folded_attention(
+    query_BTHD: Float[Array, "B T H D"],
+    position_BTHF: Float[Array, "B T H F"],
+    input_BSD: Float[Array, "B S D"],
+    phi_SF: Float[Array, "S F"],
+    mask_BTS: Bool[Array, "B T S"],
+    drop: Callable[[Array], Array] = lambda weights: weights,
+) -> tuple[Float[Array, "B T H D"], Float[Array, "B T H S"]]:
+    """Queries attend to inputs.
+
+    Args:
+      query_BTHD: q, scaled by 1 / sqrt(K).
+      position_BTHF: p, likewise, turned to the place of each query.
+      input_BSD: x.
+      phi_SF: Phi of the places of the inputs.
+      mask_BTS: which inputs each query sees: at least one.
+      drop: dropout of the weights.
+
+    Returns:
+      The weighted inputs, and the weights in float32 or wider.
+    """
+    chex.assert_rank([query_BTHD, position_BTHF, input_BSD, phi_SF, mask_BTS], [4, 4, 3, 2, 3])
+    wide = np.promote_types(query_BTHD.dtype, np.float32)
+    content_BTHS = jnp.einsum("bthd,bsd->bths", query_BTHD, input_BSD, preferred_element_type=wide)
+    place_BTHS = jnp.einsum("bthf,sf->bths", position_BTHF, phi_SF, preferred_element_type=wide)
+    weights_BTHS = masked_softmax(content_BTHS + place_BTHS, mask_BTS[:, :, None])
+    dropped_BTHS = drop(weights_BTHS.astype(input_BSD.dtype))
+    return jnp.einsum("bths,bsd->bthd", dropped_BTHS, input_BSD), weights_BTHS

@@ -1,0 +1,50 @@
+"""Metrics of learning from trajectories: sums over the steps of segments, and of the memory."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from gtrxl_jax.data.segments import Segments
+from gtrxl_jax.ops.imitation import action_correct, action_loss
+
+Metrics = dict[str, Float[Array, ""]]
+
+SUMS = ("loss", "steps", "correct", "last", "last_correct")
+
+
+def last_steps(mask_BNK: Bool[Array, "B N K"]) -> Bool[Array, "B N K"]:
+    """The last step of each window: where tasks of memory decide."""
+    mask_BS = mask_BNK.reshape(mask_BNK.shape[0], -1)
+    following_BS = jnp.pad(mask_BS[:, 1:], [(0, 0), (0, 1)])
+    return (mask_BS & ~following_BS).reshape(mask_BNK.shape)
+
+
+def step_sums(policy: Any, segment: Segments, last_BK: Bool[Array, "B K"]) -> Metrics:
+    """`SUMS` over the steps of a segment `[B, K]`, and over the last steps of windows among them.
+
+    "loss" is the one that is learned from, see `action_loss`.
+    """
+    mask_BK = segment.mask
+    loss_BK = action_loss(policy, segment.actions)
+    correct_BK = action_correct(policy, segment.actions) & mask_BK
+    values = {
+        "loss": jnp.where(mask_BK, loss_BK, jnp.zeros((), loss_BK.dtype)),
+        "steps": mask_BK,
+        "correct": correct_BK,
+        "last": last_BK,
+        "last_correct": correct_BK & last_BK,
+    }
+    return {name: jnp.sum(value, dtype=loss_BK.dtype) for name, value in values.items()}
+
+
+def memory_metrics(before: Any, after: Any) -> Metrics:
+    """How large memory tokens are, and how much a segment changes them, as root mean squares."""
+    if not hasattr(after, "tokens") or not after.tokens.tokens.size:
+        return {}
+    old, new = (jax.lax.stop_gradient(x.tokens.tokens) for x in (before, after))
+    return {
+        "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
+        "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
+    }
