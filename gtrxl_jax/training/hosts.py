@@ -23,7 +23,7 @@ ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PRO
 
 
 def join() -> None:
-    """Join the other processes of the run. Comes before anything that uses a device.
+    """Join the other processes of the run. Before anything computes, as importing gymnax does.
 
     JAX finds them by itself on a TPU pod and under SLURM, Open MPI and Kubernetes. Elsewhere three
     environment variables say where they are: JAX_COORDINATOR_ADDRESS, `host:port` of the first
