@@ -23,6 +23,12 @@ JOBS = {
 }
 
 
+# Offline attention multiplies its matrices before it uses them, in each segment, and what is sent is
+# the products (of one head, and of all for queries, their biases and outputs): here a little more.
+FOLDED = {(1, 16, 16), (16, 64), (2, 32), (32, 16)}
+MORE = 1.1
+
+
 def crossing(trainer):
     """What an update sends, and the shapes of the parameters."""
     programs = Programs(trainer)
@@ -41,12 +47,13 @@ def test_data_parallel_sends_gradients_and_scalars(kind):
     # The gradient, offline that of each segment where the loop over them makes it; and scalars.
     times = 1 if kind == "online" else SEGMENTS
     gradient = 4 * sum(map(math.prod, parameters))
-    assert gradient <= sum(one.num_bytes * one.times for one in sums) <= times * (gradient + 800)
+    most = times * ((gradient if kind == "online" else MORE * gradient) + 800)
+    assert gradient <= sum(one.num_bytes * one.times for one in sums) <= most
     assert max(one.times for one in sent) == times
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_split_parameters_are_gathered_once_and_nothing_of_the_batch(kind):
+def test_split_parameters_are_gathered_and_nothing_of_the_batch(kind):
     make, config = JOBS[kind]
     sent, parameters = crossing(make(changed(config, parameter_shards=2)))
     rows = {BATCH, BATCH // 4, BATCH // 8}
@@ -55,8 +62,8 @@ def test_split_parameters_are_gathered_once_and_nothing_of_the_batch(kind):
     gathers = [one for one in sent if one.kind == "all-gather"]
     gathered = {shape for one in gathers for shape in one.shapes}
     assert gathered & {*parameters}
-    assert gathered <= {*parameters} | numbers
-    assert {one.times for one in gathers} == {1}
+    assert gathered <= {*parameters} | numbers | (FOLDED if kind == "offline" else set())
+    assert {one.times for one in gathers} <= ({1} if kind == "online" else {1, SEGMENTS})
     assert {one.kind for one in sent} == {"all-reduce", "all-gather"}
     assert {shape for one in sent for shape in one.shapes if rows & {*shape}} <= numbers
 
