@@ -74,7 +74,7 @@ def test_the_debug_job_leaves_a_whole_run(debug):
     for name in pictures:
         assert (folder / name).stat().st_size > 500
         assert name in err
-    expected = {"config.json", "metrics.jsonl", "result.json", "checkpoints", *pictures}
+    expected = {"config.json", "metrics.jsonl", "result.json", "card.md", "checkpoints", *pictures}
     assert {path.name for path in folder.iterdir()} == expected
 
 

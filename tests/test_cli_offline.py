@@ -53,7 +53,7 @@ def test_a_model_preset_keeps_the_rest():
         (["--model-preset", "smal"], "did you mean 'small'"),
         (["--model.name", "rates"], "did you mean 'rate'"),
         (["--baselines", "gpt"], "model.name"),
-        (["--model.width", "30"], "model.width 30"),
+        (["--model.valve-heads", "3"], "model.valve_heads 3"),
         (["--task.name", "TMazePassive"], "TMazePassive-v0"),
         (["--data.path", "nowhere/at/all"], "nowhere/at/all"),
         (["--batch-size", "63", "--preset", "debug"], "63"),

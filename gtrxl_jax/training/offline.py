@@ -72,8 +72,8 @@ class OfflineTrainer:
     Attributes:
       config: the run's, with what to ask for in evaluations.
       model: what is trained.
-      player, environment, observation_space, action_space, config_json, num_visits,
-        steps_per_visit: see `Trainer`; a step is an update.
+      player, title, environment, observation_space, action_space, config_json,
+        num_visits, steps_per_visit: see `Trainer`; a step is an update.
 
     Raises:
       ValueError: the config cannot be, or its data do not fit; nothing has been compiled.
@@ -92,6 +92,7 @@ class OfflineTrainer:
         )
         streams = evaluation_streams(config)
         first = next(iter(streams.values()))
+        self.title = f"{config.model.name}, trained offline for {config.task.name}"
         self.environment = (config.task.name, parameters(config))
         self.observation_space, self.action_space = first.observation_space, first.action_space
         target = config.evaluation.target_return

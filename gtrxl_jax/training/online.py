@@ -136,8 +136,8 @@ class OnlineTrainer:
       config: the run's.
       stream: its environments.
       agent: its agent.
-      player, environment, observation_space, action_space, config_json, num_visits,
-        steps_per_visit, data: see `Trainer`.
+      player, title, environment, observation_space, action_space, config_json,
+        num_visits, steps_per_visit, data: see `Trainer`.
 
     Raises:
       ValueError: the config cannot be; nothing has been compiled.
@@ -155,6 +155,7 @@ class OnlineTrainer:
         evaluation = config.evaluation
         require_name("evaluation.policy", evaluation.policy, POLICIES)
         self.player = AgentPlayer(self.agent)
+        self.title = f"{config.core.name}, trained by V-MPO in {config.env.name}"
         self.environment = (config.env.name, dict(config.env.params))
         self.observation_space = self.stream.observation_space
         self.action_space = self.stream.action_space

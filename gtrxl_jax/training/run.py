@@ -8,6 +8,7 @@ A run folder holds
     metrics.jsonl     its numbers, one line for each visit of the host
     checkpoints/      its state (see `checkpoint`)
     result.json       the final evaluation, with command, commit, device, date, seeds and times
+    card.md           what was trained, how good it is, where it comes from, how to use it
     *.png, *.gif      pictures
 
 Whatever ends the process, `train` with the same config and folder goes on from the last checkpoint,
@@ -30,6 +31,7 @@ import numpy as np
 
 from gtrxl_jax.names import require_name
 from gtrxl_jax.training import checkpoint, divergence, hosts
+from gtrxl_jax.training.card import write_card
 from gtrxl_jax.training.checkpoint import Saver
 from gtrxl_jax.training.divergence import DivergedError, Divergence
 from gtrxl_jax.training.evaluation import with_intervals
@@ -97,6 +99,7 @@ def train(
         trained = _Loop(trainer, everything, Path(folder), interruption).run()
         if hosts.is_first():
             write_result(folder, trainer.config, trained.result)
+            write_card(folder, trainer.title, trained.networks[0])
     return trained
 
 

@@ -25,6 +25,7 @@ class Trainer(Protocol):
       config: the run's, with at least `seed`, `num_seeds`, `updates_per_visit`, `evaluation`,
         `checkpoint` and `on_divergence`, which mean what they mean in `OnlineConfig`.
       config_json: the same as JSON, with its kind, so that it can be told from other runs.
+      title: in a few words, what is trained, how and on what.
       environment: its name and its parameters, as `make_env` takes them.
       observation_space, action_space: the environment's.
       player: what is trained, as it acts: an `evaluation.Player`.
@@ -35,6 +36,7 @@ class Trainer(Protocol):
 
     config: Any
     config_json: str
+    title: str
     environment: tuple[str, dict[str, Any]]
     observation_space: Any
     action_space: Any

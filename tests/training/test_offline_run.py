@@ -79,7 +79,7 @@ def test_a_loaded_run_acts_as_it_was_trained(whole):
     assert "data" not in vars(loaded.trainer)
     jax.tree.map(np.testing.assert_array_equal, loaded.network, trained.networks[0])
     state = loaded.start(batch_size=3)
-    timestep = zero_timestep(*loaded.trainer._spaces, 3)
+    timestep = zero_timestep(loaded.trainer.observation_space, loaded.trainer.action_space, 3)
     for n in range(6):  # beyond the end of a segment
         state, action = loaded.act(state, timestep, jax.random.key(n))
         assert action.shape == (3,)
