@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -52,6 +52,10 @@ class Saver:
         self._retention = _Retention(keep, best)
         self._resources = contextlib.ExitStack()
         self._resources.enter_context(_quiet())
+        self._failed = False
+        heed_orphans = _ignore_orphans()
+        # Those of a save that has failed may outlive this.
+        self._resources.callback(lambda: None if self._failed else heed_orphans())
         if hosts.is_first():
             # Not by the manager's own option: that goes on in a thread, which may outlive it.
             for half in Path(folder, "checkpoints").glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
@@ -137,6 +141,7 @@ class Saver:
         try:
             yield
         except Exception as error:
+            self._failed = True
             reason = " ".join(str(error)[:300].split()) or type(error).__name__
             raise SaveError(
                 f"the checkpoint of step {self._step} cannot be saved in {self._folder}, those "
@@ -277,15 +282,6 @@ def _quiet() -> Iterator[None]:
     """Without what orbax says besides: of each phase of its work, and of errors that it raises."""
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
     levels = [logger.level for logger in loggers]
-    report = sys.unraisablehook
-
-    def unraisable(failure: Any) -> None:
-        # When one array cannot be written orbax stops waiting, and the threads that write the
-        # others find nobody to tell.
-        if str(failure.exc_value) != "Event loop is closed":
-            report(failure)
-
-    sys.unraisablehook = unraisable
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
@@ -293,7 +289,25 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def _ignore_orphans() -> Callable[[], None]:
+    """Without reports of threads whose save has failed; returns what ends this.
+
+    When one array cannot be written orbax stops waiting, and the threads that write the others find
+    nobody to tell.
+    """
+    report = sys.unraisablehook
+
+    def unraisable(failure: Any) -> None:
+        if str(failure.exc_value) != "Event loop is closed":
+            report(failure)
+
+    def heed() -> None:
         sys.unraisablehook = report
+
+    sys.unraisablehook = unraisable
+    return heed
 
 
 def _manager(
