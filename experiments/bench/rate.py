@@ -26,6 +26,10 @@ from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, OfflineEvaluationConfig
 
 
+ACTING_STEPS = 50
+"""At a time, one after another: a single one would find nothing in the caches."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What to time."""
@@ -103,7 +107,13 @@ def acting(settings: Settings) -> Callable[[], Any]:
         return model.apply(variables, state, action, method="append"), action
 
     asked, observation = jnp.ones(1), jnp.ones((1, 4))
-    return lambda: step(variables, state, asked, observation)[1]
+
+    def call() -> Any:
+        for _ in range(ACTING_STEPS):
+            action = jax.block_until_ready(step(variables, state, asked, observation)[1])
+        return action
+
+    return call
 
 
 def peaks(settings: Settings) -> list[Row]:
@@ -145,18 +155,20 @@ def main(settings: Settings) -> None:
         optimiser = torch.optim.AdamW(theirs.parameters(), 3e-4, weight_decay=0.1)
         sizes = (settings.batch, settings.context, settings.segments)
         calls["PyTorch training"] = lambda: training_batch(theirs.train(), optimiser, *sizes)
-        calls["PyTorch acting"] = lambda: acting_step(theirs.eval(), settings.context)
+        calls["PyTorch acting"] = lambda: [
+            acting_step(theirs.eval(), settings.context) for _ in range(ACTING_STEPS)
+        ]
     seconds = interleaved(calls, settings.rounds)
     rows = [
         Row("training batch, an update a segment", seconds["training"], "s"),
         Row("training batch, whole gradient", seconds["whole gradient"], "s"),
-        Row("acting step, cached", 1e3 * seconds["acting"], "ms"),
+        Row("acting step, cached", 1e3 * seconds["acting"] / ACTING_STEPS, "ms"),
     ]
     if has_torch:
         rows += [
             Row("PyTorch: training batch", seconds["PyTorch training"], "s"),
             Row("... against ours", seconds["PyTorch training"] / seconds["training"], "x"),
-            Row("PyTorch: acting step", 1e3 * seconds["PyTorch acting"], "ms"),
+            Row("PyTorch: acting step", 1e3 * seconds["PyTorch acting"] / ACTING_STEPS, "ms"),
             Row("... against ours", seconds["PyTorch acting"] / seconds["acting"], "x"),
         ]
     else:
