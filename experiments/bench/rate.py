@@ -25,7 +25,6 @@ from gtrxl_jax.nn.models import model_config
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, OfflineEvaluationConfig
 
-
 ACTING_STEPS = 50
 """At a time, one after another: a single one would find nothing in the caches."""
 
