@@ -35,10 +35,12 @@ class FoldedCache:
 
     Attributes:
       weights: see there.
-      inputs: `[B, S, D]`, in slots whose order is that of their places.
+      phi: `[S, F]`, of the slots' places, 0 .. S - 1.
+      inputs: `[B, S, D]`, in those slots.
     """
 
     weights: FoldedWeights
+    phi: jax.Array
     inputs: jax.Array
 
 
@@ -57,8 +59,7 @@ class FoldedAttention(nn.Module):
     """The layer of `gtrxl_jax.nn.attention.RelativeAttention`, as `gtrxl_jax.ops.folded_attention`.
 
     The same function of the same parameters. Its cost for a pair of inputs grows with the width of
-    the stream and not with that of a head, and there is nothing to project or to transpose: at the
-    sizes of RATE's paper, where the two widths are equal, it takes two thirds of the time on CPU.
+    the stream and not with that of a head, and there is nothing to project or to transpose.
 
     Attributes:
       width: D, of the input and the output.
@@ -114,32 +115,25 @@ class FoldedAttention(nn.Module):
         )
         return jax.tree.map(lambda z: z.astype(dtype), weights)
 
-    def _phi(self, count: int, dtype: jnp.dtype) -> Float[Array, "S F"]:
-        """Phi of the places 0 .. count - 1."""
-        # In the parameters' precision: neighbouring places are too close for bf16.
-        place_S = jnp.arange(count, dtype=jnp.int32)
-        return sinusoids(place_S, self.width + self.width % 2, self.param_dtype).astype(dtype)
-
     def _attend(
         self,
-        weights: FoldedWeights,
+        cache: FoldedCache,
         x_BTD: Float[Array, "B T D"],
         place: Int[Array, ""] | int,
-        input_BSD: Float[Array, "B S D"],
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
-        """T queries at the places from `place` on attend to S inputs at the places from 0 on."""
+        """T queries at the places from `place` on attend to the S inputs of a cache."""
         batch, num_queries, width = x_BTD.shape
-        phi_SF = self._phi(input_BSD.shape[1], x_BTD.dtype)
+        weights = cache.weights
         query = (x_BTD @ weights.query).reshape(batch, num_queries, self.heads, -1)
         content, position = jnp.split(query + weights.query_bias[None, None], [width], axis=-1)
-        phi_TF = jax.lax.dynamic_slice_in_dim(phi_SF, place, num_queries)
+        phi_TF = jax.lax.dynamic_slice_in_dim(cache.phi, place, num_queries)
         out_BTHD, weights_BTHS = folded_attention(
             content,
             turn(position, phi_TF),
-            input_BSD,
-            phi_SF,
+            cache.inputs,
+            cache.phi,
             mask_BTS,
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
@@ -154,14 +148,17 @@ class FoldedAttention(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         """The last T of the S inputs attend to all of them, as far as the mask allows."""
-        x_BSD = x_BSD.astype(self.dtype or x_BSD.dtype)
+        cache = self.hold(x_BSD)
         first = x_BSD.shape[1] - mask_BTS.shape[1]
-        weights = self._fold(x_BSD.dtype)
-        return self._attend(weights, x_BSD[:, first:], first, x_BSD, mask_BTS, deterministic)
+        return self._attend(cache, cache.inputs[:, first:], first, mask_BTS, deterministic)
 
     def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:
         """Slots for `extend`, with these inputs in them."""
-        return FoldedCache(weights=self._fold(x_BSD.dtype), inputs=x_BSD)
+        x_BSD = x_BSD.astype(self.dtype or x_BSD.dtype)
+        # Phi in the parameters' precision: neighbouring places are too close for bf16.
+        place_S = jnp.arange(x_BSD.shape[1], dtype=jnp.int32)
+        phi_SF = sinusoids(place_S, self.width + self.width % 2, self.param_dtype)
+        return FoldedCache(self._fold(x_BSD.dtype), phi_SF.astype(x_BSD.dtype), x_BSD)
 
     def extend(
         self,
@@ -179,4 +176,4 @@ class FoldedAttention(nn.Module):
         x_BTD = jnp.where(exists_T[None, :, None], x_BTD.astype(old_BTD.dtype), old_BTD)
         inputs = jax.lax.dynamic_update_slice_in_dim(cache.inputs, x_BTD, slot, axis=1)
         cache = dataclasses.replace(cache, inputs=inputs)
-        return cache, self._attend(cache.weights, x_BTD, slot, inputs, mask_BTS)
+        return cache, self._attend(cache, x_BTD, slot, mask_BTS)
