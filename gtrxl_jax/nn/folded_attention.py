@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.ops.attention import sinusoids
+from gtrxl_jax.ops.attention import Spans, sinusoids
 from gtrxl_jax.ops.folded_attention import folded_attention, turn
 
 
@@ -19,13 +19,17 @@ class FoldedWeights:
     """The products of W_Q, W_K, W_V, W_R and W_O that attention needs, see `FoldedAttention`.
 
     Attributes:
-      query: `[D, H * (D + F)]`, from an input to the q and the p of each head, scaled.
-      query_bias: `[H, D + F]`.
+      content: `[D, H * D]`, from an input to the q of each head, scaled.
+      content_bias: `[H, D]`.
+      position: `[D, H * F]`, from an input to the p of each head, scaled.
+      position_bias: `[H, F]`.
       output: `[H * D, D]`, from each head's weighted inputs to the output.
     """
 
-    query: jax.Array
-    query_bias: jax.Array
+    content: jax.Array
+    content_bias: jax.Array
+    position: jax.Array
+    position_bias: jax.Array
     output: jax.Array
 
 
@@ -100,18 +104,18 @@ class FoldedAttention(nn.Module):
         # An odd width has one cosine less than sines: its coefficient is 0.
         position_FHK = jnp.pad(heads(self.position()), [(0, self.width % 2), (0, 0), (0, 0)])
         output_HKD = self.output().reshape(self.heads, self.head_width, self.width)
-        scale = self.head_width**-0.5
-        both = (key_DHK, position_FHK)
-        query = [jnp.einsum("dhk,ehk->dhe", query_DHK, z) for z in both]
-        bias = [
-            jnp.einsum("hk,ehk->he", b, z)
-            for b, z in zip((self.content_bias, self.position_bias), both, strict=True)
-        ]
+
+        def fold(kernel_EHK: Array, bias_HK: Array) -> tuple[Array, Array]:
+            matrix_DHE = jnp.einsum("dhk,ehk->dhe", query_DHK, kernel_EHK)
+            bias_HE = jnp.einsum("hk,ehk->he", bias_HK, kernel_EHK)
+            scale = self.head_width**-0.5
+            return scale * matrix_DHE.reshape(self.width, -1), scale * bias_HE
+
         output_HDE = jnp.einsum("dhk,hke->hde", value_DHK, output_HKD)
         weights = FoldedWeights(
-            query=scale * jnp.concatenate(query, axis=-1).reshape(self.width, -1),
-            query_bias=scale * jnp.concatenate(bias, axis=-1),
-            output=output_HDE.reshape(-1, self.width),
+            *fold(key_DHK, self.content_bias),
+            *fold(position_FHK, self.position_bias),
+            output_HDE.reshape(-1, self.width),
         )
         return jax.tree.map(lambda z: z.astype(dtype), weights)
 
@@ -119,38 +123,67 @@ class FoldedAttention(nn.Module):
         self,
         cache: FoldedCache,
         x_BTD: Float[Array, "B T D"],
-        place: Int[Array, ""] | int,
+        phi_TF: Float[Array, "T F"],
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
-    ) -> Float[Array, "B T D"]:
-        """T queries at the places from `place` on attend to the S inputs of a cache."""
-        batch, num_queries, width = x_BTD.shape
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T H S"]]:
+        """Queries, with the Phi of their places, attend to the S inputs of a cache.
+
+        Returns:
+          The output, and the attention weights.
+        """
         weights = cache.weights
-        query = (x_BTD @ weights.query).reshape(batch, num_queries, self.heads, -1)
-        content, position = jnp.split(query + weights.query_bias[None, None], [width], axis=-1)
-        phi_TF = jax.lax.dynamic_slice_in_dim(cache.phi, place, num_queries)
+
+        def project(kernel: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
+            return (x_BTD @ kernel).reshape(*x_BTD.shape[:2], *bias_HE.shape) + bias_HE[None, None]
+
         out_BTHD, weights_BTHS = folded_attention(
-            content,
-            turn(position, phi_TF),
+            project(weights.content, weights.content_bias),
+            turn(project(weights.position, weights.position_bias), phi_TF),
             cache.inputs,
             cache.phi,
             mask_BTS,
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
-        if not self.is_initializing():
-            self.sow("attention", "weights", weights_BTHS.swapaxes(1, 2))
-        return out_BTHD.reshape(batch, num_queries, -1) @ weights.output
+        return out_BTHD.reshape(*x_BTD.shape[:2], -1) @ weights.output, weights_BTHS
 
     def __call__(
         self,
         x_BSD: Float[Array, "B S D"],
-        mask_BTS: Bool[Array, "B T S"],
+        mask_BQS: Bool[Array, "B Q S"],
         deterministic: bool = True,
+        spans: Spans | None = None,
     ) -> Float[Array, "B T D"]:
-        """The last T of the S inputs attend to all of them, as far as the mask allows."""
+        """Queries of the last Q of the S inputs attend to the inputs, as far as the mask allows.
+
+        Args:
+          x_BSD: the inputs.
+          mask_BQS: which of them each of the last Q sees.
+          deterministic: without dropout.
+          spans: which of the Q are queries, and what need not be computed; None: all of them.
+
+        Returns:
+          The outputs at the T queries, in the order of the spans.
+        """
         cache = self.hold(x_BSD)
-        first = x_BSD.shape[1] - mask_BTS.shape[1]
-        return self._attend(cache, cache.inputs[:, first:], first, mask_BTS, deterministic)
+        num_inputs = x_BSD.shape[1]
+        first = num_inputs - mask_BQS.shape[1]
+        parts = []
+        for queries, seen in spans or ((slice(None), num_inputs),):
+            part = dataclasses.replace(cache, phi=cache.phi[:seen], inputs=cache.inputs[:, :seen])
+            out_BTD, weights_BTHS = self._attend(
+                part,
+                cache.inputs[:, first:][:, queries],
+                cache.phi[first:][queries],
+                mask_BQS[:, queries, :seen],
+                deterministic,
+            )
+            unseen = [(0, 0), (0, 0), (0, 0), (0, num_inputs - seen)]
+            parts.append((out_BTD, jnp.pad(weights_BTHS, unseen)))
+        out_BTD, weights_BTHS = jax.tree.map(lambda *z: jnp.concatenate(z, axis=1), *parts)
+        if not self.is_initializing():
+            self.sow("attention", "weights", weights_BTHS.swapaxes(1, 2))
+        return out_BTD
 
     def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:
         """Slots for `extend`, with these inputs in them."""
@@ -176,4 +209,5 @@ class FoldedAttention(nn.Module):
         x_BTD = jnp.where(exists_T[None, :, None], x_BTD.astype(old_BTD.dtype), old_BTD)
         inputs = jax.lax.dynamic_update_slice_in_dim(cache.inputs, x_BTD, slot, axis=1)
         cache = dataclasses.replace(cache, inputs=inputs)
-        return cache, self._attend(cache, x_BTD, slot, mask_BTS)
+        phi_TF = jax.lax.dynamic_slice_in_dim(cache.phi, slot, x_BTD.shape[1])
+        return cache, self._attend(cache, x_BTD, phi_TF, mask_BTS)[0]

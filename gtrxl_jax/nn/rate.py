@@ -37,7 +37,7 @@ from gtrxl_jax.nn.trajectory import (
 )
 from gtrxl_jax.nn.transformer import Block
 from gtrxl_jax.nn.valves import MemoryTokens, Valve
-from gtrxl_jax.ops.attention import memory_token_mask
+from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans
 from gtrxl_jax.ops.distributions import ActionDistribution
 
 
@@ -165,19 +165,22 @@ class RATE(nn.Module):
         x_BQD = self.dropout(x_BQD, deterministic)
         mask_BQS = memory_token_mask(mask_BK, memory.cached, self.cache_size, self.memory_tokens)
         read, write = self.memory_tokens, self.memory_tokens + 3 * num_steps
+        *_, last = self.blocks
+        every, useful = memory_token_spans(num_steps, self.cache_size, self.memory_tokens)
         cache = []
         for block, cache_BCD in zip(self.blocks, memory.cache, strict=True):
             stream_BTD = jnp.concatenate([cache_BCD, x_BQD[:, read:write]], axis=1)
             newest = stream_BTD.shape[1] - self.cache_size
             cache.append(jax.lax.stop_gradient(stream_BTD[:, newest:]))
-            x_BQD = block(cache_BCD, x_BQD, mask_BQS, deterministic)
+            spans = useful if block is last else every
+            x_BQD = block(cache_BCD, x_BQD, mask_BQS, deterministic, spans)
         valid_B = 3 * jnp.sum(mask_BK, axis=1, dtype=jnp.int32)
         memory = RATEMemory(
-            tokens=self._retain(memory.tokens, x_BQD[:, write:]),
+            tokens=self._retain(memory.tokens, x_BQD[:, num_steps:]),
             cache=tuple(cache),
             cached=jnp.minimum(memory.cached + valid_B, self.cache_size),
         )
-        return memory, x_BQD[:, read + 1 : write : 3]
+        return memory, x_BQD[:, :num_steps]
 
     def _retain(self, tokens: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
         return self.valve(tokens, written_BMD) if self.memory_tokens else tokens
@@ -231,8 +234,9 @@ class RATE(nn.Module):
         causal_SS = jnp.asarray(np.tri(3 * steps, dtype=bool))
         mask_BSS = jnp.broadcast_to(causal_SS[None], (batch, *causal_SS.shape))
         *blocks, last = self.blocks
+        spans, _ = memory_token_spans(steps, 0, 0)
         for block in blocks:
-            x_BSD = block(x_BSD[:, :0], x_BSD, mask_BSS)
+            x_BSD = block(x_BSD[:, :0], x_BSD, mask_BSS, True, spans)
         place = 3 * window.index + 1
         query_B1D = jax.lax.dynamic_slice_in_dim(x_BSD, place, 1, axis=1)
         seen_B1S = jax.lax.dynamic_slice_in_dim(mask_BSS, place, 1, axis=1)

@@ -1,6 +1,7 @@
 """TrXL, TrXL-I and GTrXL: Transformer-XL memory cores (Parisotto et al. 2019, sections 2 and 3)."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -142,9 +143,14 @@ class Block(nn.Module):
         x_BTD: Float[Array, "B T D"],
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
+        spans: ops.Spans | None = None,
     ) -> Float[Array, "B T D"]:
+        """A segment; with `spans`, for folded attention, the outputs at their queries alone."""
         stream_BSD = jnp.concatenate([jax.lax.stop_gradient(memory_BMD), x_BTD], axis=1)
-        attended_BTD = self.attention(self._attention_input(stream_BSD), mask_BTS, deterministic)
+        attend: Any = self.attention if spans is None else partial(self.attention, spans=spans)
+        attended_BTD = attend(self._attention_input(stream_BSD), mask_BTS, deterministic)
+        if spans is not None:
+            x_BTD = jnp.concatenate([x_BTD[:, queries] for queries, _ in spans], axis=1)
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
     def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:

@@ -5,6 +5,7 @@ Reinforcement Learning", appendix C. One-letter dimensions: B batch, T queries, 
 S = M + T keys, N = M + 1 distances (0 is the query itself), H heads, K head width, D model width.
 """
 
+import itertools
 from collections.abc import Callable
 
 import chex
@@ -12,6 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+
+Spans = tuple[tuple[slice, int], ...]
+"""Runs of queries, and how many keys each may see at most: what a causal mask hides from all of a
+run need not be computed."""
 
 
 def sinusoids(
@@ -227,3 +232,30 @@ def memory_token_mask(
     )
     seen_QS = by_read_QS | by_step_QS | by_write_QS
     return (jnp.asarray(seen_QS)[None] & exists_BS[:, None]) | jnp.asarray(query_Q == key_S)[None]
+
+
+def memory_token_spans(steps: int, cache_size: int, memory_tokens: int) -> tuple[Spans, Spans]:
+    """Runs of the queries of `memory_token_mask`, over which its hidden keys can be left out.
+
+    Args:
+      steps: K.
+      cache_size: C.
+      memory_tokens: m.
+
+    Returns:
+      Of all queries, in order; and of the K tokens o (the second of a step's three) and the m write
+      tokens, which are all that a last layer needs.
+    """
+    write = memory_tokens + 3 * steps
+    num_tokens = write + memory_tokens
+    # More runs leave out little more and take longer to compile, shorter ones are not worth it.
+    runs = min(max(steps // 8, 1), 3)
+    cuts = [memory_tokens + 3 * round(steps * run / runs) for run in range(runs + 1)]
+    ends = [*cuts[1:-1], num_tokens]
+    every = [(slice(start, end), cache_size + end) for start, end in itertools.pairwise([0, *ends])]
+    useful = [
+        (slice(start + 1, end, 3), cache_size + end) for start, end in itertools.pairwise(cuts)
+    ]
+    if memory_tokens:
+        useful.append((slice(write, num_tokens), cache_size + num_tokens))
+    return tuple(every), tuple(useful)
