@@ -20,12 +20,15 @@ RESULTS = Path(__file__).parents[1] / "results" / "bench"
 
 
 def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median seconds of each call; the calls take turns, so all see the same neighbours."""
-    for call in calls.values():
-        jax.block_until_ready(call())
+    """The median seconds of each call; the calls take turns, so all see the same neighbours.
+
+    Each is timed right after another of itself, as it runs in a loop: what ran before has left its
+    own data in the caches, and memory that the system must hand over anew.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
+            jax.block_until_ready(call())
             began = time.perf_counter()
             jax.block_until_ready(call())
             seconds[name].append(time.perf_counter() - began)

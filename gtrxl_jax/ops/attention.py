@@ -7,6 +7,7 @@ S = M + T keys, N = M + 1 distances (0 is the query itself), H heads, K head wid
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import chex
 import jax
@@ -87,9 +88,20 @@ def skew(scores_xTN: Float[Array, "... T N"]) -> Float[Array, "... T N+T-1"]:
     return flat[..., : num_queries * num_keys].reshape(*lead, num_queries, num_keys)
 
 
-def masked_softmax(scores: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, "..."]:
+@jax.custom_jvp
+def masked_softmax(
+    scores_xS: Float[Array, "... S"], mask_xS: Bool[Array, "... S"]
+) -> Float[Array, "... S"]:
     """Softmax over the last axis with weight and gradient exactly 0 where the mask is false."""
-    return jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+    return jax.nn.softmax(jnp.where(mask_xS, scores_xS, -jnp.inf), axis=-1)
+
+
+@masked_softmax.defjvp
+def _masked_softmax_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> Any:
+    """By its own output: otherwise every step of its computation is kept for the gradient."""
+    weights_xS = masked_softmax(*primals)
+    along_xS = weights_xS * tangents[0]
+    return weights_xS, along_xS - weights_xS * jnp.sum(along_xS, axis=-1, keepdims=True)
 
 
 def segment_attention(
