@@ -1,6 +1,5 @@
 """The card of a trained model: what it is, how good, where it comes from, how to use it."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,36 +9,38 @@ import jax
 from gtrxl_jax.files import atomic
 
 
-def write_card(folder: str | os.PathLike[str], title: str, network: Any) -> Path:
-    """Write card.md into the folder of a run that has its result.
+def write_card(
+    folder: str | os.PathLike[str], title: str, record: dict[str, Any], network: Any
+) -> Path:
+    """Write card.md into the folder of a run.
 
     Args:
-      folder: the run, with config.json and result.json.
+      folder: the run.
       title: what was trained, and on what.
+      record: its result, see `gtrxl_jax.training.results.record_of`.
       network: its parameters, to be counted.
     """
-    result = json.loads(Path(folder, "result.json").read_text())
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
-        temporary.write_text(card(title, result, _count(network), Path(folder).name))
+        temporary.write_text(card(title, record, _count(network), Path(folder).name))
     return path
 
 
-def card(title: str, result: dict[str, Any], parameters: int, name: str) -> str:
+def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
     """The text of a card.
 
     Args:
       title: as in `write_card`.
-      result: what result.json holds.
+      record: as in `write_card`.
       parameters: how many numbers the network has.
       name: of the folder.
     """
-    seeds, diverged = result["seeds"], result["num_diverged"]
+    seeds, diverged = record["seeds"], record["num_diverged"]
     several = len(seeds) > 1
     over = f"{len(seeds) - diverged} seeds" if several else "the episodes of one seed"
     scores = [
         f"| {score} | {_number(mean)} ± {_number(half)} |"
-        for score, (mean, half) in sorted(result["evaluation"].items(), key=_by_length)
+        for score, (mean, half) in sorted(record["evaluation"].items(), key=_by_length)
     ]
     lines = [
         f"# {title}",
@@ -68,10 +69,10 @@ def card(title: str, result: dict[str, Any], parameters: int, name: str) -> str:
         "",
         "## Where it comes from",
         "",
-        f"`{result['command']}`, seed{'s' if several else ''} {', '.join(map(str, seeds))}; "
-        f"{result['steps']:,} steps in {result['train_seconds']:.0f} s after "
-        f"{result['compile_seconds']:.0f} s of compilation, on {result['device']}, "
-        f"{result['date'][:10]}, commit {result['commit']}.",
+        f"`{record['command']}`, seed{'s' if several else ''} {', '.join(map(str, seeds))}; "
+        f"{record['steps']:,} steps in {record['train_seconds']:.0f} s after "
+        f"{record['compile_seconds']:.0f} s of compilation, on {record['device']}, "
+        f"{record['date'][:10]}, commit {record['commit']}.",
         "",
     ]
     return "\n".join(lines)

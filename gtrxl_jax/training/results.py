@@ -43,15 +43,20 @@ class Result:
     diverged: list[Divergence] = dataclasses.field(default_factory=list)
 
 
-def write_result(folder: str | os.PathLike[str], config: Any, result: Result) -> None:
-    """Write result.json: what came out, and all that is needed to make it come out again."""
+def record_of(config: Any, result: Result) -> dict[str, Any]:
+    """What came out, and all that is needed to make it come out again, as JSON has it."""
     record = provenance() | {
         "seeds": list(range(config.seed, config.seed + config.num_seeds)),
         **dataclasses.asdict(result),
         "num_diverged": len(result.diverged),
     }
+    return json_value(record)
+
+
+def write_result(folder: str | os.PathLike[str], record: dict[str, Any]) -> None:
+    """Write what `record_of` gives to result.json; a run that has it is not run again."""
     with atomic(Path(folder, "result.json")) as temporary:
-        temporary.write_text(json.dumps(json_value(record), indent=2, allow_nan=False) + "\n")
+        temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
 def read_result(folder: str | os.PathLike[str]) -> Result | None:

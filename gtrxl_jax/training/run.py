@@ -40,7 +40,7 @@ from gtrxl_jax.training.interruption import Interruption, RunInterrupted
 from gtrxl_jax.training.loading import networks_of
 from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.training.programs import Programs
-from gtrxl_jax.training.results import Result, read_result, write_result
+from gtrxl_jax.training.results import Result, read_result, record_of, write_result
 from gtrxl_jax.training.trainer import Trainer
 
 
@@ -98,8 +98,9 @@ def train(
             everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
         trained = _Loop(trainer, everything, Path(folder), interruption).run()
         if hosts.is_first():
-            write_result(folder, trainer.config, trained.result)
-            write_card(folder, trainer.title, trained.networks[0])
+            record = record_of(trainer.config, trained.result)
+            write_card(folder, trainer.title, record, trained.networks[0])
+            write_result(folder, record)
     return trained
 
 

@@ -1,7 +1,5 @@
 """The card of a run says what result.json says."""
 
-import json
-
 import jax.numpy as jnp
 
 from gtrxl_jax.training.card import write_card
@@ -21,9 +19,8 @@ RESULT = {
 
 
 def test_a_card_of_several_seeds(tmp_path):
-    (tmp_path / "result.json").write_text(json.dumps(RESULT))
     network = {"a": jnp.zeros((20, 60)), "b": jnp.zeros(34)}
-    text = write_card(tmp_path, "gtrxl on a task", network).read_text()
+    text = write_card(tmp_path, "gtrxl on a task", RESULT, network).read_text()
     assert text.startswith("# gtrxl on a task\n")
     assert "1,234 parameters for each seed." in text
     assert "over 2 seeds" in text
@@ -37,8 +34,7 @@ def test_a_card_of_several_seeds(tmp_path):
 
 def test_a_card_of_one_seed(tmp_path):
     alone = RESULT | {"seeds": [0], "num_diverged": 0}
-    (tmp_path / "result.json").write_text(json.dumps(alone))
-    text = write_card(tmp_path, "rate", {}).read_text()
+    text = write_card(tmp_path, "rate", alone, {}).read_text()
     assert "over the episodes of one seed" in text
     assert "diverged" not in text
     assert "seed 0;" in text

@@ -20,7 +20,7 @@ RESULT = results.Result(
 
 
 def test_a_result_tells_how_to_get_it_again(tmp_path):
-    results.write_result(tmp_path, CONFIG, RESULT)
+    results.write_result(tmp_path, results.record_of(CONFIG, RESULT))
     record = json.loads((tmp_path / "result.json").read_text())
     assert record["seeds"] == [5, 6, 7]
     assert record["evaluation"]["success"] == [0.5, 0.1]
@@ -31,7 +31,7 @@ def test_a_result_tells_how_to_get_it_again(tmp_path):
 
 def test_seeds_that_diverged_are_counted(tmp_path):
     diverged = [Divergence(seed=6, quantity="loss", step=40)]
-    results.write_result(tmp_path, CONFIG, changed(RESULT, diverged=diverged))
+    results.write_result(tmp_path, results.record_of(CONFIG, changed(RESULT, diverged=diverged)))
     record = json.loads((tmp_path / "result.json").read_text())
     assert record["num_diverged"] == 1
     assert record["diverged"] == [{"seed": 6, "quantity": "loss", "step": 40}]
@@ -44,7 +44,7 @@ def test_a_run_that_has_not_ended_has_no_result(tmp_path):
 
 def test_a_single_episode_has_no_interval_and_the_result_is_still_json(tmp_path):
     lonely = changed(RESULT, evaluation={"return": (1.0, math.nan)})
-    results.write_result(tmp_path, CONFIG, lonely)
+    results.write_result(tmp_path, results.record_of(CONFIG, lonely))
 
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
