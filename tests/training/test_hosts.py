@@ -114,6 +114,10 @@ def test_two_processes_are_one_run(command, start, tmp_path):
     assert "step" in said[0]
     assert "step" not in said[1]
 
+    codes, said = ended(start(*command, "--folder", tmp_path / "two"))
+    assert codes == [0, 0], said
+    assert "finished already" in said[0]
+
 
 def test_one_that_dies_ends_the_other_and_both_go_on_later(start, tmp_path):
     command = [*ONLINE, "--total-steps", 10**6, "--folder", tmp_path]
