@@ -32,6 +32,7 @@ import numpy as np
 import tyro
 
 from gtrxl_jax.files import atomic
+from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.valves import VALVES
 from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.pictures.curves import success_against_horizon
@@ -66,6 +67,8 @@ class Settings:
     """corridors, valves, memory or curriculum."""
     num_seeds: int = 5
     preset: str = "default"
+    only: tuple[str, ...] = ()
+    """Labels of the cells to run; all if none is given."""
     again: bool = False
     """Run also what is in the results already."""
 
@@ -213,13 +216,16 @@ def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> 
 def main(settings: Settings) -> None:
     """Run what is missing, one cell at a time, keeping each as soon as it is done."""
     cells = study(settings.study, preset(settings.preset))
+    for label in settings.only:
+        require_name("cell", label, cells)
     path = RESULTS / f"rate_tmaze_{settings.study}.json"
     records = json.loads(path.read_text()) if path.exists() and not settings.again else []
     with tempfile.TemporaryDirectory() as cache:
         # The seeds of a cell are one program, compiled once.
         jax.config.update("jax_compilation_cache_dir", cache)
         for label, cell in cells.items():
-            if any(record["label"] == label for record in records):
+            done = any(record["label"] == label for record in records)
+            if done or label not in (settings.only or cells):
                 continue
             print(label, flush=True)
             records.append(run(label, cell, settings.num_seeds))
