@@ -13,6 +13,7 @@ SMALL = {
     "communication": "--online debug --offline debug --devices 2",
     "learning": "--preset debug --unroll 4 --matmul-size 64 --rounds 1",
     "rate": "--preset debug --batch 2 --context 3 --segments 2 --rounds 1",
+    "saving": "--total-steps 20000 --rounds 1",
     "training": "--width 16 --memory-size 8 --num-envs 4 --unroll 8 --rounds 1",
 }
 MUST_SHOW = {
@@ -20,6 +21,7 @@ MUST_SHOW = {
     "communication": "efficiency",
     "learning": "fraction",
     "rate": "peak memory",
+    "saving": "held",
     "training": "rollout",
 }
 

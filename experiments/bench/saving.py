@@ -1,0 +1,89 @@
+"""Saving: what checkpoints at the default interval cost the default online job.
+
+    python experiments/bench/saving.py
+
+Runs `train` with a folder, as the command line does, and without one, in turn: the difference is
+all that a folder costs, its metrics and the wait for the last checkpoint among it. It is taken in
+the processor's time as well, which neighbours disturb less, and so is how long a save holds the
+loop: the state is copied meanwhile, and written while the run goes on.
+"""
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import tyro
+from timing import Row, show
+
+from gtrxl_jax.training.checkpoint import Saver
+from gtrxl_jax.training.config import preset
+from gtrxl_jax.training.online import OnlineTrainer
+from gtrxl_jax.training.run import train
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to time."""
+
+    total_steps: int = 300_000
+    rounds: int = 5
+    keep: bool = True
+    """Write the table to results/bench."""
+
+
+@contextmanager
+def timed_saves(seconds: list[float]) -> Iterator[None]:
+    """Add to the list how long each save holds its caller."""
+    save = Saver.save
+
+    def timed(*args: Any, **kwargs: Any) -> None:
+        began = time.perf_counter()
+        save(*args, **kwargs)
+        seconds.append(time.perf_counter() - began)
+
+    with mock.patch.object(Saver, "save", timed):
+        yield
+
+
+def main(settings: Settings) -> None:
+    """Run with and without saving in turn."""
+    config = dataclasses.replace(preset("default"), total_steps=settings.total_steps)
+    held: list[float] = []
+    wall: dict[str, list[float]] = {"without": [], "with": []}
+    processor: dict[str, list[float]] = {"without": [], "with": []}
+    with tempfile.TemporaryDirectory() as scratch, timed_saves(held):
+        jax.config.update("jax_compilation_cache_dir", str(Path(scratch, "cache")))
+        # The first of each is not counted.
+        for number in range(settings.rounds + 1):
+            for name in wall:
+                folder = Path(scratch, str(number)) if name == "with" else None
+                began = time.process_time()
+                result = train(OnlineTrainer(config), folder=folder).result
+                wall[name].append(result.train_seconds)
+                processor[name].append(time.process_time() - began)
+    rows = []
+    for what, taken in (("training", wall), ("processor's time, all of it", processor)):
+        without, saving = (np.array(taken[name][1:]) for name in ("without", "with"))
+        rows += [
+            Row(f"{what}, without a folder", float(np.median(without)), "s"),
+            Row("... with one", float(np.median(saving)), "s"),
+            Row("... against without, median of rounds", float(np.median(saving / without)), "x"),
+        ]
+    rows += [
+        Row("checkpoints of a run", len(held) / (settings.rounds + 1), ""),
+        Row("the loop is held for each", 1e3 * float(np.median(held)), "ms"),
+        Row("... at most", 1e3 * max(held), "ms"),
+    ]
+    title = f"saving every {config.checkpoint.interval:,} of {settings.total_steps:,} steps"
+    show("saving", title, rows, keep=settings.keep)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
