@@ -67,7 +67,8 @@ def job(settings: Settings, model: str, seed: int) -> OfflineConfig:
     length = settings.context * settings.segments
     return OfflineConfig(
         task=TaskConfig("AssociativeRetrieval-v0"),
-        model=model_config(model),
+        # With two layers a run may stay at a guess for hundreds of updates, be it DT or RATE.
+        model=model_config(model, layers=3),
         evaluation=OfflineEvaluationConfig(lengths=(length, 2 * length)),
         context=settings.context,
         segments=settings.segments,
