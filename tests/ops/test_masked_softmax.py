@@ -1,0 +1,41 @@
+"""The softmax of attention, whose derivative is written by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from gtrxl_jax.ops.attention import masked_softmax
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def some_scores():
+    rng = np.random.default_rng(0)
+    scores = jnp.asarray(3 * rng.standard_normal((4, 5, 7)))
+    mask = rng.random((4, 5, 7)) < 0.6
+    mask[..., 2:4] = True
+    return scores, jnp.asarray(mask)
+
+
+def test_it_is_the_quotient_of_exponentials():
+    scores, mask = some_scores()
+    powers = np.where(mask, np.exp(scores), 0)
+    expected = powers / powers.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(masked_softmax(scores, mask), expected, rtol=1e-12)
+
+
+def test_its_derivatives_are_those_of_its_values():
+    scores, mask = some_scores()
+    check_grads(lambda scores: masked_softmax(scores, mask), (scores,), order=2)
+
+
+def test_what_is_hidden_has_no_weight_and_no_gradient():
+    scores, mask = some_scores()
+    aim = jnp.asarray(np.random.default_rng(1).standard_normal(scores.shape))
+    weights = masked_softmax(scores, mask)
+    gradient = jax.grad(lambda scores: jnp.sum(aim * masked_softmax(scores, mask)))(scores)
+    assert not weights[~mask].any()
+    assert not gradient[~mask].any()
+    assert gradient[mask].all()
