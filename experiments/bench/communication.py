@@ -5,9 +5,9 @@
 First it compiles an online and an offline update for virtual CPU devices, at several sizes, and
 reads from the programs which collectives there are. Data-parallel, these are the sum of the
 gradient, the advantages, one number for each step, of which V-MPO takes the best half of the whole
-batch, and scalars. No observation and no memory crosses. (Offline the loop over segments sums the
-gradient of each; compilers for accelerators can move that out of the loop.) With parameters split
-they are gathered, too, for acting and for learning.
+batch, and scalars. No observation and no memory crosses. (Offline each segment's gradient is summed
+by itself, and for attention's matrices that of each run of queries; compilers for accelerators can
+put these sums together.) With parameters split they are gathered, too, for acting and learning.
 
 Then, on paper, an online update at the paper's size: 12 layers, 8 heads of 64, memory 512, unroll
 95. With P parameters in float32, n chips and a batch of B, a ring all-reduce sends 2 (n - 1) / n of
