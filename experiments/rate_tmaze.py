@@ -195,7 +195,11 @@ def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> 
     )
     some = records[-1]
     minutes = sum(sum(record["seconds"]) for record in records) / 60
-    commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
+    commands, commits = (
+        ", ".join(dict.fromkeys(record[field] for record in records))
+        for field in ("command", "commit")
+    )
+    missing = [label for label in cells if label not in by_label]
     text = [
         f"# RATE on the T-Maze: {name}",
         "",
@@ -204,7 +208,8 @@ def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> 
         "",
         *rows,
         "",
-        f"`python experiments/rate_tmaze.py {name}`, {minutes:.0f} minutes in all, on "
+        *([f"Not run yet: {'; '.join(missing)}.", ""] * bool(missing)),
+        f"`{commands}`, {minutes:.0f} minutes in all, on "
         f"{some['device']}, {some['date'][:10]}, commits {commits}.",
         "",
     ]

@@ -3,9 +3,9 @@
     python experiments/bench/saving.py
 
 Runs `train` with a folder, as the command line does, and without one, in turn: the difference is
-all that a folder costs, its metrics and the wait for the last checkpoint among it. It is taken in
-the processor's time as well, which neighbours disturb less, and so is how long a save holds the
-loop: the state is copied meanwhile, and written while the run goes on.
+all that a folder costs, its metrics and the wait for the last checkpoint among it. It is given in
+seconds, and in the processor's time, which neighbours disturb less. Besides, how long a save holds
+the loop: the state is copied meanwhile, and written while the run goes on.
 """
 
 import dataclasses
