@@ -124,8 +124,8 @@ def run(settings: Settings, label: str, seed: int) -> dict[str, Any]:
     visit = jax.jit(trainer.visit, static_argnums=2, donate_argnums=0)
     state = jax.jit(trainer.init)(seed)
     points: dict[str, list[list[float]]] = {name: [] for name in measures}
-    for number in range(1, trainer.num_visits + 1):
-        state, _ = visit(state, trainer.data, trainer.stage(number))
+    for number, data in enumerate(trainer.feed(1, trainer.mesh()), 1):
+        state, _ = visit(state, data, trainer.stage(number))
         for name, measure in measures.items():
             points[name].append(np.asarray(measure(state.network)).tolist())
     scores = jax.jit(trainer.evaluate)(state.network, jax.random.key(seed))

@@ -24,14 +24,18 @@ def load_segments(
     segments: int,
     context: int,
     sampling: Sampling | None = None,
+    *,
+    episodes: Int[np.ndarray, " E"] | None = None,
+    rows: Int[np.ndarray, " b"] | None = None,
+    first: int = 0,
     threads: int = 4,
     ahead: int = 8,
 ) -> "grain.DatasetIterator[Segments]":
     """An endless iterator over batches, read ahead by threads. Needs the extra "offline".
 
-    Batch i is what `sample_segments` gives for the key `fold_in(key, i)` and all of the data in
-    memory, whatever the number of threads, so either may replace the other. Of each window only its
-    own steps are read, and the rewards of its episode.
+    Batch i is what `sample_segments` gives for the key `fold_in(key, i)` and the data in memory,
+    whatever the number of threads, so either may replace the other. Of each window only its own
+    steps are read, and the rewards of its episode.
 
     `get_state()` is a small dict that JSON can hold, and `set_state` takes the iterator there, in
     another process, too: the batches that follow are the same, bit by bit. `close()` it at the end.
@@ -43,6 +47,10 @@ def load_segments(
       segments: N.
       context: K.
       sampling: how windows are drawn; from the start of any episode, if not given.
+      episodes: those to draw from; all if not given.
+      rows: of each batch, those to read; all if not given. Processes that share a batch need not
+        read one another's part.
+      first: i of the first batch.
       threads: how many batches are read at once.
       ahead: how many batches are kept ready.
 
@@ -68,6 +76,9 @@ def load_segments(
     # A few numbers, and the host waits for them: no work for an accelerator.
     cpu = jax.local_devices(backend="cpu")[0]
     key = jax.device_put(key, cpu)
+    episodes = np.arange(reader.num_episodes) if episodes is None else episodes
+    rows = np.arange(batch) if rows is None else rows
+    length = reader.length[episodes]
 
     @jax.jit
     def draw(length: Any, key: Any, index: Any) -> Any:
@@ -76,12 +87,12 @@ def load_segments(
 
     def read(index: int) -> Segments:
         with jax.default_device(cpu):
-            episode, start = jax.device_get(draw(reader.length, key, np.uint32(index)))
-        return read_segments(reader, episode, start, segments, context)
+            drawn, start = jax.device_get(draw(length, key, np.uint32(index)))
+        return read_segments(reader, episodes[drawn[rows]], start[rows], segments, context)
 
-    jax.eval_shape(draw, reader.length, key, np.uint32(0))  # refuses what cannot be
+    jax.eval_shape(draw, length, key, np.uint32(0))  # refuses what cannot be
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
-    batches = grain.MapDataset.range(2**32).map(read)
+    batches = grain.MapDataset.range(first, 2**32).map(read)
     return iter(batches.to_iter_dataset(options))
 
 

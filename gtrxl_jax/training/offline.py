@@ -1,8 +1,9 @@
 """Offline training: predict the actions of trajectories, segment by segment.
 
     trainer = OfflineTrainer(config)
-    state = trainer.init(seed)                                   a pytree that is the whole run
-    state, metrics = trainer.visit(state, trainer.data, stage)   several updates, without the host
+    state = trainer.init(seed)                        a pytree that is the whole run
+    for number, data in enumerate(trainer.feed(1, trainer.mesh()), 1):
+        state, metrics = trainer.visit(state, data, trainer.stage(number))     several updates
 
 An update draws a batch of windows of N segments of K steps, and scans the model over the segments:
 memory goes from each to the next, and the gradient back through it. Activations of a segment are
@@ -11,7 +12,7 @@ computed again in the backward pass, so memory grows with K and not with N * K.
 
 import dataclasses
 import functools
-from collections.abc import Hashable
+from collections.abc import Generator
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from gtrxl_jax.data.segments import Segments, default_sampling, sample_segments
-from gtrxl_jax.data.trajectories import Trajectories, select
+from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.nn.models import make_model
 from gtrxl_jax.nn.trajectory import Steps
@@ -38,6 +39,7 @@ from gtrxl_jax.training.imitation_metrics import (
     step_sums,
 )
 from gtrxl_jax.training.offline_config import OfflineConfig, to_json, validate
+from gtrxl_jax.training.offline_data import Data, Held, Streamed
 from gtrxl_jax.training.offline_evaluation import SequencePlayer, make_play
 from gtrxl_jax.training.placement import (
     gather_parameters,
@@ -56,7 +58,7 @@ class OfflineState:
     Attributes:
       network: the model's parameters.
       optimiser: optax's state.
-      key: of this run; update n uses `fold_in(key, n)`.
+      key: of this run; see `_keys`.
       update: int, batches seen.
     """
 
@@ -85,11 +87,11 @@ class OfflineTrainer:
         """Make a trainer; `trajectories` stand in for those of `config.data`."""
         validate(config)
         self._trajectories = trajectories
-        self._stages = range(1, config.segments + 1) if config.curriculum else [config.segments]
         self._sampling = dataclasses.replace(
             default_sampling(config.task.name),
             **{k: v for k in ("start", "weight") if (v := getattr(config.data, k))},
         )
+        self.config = config
         streams = evaluation_streams(config)
         first = next(iter(streams.values()))
         self.title = f"{config.model.name}, trained offline for {config.task.name}"
@@ -97,7 +99,7 @@ class OfflineTrainer:
         self.observation_space, self.action_space = first.observation_space, first.action_space
         target = config.evaluation.target_return
         if target is None:
-            target = _best_tenth(self.trajectories(config))
+            target = _best_tenth(self._data.returns())
         # Written down with the config: acting needs it, and no data.
         evaluation = dataclasses.replace(config.evaluation, target_return=target)
         config = dataclasses.replace(config, evaluation=evaluation)
@@ -121,30 +123,20 @@ class OfflineTrainer:
         self._play = make_play(self.player, streams, evaluation.episodes, evaluation.policy)
         self.optimiser, self.schedule = self._make_optimiser()
 
-    def trajectories(self, config: OfflineConfig) -> Trajectories:
-        """All of the run's data, read or collected when they are first asked for."""
+    @functools.cached_property
+    def _data(self) -> Data:
+        """Read or collected when they are first needed: acting needs none."""
+        config = self.config
+        if self._trajectories is None and config.data.stream:
+            return Streamed(config, self._sampling)
         if self._trajectories is None:
             self._trajectories = trajectories_of(config)
-        return self._trajectories
+        return Held(config, self._trajectories)
 
-    @functools.cached_property
-    def data(self) -> tuple[Trajectories, ...]:
-        """The data of each stage of the curriculum."""
-        whole = self.trajectories(self.config)
-        return tuple(self._of_stage(whole, stage) for stage in self._stages)
-
-    def _of_stage(self, trajectories: Trajectories, segments: int) -> Trajectories:
-        """The episodes that a stage of the curriculum draws from."""
-        if not self.config.curriculum:
-            return trajectories
-        length = segments * self.config.context
-        short = np.asarray(trajectories.length) <= length
-        if not short.any():
-            raise ValueError(
-                f"curriculum needs episodes of at most {length} steps, and the shortest has "
-                f"{np.min(trajectories.length)}: add shorter ones, or leave curriculum out"
-            )
-        return select(trajectories, short)
+    def feed(self, first: int, mesh: Mesh) -> Generator[Any, None, None]:
+        """See `Trainer`: the data of `config.data`, see `offline_data`."""
+        key_data, _ = _keys(_run_key(self.config.seed)[0])
+        return self._data.feed(first, key_data, mesh)
 
     def mesh(self) -> Mesh:
         """The devices that share the batch."""
@@ -176,7 +168,7 @@ class OfflineTrainer:
 
     def init(self, seed: Int[Array, ""] | int) -> OfflineState:
         """The state of a new run."""
-        key, key_network = jax.random.split(jax.random.key(seed))
+        key, key_network = _run_key(seed)
         timestep = zero_timestep(self.observation_space, self.action_space, 1, self.config.shape[1])
         steps = Steps(
             observations=timestep.observation,
@@ -194,34 +186,30 @@ class OfflineTrainer:
             optimiser = self.optimiser.init(network)
         return OfflineState(network, optimiser, key, jnp.zeros((), jnp.int32))
 
-    def stage(self, number: int) -> Hashable:
-        """The stage of the curriculum: each has its share of the visits."""
-        return (number - 1) * len(self._stages) // self.num_visits
+    def stage(self, number: int) -> int:
+        """See `Trainer`: the stage of the curriculum."""
+        return self.config.stage(number)
 
-    def visit(
-        self, state: OfflineState, data: tuple[Trajectories, ...], stage: Any
-    ) -> tuple[OfflineState, Metrics]:
-        """Several updates; metrics are their means."""
-        trajectories = data[stage]
-        segments, context = self.config.shape
-        if self.config.curriculum:
-            length = self._stages[stage] * self.config.context
-            segments, context = (length // context, context) if segments > 1 else (1, length)
+    def visit(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
+        """Several updates, on what `feed` gave; metrics are their means."""
+        read = isinstance(data, Segments)
+        key_data, key_dropout = _keys(state.key)
 
-        def one(state: OfflineState, _: None) -> Any:
-            key_data, key_dropout = jax.random.split(jax.random.fold_in(state.key, state.update))
-            batch = self._draw(trajectories, key_data, self.config.batch_size, segments, context)
-            return self.update(state, batch, key_dropout)
+        def one(state: OfflineState, batch: Segments | None) -> Any:
+            if batch is None:
+                batch = self._draw(data[stage], jax.random.fold_in(key_data, state.update), stage)
+            return self.update(state, batch, jax.random.fold_in(key_dropout, state.update))
 
-        state, metrics = jax.lax.scan(one, state, length=self.config.updates_per_visit)
+        state, metrics = jax.lax.scan(
+            one, state, data if read else None, length=self.config.updates_per_visit
+        )
         diverged = over_updates(metrics.pop("unsound"))
         return state, jax.tree.map(jnp.mean, metrics) | diverged
 
-    def _draw(
-        self, trajectories: Trajectories, key: Key[Array, ""], batch: int, n: int, k: int
-    ) -> Segments:
-        sampling = self._sampling
-        return sample_segments(trajectories, key, batch, n, k, sampling.start, sampling.weight)
+    def _draw(self, trajectories: Trajectories, key: Key[Array, ""], stage: int) -> Segments:
+        config, sampling = self.config, self._sampling
+        windows = config.batch_size, *config.windows(stage)
+        return sample_segments(trajectories, key, *windows, sampling.start, sampling.weight)
 
     def update(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
@@ -323,9 +311,16 @@ class OfflineTrainer:
         return self._play(network, key)
 
 
-def _best_tenth(trajectories: Trajectories) -> float:
+def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:
+    """Of a run's state, and of its network's first parameters."""
+    return jax.random.split(jax.random.key(seed))
+
+
+def _keys(key: Key[Array, ""]) -> Key[Array, "2"]:
+    """For data and for dropout; update n uses `fold_in` of either, with n."""
+    return jax.random.split(key)
+
+
+def _best_tenth(returns: Float[np.ndarray, " E"]) -> float:
     """The mean return of the best tenth of the episodes."""
-    rewards_ET, length_E = np.asarray(trajectories.rewards), np.asarray(trajectories.length)
-    inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
-    returns_E = np.sort(np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64))
-    return float(returns_E[-max(len(returns_E) // 10, 1) :].mean())
+    return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())

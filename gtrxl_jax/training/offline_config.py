@@ -29,6 +29,9 @@ class DataConfig:
     """A Minari data set, as `gtrxl collect` writes it. Empty: the environment's oracle plays."""
     episodes: int = 2000
     """Episodes of the oracle, of each length."""
+    stream: bool = False
+    """Read windows from path as they are drawn, for data that outgrow memory. The batches of a
+    visit are read while the one before it runs, and held at once: see updates_per_visit."""
     start: str = ""
     """Where windows begin: episode (its first step) or uniform; by the environment if empty."""
     weight: str = ""
@@ -137,6 +140,20 @@ class OfflineConfig:
         """Visits of the host: enough for `total_updates`."""
         return math.ceil(self.total_updates / self.updates_per_visit)
 
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Segments of the trajectories of each stage of the curriculum; one stage without it."""
+        return tuple(range(1, self.segments + 1)) if self.curriculum else (self.segments,)
+
+    def stage(self, visit: int) -> int:
+        """The stage of that visit, which counts from 1: each has its share of the visits."""
+        return (visit - 1) * len(self.stages) // self.num_visits
+
+    def windows(self, stage: int) -> tuple[int, int]:
+        """Segments of a stage's windows, and steps of each, as the model sees them."""
+        segments, context = self.stages[stage], self.context
+        return (segments, context) if self.model.remembers else (1, segments * context)
+
     def chunk(self, segments: int) -> int:
         """How many of the segments of a trajectory the gradient connects."""
         return segments if self.bptt is None else min(self.bptt + 1, segments)
@@ -214,6 +231,16 @@ def validate(config: OfflineConfig) -> None:
             require_name(field, value, names)
     require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
     require_name("on_divergence", config.on_divergence, ("stop", "continue"))
+    if config.data.stream and not config.data.path:
+        raise ValueError(
+            "data.stream reads a data set from disk: give its data.path (`gtrxl collect` writes "
+            "one), or leave data.stream out"
+        )
+    if config.data.stream and config.num_seeds > 1:
+        raise ValueError(
+            f"data.stream reads the batches of one seed, and num_seeds is {config.num_seeds}: run "
+            "them one by one, with seed, or leave data.stream out"
+        )
     if config.seed + config.num_seeds > 2**31:
         raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
     chunk = (config.segments if config.bptt is None else config.bptt) + 1

@@ -16,7 +16,8 @@ PopArt, its own statistics of returns. Where jax_enable_x64 is on, all of a run 
 """
 
 import dataclasses
-from collections.abc import Hashable
+import itertools
+from collections.abc import Generator, Hashable
 from typing import Any
 
 import jax
@@ -137,7 +138,7 @@ class OnlineTrainer:
       stream: its environments.
       agent: its agent.
       player, title, environment, observation_space, action_space, config_json,
-        num_visits, steps_per_visit, data: see `Trainer`.
+        num_visits, steps_per_visit: see `Trainer`.
 
     Raises:
       ValueError: the config cannot be; nothing has been compiled.
@@ -151,7 +152,6 @@ class OnlineTrainer:
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
         self.num_visits, self.steps_per_visit = config.num_visits, config.steps_per_visit
-        self.data = None
         evaluation = config.evaluation
         require_name("evaluation.policy", evaluation.policy, POLICIES)
         self.player = AgentPlayer(self.agent)
@@ -337,6 +337,10 @@ class OnlineTrainer:
             update=update,
         )
         return state, metrics
+
+    def feed(self, first: int, mesh: Mesh) -> Generator[None, None, None]:
+        """See `Trainer`: there are no data but what the agent meets."""
+        yield from itertools.repeat(None)
 
     def stage(self, number: int) -> None:
         """All visits are of one stage."""

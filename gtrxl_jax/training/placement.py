@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int
 
 AXES = ("data", "model")
 
@@ -104,6 +105,31 @@ def replicated(tree: Any, mesh: Mesh) -> Any:
         # Unlike `jax.device_put`, it does not compare the processes' copies over the network.
         array = np.asarray(leaf)
         return jax.make_array_from_callback(array.shape, everywhere, lambda index: array[index])
+
+    return jax.tree.map(put, tree)
+
+
+def local_rows(mesh: Mesh, batch: int) -> Int[np.ndarray, " b"]:
+    """The rows of a batch that this process's devices have between them, in order."""
+    over_batch = NamedSharding(mesh, PartitionSpec(AXES))
+    parts = over_batch.addressable_devices_indices_map((batch,)).values()
+    return np.unique([row for part in parts if part for row in range(*part[0].indices(batch))])
+
+
+def split_local_rows(tree: Any, mesh: Mesh, batch: int, *, axis: int) -> Any:
+    """Arrays of a batch, of which each process has its `local_rows`, on the mesh.
+
+    Args:
+      tree: arrays with those rows at `axis`.
+      mesh: the devices.
+      batch: how many rows there are in all.
+      axis: where they are.
+    """
+    over_batch = NamedSharding(mesh, PartitionSpec(*(None,) * axis, AXES))
+
+    def put(leaf: np.ndarray) -> jax.Array:
+        shape = (*leaf.shape[:axis], batch, *leaf.shape[axis + 1 :])
+        return jax.make_array_from_process_local_data(over_batch, leaf, shape)
 
     return jax.tree.map(put, tree)
 

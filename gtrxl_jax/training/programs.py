@@ -1,6 +1,6 @@
 """The compiled programs of a run."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from gtrxl_jax.training.compilation import compiler_options
-from gtrxl_jax.training.placement import gather_parameters, replicated, shardings
+from gtrxl_jax.training.placement import gather_parameters, shardings
 from gtrxl_jax.training.trainer import Trainer
 
 
@@ -20,7 +20,6 @@ class Programs:
 
     Attributes:
       like: shapes, types and placement of the run's state.
-      data: the trainer's, whole on every device.
 
     Raises:
       ValueError: the run cannot have the devices that it asks for.
@@ -47,7 +46,6 @@ class Programs:
             out_shardings=self._placed,
             compiler_options=compiler_options(runs_once=True),
         )
-        self.data = replicated(trainer.data, mesh)
         self._visits: dict[Hashable, Callable[..., Any]] = {}
 
         def evaluate(network: Any, number: Any) -> Any:
@@ -62,8 +60,12 @@ class Programs:
         """The state of a new run."""
         return self._init(self._seeds)
 
-    def visit(self, stage: Hashable) -> Callable[..., Any]:
-        """The program of a stage: from (state, data) to the new state and metrics.
+    def feed(self, first: int) -> Generator[Any, None, None]:
+        """What the visits from number `first` on read, see `Trainer`; to be closed."""
+        return self._trainer.feed(first, self._mesh)
+
+    def visit(self, stage: Hashable, data: Any) -> Callable[..., Any]:
+        """The program of a stage, for such data: from (state, data) to new state and metrics.
 
         It takes the state: what was given is gone.
         """
@@ -82,7 +84,7 @@ class Programs:
                 compiler_options=compiler_options(),
             )
             with jax.set_mesh(self._mesh):
-                self._visits[stage] = program.lower(self.like, self.data).compile()
+                self._visits[stage] = program.lower(self.like, data).compile()
         return self._visits[stage]
 
     def score_names(self) -> list[str]:

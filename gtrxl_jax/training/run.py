@@ -162,17 +162,22 @@ class _Loop:
                 best = progress.best and progress.best[0]
                 saver = Saver(self._folder, keep=self._config.checkpoint.keep, best=best)
                 resources.enter_context(saver)
+            feed = self._programs.feed(progress.visit + 1)
+            resources.enter_context(contextlib.closing(feed))
             # Innermost: before anything waits for the other processes, as closing does.
             resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
+            # Before anything is compiled: it refuses data that do not fit the run.
+            data = next(feed) if progress.visit < num_visits else None
             state = self._programs.init() if restored is None else restored
             if progress.visit < num_visits:
-                self._programs.visit(self._trainer.stage(progress.visit + 1))
+                self._programs.visit(self._trainer.stage(progress.visit + 1), data)
             compile_seconds = time.monotonic() - began
             since = time.monotonic() - progress.train_seconds
             if self._interruption:
                 self._interruption.working()
             while progress.visit < num_visits and not self._all_diverged:
-                state = self._visit(state, since, saver)
+                state = self._visit(state, data, since, saver)
+                data = next(feed, None)
             if saver:
                 saver.wait()
             if not self._scores:
@@ -206,12 +211,12 @@ class _Loop:
         self._progress = _Progress.of(record)
         return state
 
-    def _visit(self, state: Any, since: float, saver: Saver | None) -> Any:
+    def _visit(self, state: Any, data: Any, since: float, saver: Saver | None) -> Any:
         """One visit, with all that the host does after it. Takes the state, returns the new one."""
         trainer, progress = self._trainer, self._progress
-        visit = self._programs.visit(trainer.stage(progress.visit + 1))
+        visit = self._programs.visit(trainer.stage(progress.visit + 1), data)
         before = time.monotonic()
-        state, metrics = visit(state, self._programs.data)
+        state, metrics = visit(state, data)
         metrics = jax.device_get(metrics)
         seconds = time.monotonic() - before
         metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_visit / seconds

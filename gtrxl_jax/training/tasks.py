@@ -8,7 +8,7 @@ import jax
 
 from gtrxl_jax.data import minari
 from gtrxl_jax.data.collect import OraclePolicy, collect, cue_of
-from gtrxl_jax.data.spaces import dataset_spaces
+from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
 from gtrxl_jax.envs import associative, tmaze
 from gtrxl_jax.envs.registry import make_env
@@ -69,16 +69,10 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
       FileNotFoundError: there is no such file.
       ImportError: the extra "offline" is not installed.
     """
-    any_length = config.length if config.task.name in LENGTHS else None
-    stream = make_stream(config, any_length)
+    any_length = config.task.name in LENGTHS
     if config.data.path:
         trajectories = minari.load(config.data.path)
-        spaces = dataset_spaces(stream.observation_space, stream.action_space)
-        if trajectories.spaces != spaces:
-            raise ValueError(
-                f"data.path {config.data.path} has {trajectories.spaces}, and {config.task.name} "
-                f"has {spaces}: choose task.name and data.path to fit"
-            )
+        require_spaces(config, trajectories.spaces)
         return trajectories
     counts = range(1, config.segments + 1) if config.curriculum else [config.segments]
     lengths = [n * config.context for n in counts] if any_length else [None]
@@ -97,3 +91,19 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
             )
         )
     return concatenate(sets)
+
+
+def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
+    """Refuse data of other spaces than the environment's.
+
+    Raises:
+      ValueError: they are.
+    """
+    any_length = config.length if config.task.name in LENGTHS else None
+    stream = make_stream(config, any_length)
+    expected = dataset_spaces(stream.observation_space, stream.action_space)
+    if spaces != expected:
+        raise ValueError(
+            f"data.path {config.data.path} has {spaces}, and {config.task.name} has {expected}: "
+            "choose task.name and data.path to fit"
+        )

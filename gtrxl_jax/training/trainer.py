@@ -1,6 +1,6 @@
 """What the host's loop asks of a trainer: a few pure functions, and how often to call them."""
 
-from collections.abc import Hashable
+from collections.abc import Generator, Hashable
 from typing import Any, Protocol
 
 from jax.sharding import Mesh
@@ -45,19 +45,26 @@ class Trainer(Protocol):
     steps_per_visit: int
     shown: tuple[str, ...]
 
-    @property
-    def data(self) -> Any:
-        """A pytree of arrays that every visit reads and none changes, the same for all seeds.
-
-        None where the data are made as they are needed. An argument of the program, not a constant
-        in it, and no part of the state: it is neither compiled nor saved.
-        """
-
     def mesh(self) -> Mesh:
         """The devices of the run.
 
         Raises:
           ValueError: there are too few, or they cannot share its batch.
+        """
+
+    def feed(self, first: int, mesh: Mesh) -> Generator[Any, None, None]:
+        """What the visits from number `first` on read, one after the other. To be closed.
+
+        Each is a pytree of arrays on the mesh, the same for all seeds, or None where the data are
+        made as they are needed. An argument of the program, not a constant in it, and no part of
+        the state: it is neither compiled nor saved.
+
+        Args:
+          first: counts from 1.
+          mesh: of `mesh()`.
+
+        Raises:
+          ValueError: the data are not sound, or do not fit the run.
         """
 
     def init(self, seed: Int[Array, ""] | int) -> Any:
@@ -71,7 +78,7 @@ class Trainer(Protocol):
         """
 
     def visit(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, dict[str, Array]]:
-        """Several updates. Returns the new state, and metrics, all of them scalars.
+        """Several updates, on what `feed` gave. Returns the new state, and metrics, all scalars.
 
         Among the metrics is the report of `divergence.over_updates`.
         """

@@ -12,6 +12,7 @@ from gtrxl_jax.data import Sampling, minari, sample_segments
 from gtrxl_jax.data.loader import load_segments, read_segments
 from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import STARTS, WEIGHTS, take_segments
+from gtrxl_jax.data.trajectories import select
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
 
 KEY = jax.random.key(5)
@@ -74,6 +75,21 @@ def test_goes_on_from_its_state_bit_by_bit(reader):
         assert_same(next(resumed), batch)
     assert resumed.get_state() != state
     resumed.close()
+
+
+def test_reads_some_rows_of_batches_of_some_episodes(reader):
+    """Those of a later batch, drawn from the episodes as if there were no others."""
+    episodes, rows = np.array([0, 2]), np.array([1, 3])
+    batches = load_segments(
+        reader, KEY, 4, 2, 3, Sampling("uniform"), episodes=episodes, rows=rows, first=7
+    )
+    some, key = select(make_set(), episodes), jax.random.fold_in(KEY, 7)
+    sampled = jax.device_get(sample_segments(some, key, 4, 2, 3, "uniform"))
+    expected = jax.tree.map(lambda x: x[rows], sampled)
+    batch = next(batches)
+    np.testing.assert_allclose(batch.returns_to_go, expected.returns_to_go, rtol=1e-5, atol=1e-6)
+    assert_same(batch.replace(returns_to_go=0), expected.replace(returns_to_go=0))
+    batches.close()
 
 
 def test_refuses_values_that_cannot_be_when_it_meets_them(tmp_path):

@@ -35,7 +35,8 @@ each, as they are for each segment."""
 def crossing(trainer):
     """What an update sends, and the shapes of the parameters."""
     programs = Programs(trainer)
-    text = programs.visit(trainer.stage(1)).as_text()
+    data = next(programs.feed(1))
+    text = programs.visit(trainer.stage(1), data).as_text()
     return collectives(text), [leaf.shape for leaf in jax.tree.leaves(programs.like.network)]
 
 

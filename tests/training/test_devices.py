@@ -48,8 +48,8 @@ def outcome(trainer, visits=2):
     """The state after some visits, the metrics of each, and the programs that made them."""
     programs = Programs(trainer)
     state, metrics = programs.init(), []
-    for number in range(visits):
-        state, numbers = programs.visit(trainer.stage(number + 1))(state, programs.data)
+    for number, data in zip(range(1, visits + 1), programs.feed(1), strict=False):
+        state, numbers = programs.visit(trainer.stage(number), data)(state, data)
         metrics.append(jax.device_get(numbers))
     return state, metrics, programs
 

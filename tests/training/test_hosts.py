@@ -16,9 +16,13 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.cli import main
+from gtrxl_jax.data import minari
 from gtrxl_jax.training import hosts
 from gtrxl_jax.training.checkpoint import available_steps
 from gtrxl_jax.training.interruption import RunInterrupted
+from gtrxl_jax.training.offline_config import preset
+from gtrxl_jax.training.tasks import trajectories_of
+from tests.training.jobs import changed
 
 ROOT = Path(__file__).parents[2]
 ONLINE = shlex.split(
@@ -117,6 +121,19 @@ def test_two_processes_are_one_run(command, start, tmp_path):
     codes, said = ended(start(*command, "--folder", tmp_path / "two"))
     assert codes == [0, 0], said
     assert "finished already" in said[0]
+
+
+def test_two_processes_read_one_data_set(start, tmp_path):
+    """Each its own rows of every batch; one that has all of the data in memory learns the same."""
+    data = tmp_path / "data"
+    minari.save(trajectories_of(changed(preset("debug"), data__episodes=16)), data)
+    command = [*OFFLINE, "--data.path", str(data)]
+    codes, said = ended(start(*command, "--data.stream", "--folder", tmp_path / "two"))
+    assert codes == [0, 0], said
+    main([*command, "--folder", str(tmp_path / "one"), "--devices", "4"])
+    two, one = (lines(next((tmp_path / name).iterdir())) for name in ("two", "one"))
+    for ours, theirs in zip(two, one, strict=True):
+        np.testing.assert_allclose(ours["loss"], theirs["loss"], 1e-4)
 
 
 def test_one_that_dies_ends_the_other_and_both_go_on_later(start, tmp_path):

@@ -25,8 +25,13 @@ def make(trajectories, **changes):
     return OfflineTrainer(changed(DEBUG, **changes), trajectories)
 
 
+def data_of(trainer):
+    """What its first visit reads."""
+    return next(trainer.feed(1, trainer.mesh()))
+
+
 def batch_of(trainer, segments=2, context=4):
-    return sample_segments(trainer.data[-1], jax.random.key(3), 8, segments, context)
+    return sample_segments(data_of(trainer)[-1], jax.random.key(3), 8, segments, context)
 
 
 def gradients(trainer, batch, weigh):
@@ -129,10 +134,11 @@ def test_padding_changes_no_loss(trajectories):
 def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
     trainer = make(trajectories, curriculum=True, total_updates=40)
     assert [trainer.stage(n) for n in range(1, 5)] == [0, 0, 1, 1]
-    assert [int(np.max(data.length)) for data in trainer.data] == [3, 7]
+    data = data_of(trainer)
+    assert [int(np.max(of_stage.length)) for of_stage in data] == [3, 7]
     state = trainer.init(0)
     for stage in (0, 1):
-        state, metrics = jax.jit(trainer.visit, static_argnums=2)(state, trainer.data, stage)
+        state, metrics = jax.jit(trainer.visit, static_argnums=2)(state, data, stage)
         assert np.isfinite(metrics["loss"])
     assert state.update == 20
 
@@ -140,7 +146,7 @@ def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
 def test_a_model_without_memory_sees_all_segments_at_once(trajectories):
     trainer = make(trajectories, model__name="dt")
     assert trainer.model.context == 8
-    _, metrics = jax.jit(trainer.visit, static_argnums=2)(trainer.init(0), trainer.data, 0)
+    _, metrics = jax.jit(trainer.visit, static_argnums=2)(trainer.init(0), data_of(trainer), 0)
     assert np.isfinite(metrics["loss"])
     assert "memory/change" not in metrics
 
@@ -195,6 +201,9 @@ def test_other_environments_need_no_length():
         ({"task__name": "MemoryChain-v0", "evaluation__lengths": (9,)}, "evaluation.lengths"),
         ({"evaluation__lengths": (2,)}, "at least 3"),
         ({"data__path": "nowhere"}, "nowhere"),
+        ({"data__stream": True, "data__path": "nowhere"}, "nowhere"),
+        ({"data__stream": True}, "data.stream reads .* give its data.path"),
+        ({"data__stream": True, "data__path": "x", "num_seeds": 2}, "num_seeds is 2: run them one"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused(changes, words):
@@ -206,7 +215,7 @@ def test_a_run_that_cannot_be_is_refused(changes, words):
 def test_a_curriculum_needs_short_episodes():
     config = DEBUG
     with pytest.raises(ValueError, match="curriculum needs episodes of at most 4 steps"):
-        OfflineTrainer(changed(config, curriculum=True), trajectories_of(config)).data  # noqa: B018
+        data_of(OfflineTrainer(changed(config, curriculum=True), trajectories_of(config)))
 
 
 def test_configs_survive_being_written():

@@ -76,7 +76,7 @@ def test_a_loaded_run_acts_as_it_was_trained(whole):
     folder, trained = whole
     loaded = load(folder)
     assert loaded.config.evaluation.target_return == 1.0
-    assert "data" not in vars(loaded.trainer)
+    assert "_data" not in vars(loaded.trainer)
     jax.tree.map(np.testing.assert_array_equal, loaded.network, trained.networks[0])
     state = loaded.start(batch_size=3)
     timestep = zero_timestep(loaded.trainer.observation_space, loaded.trainer.action_space, 3)
