@@ -87,7 +87,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
     config = command.config
     folder = command.folder or _new_folder(config.task.name, config.model.name)
     names = list(dict.fromkeys((config.model.name, *command.baselines)))
-    trajectories = trajectories_of(config)
+    trajectories = None if config.data.stream else trajectories_of(config)
     for name in names:
         model = dataclasses.replace(config.model, name=name)
         trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)

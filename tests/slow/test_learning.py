@@ -22,14 +22,18 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def success_of_each_seed(folder, *arguments):
-    """Success on the held-out episodes of `gtrxl train` with these arguments."""
+def gtrxl(*arguments):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     subprocess.run(
-        [sys.executable, "-m", "gtrxl_jax.cli", "train", "--folder", folder, *arguments],
+        [sys.executable, "-m", "gtrxl_jax.cli", *arguments],
         env=environment | {"PYTHONPATH": str(ROOT)},
         check=True,
     )
+
+
+def success_of_each_seed(folder, *arguments):
+    """Success on the held-out episodes of `gtrxl train` with these arguments."""
+    gtrxl("train", "--folder", folder, *arguments)
     result = json.loads((folder / "result.json").read_text())
     success = np.array(result["per_seed"]["success"])
     print(
@@ -55,3 +59,16 @@ def test_without_memory_it_does_not_beat_chance(tmp_path):
     success = success_of_each_seed(tmp_path / "run", "--num-seeds", "3", "--agent.memoryless")
     assert np.all(success <= 0.6)
     assert np.max(success) >= 0.4
+
+
+def test_offline_rate_remembers_beyond_its_segments_and_dt_does_not_beyond_its_window(tmp_path):
+    """Trained on 90 steps in segments of 30. 64 episodes: 0.75 is 4 deviations from a guess."""
+    gtrxl("train-offline", "--folder", tmp_path)
+    success = {}
+    for model in ("rate", "dt"):
+        evaluation = json.loads((tmp_path / model / "result.json").read_text())["evaluation"]
+        success[model] = {n: evaluation[f"success/{n}"][0] for n in (30, 90, 150, 360, 900)}
+        print(model, success[model])
+    assert all(success[model][n] >= 0.95 for model in success for n in (30, 90))
+    assert success["rate"][150] >= 0.95
+    assert all(success["dt"][n] <= 0.75 for n in (150, 360, 900))

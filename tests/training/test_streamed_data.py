@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from gtrxl_jax.cli import main
 from gtrxl_jax.data import minari
 from gtrxl_jax.training.loading import load
 from gtrxl_jax.training.offline import OfflineTrainer
@@ -101,6 +102,20 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_compiled(path, monk
     monkeypatch.setitem(sys.modules, "grain", None)
     with pytest.raises(ImportError, match=r"pip install gtrxl_jax\[offline\]"):
         train(OfflineTrainer(config_of(path)))
+
+
+def test_the_command_line_reads_no_more_than_it_needs(path, monkeypatch, tmp_path):
+    def load_all(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(minari, "load", load_all)
+    command = (
+        "train-offline --preset debug --model.name bc-mlp --baselines bc-mlp --data.stream "
+        "--total-updates 2 --updates-per-visit 2 --evaluation.episodes 8 --evaluation.lengths 8 "
+        f"--no-pictures --data.path {path} --folder {tmp_path}"
+    )
+    main(command.split())
+    assert len(lines(tmp_path / "bc-mlp")) == 1
 
 
 def test_damage_ends_the_run_when_it_is_met(path, tmp_path):
