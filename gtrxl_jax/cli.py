@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--distributed" in arguments:
             # Before all that imports gymnax, which computes when it is imported.
             hosts.join()
-        commands[chosen.command](arguments[1:])
+        try:
+            commands[chosen.command](arguments[1:])
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has seen enough, as `head` has. What the end would still flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except (ValueError, TypeError, FileNotFoundError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise

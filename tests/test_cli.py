@@ -3,8 +3,11 @@
 import contextlib
 import io
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -37,6 +40,15 @@ def refused(*arguments, code=2):
     assert caught.value.code == code
     assert out.getvalue() == ""
     return err.getvalue()
+
+
+def test_a_reader_that_leaves_early_is_no_mistake():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gtrxl_jax.cli", "train", "--help"]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.fixture(scope="module")
