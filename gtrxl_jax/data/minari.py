@@ -45,7 +45,7 @@ def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = N
     with _unoccupied(path), atomic(path) as folder:
         (folder / "data").mkdir(parents=True)
         storage = minari.dataset.minari_storage.MinariStorage.new(
-            folder / "data",
+            folder.absolute() / "data",  # Minari finds no size at a relative path
             trajectories.spaces.observation,
             trajectories.spaces.action,
             jpeg_encoding=False,

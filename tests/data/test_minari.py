@@ -33,6 +33,12 @@ def test_nothing_is_lost(tmp_path, spaces):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["set"]
 
 
+def test_paths_may_be_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    minari.save(make_set(), "sets/mine")
+    assert minari.load("sets/mine").num_episodes == len(LENGTHS)
+
+
 def test_minari_reads_what_was_written(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     whole = make_set(spaces=NESTED)
