@@ -125,8 +125,8 @@ def run(settings: Settings, label: str, seed: int) -> dict[str, Any]:
     visit = jax.jit(trainer.visit, static_argnums=2, donate_argnums=0)
     state = jax.jit(trainer.init)(seed)
     points: dict[str, list[list[float]]] = {name: [] for name in measures}
-    for number, data in enumerate(trainer.feed(1, trainer.mesh()), 1):
-        state, _ = visit(state, data, trainer.stage(number))
+    for stage, data in trainer.feed(1, trainer.mesh()):
+        state, _ = visit(state, data, stage)
         for name, measure in measures.items():
             points[name].append(np.asarray(measure(state.network)).tolist())
     scores = jax.jit(trainer.evaluate)(state.network, jax.random.key(seed))

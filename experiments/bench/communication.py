@@ -108,8 +108,7 @@ def offline(size: str, devices: int, shards: int) -> Trainer:
 def sent(trainer: Trainer) -> list[Collective]:
     """The collectives of an update."""
     programs = Programs(trainer)
-    visit = programs.visit(trainer.stage(1), next(programs.feed(1)))
-    return collectives(visit.as_text())
+    return collectives(programs.visit(*next(programs.feed(1))).as_text())
 
 
 def num_parameters(trainer: Trainer) -> int:

@@ -1,9 +1,9 @@
 """Offline training: predict the actions of trajectories, segment by segment.
 
     trainer = OfflineTrainer(config)
-    state = trainer.init(seed)                        a pytree that is the whole run
-    for number, data in enumerate(trainer.feed(1, trainer.mesh()), 1):
-        state, metrics = trainer.visit(state, data, trainer.stage(number))     several updates
+    state = trainer.init(seed)                                 a pytree that is the whole run
+    for stage, data in trainer.feed(1, trainer.mesh()):
+        state, metrics = trainer.visit(state, data, stage)     several updates, without the host
 
 An update draws a batch of windows of N segments of K steps, and scans the model over the segments:
 memory goes from each to the next, and the gradient back through it. Activations of a segment are
@@ -12,7 +12,6 @@ computed again in the backward pass, so memory grows with K and not with N * K.
 
 import dataclasses
 import functools
-from collections.abc import Generator
 from typing import Any
 
 import jax
@@ -39,7 +38,7 @@ from gtrxl_jax.training.imitation_metrics import (
     step_sums,
 )
 from gtrxl_jax.training.offline_config import OfflineConfig, to_json, validate
-from gtrxl_jax.training.offline_data import Data, Held, Streamed
+from gtrxl_jax.training.offline_data import Data, Feed, Held, Streamed
 from gtrxl_jax.training.offline_evaluation import SequencePlayer, make_play
 from gtrxl_jax.training.placement import (
     gather_parameters,
@@ -133,8 +132,8 @@ class OfflineTrainer:
             self._trajectories = trajectories_of(config)
         return Held(config, self._trajectories)
 
-    def feed(self, first: int, mesh: Mesh) -> Generator[Any, None, None]:
-        """See `Trainer`: the data of `config.data`, see `offline_data`."""
+    def feed(self, first: int, mesh: Mesh) -> Feed:
+        """See `Trainer`: stages of the curriculum, and data, see `offline_data`."""
         key_data, _ = _keys(_run_key(self.config.seed)[0])
         return self._data.feed(first, key_data, mesh)
 
@@ -185,10 +184,6 @@ class OfflineTrainer:
         with ordinary_promotion():
             optimiser = self.optimiser.init(network)
         return OfflineState(network, optimiser, key, jnp.zeros((), jnp.int32))
-
-    def stage(self, number: int) -> int:
-        """See `Trainer`: the stage of the curriculum."""
-        return self.config.stage(number)
 
     def visit(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
         """Several updates, on what `feed` gave; metrics are their means."""

@@ -23,7 +23,10 @@ from gtrxl_jax.training.placement import local_rows, replicated, split_local_row
 from gtrxl_jax.training.tasks import require_spaces
 
 THREADS = 4
-"""That read a data set, each a batch."""
+"""That read a data set, a batch each."""
+
+
+Feed = Generator[tuple[int, Any], None, None]
 
 
 class Data(Protocol):
@@ -32,13 +35,13 @@ class Data(Protocol):
     def returns(self) -> Float[np.ndarray, " E"]:
         """The sum of each episode's rewards."""
 
-    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Generator[Any, None, None]:
-        """What the visits from number `first` on read, on the devices of the mesh. To be closed.
+    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
+        """The stage of each visit from number `first` on, and what it reads. To be closed.
 
         Args:
           first: counts from 1.
           key: the batch of update n, which counts from 0, is drawn with `fold_in(key, n)`.
-          mesh: the run's.
+          mesh: the devices that it is put on.
 
         Raises:
           ValueError: the data are damaged, or a stage of the curriculum has no episodes.
@@ -62,7 +65,7 @@ class Held:
         inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
         return np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
 
-    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Generator[Any, None, None]:
+    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """See `Data`."""
         length_E = np.asarray(self._trajectories.length)
         of_stages = tuple(
@@ -70,7 +73,8 @@ class Held:
             for index in (episodes_of(self._config, n, length_E) for n in self._config.stages)
         )
         placed = replicated(of_stages, mesh)
-        yield from itertools.repeat(placed, self._config.num_visits + 1 - first)
+        for number in range(first, self._config.num_visits + 1):
+            yield self._config.stage(number), placed
 
 
 class Streamed:
@@ -91,7 +95,7 @@ class Streamed:
             sums = [reader.rewards(e).sum(dtype=np.float64) for e in range(reader.num_episodes)]
         return np.array(sums)
 
-    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Generator[Any, None, None]:
+    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """See `Data`."""
         config = self._config
         updates, batch_size = config.updates_per_visit, config.batch_size
@@ -119,7 +123,7 @@ class Streamed:
                     for _ in numbers:
                         read = [next(batches) for _ in range(updates)]
                         stacked = jax.tree.map(lambda *x: np.stack(x), *read)
-                        yield split_local_rows(stacked, mesh, batch_size, axis=1)
+                        yield stage, split_local_rows(stacked, mesh, batch_size, axis=1)
 
 
 def episodes_of(

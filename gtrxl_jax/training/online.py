@@ -338,12 +338,9 @@ class OnlineTrainer:
         )
         return state, metrics
 
-    def feed(self, first: int, mesh: Mesh) -> Generator[None, None, None]:
-        """See `Trainer`: there are no data but what the agent meets."""
-        yield from itertools.repeat(None)
-
-    def stage(self, number: int) -> None:
-        """All visits are of one stage."""
+    def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:
+        """See `Trainer`: one stage, and no data but what the agent meets."""
+        yield from itertools.repeat((None, None), self.num_visits + 1 - first)
 
     def visit(
         self, state: TrainState, data: Any = None, stage: Hashable = None

@@ -60,8 +60,8 @@ class Programs:
         """The state of a new run."""
         return self._init(self._seeds)
 
-    def feed(self, first: int) -> Generator[Any, None, None]:
-        """What the visits from number `first` on read, see `Trainer`; to be closed."""
+    def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
+        """Stages and data of the visits from number `first` on, see `Trainer`; to be closed."""
         return self._trainer.feed(first, self._mesh)
 
     def visit(self, stage: Hashable, data: Any) -> Callable[..., Any]:

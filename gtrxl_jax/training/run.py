@@ -22,7 +22,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ class _Loop:
             self._programs = Programs(self._trainer)
             self._require_score()
             restored = self._restored()
-            progress, num_visits = self._progress, self._trainer.num_visits
+            progress = self._progress
             self._writer.start(self._step)
             saver = None
             if self._folder:
@@ -167,17 +167,17 @@ class _Loop:
             # Innermost: before anything waits for the other processes, as closing does.
             resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
             # Before anything is compiled: it refuses data that do not fit the run.
-            data = next(feed) if progress.visit < num_visits else None
+            upcoming = next(feed, None)
             state = self._programs.init() if restored is None else restored
-            if progress.visit < num_visits:
-                self._programs.visit(self._trainer.stage(progress.visit + 1), data)
+            if upcoming:
+                self._programs.visit(*upcoming)
             compile_seconds = time.monotonic() - began
             since = time.monotonic() - progress.train_seconds
             if self._interruption:
                 self._interruption.working()
-            while progress.visit < num_visits and not self._all_diverged:
-                state = self._visit(state, data, since, saver)
-                data = next(feed, None)
+            while upcoming and not self._all_diverged:
+                state = self._visit(state, *upcoming, since, saver)
+                upcoming = next(feed, None)
             if saver:
                 saver.wait()
             if not self._scores:
@@ -211,10 +211,12 @@ class _Loop:
         self._progress = _Progress.of(record)
         return state
 
-    def _visit(self, state: Any, data: Any, since: float, saver: Saver | None) -> Any:
+    def _visit(
+        self, state: Any, stage: Hashable, data: Any, since: float, saver: Saver | None
+    ) -> Any:
         """One visit, with all that the host does after it. Takes the state, returns the new one."""
         trainer, progress = self._trainer, self._progress
-        visit = self._programs.visit(trainer.stage(progress.visit + 1), data)
+        visit = self._programs.visit(stage, data)
         before = time.monotonic()
         state, metrics = visit(state, data)
         metrics = jax.device_get(metrics)

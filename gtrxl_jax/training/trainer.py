@@ -52,12 +52,15 @@ class Trainer(Protocol):
           ValueError: there are too few, or they cannot share its batch.
         """
 
-    def feed(self, first: int, mesh: Mesh) -> Generator[Any, None, None]:
-        """What the visits from number `first` on read, one after the other. To be closed.
+    def feed(self, first: int, mesh: Mesh) -> Generator[tuple[Any, Any], None, None]:
+        """The stage and the data of each visit from number `first` to the last. To be closed.
 
-        Each is a pytree of arrays on the mesh, the same for all seeds, or None where the data are
-        made as they are needed. An argument of the program, not a constant in it, and no part of
-        the state: it is neither compiled nor saved.
+        Stages are what arrays' shapes depend on, a curriculum's lengths for example: each has a
+        program of its own, compiled when it is first needed.
+
+        Data are a pytree of arrays on the mesh, the same for all seeds, or None where they are made
+        as they are needed. An argument of the program, not a constant in it, and no part of the
+        state: they are neither compiled nor saved.
 
         Args:
           first: counts from 1.
@@ -69,13 +72,6 @@ class Trainer(Protocol):
 
     def init(self, seed: Int[Array, ""] | int) -> Any:
         """The `State` of a new run."""
-
-    def stage(self, number: int) -> Hashable:
-        """The stage of visit `number`, which counts from 1.
-
-        Stages are what arrays' shapes depend on, a curriculum's lengths for example: each has a
-        program of its own, compiled when it is first needed.
-        """
 
     def visit(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, dict[str, Array]]:
         """Several updates, on what `feed` gave. Returns the new state, and metrics, all scalars.

@@ -35,8 +35,7 @@ each, as they are for each segment."""
 def crossing(trainer):
     """What an update sends, and the shapes of the parameters."""
     programs = Programs(trainer)
-    data = next(programs.feed(1))
-    text = programs.visit(trainer.stage(1), data).as_text()
+    text = programs.visit(*next(programs.feed(1))).as_text()
     return collectives(text), [leaf.shape for leaf in jax.tree.leaves(programs.like.network)]
 
 

@@ -1,6 +1,7 @@
 """The same run on one device and on several, with parameters on each of them or split."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -48,8 +49,8 @@ def outcome(trainer, visits=2):
     """The state after some visits, the metrics of each, and the programs that made them."""
     programs = Programs(trainer)
     state, metrics = programs.init(), []
-    for number, data in zip(range(1, visits + 1), programs.feed(1), strict=False):
-        state, numbers = programs.visit(trainer.stage(number), data)(state, data)
+    for stage, data in itertools.islice(programs.feed(1), visits):
+        state, numbers = programs.visit(stage, data)(state, data)
         metrics.append(jax.device_get(numbers))
     return state, metrics, programs
 
