@@ -17,7 +17,7 @@ One study each, of models that learn from the oracle's episodes by `OfflineTrain
 at 2 layers of width 64, which two cores train in minutes; `--preset tmaze` has the paper's size.
 Numbers are of the last parameters: no checkpoint is chosen. Each study writes
 experiments/results/rate_tmaze_<study>.json (every run with its command, commit, device, date and
-seeds), .md (the table, beside the published numbers) and .png. Runs that are in the JSON already
+seeds), .md (the table, beside the published numbers) and .png. Seeds that are in the JSON already
 are not run again.
 """
 
@@ -136,10 +136,10 @@ def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
     raise ValueError(f"no study {name!r}: choose corridors, valves, memory or curriculum")
 
 
-def run(label: str, cell: Cell, num_seeds: int) -> dict[str, Any]:
+def run(label: str, cell: Cell, seeds: list[int]) -> dict[str, Any]:
     """Train and evaluate one cell, seed after seed."""
     results = []
-    for seed in range(num_seeds):
+    for seed in seeds:
         trainer = OfflineTrainer(dataclasses.replace(cell.config, seed=seed))
         console = ConsoleWriter(
             trainer.num_visits * trainer.steps_per_visit, ("loss", "accuracy/last_step")
@@ -152,7 +152,7 @@ def run(label: str, cell: Cell, num_seeds: int) -> dict[str, Any]:
         "label": label,
         "config": dataclasses.asdict(cell.config),
         "lengths": list(lengths),
-        "seeds": list(range(num_seeds)),
+        "seeds": seeds,
         "success": [[r.evaluation[f"success/{n}"][0] for n in lengths] for r in results],
         "seconds": [r.compile_seconds + r.train_seconds for r in results],
     }
@@ -160,7 +160,7 @@ def run(label: str, cell: Cell, num_seeds: int) -> dict[str, Any]:
 
 def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> str:
     """Write the table and the figure of what has been run."""
-    by_label = {r["label"]: r for r in records}
+    by_label = {r["label"]: [s for s in records if s["label"] == r["label"]] for r in records}
     lengths = sorted({n for r in records for n in r["lengths"]})
     rows = [
         "| model | " + " | ".join(map(str, lengths)) + " |",
@@ -170,15 +170,17 @@ def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> 
     for label, cell in cells.items():
         if label not in by_label:
             continue
-        record = by_label[label]
-        success_SN = np.array(record["success"])
+        of_cell = by_label[label]
+        played = of_cell[0]["lengths"]
+        success_SN = np.concatenate([record["success"] for record in of_cell])
         means, halves = mean_and_interval(success_SN, axis=0)
-        ours = dict(zip(record["lengths"], zip(means, halves, strict=True), strict=True))
+        ours = dict(zip(played, zip(means, halves, strict=True), strict=True))
         entries = [f"{ours[n][0]:.2f} ± {ours[n][1]:.2f}" if n in ours else "" for n in lengths]
         rows.append(f"| {label} | " + " | ".join(entries) + " |")
-        padded = [[row[record["lengths"].index(n)] if n in ours else np.nan for n in lengths]
-                  for row in success_SN]  # fmt: skip
-        curves[label] = np.array(padded)
+        nowhere = np.full(len(success_SN), np.nan)
+        curves[label] = np.stack(
+            [success_SN[:, played.index(n)] if n in ours else nowhere for n in lengths], axis=1
+        )
         if cell.published:
             theirs = dict(zip(PAPER, cell.published, strict=True))
             entries = [f"{theirs[n]:.2f}" if n in theirs else "" for n in lengths]
@@ -200,11 +202,13 @@ def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> 
         for field in ("command", "commit")
     )
     missing = [label for label in cells if label not in by_label]
+    counts = {sum(len(record["seeds"]) for record in of_cell) for of_cell in by_label.values()}
+    seeds = " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
     text = [
         f"# RATE on the T-Maze: {name}",
         "",
         f"Success on {some['config']['evaluation']['episodes']} episodes of each length, mean and "
-        f"95 % interval over {len(some['seeds'])} seeds. Chance is 0.5.",
+        f"95 % interval over {seeds} seeds. Chance is 0.5.",
         "",
         *rows,
         "",
@@ -229,11 +233,12 @@ def main(settings: Settings) -> None:
         # The seeds of a cell are one program, compiled once.
         jax.config.update("jax_compilation_cache_dir", cache)
         for label, cell in cells.items():
-            done = any(record["label"] == label for record in records)
-            if done or label not in (settings.only or cells):
+            done = {n for record in records if record["label"] == label for n in record["seeds"]}
+            seeds = [n for n in range(settings.num_seeds) if n not in done]
+            if not seeds or label not in (settings.only or cells):
                 continue
             print(label, flush=True)
-            records.append(run(label, cell, settings.num_seeds))
+            records.append(run(label, cell, seeds))
             with atomic(path) as temporary:
                 temporary.write_text(json.dumps(records, indent=1) + "\n")
     print(report(settings.study, cells, records))
