@@ -7,8 +7,9 @@
 
 One study each, of models that learn from the oracle's episodes by `OfflineTrainer`:
 
-    corridors    RATE and DT (no memory; all N * K steps at once) with N = 3 and 5 segments of 30:
-                 success from 30 to 360 steps, and RATE on to 9600
+    corridors    RATE (memory tokens; once with a cache of hidden states, too) and DT (no memory; all
+                 N * K steps at once) with N = 3 and 5 segments of 30: success from 30 to 360 steps,
+                 and RATE on to 9600
     valves       the six Memory Retention Valves, with gradients through the whole trajectory, and
                  detached at every segment, as the authors train
     memory       memory tokens and cache, either alone, and tokens replaced by noise when acting
@@ -98,6 +99,7 @@ def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
             f"RATE-{n}": Cell(changed(base, LONG, segments=n), published)
             for n, published in ((3, ()), (5, (1.0, 0.95, 0.90, 0.90)))
         }
+        rates["RATE-5, cache of 90"] = Cell(changed(base, LONG, segments=5, cache_size=90))
         return rates | {
             f"DT-{n}": Cell(changed(base, SLIDING, segments=n, name="dt")) for n in (3, 5)
         }
