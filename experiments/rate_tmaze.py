@@ -7,9 +7,9 @@
 
 One study each, of models that learn from the oracle's episodes by `OfflineTrainer`:
 
-    corridors    RATE (memory tokens; once with a cache of hidden states, too) and DT (no memory; all
-                 N * K steps at once) with N = 3 and 5 segments of 30: success from 30 to 360 steps,
-                 and RATE on to 9600
+    corridors    RATE (memory tokens; once with a cache of hidden states, too) and DT (no memory;
+                 all N * K steps at once) with N = 3 and 5 segments of 30: success from 30 to 360
+                 steps, and RATE on to 9600
     valves       the six Memory Retention Valves, with gradients through the whole trajectory, and
                  detached at every segment, as the authors train
     memory       memory tokens and cache, either alone, and tokens replaced by noise when acting
