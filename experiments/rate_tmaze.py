@@ -36,7 +36,7 @@ from gtrxl_jax.files import atomic
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.valves import VALVES
 from gtrxl_jax.ops.statistics import mean_and_interval
-from gtrxl_jax.pictures.curves import success_against_horizon
+from gtrxl_jax.pictures.curves import panels_of_success, success_against_horizon
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, preset
 from gtrxl_jax.training.progress import ConsoleWriter
@@ -160,6 +160,15 @@ def run(label: str, cell: Cell, seeds: list[int]) -> dict[str, Any]:
     }
 
 
+def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is by the labels of the study of valves, by valve and gradient."""
+    panels: dict[str, dict[str, Any]] = {}
+    for label, line in lines.items():
+        valve, gradient = label.split(", ")
+        panels.setdefault(valve, {})[gradient] = line
+    return panels
+
+
 def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> str:
     """Write the table and the figure of what has been run."""
     by_label = {r["label"]: [s for s in records if s["label"] == r["label"]] for r in records}
@@ -168,7 +177,8 @@ def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> 
         "| model | " + " | ".join(map(str, lengths)) + " |",
         "|---" * (len(lengths) + 1) + "|",
     ]
-    curves, published = {}, {}
+    curves: dict[str, Any] = {}
+    published: dict[str, Any] = {}
     for label, cell in cells.items():
         if label not in by_label:
             continue
@@ -189,7 +199,11 @@ def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> 
             rows.append(f"| {label}, published | " + " | ".join(entries) + " |")
             published[label] = (PAPER, cell.published)
     path = RESULTS / f"rate_tmaze_{name}"
-    success_against_horizon(
+    draw: Any = success_against_horizon
+    if name == "valves":
+        # Too many for one panel: one for each valve.
+        draw, curves, published = panels_of_success, by_valve(curves), by_valve(published)
+    draw(
         curves,
         lengths,
         path.with_suffix(".png"),

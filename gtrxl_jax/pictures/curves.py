@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.pictures.style import (
+    FONT_SIZE,
     GREY,
     legend_outside,
     looks,
@@ -20,6 +21,8 @@ from gtrxl_jax.pictures.style import (
     save_figure,
     style_axes,
 )
+
+T = TypeVar("T")
 
 
 def learning_curves(
@@ -59,7 +62,8 @@ def learning_curves(
         axes.set_ylim(*y_limits)
     axes.margins(x=0.01)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _finish(figure, axes, path, x_label, y_label, chance)
+    _draw_chance(axes, chance)
+    _finish(figure, axes, path, x_label, y_label)
 
 
 def success_against_horizon(
@@ -91,21 +95,10 @@ def success_against_horizon(
       ValueError: there are no results, they are not `[S, H]`, or the horizons are not positive and
         increasing.
     """
-    horizon_H = np.asarray(horizons, np.float64)
-    if horizon_H.ndim != 1 or (np.diff(horizon_H, prepend=0) <= 0).any():
-        raise ValueError(f"horizons must be positive and increasing; got {horizon_H.tolist()}")
+    horizon_H = _require_horizons(horizons)
     figure = new_figure(6.5, 3.2)
     axes = figure.add_subplot()
-    for label, look in looks(_require_any(results)):
-        y_SH = _require_curves(label, results[label], horizon_H)
-        _draw_line(axes, label, look, horizon_H, y_SH)
-    for (label, (x_P, y_P)), marker in zip((published or {}).items(), "oD^vsPX*", strict=False):
-        axes.plot(x_P, y_P, marker, color=GREY, fillstyle="none", label=f"{label} (published)")
-    axes.set_ylim(-0.03, 1.03)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(horizon_H.tolist()))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter("{x:g}")
+    _draw_success(axes, results, horizon_H, published or {}, chance)
     if span is not None:
         left, right = axes.get_xlim()
         axes.axvspan(left, min(span, right), color="#f0f0f0", zorder=0, linewidth=0)
@@ -117,10 +110,83 @@ def success_against_horizon(
             color=GREY,
             fontsize=8,
         )
-    _finish(figure, axes, path, x_label, y_label, chance)
+    _finish(figure, axes, path, x_label, y_label)
 
 
-def _require_any(runs: Mapping[str, ArrayLike]) -> Mapping[str, ArrayLike]:
+def panels_of_success(
+    results: Mapping[str, Mapping[str, ArrayLike]],
+    horizons: ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    published: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]] | None = None,
+    x_label: str = "steps between cue and decision",
+    y_label: str = "success rate",
+    chance: float | None = None,
+    columns: int = 3,
+) -> None:
+    """Draw `success_against_horizon` in small panels, where one would be too full.
+
+    Args:
+      results: for each panel, by its title, what `success_against_horizon` takes. A line that has
+        the same place in several panels looks the same there.
+      horizons: those of all panels.
+      path: the PNG to write.
+      published: for the panels that have it, what `success_against_horizon` takes.
+      x_label: of all panels.
+      y_label: of all panels.
+      chance: see there.
+      columns: panels side by side.
+
+    Raises:
+      ValueError: see `success_against_horizon`.
+    """
+    horizon_H = _require_horizons(horizons)
+    rows = -(-len(_require_any(results)) // columns)
+    figure = new_figure(6.5, 0.6 + 1.7 * rows)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+    entries: dict[str, Any] = {}
+    for (title, lines), axes in zip(results.items(), panels, strict=False):
+        _draw_success(axes, lines, horizon_H, (published or {}).get(title, {}), chance)
+        axes.set_title(title, fontsize=FONT_SIZE)
+        style_axes(axes)
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    for axes in list(panels):
+        axes.set_axis_off()
+    figure.supxlabel(x_label, fontsize=FONT_SIZE)
+    figure.supylabel(y_label, fontsize=FONT_SIZE)
+    legend_outside(figure, "mean and 95 % interval", entries)
+    save_figure(figure, path)
+
+
+def _require_horizons(horizons: ArrayLike) -> Float[np.ndarray, " H"]:
+    horizon_H = np.asarray(horizons, np.float64)
+    if horizon_H.ndim != 1 or (np.diff(horizon_H, prepend=0) <= 0).any():
+        raise ValueError(f"horizons must be positive and increasing; got {horizon_H.tolist()}")
+    return horizon_H
+
+
+def _draw_success(
+    axes: Axes,
+    results: Mapping[str, ArrayLike],
+    horizon_H: Float[np.ndarray, " H"],
+    published: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    chance: float | None,
+) -> None:
+    for label, look in looks(_require_any(results)):
+        y_SH = _require_curves(label, results[label], horizon_H)
+        _draw_line(axes, label, look, horizon_H, y_SH)
+    for (label, (x_P, y_P)), marker in zip(published.items(), "oD^vsPX*", strict=False):
+        axes.plot(x_P, y_P, marker, color=GREY, fillstyle="none", label=f"{label} (published)")
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(horizon_H.tolist()))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+    _draw_chance(axes, chance)
+
+
+def _require_any(runs: Mapping[str, T]) -> Mapping[str, T]:
     if not runs:
         raise ValueError("there are no runs to draw: give at least one label with its curves")
     return runs
@@ -162,18 +228,16 @@ def _draw_line(
         axes.fill_between(x_N, low_N, high_N, color=look["color"], alpha=0.2, linewidth=0)
 
 
-def _finish(
-    figure: Figure,
-    axes: Axes,
-    path: str | os.PathLike[str],
-    x_label: str,
-    y_label: str,
-    chance: float | None,
-) -> None:
+def _draw_chance(axes: Axes, chance: float | None) -> None:
     if chance is not None:
         axes.axhline(chance, color=GREY, linestyle=(0, (4, 3)), linewidth=1.0, label="chance")
+
+
+def _finish(
+    figure: Figure, axes: Axes, path: str | os.PathLike[str], x_label: str, y_label: str
+) -> None:
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     style_axes(axes)
-    legend_outside(figure, title="mean and 95 % interval")
+    legend_outside(figure, "mean and 95 % interval")
     save_figure(figure, path)

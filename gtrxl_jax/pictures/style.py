@@ -1,7 +1,7 @@
 """What all pictures have in common. No global state of matplotlib is read or changed."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -36,9 +36,16 @@ def style_axes(axes: Axes) -> None:
     axes.yaxis.label.set_fontsize(FONT_SIZE)
 
 
-def legend_outside(figure: Figure, title: str) -> None:
-    """A legend to the right of the axes, where it hides no data."""
+def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None = None) -> None:
+    """A legend to the right of the axes, where it hides no data; of what they all show, or these.
+
+    Args:
+      figure: with its axes drawn.
+      title: of the legend.
+      entries: for each label what it stands for, one of matplotlib's artists.
+    """
     figure.legend(
+        **({} if entries is None else {"labels": list(entries), "handles": list(entries.values())}),
         title=title,
         loc="outside right upper",
         alignment="left",

@@ -4,7 +4,7 @@ from PIL import Image
 from scipy import stats
 
 from gtrxl_jax.pictures import curves
-from gtrxl_jax.pictures.curves import learning_curves, success_against_horizon
+from gtrxl_jax.pictures.curves import learning_curves, panels_of_success, success_against_horizon
 from gtrxl_jax.pictures.style import COLOURS, looks
 
 HORIZONS = [8, 16, 32, 64]
@@ -80,6 +80,24 @@ def test_horizons_are_the_ticks_and_the_span_is_shaded(tmp_path, drawn):
     assert shade.x0 == pytest.approx(axes.get_xlim()[0])
     assert shade.x1 == pytest.approx(24)
     assert [text.get_text() for text in axes.texts] == ["within one layer's memory (24 steps)"]
+
+
+def test_panels_share_their_axes_and_one_legend(tmp_path, drawn):
+    results = {
+        title: {"a": make_curves(3, 4), "b": make_curves(2, 4)} for title in ("x", "y", "z", "u")
+    }
+    published = {"y": {"a": (HORIZONS[:2], [0.5, 0.7])}}
+    panels_of_success(results, HORIZONS, tmp_path / "a.png", published=published, chance=0.5)
+    figure = drawn().figure
+    shown = [axes for axes in figure.axes if axes.axison]
+    assert [axes.get_title() for axes in shown] == list(results)
+    assert len({axes.get_ylim() for axes in shown}) == 1
+    assert [line.get_color() for line in shown[3].lines[:2]] == list(COLOURS[:2])
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == ["a (3 seeds)", "b (2 seeds)", "chance", "a (published)"]
+    with pytest.raises(ValueError, match="no runs to draw"):
+        panels_of_success({}, HORIZONS, tmp_path / "b.png")
 
 
 @pytest.mark.parametrize("draw", ["learning", "horizon"])
