@@ -43,31 +43,15 @@ def config_of(path, stream=True, **changes):
     return changed(CONFIG, data__path=str(path), data__stream=stream, **changes)
 
 
-@pytest.fixture(scope="module")
-def runs(path, tmp_path_factory):
-    """The same run with its data in memory, and streamed."""
-    folder, found = tmp_path_factory.mktemp("runs"), {}
-    for name, stream in (("held", False), ("streamed", True)):
-        found[name] = train(OfflineTrainer(config_of(path, stream)), folder=folder / name)
-    return folder, found
-
-
-def test_a_run_is_that_of_the_data_in_memory(runs):
+def test_a_run_is_that_of_the_data_in_memory_though_it_is_ended_between(path, tmp_path):
     """Over the stages of a curriculum, on two devices, bit by bit."""
-    folder, found = runs
-    assert lines(folder / "streamed") == lines(folder / "held")
-    networks = (found[name].networks[0] for name in ("streamed", "held"))
-    jax.tree.map(np.testing.assert_array_equal, *networks)
-    evaluations = [found[name].result.evaluation for name in ("streamed", "held")]
-    assert evaluations[0] == evaluations[1]
-
-
-def test_a_run_that_is_ended_goes_on_bit_for_bit(runs, path, tmp_path):
+    held = train(OfflineTrainer(config_of(path, stream=False)), folder=tmp_path / "held")
     with pytest.raises(Crash):
         train(OfflineTrainer(config_of(path)), folder=tmp_path / "run", writers=[CrashAt(6)])
-    again = train(OfflineTrainer(config_of(path)), folder=tmp_path / "run")
-    assert lines(tmp_path / "run") == lines(runs[0] / "streamed")
-    jax.tree.map(np.testing.assert_array_equal, again.networks, runs[1]["streamed"].networks)
+    streamed = train(OfflineTrainer(config_of(path)), folder=tmp_path / "run")
+    assert lines(tmp_path / "run") == lines(tmp_path / "held")
+    jax.tree.map(np.testing.assert_array_equal, streamed.networks, held.networks)
+    assert streamed.result.evaluation == held.result.evaluation
 
 
 def test_a_visit_reads_its_own_batches_split_over_the_devices(path):
@@ -80,14 +64,6 @@ def test_a_visit_reads_its_own_batches_split_over_the_devices(path):
     assert second.mask.shape == (2, 8, 1, 4)
     assert third.mask.shape == (2, 8, 2, 4)
     assert {shard.data.shape for shard in third.mask.addressable_shards} == {(2, 4, 2, 4)}
-
-
-def test_a_loaded_run_needs_no_data(path, tmp_path):
-    shutil.copytree(path, tmp_path / "data")
-    config = config_of(tmp_path / "data", total_updates=2, curriculum=False)
-    train(OfflineTrainer(config), folder=tmp_path / "run")
-    shutil.rmtree(tmp_path / "data")
-    assert load(tmp_path / "run").config.evaluation.target_return == 1.0
 
 
 def test_data_that_do_not_fit_are_refused_before_anything_is_compiled(path, monkeypatch, tmp_path):
@@ -104,18 +80,21 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_compiled(path, monk
         train(OfflineTrainer(config_of(path)))
 
 
-def test_the_command_line_reads_no_more_than_it_needs(path, monkeypatch, tmp_path):
+def test_the_command_line_streams_and_what_it_trained_needs_no_data(path, monkeypatch, tmp_path):
     def load_all(*_):
         raise AssertionError
 
     monkeypatch.setattr(minari, "load", load_all)
+    shutil.copytree(path, tmp_path / "data")
     command = (
         "train-offline --preset debug --model.name bc-mlp --baselines bc-mlp --data.stream "
         "--total-updates 2 --updates-per-visit 2 --evaluation.episodes 8 --evaluation.lengths 8 "
-        f"--no-pictures --data.path {path} --folder {tmp_path}"
+        f"--no-pictures --data.path {tmp_path / 'data'} --folder {tmp_path / 'run'}"
     )
     main(command.split())
-    assert len(lines(tmp_path / "bc-mlp")) == 1
+    assert len(lines(tmp_path / "run" / "bc-mlp")) == 1
+    shutil.rmtree(tmp_path / "data")
+    assert load(tmp_path / "run" / "bc-mlp").config.evaluation.target_return == 1.0
 
 
 def test_damage_ends_the_run_when_it_is_met(path, tmp_path):
