@@ -74,8 +74,7 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
         trajectories = minari.load(config.data.path)
         require_spaces(config, trajectories.spaces)
         return trajectories
-    counts = range(1, config.segments + 1) if config.curriculum else [config.segments]
-    lengths = [n * config.context for n in counts] if any_length else [None]
+    lengths = [n * config.context for n in config.stages] if any_length else [None]
     sets = []
     for number, length in enumerate(lengths):
         stream = make_stream(config, length)
