@@ -1,6 +1,5 @@
 """Relative multi-head attention over inputs that are not projected, for models with wide heads."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -18,12 +17,15 @@ from gtrxl_jax.ops.folded_attention import folded_attention, turn
 class FoldedWeights:
     """The products of W_Q, W_K, W_V, W_R and W_O that attention needs, see `FoldedAttention`.
 
+    They are the same as long as the parameters are: acting makes them once.
+
     Attributes:
       content: `[D, H * D]`, from an input to the q of each head, scaled.
       content_bias: `[H, D]`.
       position: `[D, H * F]`, from an input to the p of each head, scaled.
       position_bias: `[H, F]`.
       output: `[H * D, D]`, from each head's weighted inputs to the output.
+      phi: `[F, S]`, Phi of the places 0 .. S - 1 of the inputs, transposed.
     """
 
     content: jax.Array
@@ -31,21 +33,7 @@ class FoldedWeights:
     position: jax.Array
     position_bias: jax.Array
     output: jax.Array
-
-
-@struct.dataclass
-class FoldedCache:
-    """What one layer keeps while it acts with fixed parameters.
-
-    Attributes:
-      weights: see there.
-      phi: `[S, F]`, of the slots' places, 0 .. S - 1.
-      inputs: `[B, S, D]`, in those slots.
-    """
-
-    weights: FoldedWeights
     phi: jax.Array
-    inputs: jax.Array
 
 
 class Matrix(nn.Module):
@@ -93,8 +81,8 @@ class FoldedAttention(nn.Module):
         self.content_bias = self.param("content_bias", zeros, shape, self.param_dtype)
         self.position_bias = self.param("position_bias", zeros, shape, self.param_dtype)
 
-    def _fold(self, dtype: jnp.dtype) -> FoldedWeights:
-        """Multiply the parameters, in their own precision."""
+    def fold(self, num_inputs: int, dtype: jnp.dtype) -> FoldedWeights:
+        """Multiply the parameters, in their own precision, for S inputs."""
 
         def heads(kernel: Array) -> Float[Array, "D H K"]:
             return kernel.reshape(self.width, self.heads, self.head_width)
@@ -112,36 +100,40 @@ class FoldedAttention(nn.Module):
             return scale * matrix_DHE.reshape(self.width, -1), scale * bias_HE
 
         output_HDE = jnp.einsum("dhk,hke->hde", value_DHK, output_HKD)
+        # Phi in the parameters' precision: neighbouring places are too close for bf16.
+        place_S = jnp.arange(num_inputs, dtype=jnp.int32)
+        phi_SF = sinusoids(place_S, self.width + self.width % 2, self.param_dtype)
         weights = FoldedWeights(
             *fold(key_DHK, self.content_bias),
             *fold(position_FHK, self.position_bias),
             output_HDE.reshape(-1, self.width),
+            phi_SF.T,
         )
         return jax.tree.map(lambda z: z.astype(dtype), weights)
 
     def _attend(
         self,
-        cache: FoldedCache,
+        weights: FoldedWeights,
+        input_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
-        phi_TF: Float[Array, "T F"],
+        phi_FT: Float[Array, "F T"],
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T H S"]]:
-        """Queries, with the Phi of their places, attend to the S inputs of a cache.
+        """Queries, with the Phi of their places, attend to the first S places.
 
         Returns:
           The output, and the attention weights.
         """
-        weights = cache.weights
 
         def project(kernel: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
             return (x_BTD @ kernel).reshape(*x_BTD.shape[:2], *bias_HE.shape) + bias_HE[None, None]
 
         out_BTHD, weights_BTHS = folded_attention(
             project(weights.content, weights.content_bias),
-            turn(project(weights.position, weights.position_bias), phi_TF),
-            cache.inputs,
-            cache.phi,
+            turn(project(weights.position, weights.position_bias), phi_FT.T),
+            input_BSD,
+            weights.phi[:, : input_BSD.shape[1]],
             mask_BTS,
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
@@ -165,16 +157,17 @@ class FoldedAttention(nn.Module):
         Returns:
           The outputs at the T queries, in the order of the spans.
         """
-        cache = self.hold(x_BSD)
         num_inputs = x_BSD.shape[1]
         first = num_inputs - mask_BQS.shape[1]
+        x_BSD = x_BSD.astype(self.dtype or x_BSD.dtype)
+        weights = self.fold(num_inputs, x_BSD.dtype)
         parts = []
         for queries, seen in spans or ((slice(None), num_inputs),):
-            part = dataclasses.replace(cache, phi=cache.phi[:seen], inputs=cache.inputs[:, :seen])
             out_BTD, weights_BTHS = self._attend(
-                part,
-                cache.inputs[:, first:][:, queries],
-                cache.phi[first:][queries],
+                weights,
+                x_BSD[:, :seen],
+                x_BSD[:, first:][:, queries],
+                weights.phi[:, first:][:, queries],
                 mask_BQS[:, queries, :seen],
                 deterministic,
             )
@@ -185,29 +178,24 @@ class FoldedAttention(nn.Module):
             self.sow("attention", "weights", weights_BTHS.swapaxes(1, 2))
         return out_BTD
 
-    def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:
-        """Slots for `extend`, with these inputs in them."""
-        x_BSD = x_BSD.astype(self.dtype or x_BSD.dtype)
-        # Phi in the parameters' precision: neighbouring places are too close for bf16.
-        place_S = jnp.arange(x_BSD.shape[1], dtype=jnp.int32)
-        phi_SF = sinusoids(place_S, self.width + self.width % 2, self.param_dtype)
-        return FoldedCache(self._fold(x_BSD.dtype), phi_SF.astype(x_BSD.dtype), x_BSD)
-
     def extend(
         self,
-        cache: FoldedCache,
+        weights: FoldedWeights,
+        inputs_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
         slot: Int[Array, ""] | int,
         exists_T: Bool[Array, " T"],
         mask_BTS: Bool[Array, "B T S"],
-    ) -> tuple[FoldedCache, Float[Array, "B T D"]]:
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
         """Write T inputs into the slots from `slot` on; they attend to the whole row of slots.
 
         Equal to the segment form. What does not exist is not written; its output is of no use.
+
+        Returns:
+          The slots, and the outputs.
         """
-        old_BTD = jax.lax.dynamic_slice_in_dim(cache.inputs, slot, x_BTD.shape[1], axis=1)
+        old_BTD = jax.lax.dynamic_slice_in_dim(inputs_BSD, slot, x_BTD.shape[1], axis=1)
         x_BTD = jnp.where(exists_T[None, :, None], x_BTD.astype(old_BTD.dtype), old_BTD)
-        inputs = jax.lax.dynamic_update_slice_in_dim(cache.inputs, x_BTD, slot, axis=1)
-        cache = dataclasses.replace(cache, inputs=inputs)
-        phi_TF = jax.lax.dynamic_slice_in_dim(cache.phi, slot, x_BTD.shape[1])
-        return cache, self._attend(cache, x_BTD, phi_TF, mask_BTS)[0]
+        inputs_BSD = jax.lax.dynamic_update_slice_in_dim(inputs_BSD, x_BTD, slot, axis=1)
+        phi_FT = jax.lax.dynamic_slice_in_dim(weights.phi, slot, x_BTD.shape[1], axis=1)
+        return inputs_BSD, self._attend(weights, inputs_BSD, x_BTD, phi_FT, mask_BTS)[0]

@@ -27,7 +27,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.folded_attention import FoldedCache
+from gtrxl_jax.nn.folded_attention import FoldedWeights
 from gtrxl_jax.nn.trajectory import (
     Steps,
     Window,
@@ -62,7 +62,8 @@ class RATEState:
 
     Attributes:
       tokens: M_n of the running segment.
-      layers: the inputs of each layer, in the slots [cache | read | 3 K | write].
+      weights: what each layer makes of its parameters; it stays the same.
+      slots: `[B, S, D]` of each layer, its inputs at [cache | read | 3 K | write].
       action: `[B, D]`, the token of the last action, which goes through the layers with those of
         the step after it.
       cached: int, how many cache slots have been written.
@@ -70,7 +71,8 @@ class RATEState:
     """
 
     tokens: MemoryTokens
-    layers: tuple[FoldedCache, ...]
+    weights: tuple[FoldedWeights, ...]
+    slots: tuple[jax.Array, ...]
     action: jax.Array
     cached: jax.Array
     step: jax.Array
@@ -202,7 +204,8 @@ class RATE(nn.Module):
         zero = jnp.zeros((), jnp.int32)
         state = RATEState(
             tokens=self._disturbed(self._first_tokens(batch_size)),
-            layers=tuple(block.hold(empty_BSD) for block in self.blocks),
+            weights=tuple(block.fold(num_slots, self._dtype) for block in self.blocks),
+            slots=tuple(block.hold(empty_BSD) for block in self.blocks),
             action=empty_BSD[:, 0],
             cached=zero,
             step=zero,
@@ -240,7 +243,10 @@ class RATE(nn.Module):
         place = 3 * window.index + 1
         query_B1D = jax.lax.dynamic_slice_in_dim(x_BSD, place, 1, axis=1)
         seen_B1S = jax.lax.dynamic_slice_in_dim(mask_BSS, place, 1, axis=1)
-        _, y_B1D = last.extend(last.hold(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S)
+        weights = last.fold(3 * steps, x_BSD.dtype)
+        _, y_B1D = last.extend(
+            weights, last.hold(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S
+        )
         return y_B1D[:, 0]
 
     def append(self, state: RATEState | Window, action: Any) -> RATEState | Window:
@@ -252,13 +258,19 @@ class RATE(nn.Module):
         state = dataclasses.replace(state, action=token_BD, step=state.step + 1)
         if self.is_initializing():
             return self._commit(state)
-        return nn.cond(
+
+        # Both branches give copies: without the weights, which are most of a state.
+        def changing(state: RATEState) -> RATEState:
+            return dataclasses.replace(state, weights=())
+
+        changed = nn.cond(
             state.step == self.context,
-            lambda model, state: model._commit(state),
-            lambda model, state: state,
+            lambda model, state: changing(model._commit(state)),
+            lambda model, state: changing(state),
             self,
             state,
         )
+        return dataclasses.replace(changed, weights=state.weights)
 
     def _commit(self, state: RATEState) -> RATEState:
         """Write the memory at the end of a segment, and read it at the start of the next."""
@@ -284,9 +296,8 @@ class RATE(nn.Module):
 
         state = RATEState(
             tokens=self._disturbed(self._retain(state.tokens, y_BTD[:, 1:])),
-            layers=tuple(
-                dataclasses.replace(z, inputs=keep_newest(z.inputs)) for z in state.layers
-            ),
+            weights=state.weights,
+            slots=tuple(keep_newest(z) for z in state.slots),
             action=state.action,
             cached=jnp.minimum(state.cached + 3 * self.context, self.cache_size),
             step=jnp.zeros((), jnp.int32),
@@ -325,8 +336,8 @@ class RATE(nn.Module):
         if not x_BTD.shape[1]:
             return state, x_BTD
         mask_BTS = jnp.broadcast_to(seen_TS[None], (len(x_BTD), *seen_TS.shape))
-        layers = []
-        for block, layer in zip(self.blocks, state.layers, strict=True):
-            layer, x_BTD = block.extend(layer, x_BTD, slot, exists_T, mask_BTS)
-            layers.append(layer)
-        return dataclasses.replace(state, layers=tuple(layers)), x_BTD
+        slots = []
+        for block, weights, slots_BSD in zip(self.blocks, state.weights, state.slots, strict=True):
+            slots_BSD, x_BTD = block.extend(weights, slots_BSD, x_BTD, slot, exists_T, mask_BTS)
+            slots.append(slots_BSD)
+        return dataclasses.replace(state, slots=tuple(slots)), x_BTD

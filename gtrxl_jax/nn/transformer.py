@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention import AttentionCache, RelativeAttention
-from gtrxl_jax.nn.folded_attention import FoldedAttention, FoldedCache
+from gtrxl_jax.nn.folded_attention import FoldedAttention, FoldedWeights
 from gtrxl_jax.nn.gates import make_gate
 from gtrxl_jax.nn.inputs import check_inputs, check_kind
 from gtrxl_jax.nn.norm import LayerNorm
@@ -153,21 +153,26 @@ class Block(nn.Module):
             x_BTD = jnp.concatenate([x_BTD[:, queries] for queries, _ in spans], axis=1)
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
-    def hold(self, x_BSD: Float[Array, "B S D"]) -> FoldedCache:
-        return self.attention.hold(self._attention_input(x_BSD))
+    def fold(self, num_slots: int, dtype: jnp.dtype) -> FoldedWeights:
+        return self.attention.fold(num_slots, dtype)
+
+    def hold(self, x_BSD: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+        """Slots for `extend`, with these inputs in them."""
+        return self._attention_input(x_BSD)
 
     def extend(
         self,
-        cache: FoldedCache,
+        weights: FoldedWeights,
+        slots_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
         slot: Int[Array, ""] | int,
         exists_T: Bool[Array, " T"],
         mask_BTS: Bool[Array, "B T S"],
-    ) -> tuple[FoldedCache, Float[Array, "B T D"]]:
-        cache, attended_BTD = self.attention.extend(
-            cache, self._attention_input(x_BTD), slot, exists_T, mask_BTS
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
+        slots_BSD, attended_BTD = self.attention.extend(
+            weights, slots_BSD, self._attention_input(x_BTD), slot, exists_T, mask_BTS
         )
-        return cache, self._after_attention(x_BTD, attended_BTD)
+        return slots_BSD, self._after_attention(x_BTD, attended_BTD)
 
     def start(self, memory_BMD: Float[Array, "B M D"]) -> AttentionCache:
         return self.attention.start(self._attention_input(memory_BMD))

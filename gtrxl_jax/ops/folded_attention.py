@@ -42,7 +42,7 @@ def folded_attention(
     query_BTHD: Float[Array, "B T H D"],
     position_BTHF: Float[Array, "B T H F"],
     input_BSD: Float[Array, "B S D"],
-    phi_SF: Float[Array, "S F"],
+    phi_FS: Float[Array, "F S"],
     mask_BTS: Bool[Array, "B T S"],
     drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B T H S"]]:
@@ -52,17 +52,17 @@ def folded_attention(
       query_BTHD: q, scaled by 1 / sqrt(K).
       position_BTHF: p, likewise, turned to the place of each query.
       input_BSD: x.
-      phi_SF: Phi of the places of the inputs.
+      phi_FS: Phi of the places of the inputs, transposed.
       mask_BTS: which inputs each query sees: at least one.
       drop: dropout of the weights.
 
     Returns:
       The weighted inputs, and the weights in float32 or wider.
     """
-    chex.assert_rank([query_BTHD, position_BTHF, input_BSD, phi_SF, mask_BTS], [4, 4, 3, 2, 3])
+    chex.assert_rank([query_BTHD, position_BTHF, input_BSD, phi_FS, mask_BTS], [4, 4, 3, 2, 3])
     wide = np.promote_types(query_BTHD.dtype, np.float32)
     content_BTHS = jnp.einsum("bthd,bsd->bths", query_BTHD, input_BSD, preferred_element_type=wide)
-    place_BTHS = jnp.einsum("bthf,sf->bths", position_BTHF, phi_SF, preferred_element_type=wide)
+    place_BTHS = jnp.einsum("bthf,fs->bths", position_BTHF, phi_FS, preferred_element_type=wide)
     weights_BTHS = masked_softmax(content_BTHS + place_BTHS, mask_BTS[:, :, None])
     dropped_BTHS = drop(weights_BTHS.astype(input_BSD.dtype))
     return jnp.einsum("bths,bsd->bthd", dropped_BTHS, input_BSD), weights_BTHS
