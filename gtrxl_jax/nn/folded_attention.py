@@ -125,9 +125,13 @@ class FoldedAttention(nn.Module):
         Returns:
           The output, and the attention weights.
         """
+        batch, num_queries, width = x_BTD.shape
+        # Matrices of rows: XLA adds a bias to their product at once.
+        x_RD = x_BTD.reshape(-1, width)
 
-        def project(kernel: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
-            return (x_BTD @ kernel).reshape(*x_BTD.shape[:2], *bias_HE.shape) + bias_HE[None, None]
+        def project(kernel_DI: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
+            projected_RI = x_RD @ kernel_DI + bias_HE.reshape(1, -1)
+            return projected_RI.reshape(batch, num_queries, *bias_HE.shape)
 
         out_BTHD, weights_BTHS = folded_attention(
             project(weights.content, weights.content_bias),
@@ -137,7 +141,8 @@ class FoldedAttention(nn.Module):
             mask_BTS,
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
-        return out_BTHD.reshape(*x_BTD.shape[:2], -1) @ weights.output, weights_BTHS
+        out_RI = out_BTHD.reshape(len(x_RD), -1)
+        return (out_RI @ weights.output).reshape(x_BTD.shape), weights_BTHS
 
     def __call__(
         self,

@@ -60,9 +60,18 @@ def folded_attention(
       The weighted inputs, and the weights in float32 or wider.
     """
     chex.assert_rank([query_BTHD, position_BTHF, input_BSD, phi_FS, mask_BTS], [4, 4, 3, 2, 3])
+    batch, num_queries, heads, _ = query_BTHD.shape
     wide = np.promote_types(query_BTHD.dtype, np.float32)
-    content_BTHS = jnp.einsum("bthd,bsd->bths", query_BTHD, input_BSD, preferred_element_type=wide)
-    place_BTHS = jnp.einsum("bthf,fs->bths", position_BTHF, phi_FS, preferred_element_type=wide)
-    weights_BTHS = masked_softmax(content_BTHS + place_BTHS, mask_BTS[:, :, None])
-    dropped_BTHS = drop(weights_BTHS.astype(input_BSD.dtype))
-    return jnp.einsum("bths,bsd->bthd", dropped_BTHS, input_BSD), weights_BTHS
+    # The heads of all queries in one axis, Q: of products with more axes, and above all of their
+    # gradients, XLA makes copies.
+    query_BQD, position_BQF = (
+        z.reshape(batch, num_queries * heads, -1) for z in (query_BTHD, position_BTHF)
+    )
+    mask_BQS = jnp.repeat(mask_BTS, heads, axis=1)
+    content_BQS = jnp.einsum("bqd,bsd->bqs", query_BQD, input_BSD, preferred_element_type=wide)
+    place_BQS = jnp.einsum("bqf,fs->bqs", position_BQF, phi_FS, preferred_element_type=wide)
+    weights_BQS = masked_softmax(content_BQS + place_BQS, mask_BQS)
+    dropped_BQS = drop(weights_BQS.astype(input_BSD.dtype))
+    out_BQD = jnp.einsum("bqs,bsd->bqd", dropped_BQS, input_BSD)
+    by_head = (batch, num_queries, heads, -1)
+    return out_BQD.reshape(by_head), weights_BQS.reshape(by_head)
