@@ -5,12 +5,14 @@
 At the authors' T-Maze size: 8 layers, 10 heads of 64, width 64, 5 memory tokens, segments of
 K = 30 steps, N = 3, 64 trajectories a batch. Both sides take a step of the optimiser for each
 segment, with the memory detached (`bptt` 0); ours is timed with the gradient through the whole
-trajectory as well. An acting step is one late in a segment, of one environment. Where PyTorch is
-not installed, only our side is timed. Peak memory is what XLA allots to the temporaries of a
-training batch, for N and for twice and four times as many segments.
+trajectory as well, and as it trains: several batches in one program. An acting step is of one
+environment: theirs late in a segment, ours at its mean over a segment, with the commit of the
+memory at its end. Where PyTorch is not installed, only our side is timed. Peak memory is what XLA
+allots to the temporaries of a training batch, for N and for twice and four times as many segments.
 """
 
 import dataclasses
+import functools
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +27,6 @@ from gtrxl_jax.nn.models import model_config
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, OfflineEvaluationConfig
 
-ACTING_STEPS = 50
-"""At a time, one after another: a single one would find nothing in the caches."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -37,7 +36,11 @@ class Settings:
     batch: int = 64
     context: int = 30
     segments: int = 3
+    batches: int = 4
+    """In a visit of our trainer, one program."""
     rounds: int = 3
+    acting_rounds: int = 20
+    """Short ones, of a segment's steps each."""
     keep: bool = True
     """Write the table to results/bench."""
 
@@ -71,35 +74,30 @@ def random_batch(settings: Settings, segments: int) -> Segments:
     )
 
 
-def compiled_update(trainer: OfflineTrainer, batch: Segments) -> tuple[Any, Any]:
-    """The compiled training batch, and a state to begin with."""
-    state = jax.jit(trainer.init)(0)
-    update = jax.jit(trainer.update, donate_argnums=0)
-    return update.lower(state, batch, jax.random.key(0)).compile(), state
-
-
 def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
-    """A training batch, to be called repeatedly."""
+    """A visit of the trainer, to be called repeatedly."""
     batch = random_batch(settings, settings.segments)
-    update, state = compiled_update(make_trainer(settings, settings.segments, **changes), batch)
-    held = [state]
+    batches = jax.tree.map(lambda x: jnp.stack([x] * settings.batches), batch)
+    changes["updates_per_visit"] = settings.batches
+    trainer = make_trainer(settings, settings.segments, **changes)
+    visit = jax.jit(trainer.visit, donate_argnums=0)
+    held = [jax.jit(trainer.init)(0)]
 
     def call() -> Any:
-        held[0], metrics = update(held[0], batch, jax.random.key(0))
+        held[0], metrics = visit(held[0], batches, 0)
         return metrics
 
     return call
 
 
 def acting(settings: Settings) -> Callable[[], Any]:
-    """A step late in a segment, again and again: what it sees, and the action that it takes."""
+    """The steps of a segment, one after another: what is seen, and the action that is taken."""
     trainer = make_trainer(settings, settings.segments)
     network = jax.jit(trainer.init)(0).network
     model, variables = trainer.model, {"params": network}
-    state = model.apply(variables, 1, method="start")
-    state = dataclasses.replace(state, step=jnp.array(settings.context - 2, jnp.int32))
+    held = [jax.jit(lambda: model.apply(variables, 1, method="start"))()]
 
-    @jax.jit
+    @functools.partial(jax.jit, donate_argnums=1)
     def step(variables: Any, state: Any, asked_B: Any, observation: Any) -> Any:
         state, policy = model.apply(variables, state, asked_B, observation, method="decode")
         action = policy.mode()
@@ -108,8 +106,9 @@ def acting(settings: Settings) -> Callable[[], Any]:
     asked, observation = jnp.ones(1), jnp.ones((1, 4))
 
     def call() -> Any:
-        for _ in range(ACTING_STEPS):
-            action = jax.block_until_ready(step(variables, state, asked, observation)[1])
+        for _ in range(settings.context):
+            held[0], action = step(variables, held[0], asked, observation)
+            jax.block_until_ready(action)
         return action
 
     return call
@@ -122,7 +121,9 @@ def peaks(settings: Settings) -> list[Row]:
         for times in (1, 2, 4):
             segments = times * settings.segments
             trainer = make_trainer(settings, segments, remat=remat)
-            program, _ = compiled_update(trainer, random_batch(settings, segments))
+            update = jax.jit(trainer.update, donate_argnums=0)
+            inputs = jax.eval_shape(trainer.init, 0), random_batch(settings, segments)
+            program = update.lower(*inputs, jax.random.key(0)).compile()
             size = program.memory_analysis().temp_size_in_bytes / 1e6
             kind = "rematerialised" if remat else "all activations kept"
             rows.append(Row(f"peak memory, N = {segments}, {kind}", size, "MB"))
@@ -131,11 +132,8 @@ def peaks(settings: Settings) -> list[Row]:
 
 def main(settings: Settings) -> None:
     """Time both sides in turn."""
-    calls = {
-        "training": training(settings, bptt=0),
-        "whole gradient": training(settings),
-        "acting": acting(settings),
-    }
+    learn = {"ours": training(settings, bptt=0), "whole gradient": training(settings)}
+    act = {"ours": acting(settings)}
     has_torch = importlib.util.find_spec("torch") is not None
     if has_torch:
         import torch
@@ -153,22 +151,25 @@ def main(settings: Settings) -> None:
         )
         optimiser = torch.optim.AdamW(theirs.parameters(), 3e-4, weight_decay=0.1)
         sizes = (settings.batch, settings.context, settings.segments)
-        calls["PyTorch training"] = lambda: training_batch(theirs.train(), optimiser, *sizes)
-        calls["PyTorch acting"] = lambda: [
-            acting_step(theirs.eval(), settings.context) for _ in range(ACTING_STEPS)
+        learn["PyTorch"] = lambda: [
+            training_batch(theirs.train(), optimiser, *sizes) for _ in range(settings.batches)
         ]
-    seconds = interleaved(calls, settings.rounds)
+        act["PyTorch"] = lambda: [
+            acting_step(theirs.eval(), settings.context) for _ in range(settings.context)
+        ]
+    batch = {k: s / settings.batches for k, s in interleaved(learn, settings.rounds).items()}
+    step = {k: s / settings.context for k, s in interleaved(act, settings.acting_rounds).items()}
     rows = [
-        Row("training batch, an update a segment", seconds["training"], "s"),
-        Row("training batch, whole gradient", seconds["whole gradient"], "s"),
-        Row("acting step, cached", 1e3 * seconds["acting"] / ACTING_STEPS, "ms"),
+        Row("training batch, an update a segment", batch["ours"], "s"),
+        Row("training batch, whole gradient", batch["whole gradient"], "s"),
+        Row("acting step, cached", 1e3 * step["ours"], "ms"),
     ]
     if has_torch:
         rows += [
-            Row("PyTorch: training batch", seconds["PyTorch training"], "s"),
-            Row("... against ours", seconds["PyTorch training"] / seconds["training"], "x"),
-            Row("PyTorch: acting step", 1e3 * seconds["PyTorch acting"] / ACTING_STEPS, "ms"),
-            Row("... against ours", seconds["PyTorch acting"] / seconds["acting"], "x"),
+            Row("PyTorch: training batch", batch["PyTorch"], "s"),
+            Row("... against ours", batch["PyTorch"] / batch["ours"], "x"),
+            Row("PyTorch: acting step", 1e3 * step["PyTorch"], "ms"),
+            Row("... against ours", step["PyTorch"] / step["ours"], "x"),
         ]
     else:
         print("PyTorch is not installed: only our side is timed")
