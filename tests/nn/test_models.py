@@ -1,5 +1,6 @@
 """What holds for every model of trajectories."""
 
+import functools
 import re
 
 import jax
@@ -146,9 +147,11 @@ def test_half_precision_keeps_parameters_and_policies_in_full():
                 lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x,
                 random_steps(segments, context),
             )
-            params = random_params(model, steps)
+            # Types are known without computing anything.
+            params = jax.eval_shape(functools.partial(random_params, model, steps))
             assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
-            memory, logits = run_segments(model, params, steps)
+            run = functools.partial(run_segments, model)
+            memory, logits = jax.eval_shape(run, params, steps)
             assert logits.dtype == jnp.float32
             assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(memory))
 
