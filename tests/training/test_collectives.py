@@ -25,7 +25,7 @@ JOBS = {
 
 # Offline attention multiplies its matrices before it uses them, in each segment, and it is products
 # that are sent: of one head (1, 16, 16), and of all for queries, twice with biases, and outputs.
-FOLDED = {(1, 16, 16), (16, 32), (2, 16), (32, 16)}
+FOLDED = {(1, 16, 16), (16, 32), (2, 16), (32,), (32, 16)}
 PRODUCTS = 2 * (16 * 32 + 2 * 16) + 32 * 16
 RUNS = 2
 """Runs of queries in the one layer: o tokens and write tokens. The products' gradients are sent for
