@@ -5,10 +5,11 @@
 At the authors' T-Maze size: 8 layers, 10 heads of 64, width 64, 5 memory tokens, segments of
 K = 30 steps, N = 3, 64 trajectories a batch. Both sides take a step of the optimiser for each
 segment, with the memory detached (`bptt` 0); ours is timed with the gradient through the whole
-trajectory as well, and as it trains: several batches in one program. An acting step is of one
-environment: theirs late in a segment, ours at its mean over a segment, with the commit of the
-memory at its end. Where PyTorch is not installed, only our side is timed. Peak memory is what XLA
-allots to the temporaries of a training batch, for N and for twice and four times as many segments.
+trajectory as well. Ours are visits of the trainer, several batches in one program. An acting step
+is of one environment: theirs late in a segment, ours at its mean over a segment, with the commit of
+the memory at its end. Where PyTorch is not installed, only our side is timed. Peak memory is what
+XLA allots to the temporaries of a training batch, for N and for twice and four times as many
+segments.
 """
 
 import dataclasses

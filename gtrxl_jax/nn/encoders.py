@@ -5,6 +5,7 @@ dicts) and gives `[..., F]`. It computes in `dtype`, or in `param_dtype` where t
 whatever the observation's type.
 """
 
+import abc
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ class MLPEncoder(nn.Module):
         return x
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(nn.Module, abc.ABC):
     """A convolutional `trunk`, flattened, then a linear layer and ReLU.
 
     Attributes:
@@ -61,8 +62,9 @@ class ImageEncoder(nn.Module):
     def conv(self, channels: int) -> nn.Conv:
         return nn.Conv(channels, (3, 3), dtype=self.dtype, param_dtype=self.param_dtype)
 
+    @abc.abstractmethod
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
-        raise NotImplementedError
+        """The convolutions, of the spec's features."""
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:

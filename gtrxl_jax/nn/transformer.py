@@ -154,6 +154,7 @@ class Block(nn.Module):
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
     def fold(self, num_slots: int, dtype: jnp.dtype) -> FoldedWeights:
+        """What `extend` makes of the parameters once, for S slots."""
         return self.attention.fold(num_slots, dtype)
 
     def hold(self, x_BSD: Float[Array, "B S D"]) -> Float[Array, "B S D"]:

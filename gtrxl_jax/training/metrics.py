@@ -5,6 +5,7 @@ a scalar, or an array `[S]` with one entry for each of S seeds trained side by s
 `gtrxl_jax.training.progress` has the writer for the terminal.
 """
 
+import abc
 import json
 import math
 import os
@@ -25,12 +26,13 @@ _REAL = (np.bool_, np.integer, np.floating)
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-class MetricWriter:
+class MetricWriter(abc.ABC):
     """The interface of all writers, and a context manager that closes them."""
 
-    def start(self, step: int) -> None:
+    def start(self, step: int) -> None:  # noqa: B027, for those that need it
         """Begin, or go on, after `step`: forget what was written of later ones."""
 
+    @abc.abstractmethod
     def write(self, step: int, metrics: Metrics) -> None:
         """Record `metrics` as they stand after `step` environment steps (or updates).
 
@@ -38,9 +40,8 @@ class MetricWriter:
           TypeError: a value is not a number.
           ValueError: a value has more than the one axis of seeds.
         """
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027, for those that need it
         """Release files; writing afterwards is an error."""
 
     def __enter__(self) -> Self:

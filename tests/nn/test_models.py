@@ -155,6 +155,17 @@ def test_half_precision_keeps_parameters_and_policies_in_full():
             assert logits.dtype == jnp.float32
             assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(memory))
 
+            def act(params, step, model=model):
+                before = model.apply(params, BATCH, method="start")
+                seen = step.returns_to_go, step.observations
+                state, policy = model.apply(params, before, *seen, method="decode")
+                return before, model.apply(params, state, step.actions, method="append"), policy
+
+            before, after, policy = jax.eval_shape(act, params, segment(segment(steps, 0), 0))
+            assert policy.logits.dtype == jnp.float32
+            assert jax.tree.map(jnp.result_type, after) == jax.tree.map(jnp.result_type, before)
+            assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(after))
+
 
 def test_decision_transformer_is_rate_with_memory_off():
     steps = random_steps(1, SEGMENTS * CONTEXT)
