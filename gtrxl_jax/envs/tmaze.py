@@ -20,9 +20,13 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.noise import draw_noise
+from gtrxl_jax.names import require_name
 
 RIGHT, UP, LEFT, DOWN = range(4)
 """The actions. A move into a wall does nothing."""
+
+PENALTIES = ("progress", "behind")
+"""What an action can be penalised for, see `TMazeParams`."""
 
 
 @struct.dataclass
@@ -34,29 +38,45 @@ class TMazeState(environment.EnvState):
       x: the agent's cell along the corridor, the cue's being 0.
       y: -1, 0 or 1; not 0 only after the turn.
       hint: the cue, +1 for up and -1 for down.
+      seen: whether an observation of this episode has shown the cue.
     """
 
     x: Int[Array, ""]
     y: Int[Array, ""]
     hint: Int[Array, ""]
+    seen: Bool[Array, ""]
 
 
 @struct.dataclass
 class TMazeParams(environment.EnvParams):
-    """Parameters of the T-Maze; each may be an array.
+    """Parameters of the T-Maze; each number may be an array.
+
+    The penalty "progress" costs every action that does not bring the agent nearer to the end of the
+    shortest solution from where it is: in the corridor all but the move onward, at the junction all
+    but a turn. "behind" is the penalty of Ni et al. (2023): it costs every action after which
+    x < t, t being the number of actions so far. After a first wrong step an agent of theirs is
+    behind whatever it does, all actions cost the same, and the penalty tells a learner nothing more
+    until the episode ends; that of "progress" goes on telling a good action from a bad one.
 
     Attributes:
       max_steps_in_episode: time limit in actions. None: one action more than the shortest solution.
       corridor_length: L, the number of moves from the start to the junction.
-      step_penalty: coefficient c of the exploration penalty: the reward is -c / L for each action
-        after which the agent is behind where the shortest solution would have it, so that standing
-        still for L steps costs c. 1 is the penalty of Ni et al.; without one (0) a random walk
-        never reaches the end of a long corridor.
+      step_penalty: coefficient c: an action that is penalised has the reward -c / L, so that
+        standing still for L steps costs c. It is 1 in Ni et al.; without a penalty (0) a random
+        walk never reaches the end of a long corridor.
+      penalty: "progress" or "behind". The turn, right or wrong, is never penalised.
+
+    Raises:
+      ValueError: another penalty.
     """
 
     max_steps_in_episode: int | None = None
     corridor_length: int = 10
     step_penalty: float = struct.field(default=1.0, metadata={"minimum": 0.0})
+    penalty: str = struct.field(default="progress", pytree_node=False)
+
+    def __post_init__(self) -> None:
+        require_name("penalty", self.penalty, PENALTIES)
 
 
 @struct.dataclass
@@ -94,20 +114,22 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     the turn. Observation `[y, hint, flag, noise]`, float32: `hint` is the cue on the first
     observation and 0 afterwards, `flag` is 1 while the agent stands on the junction, `noise` is
     uniform in {-1, 0, 1}. The turn ends the episode with reward 1 if it follows the cue and 0 if
-    not; `info["success"]` says which. Every other action earns -c / L if it leaves the agent at
-    x < t, t being the number of actions so far, and 0 if it does not.
+    not; `info["success"]` says which. Every other action earns 0, or -c / L if it is penalised (see
+    `TMazeParams`).
 
-    Two differences from Ni et al.: the turn ends the episode (theirs runs for L + 1 steps), and the
-    default time limit leaves one action to spare, as RATE's does.
+    The time limit terminates the episode, as the horizon of Ni et al. does: a learner does not
+    bootstrap there, so that waiting at the junction is worth nothing. Three differences from Ni et
+    al.: the turn ends the episode (theirs runs for L + 1 steps), the default time limit leaves one
+    action to spare, as RATE's does, and the default penalty is "progress".
     """
 
     @property
     def default_params(self) -> TMazeParams:
-        """L = 10 with the penalty of Ni et al."""
+        """L = 10 with a penalty for what does not lead on."""
         return TMazeParams()
 
     def time_limit(self, params: TMazeParams) -> int | Array:
-        """Number of actions after which an episode is truncated."""
+        """Number of actions after which an episode ends without a turn."""
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
         return params.corridor_length + 2 * self._cue_distance(params) + 2
@@ -123,7 +145,9 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
             x=jnp.asarray(self._cue_distance(params), jnp.int32),
             y=zero,
             hint=2 * jax.random.bernoulli(key_hint).astype(jnp.int32) - 1,
+            seen=jnp.zeros((), jnp.bool_),
         )
+        state = state.replace(seen=self.shows_cue(state, params))
         return self.observe(key_noise, state, None, params), state
 
     def step_env(
@@ -133,6 +157,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     ]:
         """Move, and reward the turn."""
         action = jnp.asarray(action, jnp.int32)
+        before = state
         junction = self._junction(params)
         in_corridor = state.y == 0
         at_junction = in_corridor & (state.x == junction)
@@ -145,14 +170,15 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
             x=state.x + forward.astype(jnp.int32) - backward.astype(jnp.int32),
             y=state.y + up.astype(jnp.int32) - down.astype(jnp.int32),
         )
-        terminated = state.y != 0
-        success = terminated & (state.y == state.hint)
-        behind = state.x < state.time - self._cue_distance(params)
+        state = state.replace(seen=state.seen | self.shows_cue(state, params))
+        success = state.y == state.hint
         penalty, length = (
             jnp.asarray(x, jnp.float32) for x in (params.step_penalty, params.corridor_length)
         )
-        reward = success.astype(jnp.float32) - jnp.where(behind & ~terminated, penalty / length, 0)
+        penalised = self._is_penalised(before, state, params)
+        reward = success.astype(jnp.float32) - jnp.where(penalised, penalty / length, 0)
         observation = self.observe(key, state, action, params)
+        terminated = self.is_terminated(state, params)
         return observation, state, reward, terminated, {"success": success}
 
     def observe(
@@ -166,18 +192,27 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         return jnp.stack([state.y, hint, flag.astype(jnp.int32), noise]).astype(jnp.float32)
 
     def is_truncated(self, state: TMazeState, params: TMazeParams) -> Bool[Array, ""]:
-        """Whether the time limit is reached."""
-        return state.time >= self.time_limit(params)
+        """Never: the time limit terminates."""
+        return jnp.zeros((), jnp.bool_)
 
     def is_terminated(self, state: TMazeState, params: TMazeParams) -> Bool[Array, ""]:
-        """Whether the agent has turned."""
-        return state.y != 0
+        """Whether the agent has turned, or the time limit is reached."""
+        return (state.y != 0) | (state.time >= self.time_limit(params))
+
+    def remaining(self, state: TMazeState, params: TMazeParams) -> Int[Array, ""]:
+        """Number of actions of the shortest solution from this state; 0 after a turn.
+
+        It leads to the cue, if that has not been seen, to the junction, and into an arm.
+        """
+        junction = self._junction(params)
+        to_junction = jnp.where(state.seen, junction - state.x, state.x + junction)
+        return jnp.where(state.y == 0, to_junction + 1, 0)
 
     def oracle_action(self, state: TMazeState, params: TMazeParams) -> Int[Array, ""]:
         """The shortest solution's action: fetch the cue, walk to the junction, turn as it said."""
         turn = jnp.where(state.hint > 0, UP, DOWN)
         onward = jnp.where(state.x == self._junction(params), turn, RIGHT)
-        return jnp.where(state.time < self._cue_distance(params), LEFT, onward).astype(jnp.int32)
+        return jnp.where(state.seen, onward, LEFT).astype(jnp.int32)
 
     @property
     def num_actions(self) -> int:
@@ -221,6 +256,13 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         cells[place(x, y)] = Cell.AGENT
         return draw_cells(cells, pixels=max(2, min(16, 512 // cells.shape[1])))
 
+    def _is_penalised(
+        self, before: TMazeState, state: TMazeState, params: TMazeParams
+    ) -> Bool[Array, ""]:
+        if params.penalty == "behind":
+            return (state.y == 0) & (state.x < state.time - self._cue_distance(params))
+        return self.remaining(state, params) >= self.remaining(before, params)
+
     def _cue_distance(self, params: TMazeParams) -> int | Array:
         return 0
 
@@ -233,9 +275,10 @@ class ActiveTMaze(PassiveTMaze):
 
     The cue is on cell x = 0, the start at x = o (`cue_distance`), the junction at x = o + L, so the
     shortest solution is L + 2o + 1 actions: o to the left, o + L to the right, and the turn. The
-    observation shows the cue while the agent stands on its cell, and only then. The penalty is for
-    x < t - o: it starts when a straight walk to the cue would have ended, and the shortest solution
-    never pays it. All else is as in `PassiveTMaze`.
+    observation shows the cue while the agent stands on its cell, and only then. The way that the
+    penalty "progress" asks for leads to the cue until it has been seen. The penalty "behind" is for
+    x < t - o: it starts when a straight walk to the cue would have ended. The shortest solution
+    pays neither. All else is as in `PassiveTMaze`.
 
     With o = 1 this is the Active T-Maze of Ni et al. (2023), whose cue however shows only on the
     first visit to its cell.
@@ -243,7 +286,7 @@ class ActiveTMaze(PassiveTMaze):
 
     @property
     def default_params(self) -> ActiveTMazeParams:
-        """L = 10 and o = 1 with the penalty of Ni et al."""
+        """L = 10 and o = 1 with a penalty for what does not lead on."""
         return ActiveTMazeParams()
 
     def _cue_distance(self, params: TMazeParams) -> int | Array:

@@ -147,7 +147,7 @@ def test_types_are_those_of_the_spaces_with_64_bit_types_on(x64):
 
 
 class Endless(PassiveTMaze):
-    def is_truncated(self, state, params):
+    def is_terminated(self, state, params):
         return jnp.zeros((), bool)
 
 

@@ -9,30 +9,60 @@ from gtrxl_jax.envs import ActiveTMaze, PassiveTMaze, Stream, make_env, time_lim
 
 MAZES = [
     ("TMazePassive-v0", dict(corridor_length=1)),
-    ("TMazePassive-v0", dict(corridor_length=6)),
+    ("TMazePassive-v0", dict(corridor_length=6, max_steps_in_episode=40)),
+    ("TMazePassive-v0", dict(corridor_length=6, max_steps_in_episode=11, penalty="behind")),
     ("TMazePassive-v0", dict(corridor_length=5, step_penalty=0.0, max_steps_in_episode=30)),
     ("TMazeActive-v0", dict(corridor_length=4)),
     ("TMazeActive-v0", dict(corridor_length=3, cue_distance=3, max_steps_in_episode=40)),
+    ("TMazeActive-v0", dict(corridor_length=3, max_steps_in_episode=40, penalty="behind")),
 ]
+MOVES = [(1, 0), (0, 1), (-1, 0), (0, -1)]
 
 
-def reference(actions, hint, length, penalty, cue_distance, active):
-    """Yields (y, hint, flag), reward and whether the maze ended, for each action."""
-    end = cue_distance + length
-    cells = {(x, 0) for x in range(end + 1)} | {(end, 1), (end, -1)}
-    moves = [(1, 0), (0, 1), (-1, 0), (0, -1)]
-    position = (cue_distance, 0)
+def moved(position, action, length):
+    """Where an action leads in a maze of `length` cells up to and with its junction."""
+    cells = {(x, 0) for x in range(length)} | {(length - 1, 1), (length - 1, -1)}
+    target = tuple(np.add(position, MOVES[action]).tolist())
+    return target if target in cells else position
+
+
+def shortest(position, seen, length):
+    """Actions of the shortest way to a turn that knows the cue, by breadth-first search."""
+    actions, places = 0, {(position, seen)}
+    while True:
+        actions += 1
+        reached = set()
+        for position, seen in places:
+            for action in range(4):
+                new = moved(position, action, length)
+                if new[1] and seen:
+                    return actions
+                if not new[1]:
+                    reached.add((new, seen or new == (0, 0)))
+        places = reached
+
+
+def reference(actions, hint, params, limit, active):
+    """Yields (y, hint, flag), reward, whether the maze ended, and success, for each action."""
+    start = params.cue_distance if active else 0
+    length = start + params.corridor_length + 1
+    position, seen = (start, 0), not active
     for time, action in enumerate(actions, start=1):
-        target = tuple(np.add(position, moves[action]).tolist())
-        position = target if target in cells else position
-        turned = position[1] != 0
-        seen = hint if active and position[0] == 0 else 0
-        if turned:
-            reward = 1.0 if position[1] == hint else 0.0
-        else:
-            reward = -penalty / length if position[0] < time - cue_distance else 0.0
-        yield (position[1], seen, float(position == (end, 0))), reward, turned
-        if turned:
+        before = shortest(position, seen, length)
+        position = moved(position, action, length)
+        seen = seen or position == (0, 0)
+        turned, success = position[1] != 0, position[1] == hint
+        reward = float(success)
+        if not turned:
+            if params.penalty == "progress":
+                penalised = shortest(position, seen, length) >= before
+            else:
+                penalised = position[0] < time - start
+            reward = -penalised * params.step_penalty / params.corridor_length
+        shown = hint if active and position[0] == 0 else 0
+        ended = turned or time == limit
+        yield (position[1], shown, float(position == (length - 1, 0))), reward, ended, success
+        if ended:
             return
 
 
@@ -51,34 +81,81 @@ def test_replays_the_reference(name, overrides):
 
         def step(state, action):
             observation, state, reward, terminated, info = env.step_env(key, state, action, params)
-            return state, (observation, reward, terminated, info["success"])
+            truncated = env.is_truncated(state, params)
+            return state, (observation, reward, terminated, truncated, info["success"])
 
         return observation, state.hint, jax.lax.scan(step, state, action_T)[1]
 
     keys = jax.random.split(jax.random.key(1), len(actions))
     played = jax.device_get(jax.jit(jax.vmap(play))(keys, jnp.asarray(actions, jnp.int32)))
-    first_B4, hint_B, (observation_BT4, reward_BT, terminated_BT, success_BT) = played
-    ended = 0
+    first_B4, hint_B, (observation_BT4, reward_BT, terminated_BT, truncated_BT, success_BT) = played
+    turns = 0
     for b, hint in enumerate(hint_B):
         seen_at_once = hint if not active else 0
         assert first_B4[b, :3].tolist() == [0, seen_at_once, 0]
-        expected = reference(
-            actions[b],
-            hint,
-            params.corridor_length,
-            params.step_penalty,
-            getattr(params, "cue_distance", 0),
-            active,
-        )
-        for t, (observation, reward, turned) in enumerate(expected):
+        expected = reference(actions[b], hint, params, time_limit(env, params), active)
+        for t, (observation, reward, ended, success) in enumerate(expected):
             assert observation_BT4[b, t, :3].tolist() == list(observation)
             np.testing.assert_allclose(reward_BT[b, t], reward, rtol=1e-6)
-            assert terminated_BT[b, t] == turned
-            assert success_BT[b, t] == (turned and reward == 1)
-        ended += turned
-    assert ended > 10  # the comparison has covered turns
+            assert terminated_BT[b, t] == ended
+            assert success_BT[b, t] == success
+        assert ended
+        turns += observation[0] != 0
+    assert turns > 10  # the comparison has covered turns
+    assert not truncated_BT.any()
     assert set(np.unique(hint_B)) == {-1, 1}
     assert set(np.unique(observation_BT4[..., 3])) == {-1, 0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "penalty", "actions", "rewards"),
+    [
+        # What does not lead on costs, at the start as at the junction; catching up does not.
+        ("TMazePassive-v0", "progress", "LRRU", [-1, 0, 0, 2]),
+        ("TMazePassive-v0", "progress", "RRRLRU", [0, 0, -1, -1, 0, 2]),
+        # Ni et al.: after one lost step every other costs the same.
+        ("TMazePassive-v0", "behind", "LRRU", [-1, -1, -1, 2]),
+        ("TMazePassive-v0", "behind", "LLLLLL", [-1] * 6),
+        # To the cue first: o = 1.
+        ("TMazeActive-v0", "progress", "LRRRU", [0, 0, 0, 0, 2]),
+        ("TMazeActive-v0", "progress", "RLLRRRU", [-1, 0, 0, 0, 0, 0, 2]),
+        ("TMazeActive-v0", "progress", "LLRLRRRU", [0, -1, 0, -1, 0, 0, 0, 2]),
+        ("TMazeActive-v0", "progress", "RRU", [-1, -1, 2]),
+    ],
+)
+def test_penalties_in_halves_of_the_coefficient(name, penalty, actions, rewards):
+    """L = 2, so an action that is penalised costs 1 / 2; a turn, 2 below, follows the cue."""
+    env, params = make_env(name, corridor_length=2, max_steps_in_episode=20, penalty=penalty)
+    _, state = env.reset_env(jax.random.key(0), params)
+    state = state.replace(hint=jnp.ones_like(state.hint))
+    got = []
+    for letter in actions:
+        action = "RULD".index(letter)
+        _, state, reward, _, _ = env.step_env(jax.random.key(0), state, action, params)
+        got.append(2 * float(reward))
+    assert got == rewards
+
+
+@pytest.mark.parametrize("hint", [-1, 1])
+@pytest.mark.parametrize("name", ["TMazePassive-v0", "TMazeActive-v0"])
+def test_a_wrong_turn_pays_nothing(name, hint):
+    env, params = make_env(name, corridor_length=1)
+    _, state = env.reset_env(jax.random.key(0), params)
+    state = state.replace(x=jnp.int32(env._junction(params)), hint=jnp.int32(hint))
+    _, _, reward, terminated, info = env.step_env(
+        jax.random.key(0), state, tmaze.UP if hint < 0 else tmaze.DOWN, params
+    )
+    assert (float(reward), bool(terminated), bool(info["success"])) == (0.0, True, False)
+
+
+@pytest.mark.parametrize("penalty", ["progres", "", 1, None])
+def test_an_unknown_penalty_is_refused_by_name(penalty):
+    message = f"unknown penalty {penalty!r}: .*Valid: behind, progress"
+    with pytest.raises(ValueError, match=message) as error:
+        make_env("TMazePassive-v0", penalty=penalty)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=message):
+        tmaze.TMazeParams().replace(penalty=penalty)
 
 
 def run_oracle(env, params, num_envs=32):
@@ -119,6 +196,7 @@ def test_the_oracle_succeeds_at_once_and_pays_nothing(name, overrides, actions):
 def test_rate_lengths_fill_the_segments():
     params = tmaze.rate_params(segments=3, context=5)
     assert (params.corridor_length, params.max_steps_in_episode) == (13, 15)
+    assert params.step_penalty == 0
     timestep, episode = run_oracle(PassiveTMaze(), params)
     observations = timestep.last.argmax(0) + 1
     np.testing.assert_array_equal(observations, 15)
@@ -136,6 +214,37 @@ def test_rate_refuses_lengths_without_a_corridor():
         tmaze.rate_params(segments=1, context=2)
 
 
+@pytest.mark.parametrize("name", ["TMazePassive-v0", "TMazeActive-v0"])
+def test_the_oracle_knows_the_way_from_wherever_it_is(name):
+    """After a detour of any kind it succeeds in as many actions as `remaining` says."""
+    env, params = make_env(name, corridor_length=4, max_steps_in_episode=100)
+
+    @jax.jit
+    def play(key, detour_T):
+        _, state = env.reset_env(key, params)
+        for action in detour_T:
+            state = env.step_env(key, state, action, params)[1]
+        start = env.remaining(state, params)
+
+        def step(state, _):
+            action = env.oracle_action(state, params)
+            _, state, reward, terminated, info = env.step_env(key, state, action, params)
+            return state, (reward, terminated, info["success"], env.remaining(state, params))
+
+        return start, jax.lax.scan(step, state, length=12)[1]
+
+    for seed in range(20):
+        key = jax.random.key(seed)
+        # Never up or down: the detour must not turn.
+        detour_T = 2 * jax.random.randint(key, (6,), 0, 2)
+        start, (reward_T, terminated_T, success_T, remaining_T) = play(key, detour_T)
+        end = int(start) - 1
+        np.testing.assert_array_equal(remaining_T[: end + 1], np.arange(end, -1, -1))
+        assert terminated_T.argmax() == end
+        assert success_T[end]
+        np.testing.assert_array_equal(reward_T[: end + 1], [0.0] * end + [1.0])
+
+
 def test_a_random_walk_pays_the_penalty_and_meets_the_time_limit():
     env, params = make_env("TMazePassive-v0", corridor_length=20)
     stream = Stream(env, params, num_envs=16)
@@ -150,17 +259,19 @@ def test_a_random_walk_pays_the_penalty_and_meets_the_time_limit():
 
     timestep, episode = jax.device_get(run(jax.random.key(0)))
     assert timestep.last[-1].all()
-    np.testing.assert_array_equal(timestep.discount[-1], 1.0)
+    # The limit ends an episode as the turn does: nothing is bootstrapped there.
+    np.testing.assert_array_equal(timestep.discount[-1], 0.0)
     assert not episode.success.any()
     assert (episode.episode_return[-1] < -0.5).all()
     assert (episode.episode_return[-1] >= -22 / 20 - 1e-5).all()
 
 
-def test_parameters_can_be_mapped_over():
+@pytest.mark.parametrize("penalty", ["progress", "behind"])
+def test_parameters_can_be_mapped_over(penalty):
     lengths = jnp.array([3, 5, 9])
 
     def solved_at(length):
-        env, params = make_env("TMazePassive-v0")
+        env, params = make_env("TMazePassive-v0", penalty=penalty)
         params = params.replace(corridor_length=length)
         stream = Stream(env, params, num_envs=4)
 
@@ -181,7 +292,7 @@ def test_parameters_can_be_mapped_over():
 def test_pictures_show_agent_and_cue_at_any_length(length):
     env, params = make_env("TMazePassive-v0", corridor_length=length)
     hint = -1 if length % 2 else 1
-    state = tmaze.TMazeState(time=0, x=0, y=0, hint=hint)
+    state = tmaze.TMazeState(time=0, x=0, y=0, hint=hint, seen=True)
     at_end = state.replace(x=length, y=hint)
     start, end = env.render(state, params), env.render(at_end, params)
     for image in (start, end):

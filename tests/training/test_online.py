@@ -9,17 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.training.config import SweepConfig
+from gtrxl_jax.training.config import EnvConfig, SweepConfig
 from gtrxl_jax.training.online import OnlineTrainer
 from tests.training.jobs import small_job
 
+# Its episodes terminate or are truncated, those of T-Maze only terminate. The pole falls soon.
+CARTPOLE = EnvConfig("CartPole-v1", {"max_steps_in_episode": 8, "tau": 0.04}, num_envs=8)
 JOBS = {
-    "one task": small_job("lstm", vmpo__target_period=2, optimiser__clip_norm=None),
+    "one task": small_job("lstm", env=CARTPOLE, vmpo__target_period=2, optimiser__clip_norm=None),
     "two tasks": small_job(
         vmpo__target_period=3,
         agent__popart=True,
-        env__num_envs=16,
-        env__tasks=({"corridor_length": 1}, {"corridor_length": 3, "step_penalty": 6.0}),
+        env=dataclasses.replace(
+            CARTPOLE,
+            tasks=({"max_steps_in_episode": 2}, {"max_steps_in_episode": 10}),
+            num_envs=16,
+        ),
         optimiser__clip_norm=0.5,
         optimiser__warmup=0.5,
         optimiser__final=0.1,
