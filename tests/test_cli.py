@@ -153,6 +153,9 @@ def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
         ("--sweep.epsilon-alpha 1 0.1", "sweep.epsilon_alpha must be (low, high)"),
         ("--env.params corridor_lenght 3", "corridor_lenght': did you mean 'corridor_length'"),
         ("--env.params corridor_length 0", "corridor_length must be at least 1, got 0"),
+        ("--env.params corridor_length far", "corridor_length must be a whole number, got 'far'"),
+        ("--env.params penalty behid", "unknown penalty 'behid': did you mean 'behind'"),
+        ("--env.tasks penalty forward", "unknown penalty 'forward': choose one of them. Valid: be"),
         (
             "--env.tasks corridor_length 2 --env.tasks corridor_length 2.5",
             "corridor_length must be a whole number, got 2.5",
@@ -327,15 +330,18 @@ def test_arguments_change_what_the_presets_give():
     lstm = parse_train(["--core.name", "lstm", "--core-preset", "paper"]).config.core
     assert (lstm.name, lstm.layers, lstm.width) == ("lstm", 3, 256)
     # Parameters add to the preset's while the environment is the preset's.
-    both = parse_train(["--env.params", "step_penalty", "0.5"]).config.env
-    assert both.params == {"corridor_length": 30, "step_penalty": 0.5}
+    both = parse_train(["--env.params", "step_penalty", "0.5", "penalty", "behind"]).config.env
+    assert both.params == {"corridor_length": 30, "step_penalty": 0.5, "penalty": "behind"}
+    tasks = ["--env.tasks", "penalty", "behind", "--env.tasks", "corridor_length", "3"]
+    assert parse_train(tasks).config.env.tasks == ({"penalty": "behind"}, {"corridor_length": 3})
     other = parse_train(["--env.name", "MemoryChain-v0"]).config.env
     assert other.params == {}
 
 
 def test_collects_a_data_set(tmp_path):
     folder = tmp_path / "set"
-    maze = ["--env.name", "TMazePassive-v0", "--env.params", "corridor_length", "3"]
+    params = ["corridor_length", "3", "penalty", "behind"]
+    maze = ["--env.name", "TMazePassive-v0", "--env.params", *params]
     out, err = call("collect", folder, *maze, "--env.num-envs", "8", "--episodes", "12")
     assert out == f"success 1.000, return 1.000 | 12 episodes, 48 steps | {folder}\n"
     assert err.splitlines()[-1].startswith("100%  episode 12/12  ")

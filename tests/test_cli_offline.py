@@ -6,7 +6,8 @@ import pytest
 
 from gtrxl_jax.arguments import parse_train_offline
 from gtrxl_jax.cli import main
-from gtrxl_jax.training.offline_config import PRESETS, preset
+from gtrxl_jax.training.offline_config import PRESETS, from_json, preset, to_json
+from gtrxl_jax.training.tasks import make_stream
 
 
 def test_models_are_trained_compared_and_evaluated(tmp_path, capsys):
@@ -46,6 +47,14 @@ def test_a_model_preset_keeps_the_rest():
     assert config.segments == preset("default").segments
 
 
+def test_parameters_of_the_task_may_be_words():
+    arguments = ["--task.params", "step_penalty", "0.5", "penalty", "behind"]
+    config = parse_train_offline(arguments).config
+    assert config.task.params == {"step_penalty": 0.5, "penalty": "behind"}
+    assert from_json(to_json(config)) == config
+    assert make_stream(config, 30).params.penalty == "behind"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -55,6 +64,7 @@ def test_a_model_preset_keeps_the_rest():
         (["--baselines", "gpt"], "model.name"),
         (["--model.valve-heads", "3"], "model.valve_heads 3"),
         (["--task.name", "TMazePassive"], "TMazePassive-v0"),
+        (["--task.params", "penalty", "behid"], "unknown penalty 'behid': did you mean 'behind'"),
         (["--data.path", "nowhere/at/all"], "nowhere/at/all"),
         (["--batch-size", "63", "--preset", "debug"], "63"),
     ],

@@ -28,7 +28,7 @@ class CollectionEnvConfig:
 
     name: str = ""
     """A name known to gymnax or to this package; that of the run, where a run's agent acts."""
-    params: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
     """Its parameters, as name value pairs: --env.params corridor_length 88"""
     num_envs: int = 64
     """Environments side by side."""

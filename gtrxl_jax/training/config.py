@@ -16,9 +16,9 @@ class EnvConfig:
 
     name: str = "TMazePassive-v0"
     """A name known to gymnax or to this package."""
-    params: dict[str, int | float] = dataclasses.field(default_factory=dict)
-    """Its parameters, as name value pairs: --env.params corridor_length 30"""
-    tasks: tyro.conf.UseAppendAction[tuple[dict[str, int | float], ...]] = ()
+    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
+    """Its parameters, as name value pairs: --env.params corridor_length 30 penalty behind"""
+    tasks: tyro.conf.UseAppendAction[tuple[dict[str, int | float | str], ...]] = ()
     """A task of a multi-task agent, as name value pairs that change `params` for it:
     --env.tasks corridor_length 10 --env.tasks corridor_length 30. All share the environments
     equally."""

@@ -16,7 +16,7 @@ class TaskConfig:
 
     name: str = "TMazePassive-v0"
     """A name known to gymnax or to this package."""
-    params: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
     """Its parameters, as name value pairs. T-Maze and AssociativeRetrieval take RATE's for the
     length at hand, see evaluation.lengths; these change them."""
 

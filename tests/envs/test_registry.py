@@ -75,6 +75,8 @@ def test_overrides_reach_parameters_and_constructor():
     assert (params.max_steps_in_episode, params.gravity) == (7, 1)
     _, params = make_env("TMazeActive-v0", corridor_length=np.int64(3), max_steps_in_episode=None)
     assert params.corridor_length == 3
+    _, params = make_env("TMazeActive-v0", penalty="behind")
+    assert params.penalty == "behind"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gtrxl_jax.training.config import (
 )
 from tests.training.jobs import changed
 
-TASKS = ({"corridor_length": 3}, {"corridor_length": 5, "step_penalty": 0.5})
+TASKS = ({"corridor_length": 3}, {"corridor_length": 5, "step_penalty": 0.5, "penalty": "behind"})
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -32,6 +32,7 @@ def test_presets_are_valid_and_survive_json(name):
 def test_every_kind_of_field_survives_json():
     config = changed(
         preset("debug"),
+        env__params={"corridor_length": 3, "penalty": "behind"},
         env__tasks=TASKS,
         sweep=SweepConfig(learning_rate=(1e-4, 1e-3)),
         agent__reward_clip=1.0,
