@@ -1,8 +1,9 @@
 """The gating layers g(x, y) of GTrXL (Parisotto et al. 2019, section 3.2).
 
 x is the stream, y the submodule's output. As the bias b grows, each gate that has one returns x:
-the gated identity initialisation, b = 2 for GRU and 1 for the others in the paper. b is a constant,
-so the parameters of a gate are its matrices alone: 1, 1, 1, 2 and 6 of width x width.
+the gated identity initialisation, b = 2 for GRU and 1 for the others in the paper. That is where b
+begins: it is a trained vector, one number for each feature. So the parameters of a gate are its
+matrices, 1, 1, 1, 2 and 6 of width x width, and b.
 
 Each gate records its mean opening, the sigmoid that lets y in (for the Input gate, the one that
 keeps x), under the collection "metrics".
@@ -21,12 +22,12 @@ class Gate(nn.Module):
     """A gate over the last axis: `[..., D], [..., D] -> [..., D]`.
 
     Attributes:
-      bias: b, the strength of the identity at initialisation.
+      initial_bias: of every element of b, the strength of the identity at initialisation.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
     """
 
-    bias: float = 1.0
+    initial_bias: float = 1.0
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
@@ -40,6 +41,13 @@ class Gate(nn.Module):
             name=name,
         )(x)
         return jnp.split(product, count, axis=-1)
+
+    def trained_bias(self, like: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        """b, of the type of `like` and with an axis for each of its own."""
+        width = like.shape[-1]
+        initial = nn.initializers.constant(self.initial_bias)
+        bias_D = self.param("bias", initial, (width,), self.param_dtype)
+        return bias_D.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (width,))
 
     def record(self, opening: Float[Array, "... D"]) -> None:
         if not self.is_initializing():
@@ -70,7 +78,7 @@ class OutputGate(Gate):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
         (w_x,) = self.matrices(x, 1, "x")
-        opening = nn.sigmoid(w_x - self.bias)
+        opening = nn.sigmoid(w_x - self.trained_bias(w_x))
         self.record(opening)
         return x + opening * y
 
@@ -81,7 +89,7 @@ class HighwayGate(Gate):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
         (w_x,) = self.matrices(x, 1, "x")
-        keep = nn.sigmoid(w_x + self.bias)
+        keep = nn.sigmoid(w_x + self.trained_bias(w_x))
         self.record(1 - keep)
         return keep * x + (1 - keep) * y
 
@@ -92,7 +100,7 @@ class SigTanhGate(Gate):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
         w_y, u_y = self.matrices(y, 2, "y")
-        opening = nn.sigmoid(w_y - self.bias)
+        opening = nn.sigmoid(w_y - self.trained_bias(w_y))
         self.record(opening)
         return x + opening * jnp.tanh(u_y)
 
@@ -103,14 +111,14 @@ class GRUGate(Gate):
     r = sigmoid(W_r y + U_r x);  z = sigmoid(W_z y + U_z x - b);  h = tanh(W_g y + U_g (r * x)).
     """
 
-    bias: float = 2.0
+    initial_bias: float = 2.0
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
         w_r, w_z, w_g = self.matrices(y, 3, "y")
         u_r, u_z = self.matrices(x, 2, "x")
         reset = nn.sigmoid(w_r + u_r)
-        opening = nn.sigmoid(w_z + u_z - self.bias)
+        opening = nn.sigmoid(w_z + u_z - self.trained_bias(w_z))
         (u_g,) = self.matrices(reset * x, 1, "reset_x")
         self.record(opening)
         return (1 - opening) * x + opening * jnp.tanh(w_g + u_g)
@@ -130,4 +138,4 @@ def make_gate(name: str | None, bias: float | None, dtype: Any, param_dtype: Any
     if name is None:
         return Residual()
     gate = GATES[require_name("gate", name, GATES)]
-    return gate(gate.bias if bias is None else bias, dtype, param_dtype)
+    return gate(gate.initial_bias if bias is None else bias, dtype, param_dtype)

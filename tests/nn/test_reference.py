@@ -81,18 +81,18 @@ def gate(name, p, x, y):
     if name == "input":
         return sigmoid(x @ matrices("x", 1)[0]) * x + y
     if name == "output":
-        return x + sigmoid(x @ matrices("x", 1)[0] - 1) * y
+        return x + sigmoid(x @ matrices("x", 1)[0] - p["bias"]) * y
     if name == "highway":
-        s = sigmoid(x @ matrices("x", 1)[0] + 1)
+        s = sigmoid(x @ matrices("x", 1)[0] + p["bias"])
         return s * x + (1 - s) * y
     if name == "sigtanh":
         w, u = matrices("y", 2)
-        return x + sigmoid(y @ w - 1) * np.tanh(y @ u)
+        return x + sigmoid(y @ w - p["bias"]) * np.tanh(y @ u)
     w_r, w_z, w_g = matrices("y", 3)
     u_r, u_z = matrices("x", 2)
     (u_g,) = matrices("reset_x", 1)
     r = sigmoid(y @ w_r + x @ u_r)
-    z = sigmoid(y @ w_z + x @ u_z - 2)
+    z = sigmoid(y @ w_z + x @ u_z - p["bias"])
     h = np.tanh(y @ w_g + (r * x) @ u_g)
     return (1 - z) * x + z * h
 
@@ -193,13 +193,18 @@ def count(core):
 
 
 @pytest.mark.parametrize("preset", ["paper", "thin"])
-def test_gates_add_exactly_their_matrices(preset):
-    """24 gates of D x D matrices: 6.3, 12.6 and 37.7 million at the paper's width."""
+def test_gates_add_exactly_their_matrices_and_biases(preset):
+    """24 gates of D x D matrices: 6.3, 12.6 and 37.7 million at the paper's width.
+
+    A bias, which all but the Input gate have, adds D.
+    """
     plain = make_core("trxl", preset)
     assert count(make_core("trxl-i", preset)) == count(plain)
     for gate_name, matrices in dict(input=1, output=1, highway=1, sigtanh=2, gru=6).items():
         gated = make_core("gtrxl", preset, gate=gate_name)
-        assert count(gated) - count(plain) == 24 * plain.width**2 * matrices
+        biases = 0 if gate_name == "input" else 1
+        added = matrices * plain.width**2 + biases * plain.width
+        assert count(gated) - count(plain) == 24 * added
     if preset == "paper":
         assert (plain.width, plain.layers) == (512, 12)
         assert 24 * plain.width**2 * 6 == 37_748_736

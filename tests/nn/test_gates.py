@@ -1,0 +1,63 @@
+"""The gates' biases: where they begin, that they are trained, and their types.
+
+`test_reference` has the gates' equations, at random biases.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.nn.gates import GATES, make_gate
+
+WIDTH = 6
+BIASES = {"output": 1.0, "highway": 1.0, "sigtanh": 1.0, "gru": 2.0}
+"""The paper's, of the gates that have one."""
+
+
+def made(name, bias=None, dtype=None, param_dtype=jnp.float32):
+    gate = make_gate(name, bias, dtype, param_dtype)
+    x, y = jax.random.normal(jax.random.key(0), (2, 3, 5, WIDTH), dtype or param_dtype)
+    params = gate.init(jax.random.key(1), x, y)["params"]
+    return gate, params, x, y
+
+
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("bias", [None, 0.0, -1.5])
+def test_the_bias_is_a_vector_that_begins_at_b(name, bias):
+    _, params, *_ = made(name, bias)
+    assert params["bias"].dtype == jnp.float32
+    expected = BIASES[name] if bias is None else bias
+    np.testing.assert_array_equal(params["bias"], np.full(WIDTH, expected))
+
+
+def test_only_the_input_gate_has_none():
+    assert {*GATES} == {*BIASES, "input"}
+    assert "bias" not in made("input")[1]
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_every_element_of_the_bias_is_trained(name):
+    gate, params, x, y = made(name)
+    gradient = jax.grad(lambda params: jnp.sum(gate.apply({"params": params}, x, y) ** 2))(params)
+    assert np.all(gradient["bias"] != 0)
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_large_bias_makes_the_gate_an_identity_of_each_feature(name):
+    gate, params, x, y = made(name)
+    bias = params["bias"].at[::2].set(50.0)
+    out = gate.apply({"params": params | {"bias": bias}}, x, y)
+    np.testing.assert_allclose(out[..., ::2], x[..., ::2], atol=1e-6)
+    assert np.all(np.abs(out - x)[..., 1::2] > 1e-6)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_half_precision_computes_with_parameters_in_float32(name):
+    gate, params, x, y = made(name, dtype=jnp.bfloat16)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+    out = gate.apply({"params": params}, x, y)
+    assert out.dtype == jnp.bfloat16
+    exact = make_gate(name, None, None, jnp.float32)
+    expected = exact.apply({"params": params}, x.astype(jnp.float32), y.astype(jnp.float32))
+    np.testing.assert_allclose(out.astype(jnp.float32), expected, atol=0.05)
