@@ -298,22 +298,40 @@ def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
 
 
 def environment_action(space: Any, action: Any) -> Any:
-    """Bring an action from the layout of `ActionSpec`, a policy's, to that of its own space.
+    """Turn a policy's action into the environment's: within its bounds, in the layout of its space.
 
-    They differ only for a space with several parts: {"discrete": `[..., K]`} becomes a tuple of
+    A Gaussian has no bounds, so what it draws may lie outside of a Box. It is clipped here and
+    nowhere else; log-probabilities are those of the action that was drawn.
+
+    Layouts differ only for a space with several parts: {"discrete": `[..., K]`} becomes a tuple of
     `[...]` for a Tuple of K Discrete, for example.
+
+    Args:
+      space: the environment's action space.
+      action: in the layout of `ActionSpec`.
     """
-    if not action_spec(space).is_hybrid:
-        return action
+    spec = action_spec(space)
+    if not spec.is_hybrid:
+        return _clip(spec, action) if spec.continuous else action
     if isinstance(space, DICT):
         parts = space.spaces
         return {
-            "continuous": action["continuous"],
+            "continuous": _clip(spec, action["continuous"]),
             "discrete": _split(parts["discrete"], action["discrete"]),
         }
-    if "continuous" in action:
-        return action["continuous"], _split(space.spaces[1], action["discrete"])
+    if spec.continuous:
+        return _clip(spec, action["continuous"]), _split(space.spaces[1], action["discrete"])
     return _split(space, action["discrete"])
+
+
+def _clip(spec: ActionSpec, continuous: Float[Array, "... C"]) -> Float[Array, "... C"]:
+    """Continuous dimensions, brought into their bounds where those are finite."""
+    shape = (1,) * (continuous.ndim - 1) + (spec.num_continuous,)
+    low, high = (
+        jnp.asarray(bounds, continuous.dtype).reshape(shape)
+        for bounds in np.array(spec.continuous).T
+    )
+    return jnp.clip(continuous, low, high)
 
 
 def _split(space: Any, choices: Array) -> Any:

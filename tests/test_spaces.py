@@ -110,6 +110,32 @@ def test_environment_action_has_the_layout_of_its_space(space, spec):
     assert jax.tree.map(jnp.shape, action) == jax.tree.map(jnp.shape, example)
 
 
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("name", ["continuous", "hybrid", "hybrid-tuple", "hybrid-gymnasium"])
+def test_environment_action_is_clipped_to_finite_bounds(name, lead):
+    space, spec = ACTIONS[name]
+    rng = np.random.default_rng(0)
+    drawn = jnp.asarray(rng.normal(0, 20, (*lead, spec.num_continuous)), jnp.float32)
+    drawn = drawn.at[..., 0].set(-30.0)
+    action = drawn
+    if spec.is_hybrid:
+        action = {"continuous": drawn, "discrete": spec.zeros(*lead)["discrete"]}
+    given = jax.jit(lambda action: environment_action(space, action))(action)
+    if spec.is_hybrid:
+        given = given[0] if isinstance(given, tuple) else given["continuous"]
+    low, high = np.array(spec.continuous).T
+    assert given.dtype == drawn.dtype
+    np.testing.assert_array_equal(given, np.clip(drawn, low, high))
+    assert np.all(given[..., 0] == low[0])
+    if name != "hybrid-gymnasium":
+        np.testing.assert_array_equal(given[..., 2], drawn[..., 2])  # unbounded
+
+
+def test_environment_action_leaves_what_is_no_number_for_the_run_to_notice():
+    given = environment_action(CONTINUOUS, jnp.array([jnp.nan, jnp.inf, jnp.inf]))
+    np.testing.assert_array_equal(given, [np.nan, 10.0, np.inf])
+
+
 def test_environment_action_keeps_the_choices_in_order():
     choices = jnp.array([[1, 2], [0, 1]])
     first, second = environment_action(TWO, {"discrete": choices})

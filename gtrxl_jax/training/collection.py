@@ -80,9 +80,8 @@ class PlayerPolicy:
         """The player's policy at a time step, and an action of it, which the player notes."""
         network, state = carry
         state, policy = self.player.step(network, state, timestep)
-        action = choose(policy, self.actions, key)
-        state = self.player.take(network, state, action)
-        return (network, state), environment_action(self.action_space, action)
+        action = environment_action(self.action_space, choose(policy, self.actions, key))
+        return (network, self.player.take(network, state, action)), action
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Player(Protocol):
         """The policy at a time step `[B]`."""
 
     def take(self, network: Any, state: Any, action: Any) -> Any:
-        """Note the action that was taken there, in the policy's layout."""
+        """Note the action that was taken there, as the environment was given it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +102,9 @@ def make_evaluate(
             playing, state, timestep, results, step = carry
             playing, distribution = player.step(network, playing, timestep)
             action = choose(distribution, policy, jax.random.fold_in(key_act, step))
+            action = environment_action(stream.action_space, action)
             playing = player.take(network, playing, action)
-            state, timestep = stream.step(state, environment_action(stream.action_space, action))
+            state, timestep = stream.step(state, action)
             # The first episode of each environment counts: later ones would favour the short.
             results = jax.tree.map(
                 lambda old, new: jnp.where(results.done, old, new), results, state.episode

@@ -86,7 +86,8 @@ class Loaded:
         def act(network: Any, state: Any, timestep: TimeStep, key: Any) -> tuple[Any, Any]:
             state, distribution = player.step(network, state, timestep)
             action = choose(distribution, self.config.evaluation.policy, key)
-            return player.take(network, state, action), environment_action(space, action)
+            action = environment_action(space, action)
+            return player.take(network, state, action), action
 
         return jax.jit(act)
 

@@ -94,7 +94,8 @@ class Rollout:
 
     Attributes:
       timesteps: `[B, T + 1]`, the bootstrap step included.
-      actions: `[B, T]`, in the policy's layout.
+      actions: `[B, T]`, as the policy drew them: `timesteps.action` has what the environments were
+        given, see `environment_action`.
       policy: `[B, T]`, the target's distributions.
       episodes: `[B, T]`, statistics on arriving at steps 1 .. T.
     """

@@ -83,5 +83,17 @@ class Clock(environment.Environment):
         return spaces.Box(0.0, 3.0, (2,))
 
 
-if "Clock-v0" not in gymnax.registered_envs:
-    gymnax.register("Clock-v0", Clock)
+class Echo(Clock):
+    """A clock that pays what the first of its two continuous actions says, whatever that is."""
+
+    def step_env(self, key, state, action, params):
+        observation, state, _, terminated, info = super().step_env(key, state, action, params)
+        return observation, state, action[0], terminated, info
+
+    def action_space(self, params=None):
+        return spaces.Box(-1.0, 1.0, (2,))
+
+
+for name, environment_of_tests in {"Clock-v0": Clock, "Echo-v0": Echo}.items():
+    if name not in gymnax.registered_envs:
+        gymnax.register(name, environment_of_tests)

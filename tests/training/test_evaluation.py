@@ -5,18 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gtrxl_jax.data import collect
 from gtrxl_jax.envs import EpisodeStats, Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores import make_core
+from gtrxl_jax.ops.distributions import Gaussian
 from gtrxl_jax.spaces import environment_action, zero_timestep
 from gtrxl_jax.training import evaluation
+from gtrxl_jax.training.collection import PlayerPolicy
 from gtrxl_jax.training.evaluation import (
     make_evaluate,
     record_episode,
     summarise,
     with_intervals,
 )
-from tests.training import jobs  # noqa: F401, registers Clock-v0
+from tests.training import jobs  # noqa: F401, registers its environments
 
 EPISODES = 10
 
@@ -91,6 +94,38 @@ def test_the_first_episode_of_each_environment_counts(name, policy):
         # Some end before others, and play on while those are finished.
         assert len(set(lengths)) > 1
         assert np.any(evaluate(params, jax.random.key(4)).episode_return != results.episode_return)
+
+
+class Overshooting:
+    """A player that wants 5, but 0 after an action of 1; its state is the action that it took."""
+
+    def start(self, network, batch_size):
+        return jnp.zeros((batch_size, 2))
+
+    def step(self, network, state, timestep):
+        mean = jnp.where(state == 1, 0.0, 5.0)
+        return state, Gaussian(mean, jnp.ones_like(mean))
+
+    def take(self, network, state, action):
+        return action
+
+
+def test_environment_and_player_are_told_of_the_clipped_action():
+    """The environment pays what it is given: 1, 0 and, after three actions, 1 again."""
+    stream = make_stream("Echo-v0")
+    results = jax.jit(make_evaluate(Overshooting(), stream, 32, "mode"))((), jax.random.key(0))
+    assert set(np.unique(results.length)) == {2, 3}
+    np.testing.assert_array_equal(results.episode_return, np.where(results.length == 2, 1, 2))
+
+
+def test_data_hold_the_clipped_actions():
+    stream = make_stream("Echo-v0")
+    policy = PlayerPolicy(Overshooting(), (), stream.action_space, "sample")
+    whole = collect(stream.env, stream.params, policy, 32, jax.random.key(0), num_envs=32)
+    played_ET = np.arange(3) < whole.length[:, None]
+    assert np.abs(whole.actions).max() == 1
+    assert (np.abs(whole.actions[played_ET]) < 1).any()
+    np.testing.assert_array_equal(whole.actions[..., 0], whole.rewards)
 
 
 def test_the_likeliest_action_needs_no_chance():

@@ -76,6 +76,24 @@ def test_a_time_limit_bootstraps_from_its_own_final_observation(clock):
     assert seen == {False, True}
 
 
+def test_the_environment_gets_clipped_actions_and_the_loss_those_drawn():
+    env = EnvConfig(name="Echo-v0", num_envs=8)
+    trainer = OnlineTrainer(small_job("lstm", env=env, agent__initial_scale=3.0))
+    state = jax.jit(trainer.init)(0)
+    rollout = jax.device_get(jax.jit(trainer.rollout)(state, jax.random.key(1))[-1])
+    drawn_BT2, steps = rollout.actions, rollout.timesteps
+    assert (drawn_BT2 < -1).any()
+    assert (drawn_BT2 > 1).any()
+    # A step is the answer to the action before it, but for the first of an episode.
+    answers_BT = ~steps.first[:, 1:]
+    given_BT2 = np.where(answers_BT[..., None], np.clip(drawn_BT2, -1, 1), 0)
+    np.testing.assert_array_equal(steps.action[:, 1:], given_BT2)
+    np.testing.assert_array_equal(steps.reward[:, 1:], given_BT2[..., 0])
+    # The distributions are of what was drawn: it is not cut off at the bounds.
+    z_BT2 = (drawn_BT2 - rollout.policy.mean) / rollout.policy.scale
+    assert 0.7 < z_BT2.std() < 1.3
+
+
 def test_statistics_of_a_task_do_not_move_with_the_returns_of_another(clock):
     trainer, state, rollout = clock
     learn = jax.jit(trainer.learn)
