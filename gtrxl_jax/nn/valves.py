@@ -35,7 +35,7 @@ class Valve(nn.Module):
 
     Attributes:
       heads: of the attention, in the valves that have it; it must divide the width.
-      bias: b of the gated valve.
+      bias: b of the gated valve, a constant.
       dtype: of the computation; None follows the inputs.
       param_dtype: of the parameters.
     """
@@ -84,7 +84,11 @@ class CrossAttentionValve(Valve):
 
 
 class ReversedCrossAttentionValve(Valve):
-    """CA-1: M~ asks, the old memory answers."""
+    """CA-1: M~ asks, the old memory answers.
+
+    M~ passes no ReLU, unlike in CA-2. The sources leave that open; a ReLU before W_Q would only
+    restrict what the queries can be.
+    """
 
     @nn.compact
     def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:

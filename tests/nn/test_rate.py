@@ -189,6 +189,18 @@ def test_valves_equal_their_equations(name):
         np.testing.assert_allclose(after.tokens[row], expected, atol=1e-12)
 
 
+@pytest.mark.parametrize(("name", "rectifies"), [("ca-2", True), ("ca-1", False)])
+def test_of_the_attending_valves_only_ca_2_rectifies_what_was_written(name, rectifies):
+    rng = np.random.default_rng(0)
+    old, new = jnp.asarray(rng.standard_normal((2, BATCH, 3, WIDTH)))
+    valve = make_valve(name, 2, None, jnp.float64)
+    params = valve.init(jax.random.key(0), valve.initial(old), new)
+    as_it_is, rectified = (
+        valve.apply(params, valve.initial(old), x).tokens for x in (new, jnp.maximum(new, 0))
+    )
+    assert np.allclose(as_it_is, rectified) == rectifies
+
+
 def test_the_last_segment_teaches_the_first_through_the_tokens_and_not_through_the_cache():
     model, segments, context = small_model("rate", cache_size=5)
     steps = random_steps(segments, context)
