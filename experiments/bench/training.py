@@ -66,7 +66,7 @@ def main(settings: Settings) -> None:
 
     @jax.jit
     def learn(state: Any, collected: Any) -> Any:
-        return trainer.learn(state, collected)
+        return trainer.learner.learn(state, collected)
 
     seconds = interleaved(
         {

@@ -59,7 +59,7 @@ class TMazeParams(environment.EnvParams):
     until the episode ends; that of "progress" goes on telling a good action from a bad one.
 
     Attributes:
-      max_steps_in_episode: time limit in actions. None: one action more than the shortest solution.
+      max_steps_in_episode: time limit in actions. None: twice the shortest solution.
       corridor_length: L, the number of moves from the start to the junction.
       step_penalty: coefficient c: an action that is penalised has the reward -c / L, so that
         standing still for L steps costs c. It is 1 in Ni et al.; without a penalty (0) a random
@@ -119,8 +119,11 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
 
     The time limit terminates the episode, as the horizon of Ni et al. does: a learner does not
     bootstrap there, so that waiting at the junction is worth nothing. Three differences from Ni et
-    al.: the turn ends the episode (theirs runs for L + 1 steps), the default time limit leaves one
-    action to spare, as RATE's does, and the default penalty is "progress".
+    al. are there so that the task tests memory and not exploration: the turn ends the episode
+    (theirs runs for L + 1 steps), the default penalty is "progress", and the default time limit is
+    twice the shortest solution. With theirs, L + 1, only an agent that hardly ever errs reaches the
+    junction, where it then has a single action: it has learned to walk right before it could learn
+    that it must turn. Here it meets the junction early and pays for each step that it waits there.
     """
 
     @property
@@ -132,7 +135,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         """Number of actions after which an episode ends without a turn."""
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
-        return params.corridor_length + 2 * self._cue_distance(params) + 2
+        return 2 * (params.corridor_length + 2 * self._cue_distance(params) + 1)
 
     def reset_env(
         self, key: jax.Array, params: TMazeParams

@@ -74,8 +74,16 @@ class Agent(nn.Module):
 
     def __call__(self, memory: Any, timesteps: TimeStep) -> tuple[Any, AgentOutput]:
         """A segment `[B, T]`: the learner's form. No gradient enters the incoming memory."""
-        memory, y_BTD = self.core(memory, self.encoder(timesteps), self._first(timesteps))
-        return memory, self._heads(y_BTD)
+        memory, y_BTD = self.features(memory, timesteps)
+        return memory, self.heads(y_BTD)
+
+    def features(self, memory: Any, timesteps: TimeStep) -> tuple[Any, Float[Array, "B T D"]]:
+        """A segment as far as the core's output, on which both heads stand."""
+        return self.core(memory, self.encoder(timesteps), self._first(timesteps))
+
+    def heads(self, y: Float[Array, "... D"]) -> AgentOutput:
+        """The policy and the value of the core's output."""
+        return AgentOutput(policy=self.policy_head(y), value=self.value_head(y))
 
     def start(self, memory: Any, num_steps: int | None = None) -> Any:
         """Begin to act from a memory; the core says what announcing `num_steps` saves."""
@@ -84,7 +92,7 @@ class Agent(nn.Module):
     def step(self, cache: Any, timestep: TimeStep) -> tuple[Any, AgentOutput]:
         """One time step `[B]` of acting; its value can bootstrap the returns up to it."""
         cache, y_BD = self.core.step(cache, self.encoder(timestep), self._first(timestep))
-        return cache, self._heads(y_BD)
+        return cache, self.heads(y_BD)
 
     def finish(self, cache: Any) -> Any:
         """End acting: the memory as the segment form would have left it."""
@@ -92,9 +100,6 @@ class Agent(nn.Module):
 
     def _first(self, timestep: TimeStep) -> jax.Array:
         return jnp.ones_like(timestep.first) if self.memoryless else timestep.first
-
-    def _heads(self, y: Float[Array, "... D"]) -> AgentOutput:
-        return AgentOutput(policy=self.policy_head(y), value=self.value_head(y))
 
 
 def make_agent(

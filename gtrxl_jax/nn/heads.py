@@ -26,7 +26,7 @@ class PolicyHead(nn.Module):
     (0 and `initial_scale` where the range is not bounded). It is not truncated to the range.
 
     The last layer begins a hundred times smaller than usual, so every policy begins near to uniform
-    (Andrychowicz et al. 2021, "What matters for on-policy deep actor-critic methods?").
+    (Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning?").
 
     Attributes:
       action: the actions.
@@ -47,8 +47,7 @@ class PolicyHead(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
         sizes, num_continuous = self.action.discrete, self.action.num_continuous
-        small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-        outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), small)
+        outputs = _mlp(self, x, 2 * num_continuous + sum(sizes))
         starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
         raw, *logits = jnp.split(outputs, starts, axis=-1)
         gaussian = self._gaussian(raw) if num_continuous else None
@@ -79,6 +78,9 @@ class PolicyHead(nn.Module):
 class ValueHead(nn.Module):
     """V(s), in the units of the value loss: with PopArt, the normalised ones.
 
+    The last layer begins a hundred times smaller than usual, so every V begins near to 0: PopArt's
+    first statistics would blow up any other where rewards are small.
+
     Attributes:
       num_tasks: N, one output for each task; None for a single output without an axis of its own.
       hidden: units of the hidden layer.
@@ -93,18 +95,39 @@ class ValueHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "..."]:
-        values = _mlp(self, x, self.num_tasks or 1, nn.initializers.lecun_normal())
+        values = _mlp(self, x, self.num_tasks or 1)
         return values[..., 0] if self.num_tasks is None else values
 
 
 def _mlp(
-    head: PolicyHead | ValueHead, x: Float[Array, "... D"], outputs: int, init: Any
+    head: PolicyHead | ValueHead, x: Float[Array, "... D"], outputs: int
 ) -> Float[Array, "... N"]:
     """Linear(D, hidden), ReLU, Linear(hidden, outputs), as submodules of the head."""
+    init = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
     dtype, param_dtype = head.dtype, head.param_dtype
     x = nn.relu(nn.Dense(head.hidden, dtype=dtype, param_dtype=param_dtype, name="hidden")(x))
     output = nn.Dense(outputs, param_dtype=param_dtype, kernel_init=init, name="output")
     return output(x.astype(param_dtype))
+
+
+def rescale_value_gradient(
+    gradient: dict[str, Any], old: popart.PopArtStatistics, new: popart.PopArtStatistics
+) -> dict[str, Any]:
+    """The gradient to the value head of `rescale_value_head`, from that to the head before.
+
+    Args:
+      gradient: to an agent's parameters, of a loss that used the head made for `old` and
+        normalised its values anew.
+      old: statistics that the head was made for.
+      new: statistics that the loss used.
+    """
+    head, ratio_N = gradient["value_head"], new.scale_N / old.scale_N
+    # Of the rescaled bias only the ratio depends on the one before.
+    output = {
+        "kernel": head["output"]["kernel"] * ratio_N[None],
+        "bias": head["output"]["bias"] * ratio_N,
+    }
+    return {**gradient, "value_head": {**head, "output": output}}
 
 
 def rescale_value_head(

@@ -2,13 +2,14 @@
 
 van Hasselt et al. 2016, "Learning values across many orders of magnitude"; Hessel et al. 2019,
 "Multi-task deep reinforcement learning with PopArt". The network's value head has N outputs, one
-for each task, in normalised units: V = scale * output + mean. A learner's step is then
+for each task, in normalised units: V = scale * output + mean. A learner's step is then (van Hasselt
+et al. 2016, algorithm 1)
 
   1. select the task's output, `unnormalise` it, and compute the returns G in the reward's units;
-  2. `normalise` G; the value loss compares it with the selected output, and their difference is the
-     advantage (G - V) / scale;
-  3. after the optimiser's update, `update` the statistics with G and `rescale_head` of the online
-     and of the target network, which leaves every V as it was.
+  2. `update` the statistics with G, and `rescale_head` of the online and of the target network,
+     which leaves every V as it was;
+  3. `normalise` G and V with the new statistics; the value loss compares them, and their difference
+     is the advantage (G - V) / scale.
 
 Arrays are those of the global batch: under `jax.jit` a sharded batch needs nothing else.
 """
@@ -19,7 +20,6 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-RATE = 1e-4
 SCALE_BOUNDS = (1e-2, 1e6)
 
 
@@ -33,10 +33,14 @@ class PopArtStatistics:
     Attributes:
       mean_N: the mean.
       variance_N: the variance, before the bounds of the scale.
+      weight_N: the weight of all samples so far, in [0, 1]: what the initial values would have is
+        1 - weight_N, and is left out, so that the first batch is normalised by its own statistics
+        whatever the rate (as Adam corrects its moments).
     """
 
     mean_N: Float[Array, " N"]
     variance_N: Float[Array, " N"]
+    weight_N: Float[Array, " N"]
 
     @property
     def scale_N(self) -> Float[Array, " N"]:
@@ -47,7 +51,8 @@ class PopArtStatistics:
 
 def init(num_tasks: int) -> PopArtStatistics:
     """Return statistics that normalise nothing: mean 0 and variance 1 for each task."""
-    return PopArtStatistics(mean_N=jnp.zeros(num_tasks), variance_N=jnp.ones(num_tasks))
+    zeros_N = jnp.zeros(num_tasks)
+    return PopArtStatistics(mean_N=zeros_N, variance_N=jnp.ones(num_tasks), weight_N=zeros_N)
 
 
 def update(
@@ -55,19 +60,20 @@ def update(
     returns_BT: Float[Array, "B T"],
     task_BT: Int[Array, "B T"],
     mask_BT: Bool[Array, "B T"],
-    rate: float | Float[Array, ""] = RATE,
+    rate: float | Float[Array, ""],
 ) -> PopArtStatistics:
     """Move the statistics of every task towards those of its samples in the global batch.
 
     `rate` is that of one sample, as in the papers, so the horizon (1 / rate samples) does not
-    depend on the batch's size: n samples of a task have the weight w = 1 - (1 - rate)^n together,
-    and
+    depend on the batch's size: n samples of a task have the weight w = 1 - (1 - rate)^n together.
+    With W the weight of all samples before,
 
-        mean'          = (1 - w) mean          + w mean of the n returns
-        second moment' = (1 - w) second moment + w mean of their squares
+        W'             = (1 - w) W + w
+        mean'          = mean          + w / W' (mean of the n returns - mean)
+        second moment' = second moment + w / W' (mean of their squares - second moment)
 
-    To first order in n * rate that is the sum of n single updates; unlike that sum it cannot
-    overshoot when n * rate > 1. A task without valid samples keeps its statistics.
+    For W = 1 and to first order in n * rate that is the sum of n single updates; unlike that sum it
+    cannot overshoot when n * rate > 1. A task without valid samples keeps its statistics.
 
     Args:
       statistics: those of the N tasks.
@@ -89,11 +95,14 @@ def update(
     shift_N = jnp.sum(offset_BTN, axis=(0, 1)) / at_least_one_N
     residual_BTN = jnp.where(member_BTN, offset_BTN - shift_N[None, None], 0)
     batch_variance_N = jnp.sum(jnp.square(residual_BTN), axis=(0, 1)) / at_least_one_N
-    weight_N = -jnp.expm1(count_N * jnp.log1p(-rate))
-    between_N = weight_N * (1 - weight_N) * jnp.square(shift_N)
+    batch_weight_N = -jnp.expm1(count_N * jnp.log1p(-rate))
+    weight_N = (1 - batch_weight_N) * statistics.weight_N + batch_weight_N
+    share_N = batch_weight_N / jnp.where(weight_N > 0, weight_N, 1)
+    between_N = share_N * (1 - share_N) * jnp.square(shift_N)
     return PopArtStatistics(
-        mean_N=statistics.mean_N + weight_N * shift_N,
-        variance_N=(1 - weight_N) * statistics.variance_N + weight_N * batch_variance_N + between_N,
+        mean_N=statistics.mean_N + share_N * shift_N,
+        variance_N=(1 - share_N) * statistics.variance_N + share_N * batch_variance_N + between_N,
+        weight_N=weight_N,
     )
 
 

@@ -24,19 +24,23 @@ def transition_mask(last_BS: Bool[Array, "B S"]) -> Bool[Array, "B T"]:
     return ~last_BS[:, :-1]
 
 
-def n_step_returns(
+def lambda_returns(
     *,
     reward_BS: Float[Array, "B S"],
     discount_BS: Float[Array, "B S"],
     last_BS: Bool[Array, "B S"],
     value_BS: Float[Array, "B S"],
     gamma: float | Float[Array, ""],
+    lambda_: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, "B T"]:
-    """Return the discounted return of each action to the end of its episode or of the unroll.
+    """Return the lambda-return of each action, within its episode and the unroll.
 
-        G_t = r_{t+1} + gamma d_{t+1} * (V(o_{t+1}) if last_{t+1} or t + 1 = T, else G_{t+1})
+        G_t = r_{t+1} + gamma d_{t+1} * (V(o_{t+1}) if last_{t+1} or t + 1 = T,
+                                         else (1 - lambda) V(o_{t+1}) + lambda G_{t+1})
 
-    This is the target of V-MPO (Song et al. 2019) and of A3C. The value that ends a
+    With lambda = 1 this is the n-step return to the end of the unroll, the target of V-MPO (Song et
+    al. 2019); below 1 it mixes all shorter ones (Sutton and Barto 2018, equation 12.18), and
+    G_t - V(o_t) is the generalised advantage estimate (Schulman et al. 2016). The value that ends a
     sum is that of the final observation of the transition's own episode: a truncated episode is
     bootstrapped by V of its `last` step, a terminated one by nothing (its discount is 0), and no
     return crosses a reset. Where `transition_mask` is False, G_t is V(o_t), so that the advantage
@@ -50,6 +54,7 @@ def n_step_returns(
       last_BS: `TimeStep.last`.
       value_BS: V(o_t) at all S steps, in the units of the reward.
       gamma: the agent's discount factor, a number or a scalar array (so that it can be vmapped).
+      lambda_: how much of the next return is taken, the rest being the next value; like `gamma`.
 
     Returns:
       G_t for t = 0 .. T - 1.
@@ -68,7 +73,8 @@ def n_step_returns(
 
     def step_back(return_B: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         reward_B, discount_B, last_B, value_B = inputs
-        return_B = reward_B + gamma * discount_B * jnp.where(last_B, value_B, return_B)
+        mixed_B = lambda_ * return_B + (1 - lambda_) * value_B
+        return_B = reward_B + gamma * discount_B * jnp.where(last_B, value_B, mixed_B)
         return return_B, return_B
 
     arrivals_TB = [x[:, 1:].T for x in (reward_BS, discount_BS, last_BS, value_BS)]

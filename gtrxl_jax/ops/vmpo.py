@@ -12,15 +12,19 @@ bound:
     L_alpha       = mean over valid of [ alpha (epsilon_alpha - sg(KL)) + sg(alpha) KL ]
     L_value       = 1/2 mean over valid of (V - G)^2
 
-with one L_alpha for each part of the KL. The total is their plain sum.
+with one L_alpha for each part of the KL. The total is their plain sum, and an entropy bonus where
+one is asked for.
 
 Arrays are those of the global batch: under `jax.jit` the batch axis may be sharded, and the half
 and the means are still global. Every numeric setting is an array, so a whole loss can be vmapped
 over settings. A sample whose mask is False takes no part in anything.
 
-The multipliers eta and alpha are trained by the same optimiser as the network, on their raw values;
-`project_multipliers` must follow each of its updates. Clipping inside the loss instead would give a
-multiplier that has fallen below the bound no gradient, and it would never return.
+The multipliers eta and alpha are trained on L_temperature and L_alpha, in one of two ways. By the
+optimiser of the network on their raw values, as in the paper: `project_multipliers` must then
+follow each of its updates, for clipping inside the loss would give a multiplier that has fallen
+below the bound no gradient, and it would never return. Or by `scale_multipliers`, which moves their
+logarithms by how much each bound is broken or slack, and reaches the bounds within tens of updates
+where the other way takes thousands.
 """
 
 from typing import Any
@@ -33,10 +37,12 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.ops.distributions import ActionDistribution
 
+MINIMUM_MULTIPLIER = 1e-8
+
 
 @struct.dataclass
 class Multipliers:
-    """The trained Lagrange multipliers, all positive scalars.
+    """The Lagrange multipliers, all positive scalars.
 
     Attributes:
       temperature: eta, of the E-step's bound.
@@ -49,22 +55,71 @@ class Multipliers:
 
 @struct.dataclass
 class VMPOHyperparameters:
-    """The bounds that the multipliers enforce, in nats.
+    """The bounds that the multipliers enforce, in nats, and the entropy's weight.
 
     Attributes:
       epsilon_eta: bound of the E-step: KL of psi from the uniform weights on the selected half.
       epsilon_alphas: bound of the mean KL(pi_old || pi), for each part of the KL.
+      entropy_cost: of the mean entropy of the policy in the loss; V-MPO has none.
     """
 
     epsilon_eta: Float[Array, ""]
     epsilon_alphas: dict[str, Float[Array, ""]]
+    entropy_cost: Float[Array, ""]
 
 
 def project_multipliers(
-    multipliers: Multipliers, minimum: float | Float[Array, ""] = 1e-8
+    multipliers: Multipliers, minimum_alpha: float | Float[Array, ""] = MINIMUM_MULTIPLIER
 ) -> Multipliers:
-    """Return the multipliers, none below `minimum`; to be applied after every optimiser update."""
-    return jax.tree.map(lambda m: jnp.maximum(m, jnp.asarray(minimum, m.dtype)), multipliers)
+    """Return the multipliers, none too small; to be applied after every update of theirs.
+
+    Args:
+      multipliers: eta, kept at `MINIMUM_MULTIPLIER` at least, and the alphas.
+      minimum_alpha: what no alpha falls below.
+    """
+    return Multipliers(
+        temperature=jnp.maximum(multipliers.temperature, MINIMUM_MULTIPLIER),
+        alphas={part: jnp.maximum(a, minimum_alpha) for part, a in multipliers.alphas.items()},
+    )
+
+
+def scale_multipliers(
+    multipliers: Multipliers,
+    psi_kl: Float[Array, ""],
+    kls: dict[str, Float[Array, ""]],
+    hyperparameters: VMPOHyperparameters,
+    rate: float | Float[Array, ""],
+) -> Multipliers:
+    """Return the multipliers after one step of mirror descent on L_temperature and L_alpha.
+
+        m' = m exp( rate clip(KL / epsilon - 1, -1, 10) )
+
+    for eta with the KL of psi from uniform weights, and for each alpha with its part of the KL. The
+    gradient of either loss is epsilon - KL, so this is a step in log m whose size is the violation
+    relative to the bound. A multiplier falls by at most a factor of e^-rate, however slack its
+    bound is, and rises by up to e^(10 rate) when its bound is broken: a policy about to leave its
+    trust region is held within a few updates, and a rare success in a batch raises the temperature
+    for many.
+
+    Args:
+      multipliers: eta and the alphas.
+      psi_kl: KL(psi || uniform over D~).
+      kls: the mean of each part of KL(pi_old || pi).
+      hyperparameters: the bounds.
+      rate: of the step.
+    """
+
+    def scaled(multiplier: Array, kl: Array, epsilon: Array) -> Array:
+        step = rate * jnp.clip(kl / epsilon - 1, -1, 10)
+        return multiplier * jnp.exp(step)
+
+    return Multipliers(
+        temperature=scaled(multipliers.temperature, psi_kl, hyperparameters.epsilon_eta),
+        alphas={
+            part: scaled(alpha, kls[part], hyperparameters.epsilon_alphas[part])
+            for part, alpha in multipliers.alphas.items()
+        },
+    )
 
 
 def masked_mean(x_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]) -> Float[Array, ""]:
@@ -153,7 +208,7 @@ def value_loss(
     return 0.5 * masked_mean(jnp.square(error_BT), mask_BT)
 
 
-def vmpo_loss(
+def vmpo_losses(
     *,
     policy: ActionDistribution,
     target_policy: ActionDistribution,
@@ -164,10 +219,10 @@ def vmpo_loss(
     multipliers: Multipliers,
     hyperparameters: VMPOHyperparameters,
     advantages_BT: Float[Array, "B T"] | None = None,
-) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    """Return V-MPO's total loss and its metrics.
+) -> tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]]]:
+    """Return the terms of V-MPO's loss, and metrics.
 
-    The loss is to be minimised over the online network and the multipliers alike.
+    Their sum is to be minimised over the online network and the multipliers alike.
 
     Args:
       policy: the online pi(. | s_t), leading axes `[B, T]`; gets the policy's and the KL's
@@ -176,18 +231,19 @@ def vmpo_loss(
       actions: the actions a_t taken, in the policy's layout.
       values_BT: the online V(s_t), in the units of `returns_BT`; gets the value loss's gradient
         only.
-      returns_BT: G_t, for example of `n_step_returns`; gets no gradient.
+      returns_BT: G_t, for example of `lambda_returns`; gets no gradient.
       mask_BT: the valid samples, for example of `transition_mask`.
       multipliers: eta and the alphas.
       hyperparameters: their bounds.
       advantages_BT: A_t, where it is not `returns_BT - values_BT`; gets no gradient.
 
     Returns:
-      The loss, and scalars by name: `loss/policy`, `loss/temperature`, `loss/value`; for each part
-      P of the KL `loss/alpha_P`, `kl/P` and `alpha/P`; `temperature`, `entropy`, `advantage/mean`,
+      The terms by name: `policy`, `value`, `temperature`, `entropy` (minus the bonus), and
+      `alpha_P` for each part P of the KL. And scalars by name: `kl/P`, `alpha/P` and `bound/P` for
+      each part (the KL, its multiplier and its epsilon); `psi/kl` and `bound/psi`, its epsilon;
+      `psi/effective_samples` (1 / sum psi^2); `temperature`, `entropy`, `advantage/mean`,
       `advantage/std`, `value/explained_variance` (1 - Var(G - V) / Var(G), 0 where Var(G) is),
-      `psi/effective_samples` (1 / sum psi^2), `psi/kl` (what `epsilon_eta` bounds), `samples/valid`
-      and `samples/selected`.
+      `samples/valid` and `samples/selected`.
 
     Raises:
       ValueError: if the parts of the KL are not those of the alphas and of their bounds.
@@ -207,24 +263,24 @@ def vmpo_loss(
     )
 
     # M-step
+    entropy = masked_mean(policy.entropy(), mask_BT)
     losses = {
         "policy": policy_loss(policy.log_prob(actions), psi_BT),
         "temperature": temperature_loss,
         "value": value_loss(values_BT, returns_BT, mask_BT),
+        "entropy": -hyperparameters.entropy_cost * entropy,
     }
     for part, kl_BT in kls.items():
         losses[f"alpha_{part}"] = kl_loss(
             kl_BT, mask_BT, multipliers.alphas[part], hyperparameters.epsilon_alphas[part]
         )
-    loss = jnp.sum(jnp.stack(list(losses.values())))
-
-    metrics = {f"loss/{name}": value for name, value in losses.items()}
-    metrics |= {f"kl/{part}": masked_mean(kl_BT, mask_BT) for part, kl_BT in kls.items()}
+    metrics = {f"kl/{part}": masked_mean(kl_BT, mask_BT) for part, kl_BT in kls.items()}
     metrics |= {f"alpha/{part}": alpha for part, alpha in multipliers.alphas.items()}
+    metrics |= {f"bound/{part}": e for part, e in hyperparameters.epsilon_alphas.items()}
     metrics |= _diagnostics(psi_BT, advantages_BT, values_BT, returns_BT, mask_BT)
-    metrics["temperature"] = multipliers.temperature
-    metrics["entropy"] = masked_mean(policy.entropy(), mask_BT)
-    return loss, jax.lax.stop_gradient(metrics)
+    metrics |= {"bound/psi": hyperparameters.epsilon_eta}
+    metrics |= {"temperature": multipliers.temperature, "entropy": entropy}
+    return losses, jax.lax.stop_gradient(metrics)
 
 
 def _diagnostics(

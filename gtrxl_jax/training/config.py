@@ -45,8 +45,11 @@ class AgentConfig:
     """Clip the previous reward, as an input, to this size."""
     initial_scale: float = 0.5
     """Standard deviation of a new Gaussian policy, in halves of the action's range."""
-    popart: bool = False
-    """Normalise values and advantages by moving statistics of each task's returns."""
+    popart: bool = True
+    """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
+    losses do not depend on the units of the rewards."""
+    popart_rate: float = 1e-4
+    """Weight of one sample in these statistics."""
     memoryless: bool = False
     """Show the core each step as the first of an episode: the control for what memory does."""
 
@@ -57,6 +60,8 @@ class VMPOConfig:
 
     gamma: float = 0.99
     """Discount factor."""
+    gae_lambda: float = 0.95
+    """Lambda of returns and advantages (GAE). 1: n-step returns, the paper's."""
     target_period: int = 5
     """Learner steps between copies of the online network to the target, which acts."""
     epsilon_eta: float = 0.1
@@ -67,6 +72,18 @@ class VMPOConfig:
     """Bound of the KL of the means of continuous actions."""
     epsilon_covariance: float = 1e-5
     """Bound of the KL of the covariances of continuous actions."""
+    entropy_cost: float = 0.0
+    """Weight of the policy's mean entropy, in nats, in the loss; the paper has none."""
+    multipliers: str = "scale"
+    """How temperature and alphas are trained. scale: each by a factor that grows with how much its
+    bound is broken. adam: with the network's learning rate, projected to be positive, as in the
+    paper."""
+    multiplier_rate: float = 0.05
+    """Of scale: the logarithm of the factor where a bound is slack or broken by once itself."""
+    minimum_alpha: float = 0.01
+    """What no alpha falls below: while nothing is learned every bound is slack, and without this
+    nothing would hold the policy when the first success comes. The paper has none to speak of:
+    1e-8."""
     initial_eta: float = 1.0
     """Initial temperature."""
     initial_alpha: float = 1.0
@@ -261,6 +278,9 @@ def validate(config: OnlineConfig) -> None:
         )
     if config.seed + config.num_seeds > 2**31:
         raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
+    require_name("vmpo.multipliers", config.vmpo.multipliers, ("scale", "adam"))
+    if not config.agent.popart_rate < 1:
+        raise ValueError(f"agent.popart_rate must be below 1, not {config.agent.popart_rate}")
     require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
     require_name("on_divergence", config.on_divergence, ("stop", "continue"))
 
@@ -272,8 +292,10 @@ _MAY_BE_ZERO = (
     "checkpoint.interval",
     "optimiser.warmup",
     "optimiser.final",
+    "vmpo.gae_lambda",
+    "vmpo.entropy_cost",
 )
-_AT_MOST_ONE = ("vmpo.gamma", "optimiser.warmup", "optimiser.final")
+_AT_MOST_ONE = ("vmpo.gamma", "vmpo.gae_lambda", "optimiser.warmup", "optimiser.final")
 
 
 def to_json(config: OnlineConfig) -> str:

@@ -17,12 +17,14 @@ class Hyperparameters:
     Attributes:
       learning_rate: peak rate of Adam.
       gamma: discount factor.
-      bounds: V-MPO's epsilons.
+      gae_lambda: lambda of the lambda-returns.
+      bounds: V-MPO's epsilons, and the entropy's weight.
       multipliers: the initial temperature and alphas.
     """
 
     learning_rate: Float[Array, ""]
     gamma: Float[Array, ""]
+    gae_lambda: Float[Array, ""]
     bounds: VMPOHyperparameters
     multipliers: Multipliers
 
@@ -58,9 +60,11 @@ def draw_hyperparameters(
     return Hyperparameters(
         learning_rate=number("learning_rate", config.optimiser.learning_rate),
         gamma=jnp.asarray(vmpo.gamma, float),
+        gae_lambda=jnp.asarray(vmpo.gae_lambda, float),
         bounds=VMPOHyperparameters(
             number("epsilon_eta", vmpo.epsilon_eta),
             {part: number(name, getattr(vmpo, name)) for part, (name, _) in parts.items()},
+            jnp.asarray(vmpo.entropy_cost, float),
         ),
         multipliers=Multipliers(
             jnp.asarray(vmpo.initial_eta, float),

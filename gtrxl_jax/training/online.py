@@ -22,88 +22,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
-from flax import struct
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, Shaped
+from jaxtyping import Array, Int, Key, Shaped
 
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
-from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores import make_core
-from gtrxl_jax.nn.heads import rescale_value_head
-from gtrxl_jax.ops import popart, vmpo
-from gtrxl_jax.ops.returns import n_step_returns, transition_mask
+from gtrxl_jax.ops import popart
 from gtrxl_jax.spaces import action_spec, environment_action, zero_timestep
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.training.config import OnlineConfig, to_json, validate
-from gtrxl_jax.training.divergence import finite, first_unsound, in_range, over_updates
+from gtrxl_jax.training.divergence import over_updates
 from gtrxl_jax.training.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
 from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
-from gtrxl_jax.training.placement import gather_parameters, make_mesh, split_parameters
-from gtrxl_jax.training.schedule import warmup_and_decay
-from gtrxl_jax.training.summaries import (
-    Summary,
-    by_task,
-    episode_means,
-    episode_sums,
-    gate_openings,
-)
-
-
-@struct.dataclass
-class TrainState:
-    """All of a run: saving it is saving the run.
-
-    Attributes:
-      learned: {"network": the online parameters, "multipliers": `Multipliers`}.
-      target: the target network's parameters, which act.
-      optimiser: optax's state for `learned`.
-      popart: statistics of each task's returns; without PopArt they stay at mean 0, variance 1.
-      stream: the environments.
-      timestep: `[B]`, where the environments stand.
-      memory: the core's, before `timestep`.
-      key: of this run; update n uses `fold_in(key, n)`.
-      update: int, updates made.
-      hyperparameters: see there.
-    """
-
-    learned: dict[str, Any]
-    target: Any
-    optimiser: optax.OptState
-    popart: popart.PopArtStatistics
-    stream: MultiTaskState
-    timestep: TimeStep
-    memory: Any
-    key: Key[Array, ""]
-    update: Int[Array, ""]
-    hyperparameters: Hyperparameters
-
-    @property
-    def network(self) -> Any:
-        """The online network's parameters."""
-        return self.learned["network"]
-
-
-@struct.dataclass
-class Rollout:
-    """T steps of B environments.
-
-    Attributes:
-      timesteps: `[B, T + 1]`, the bootstrap step included.
-      actions: `[B, T]`, as the policy drew them: `timesteps.action` has what the environments were
-        given, see `environment_action`.
-      policy: `[B, T]`, the target's distributions.
-      episodes: `[B, T]`, statistics on arriving at steps 1 .. T.
-    """
-
-    timesteps: TimeStep
-    actions: Any
-    policy: Any
-    episodes: EpisodeStats
+from gtrxl_jax.training.online_state import Rollout, TrainState
+from gtrxl_jax.training.placement import gather_parameters, make_mesh
+from gtrxl_jax.training.summaries import Summary, episode_means, episode_sums
+from gtrxl_jax.training.vmpo_learner import VMPOLearner
 
 
 def make_stream(config: OnlineConfig) -> MultiTaskStream:
@@ -121,7 +59,7 @@ def make_stream(config: OnlineConfig) -> MultiTaskStream:
 def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
     """The agent of a run."""
     settings = dataclasses.asdict(config.agent)
-    del settings["popart"]
+    del settings["popart"], settings["popart_rate"]
     return make_agent(
         make_core(config.core).clone(param_dtype=jnp.result_type(float)),
         stream.observation_space,
@@ -164,10 +102,7 @@ class OnlineTrainer:
             self.player, self.stream.tasks, evaluation.episodes, evaluation.policy
         )
         self._apply: Any = self.agent.apply
-        self.optimiser = optax.scale_by_adam()
-        rates = config.optimiser
-        # Of the learning rate, which is one of the hyperparameters.
-        self.schedule = warmup_and_decay(1.0, rates.warmup, rates.final, config.num_updates)
+        self.learner = VMPOLearner(config, self.agent, self.stream.task_B)
 
     def mesh(self) -> Mesh:
         """The devices that share the environments.
@@ -197,13 +132,13 @@ class OnlineTrainer:
         memory = self.agent.initial_memory(1)
         example = zero_timestep(self.observation_space, self.action_space, 1, 1)
         network = self.agent.init(key_network, memory, example)["params"]
-        learned = {"network": network, "multipliers": hyperparameters.multipliers}
+        learned, optimiser = self.learner.init(network, hyperparameters)
         stream, timestep = self.stream.reset(key_stream)
         return TrainState(
             learned=learned,
             # A copy: donating the state must not give one buffer away twice.
             target=jax.tree.map(jnp.copy, network),
-            optimiser=self.optimiser.init(learned),
+            optimiser=optimiser,
             popart=popart.init(self.stream.num_tasks),
             stream=stream,
             timestep=timestep,
@@ -245,99 +180,13 @@ class OnlineTrainer:
         memory = self._apply(variables, cache, method="finish")
         return memory, stream, timestep, Rollout(timesteps, actions, policy, episodes)
 
-    def loss(
-        self, learned: dict[str, Any], state: TrainState, rollout: Rollout
-    ) -> tuple[Float[Array, ""], tuple[Summary, Float[Array, "B T"]]]:
-        """V-MPO's loss on a rollout that started from `state.memory`, its metrics, and G."""
-        (_, output), recorded = self._apply(
-            {"params": learned["network"]}, state.memory, rollout.timesteps, mutable=["metrics"]
-        )
-        steps = rollout.timesteps
-        dtype = output.value.dtype
-        task_BS = jnp.broadcast_to(self.stream.task_B[:, None], steps.last.shape)
-        output_BS = jnp.take_along_axis(output.value, task_BS[..., None], axis=-1)[..., 0]
-        value_BS = popart.unnormalise(state.popart, output_BS, task_BS)
-        returns_BT = n_step_returns(
-            reward_BS=steps.reward.astype(dtype),
-            discount_BS=steps.discount.astype(dtype),
-            last_BS=steps.last,
-            value_BS=jax.lax.stop_gradient(value_BS),
-            gamma=state.hyperparameters.gamma,
-        )
-        # Losses and advantages are in each task's normalised units, so that tasks compare.
-        loss, metrics = vmpo.vmpo_loss(
-            policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
-            target_policy=rollout.policy,
-            actions=rollout.actions,
-            values_BT=output_BS[:, :-1],
-            returns_BT=popart.normalise(state.popart, returns_BT, task_BS[:, :-1]),
-            mask_BT=transition_mask(steps.last),
-            multipliers=learned["multipliers"],
-            hyperparameters=state.hyperparameters.bounds,
-        )
-        return loss, (metrics | gate_openings(recorded), returns_BT)
-
     def update(self, state: TrainState) -> tuple[TrainState, tuple[Summary, EpisodeStats]]:
         """Roll out and learn. Returns the new state, and metrics with the rollout's episodes."""
         key = jax.random.fold_in(state.key, state.update)
         memory, stream, timestep, rollout = self.rollout(state, key)
-        state, metrics = self.learn(state, rollout)
+        state, metrics = self.learner.learn(state, rollout)
         state = dataclasses.replace(state, memory=memory, stream=stream, timestep=timestep)
         return state, (metrics, rollout.episodes)
-
-    def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Summary]:
-        """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
-        (loss, (metrics, returns_BT)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
-            gather_parameters(state.learned), state, rollout
-        )
-        gradients = split_parameters(gradients)
-        gradient_norm = optax.tree.norm(gradients["network"])
-        if clip := self.config.optimiser.clip_norm:
-            # A factor, not optax's selection between two gradients: XLA fuses it into Adam.
-            factor = jnp.minimum(1.0, clip / gradient_norm)
-            gradients["network"] = jax.tree.map(lambda g: factor * g, gradients["network"])
-        with ordinary_promotion():
-            steps, optimiser = self.optimiser.update(gradients, state.optimiser)
-            rate = state.hyperparameters.learning_rate * self.schedule(state.update.astype(float))
-        learned = optax.apply_updates(state.learned, jax.tree.map(lambda s: -rate * s, steps))
-        learned["multipliers"] = vmpo.project_multipliers(learned["multipliers"])
-        metrics |= {
-            "gradient_norm": gradient_norm,
-            "parameter_norm": optax.tree.norm(learned["network"]),
-            "learning_rate": rate,
-        }
-        sound = {
-            "observation": finite(rollout.timesteps.observation),
-            "reward": finite(rollout.timesteps.reward),
-            "loss": finite(loss),
-            "gradient norm": finite(gradient_norm),
-            "parameters": finite(metrics["parameter_norm"]),
-            "temperature": in_range(learned["multipliers"].temperature),
-            "multiplier of the KL": in_range(learned["multipliers"].alphas),
-        }
-        metrics["unsound"] = first_unsound(sound)
-        target, statistics = state.target, state.popart
-        if self.config.agent.popart:
-            mask_BT = transition_mask(rollout.timesteps.last)
-            task_BT = jnp.broadcast_to(self.stream.task_B[:, None], mask_BT.shape)
-            statistics = popart.update(statistics, returns_BT, task_BT, mask_BT)
-            learned["network"] = rescale_value_head(learned["network"], state.popart, statistics)
-            target = rescale_value_head(target, state.popart, statistics)
-            metrics |= by_task("popart/mean", statistics.mean_N)
-            metrics |= by_task("popart/scale", statistics.scale_N)
-        update = state.update + 1
-        copy = update % self.config.vmpo.target_period == 0
-        state = dataclasses.replace(
-            state,
-            learned=learned,
-            target=jax.tree.map(
-                lambda new, old: jnp.where(copy, new, old), learned["network"], target
-            ),
-            optimiser=optimiser,
-            popart=statistics,
-            update=update,
-        )
-        return state, metrics
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:
         """See `Trainer`: one stage, and no data but what the agent meets."""

@@ -185,7 +185,7 @@ def run_oracle(env, params, num_envs=32):
 def test_the_oracle_succeeds_at_once_and_pays_nothing(name, overrides, actions):
     env, params = make_env(name, **overrides)
     timestep, episode = run_oracle(env, params)
-    assert time_limit(env, params) == actions + 1
+    assert time_limit(env, params) == 2 * actions
     np.testing.assert_array_equal(timestep.last.argmax(0), actions)
     assert (episode.length[actions] == actions).all()
     assert episode.success[actions].all()

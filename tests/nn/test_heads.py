@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.heads import PolicyHead, ValueHead, rescale_value_head
+from gtrxl_jax.nn.heads import PolicyHead, ValueHead, rescale_value_gradient, rescale_value_head
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
 from gtrxl_jax.spaces import ActionSpec
@@ -124,6 +124,7 @@ def test_rescaling_the_value_head_keeps_the_unnormalised_values(num_tasks):
         popart.PopArtStatistics(
             mean_N=jnp.asarray(rng.normal(0, 5, tasks)),
             variance_N=jnp.asarray(rng.uniform(0.1, 9, tasks)),
+            weight_N=jnp.ones(tasks),
         )
         for _ in range(2)
     )
@@ -137,3 +138,28 @@ def test_rescaling_the_value_head_keeps_the_unnormalised_values(num_tasks):
     assert np.max(np.abs(unnormalised(params, new) - unnormalised(params, old))) > 0.1
     np.testing.assert_array_equal(rescaled["core"]["kernel"], other["kernel"])
     assert jax.tree.structure(rescaled) == jax.tree.structure(params)
+
+
+def test_rescaled_gradient_is_that_to_the_rescaled_head(x64):
+    """A loss in new units: by the head made for the old ones, and by the rescaled head itself."""
+    rng = np.random.default_rng(4)
+    head = ValueHead(num_tasks=3, hidden=4, param_dtype=jnp.float64)
+    x = jnp.asarray(rng.standard_normal((5, 3)))
+    params = {"value_head": head.init(jax.random.key(0), x)["params"]}
+    old, new = (
+        popart.PopArtStatistics(
+            mean_N=jnp.asarray(rng.normal(size=3)),
+            variance_N=jnp.asarray(rng.uniform(0.1, 9, 3)),
+            weight_N=jnp.ones(3),
+        )
+        for _ in range(2)
+    )
+
+    def loss(params, made_for):
+        output = head.apply({"params": params["value_head"]}, x)
+        value = made_for.scale_N[None] * output + made_for.mean_N[None]
+        return jnp.sum(jnp.square((value - new.mean_N[None]) / new.scale_N[None] - 1))
+
+    gradient = rescale_value_gradient(jax.grad(loss)(params, old), old, new)
+    expected = jax.grad(loss)(rescale_value_head(params, old, new), new)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), gradient, expected)

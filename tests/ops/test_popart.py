@@ -29,7 +29,9 @@ def make_batch(seed=0):
 def some_statistics(seed=1):
     rng = np.random.default_rng(seed)
     return popart.PopArtStatistics(
-        mean_N=jnp.asarray(rng.normal(size=N) * 10), variance_N=jnp.asarray(rng.random(N) * 9 + 0.1)
+        mean_N=jnp.asarray(rng.normal(size=N) * 10),
+        variance_N=jnp.asarray(rng.random(N) * 9 + 0.1),
+        weight_N=jnp.ones(N),
     )
 
 
@@ -65,6 +67,24 @@ def test_update_equals_rlax_to_first_order(x64):
         np.testing.assert_allclose(new - start, expected - start, rtol=1e-4, atol=1e-13)
 
 
+@pytest.mark.parametrize("rate", [1e-6, 0.1])
+def test_the_first_batches_are_not_mixed_with_initial_values(x64, rate):
+    """With weights that a naive loop adds up: the statistics are those of the samples alone."""
+    statistics, samples, weights = popart.init(1), [], []
+    for seed in range(3):
+        returns, _, mask = make_batch(seed)
+        task = jnp.zeros_like(mask, jnp.int32)
+        statistics = popart.update(statistics, returns, task, mask, rate)
+        mine = np.asarray(returns)[np.asarray(mask)]
+        weight = 1 - (1 - rate) ** len(mine)
+        weights = [(1 - weight) * w for w in weights] + [weight / len(mine)] * len(mine)
+        samples += mine.tolist()
+    mean = np.average(samples, weights=weights)
+    variance = np.average(np.square(np.array(samples) - mean), weights=weights)
+    np.testing.assert_allclose(statistics.mean_N[0], mean, rtol=1e-7)
+    np.testing.assert_allclose(statistics.variance_N[0], variance, rtol=1e-7)
+
+
 def test_a_large_batch_cannot_overshoot():
     """rate * samples is 20 here: a sum of updates would leave the range of the data."""
     returns, task = jnp.full((B, T), 3.0), jnp.zeros((B, T), jnp.int32)
@@ -77,13 +97,14 @@ def test_a_task_without_samples_keeps_its_statistics():
     statistics = jax.tree.map(lambda x: x.astype(jnp.float32), some_statistics())
     returns, task, mask = make_batch()
     mask = mask & (task != 1)
-    new = popart.update(statistics, returns, task, mask)
+    new = popart.update(statistics, returns, task, mask, rate=1e-3)
     moved = np.asarray(new.mean_N != statistics.mean_N)
     np.testing.assert_array_equal(moved, [True, False, True, False])
     np.testing.assert_array_equal(
         (new.variance_N == statistics.variance_N)[jnp.array([1, 3])], [True, True]
     )
-    none = popart.update(statistics, jnp.full((B, T), jnp.nan), task, jnp.zeros((B, T), bool))
+    nothing = jnp.zeros((B, T), bool)
+    none = popart.update(statistics, jnp.full((B, T), jnp.nan), task, nothing, rate=1e-3)
     jax.tree.map(np.testing.assert_array_equal, none, statistics)
 
 
@@ -98,7 +119,9 @@ def test_scale_survives_a_large_mean_in_float32():
 
 @pytest.mark.parametrize(("variance", "scale"), [(0.0, 1e-2), (4.0, 2.0), (1e20, 1e6)])
 def test_scale_is_bounded(variance, scale):
-    statistics = popart.PopArtStatistics(mean_N=jnp.zeros(1), variance_N=jnp.full(1, variance))
+    statistics = popart.PopArtStatistics(
+        mean_N=jnp.zeros(1), variance_N=jnp.full(1, variance), weight_N=jnp.ones(1)
+    )
     np.testing.assert_allclose(statistics.scale_N, scale, rtol=1e-6)
 
 
@@ -143,7 +166,7 @@ def test_update_stops_gradients(x64):
     returns, task, mask = make_batch()
 
     def total(returns):
-        new = popart.update(some_statistics(), returns, task, mask)
+        new = popart.update(some_statistics(), returns, task, mask, rate=0.1)
         return new.mean_N.sum() + new.variance_N.sum()
 
     assert np.all(jax.grad(total)(returns) == 0)
@@ -155,5 +178,5 @@ def test_sharded_batch_equals_one_device(x64):
     sharded = jax.device_put(batch, NamedSharding(mesh, P("data")))
     assert len(sharded[0].sharding.device_set) == 8
     update = jax.jit(popart.update)
-    one, many = update(statistics, *batch), update(statistics, *sharded)
+    one, many = update(statistics, *batch, rate=0.1), update(statistics, *sharded, rate=0.1)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), many, one)

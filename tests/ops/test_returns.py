@@ -1,11 +1,17 @@
 """Returns against a forward sum written step by step, and the faults seen at time limits."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.ops.returns import n_step_returns, transition_mask
+from gtrxl_jax.ops.returns import lambda_returns, transition_mask
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # those of a dependency of rlax
+    import rlax
 
 
 def random_unroll(seed, batch=6, steps=13, fractional=False):
@@ -36,7 +42,7 @@ def forward_sum(reward_BS, discount_BS, last_BS, value_BS, gamma, b, t):
 def test_equals_the_forward_sum(x64, seed, fractional):
     unroll = random_unroll(seed, fractional=fractional)
     arrays = {name: jnp.asarray(x) for name, x in unroll.items()}
-    returns = jax.jit(n_step_returns)(**arrays, gamma=0.9)
+    returns = jax.jit(lambda_returns)(**arrays, gamma=0.9)
     mask = transition_mask(arrays["last_BS"])
     assert returns.shape == mask.shape == (6, 12)
     for b, t in np.ndindex(6, 12):
@@ -56,7 +62,7 @@ def test_worked_example():
     last = jnp.array([[False, False, True, False, False, False]] * 2)
     discount = jnp.ones((2, 6)).at[1, 2].set(0)
     value = jnp.array([[0.0, 0.0, 16.0, 100.0, 100.0, 32.0]] * 2)
-    returns = n_step_returns(
+    returns = lambda_returns(
         reward_BS=reward, discount_BS=discount, last_BS=last, value_BS=value, gamma=0.5
     )
     # Truncated: 2 + 16 / 2 = 10, 1 + 10 / 2 = 6. Terminated: 2, 1 + 2 / 2 = 2.
@@ -74,7 +80,7 @@ def test_nothing_crosses_a_reset():
     }
 
     def before(arrays):
-        return jnp.sum(n_step_returns(**arrays, last_BS=last, gamma=0.9)[:, :5])
+        return jnp.sum(lambda_returns(**arrays, last_BS=last, gamma=0.9)[:, :5])
 
     for name, gradient in jax.grad(before)(arrays).items():
         if name != "value_BS":
@@ -86,18 +92,53 @@ def test_nothing_crosses_a_reset():
     assert np.all(in_value[:, :5] == 0)
 
 
+def mixed_returns(reward_BS, discount_BS, last_BS, value_BS, gamma, lambda_, b, t):
+    """The mean over n of the n-step returns, n weighted by (1 - lambda) lambda^(n - 1)."""
+    ends = np.flatnonzero(last_BS[b, t + 1 :])
+    steps = ends[0] + 1 if len(ends) else reward_BS.shape[1] - 1 - t
+    total, weight, mixed = 0.0, 1.0, 0.0
+    for n in range(1, steps + 1):
+        total += weight * reward_BS[b, t + n]
+        weight *= gamma * discount_BS[b, t + n]
+        share = lambda_ ** (n - 1) * (1 - lambda_ if n < steps else 1)
+        mixed += share * (total + weight * value_BS[b, t + n])
+    return mixed
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.8, 1.0])
+def test_lambda_mixes_the_n_step_returns(x64, lambda_):
+    unroll = random_unroll(7, fractional=True)
+    arrays = {name: jnp.asarray(x) for name, x in unroll.items()}
+    returns = lambda_returns(**arrays, gamma=0.9, lambda_=lambda_)
+    for b, t in np.argwhere(~unroll["last_BS"][:, :-1]):
+        expected = mixed_returns(**unroll, gamma=0.9, lambda_=lambda_, b=b, t=t)
+        np.testing.assert_allclose(returns[b, t], expected, rtol=1e-12)
+
+
+def test_lambda_returns_equal_rlax(x64):
+    """Where no episode is cut by a time limit, which rlax does not know."""
+    unroll = random_unroll(8)
+    unroll["last_BS"] = np.zeros_like(unroll["last_BS"])
+    arrays = {name: jnp.asarray(x) for name, x in unroll.items()}
+    returns = lambda_returns(**arrays, gamma=0.9, lambda_=0.7)
+    expected = jax.vmap(lambda r, d, v: rlax.lambda_returns(r, d, v, 0.7))(
+        arrays["reward_BS"][:, 1:], 0.9 * arrays["discount_BS"][:, 1:], arrays["value_BS"][:, 1:]
+    )
+    np.testing.assert_allclose(returns, expected, rtol=1e-12)
+
+
 def test_gamma_can_be_vmapped():
     unroll = random_unroll(3)
     arrays = {n: jnp.asarray(x, None if n == "last_BS" else "f4") for n, x in unroll.items()}
     gammas = jnp.array([0.0, 0.5, 0.99])
-    together = jax.vmap(lambda gamma: n_step_returns(**arrays, gamma=gamma))(gammas)
+    together = jax.vmap(lambda gamma: lambda_returns(**arrays, gamma=gamma))(gammas)
     for gamma, returns in zip(gammas, together, strict=True):
-        np.testing.assert_allclose(returns, n_step_returns(**arrays, gamma=gamma), rtol=1e-6)
+        np.testing.assert_allclose(returns, lambda_returns(**arrays, gamma=gamma), rtol=1e-6)
 
 
 def test_a_lone_step_is_refused():
     one = jnp.ones((2, 1))
     with pytest.raises(ValueError, match="at least 2"):
-        n_step_returns(
+        lambda_returns(
             reward_BS=one, discount_BS=one, last_BS=one.astype(bool), value_BS=one, gamma=0.9
         )

@@ -57,12 +57,14 @@ def make_batch(kind="categorical", seed=0, dtype=float, share_masked=0.25):
             epsilon_alphas={
                 p: jnp.asarray(0.01 * (i + 1), dtype) for i, p in enumerate(PARTS[kind])
             },
+            entropy_cost=jnp.asarray(0.0, dtype),
         ),
     )
 
 
 def loss_of(trained, batch):
-    return vmpo.vmpo_loss(**(batch | trained))
+    losses, metrics = vmpo.vmpo_losses(**(batch | trained))
+    return sum(losses.values()), metrics | {f"loss/{name}": x for name, x in losses.items()}
 
 
 def split(batch):
@@ -222,7 +224,7 @@ def test_gradients_are_stopped_where_they_should_be(x64):
     advantages = batch["returns_BT"] * 3
 
     def loss(data):
-        return vmpo.vmpo_loss(**(batch | data))[0]
+        return loss_of(data, batch)[0]
 
     data = {"target_policy": batch["target_policy"], "returns_BT": batch["returns_BT"]}
     for gradient in jax.tree.leaves(jax.grad(loss)(data | {"advantages_BT": advantages})):
@@ -236,11 +238,11 @@ def test_gradients_are_stopped_where_they_should_be(x64):
 def test_advantages_may_be_given(x64):
     batch = make_batch()
     advantages = (batch["returns_BT"] - batch["values_BT"]) / 4
-    given, metrics = vmpo.vmpo_loss(**batch, advantages_BT=advantages)
+    given, metrics = loss_of({"advantages_BT": advantages}, batch)
     psi, temperature_loss = vmpo.e_step(
         advantages, batch["mask_BT"], jnp.array(0.7), jnp.array(0.1)
     )
-    own, own_metrics = vmpo.vmpo_loss(**batch)
+    own, own_metrics = loss_of({}, batch)
     np.testing.assert_allclose(metrics["loss/temperature"], temperature_loss)
     np.testing.assert_allclose(metrics["psi/effective_samples"], 1 / np.sum(np.square(psi)))
     assert metrics["loss/value"] == own_metrics["loss/value"]
@@ -292,9 +294,58 @@ def test_projection_leaves_the_rest_alone():
     multipliers = vmpo.Multipliers(
         temperature=jnp.float32(-3), alphas={"mean": jnp.float32(2), "covariance": jnp.float32(0)}
     )
-    projected = vmpo.project_multipliers(multipliers, minimum=1e-4)
-    assert projected.temperature == np.float32(1e-4)
+    projected = vmpo.project_multipliers(multipliers, minimum_alpha=1e-4)
+    assert projected.temperature == np.float32(1e-8)
     assert projected.alphas == {"mean": 2, "covariance": np.float32(1e-4)}
+
+
+def test_scaled_multipliers_follow_their_violation(x64):
+    """By the rate where a bound is slack or doubly broken, by at most ten times the rate."""
+    hyperparameters = make_batch("hybrid")["hyperparameters"]
+    bounds = hyperparameters.epsilon_alphas
+    multipliers = vmpo.Multipliers(jnp.array(2.0), {part: jnp.array(3.0) for part in bounds})
+    violation = {"mean": 0.0, "covariance": 3.0, "categorical": 1e6}
+    kls = {part: violation[part] * bounds[part] for part in bounds}
+    scaled = vmpo.scale_multipliers(
+        multipliers, hyperparameters.epsilon_eta, kls, hyperparameters, rate=0.1
+    )
+    np.testing.assert_allclose(scaled.temperature, 2)
+    np.testing.assert_allclose(scaled.alphas["mean"], 3 * np.exp(-0.1))
+    np.testing.assert_allclose(scaled.alphas["covariance"], 3 * np.exp(0.2))
+    np.testing.assert_allclose(scaled.alphas["categorical"], 3 * np.exp(1))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_scaled_temperature_reaches_its_bound(scale):
+    """Within 200 updates from 1, whatever the units of the advantages are."""
+    rng = np.random.default_rng(0)
+    mask = jnp.ones((B, 20 * T), bool)
+    bounds = make_batch(dtype=jnp.float32)["hyperparameters"]
+    multipliers = vmpo.Multipliers(jnp.ones(()), {"categorical": jnp.ones(())})
+
+    @jax.jit
+    def step(multipliers, advantages):
+        psi, _ = vmpo.e_step(advantages, mask, multipliers.temperature, bounds.epsilon_eta)
+        kl = jnp.sum(psi * jnp.log(jnp.where(psi > 0, psi, 1))) + float(np.log(mask.size / 2))
+        kls = {"categorical": jnp.zeros(())}
+        return vmpo.scale_multipliers(multipliers, kl, kls, bounds, rate=0.05), kl
+
+    kls = []
+    for _ in range(200):
+        advantages = jnp.asarray(scale * rng.normal(size=mask.shape), jnp.float32)
+        multipliers, kl = step(multipliers, advantages)
+        kls.append(float(kl))
+    np.testing.assert_allclose(np.mean(kls[-20:]), 0.1, rtol=0.3)
+
+
+def test_an_entropy_bonus_is_one_more_term(x64):
+    batch = make_batch("hybrid")
+    bonus = batch["hyperparameters"].replace(entropy_cost=jnp.array(0.3))
+    without, with_bonus = (
+        loss_of({"hyperparameters": h}, batch) for h in (batch["hyperparameters"], bonus)
+    )
+    np.testing.assert_allclose(with_bonus[0], without[0] - 0.3 * without[1]["entropy"], rtol=1e-12)
+    assert without[1]["loss/entropy"] == 0
 
 
 @pytest.mark.parametrize("field", ["multipliers.alphas", "hyperparameters.epsilon_alphas"])
@@ -303,7 +354,7 @@ def test_wrong_parts_are_refused(field):
     name, entry = field.split(".")
     batch[name] = batch[name].replace(**{entry: {"mean": jnp.ones(())}})
     with pytest.raises(ValueError, match=rf"{field} has the parts \['mean'\].*'covariance'"):
-        vmpo.vmpo_loss(**batch)
+        vmpo.vmpo_losses(**batch)
 
 
 # ---- One program for every number of devices and settings ---------------------------------------
@@ -357,9 +408,12 @@ def test_metrics_say_what_they_say(x64):
         "entropy": scipy.stats.entropy(probabilities, axis=-1).mean(),
         "temperature": 0.7,
         "alpha/categorical": 1.5,
+        "bound/categorical": 0.01,
+        "bound/psi": 0.1,
     }
     for name, value in expected.items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-10, err_msg=name)
-    losses = {"loss/policy", "loss/temperature", "loss/value", "loss/alpha_categorical"}
+    terms = ("policy", "temperature", "value", "entropy", "alpha_categorical")
+    losses = {f"loss/{term}" for term in terms}
     assert metrics.keys() == expected.keys() | losses | {"kl/categorical"}
     np.testing.assert_allclose(loss, sum(metrics[name] for name in losses), rtol=1e-12)

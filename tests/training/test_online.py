@@ -16,10 +16,19 @@ from tests.training.jobs import small_job
 # Its episodes terminate or are truncated, those of T-Maze only terminate. The pole falls soon.
 CARTPOLE = EnvConfig("CartPole-v1", {"max_steps_in_episode": 8, "tau": 0.04}, num_envs=8)
 JOBS = {
-    "one task": small_job("lstm", env=CARTPOLE, vmpo__target_period=2, optimiser__clip_norm=None),
+    # As the paper has it, and as it is by default.
+    "one task": small_job(
+        "lstm",
+        env=CARTPOLE,
+        vmpo__target_period=2,
+        vmpo__gae_lambda=1.0,
+        vmpo__multipliers="adam",
+        agent__popart=False,
+        optimiser__clip_norm=None,
+    ),
     "two tasks": small_job(
         vmpo__target_period=3,
-        agent__popart=True,
+        vmpo__entropy_cost=0.1,
         env=dataclasses.replace(
             CARTPOLE,
             tasks=({"max_steps_in_episode": 2}, {"max_steps_in_episode": 10}),
@@ -129,27 +138,32 @@ def test_the_target_is_copied_every_period(run):
 # The same updates from the definitions, with loops where they are clearest.
 
 
-def naive_returns(steps, value_BS, gamma):
-    """G of every transition, by (row, time)."""
+def naive_returns(steps, value_BS, gamma, lambda_):
+    """G of every transition, by (row, time): V plus the discounted sum of temporal differences."""
     returns = {}
     for b, t in np.ndindex(steps.reward.shape[0], steps.reward.shape[1] - 1):
         if steps.last[b, t]:
             continue
-        total, factor, k = 0.0, 1.0, t
+        total, factor, k = value_BS[b, t], 1.0, t
         while True:
             k += 1
-            total += factor * float(steps.reward[b, k])
-            factor *= gamma * float(steps.discount[b, k])
+            discount = gamma * float(steps.discount[b, k])
+            difference = float(steps.reward[b, k]) + discount * value_BS[b, k] - value_BS[b, k - 1]
+            total += factor * difference
+            factor *= lambda_ * discount
             if steps.last[b, k] or k == steps.reward.shape[1] - 1:
-                returns[b, t] = total + factor * value_BS[b, k]
+                returns[b, t] = total
                 break
     return returns
 
 
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.grad, argnums=1, has_aux=True)
-def naive_loss(agent, network, memory, rollout, alpha, psi_BT, valid_BT, target_BT):
-    """Loss of the network, given all that has no gradient; and the mean KL."""
+def naive_loss(agent, network, memory, rollout, alpha, entropy_cost, psi_BT, valid_BT, target_BT):
+    """Loss of the network, given all that has no gradient; and the mean KL.
+
+    The value head of the network has PopArt's new units already.
+    """
     _, output = agent.apply({"params": network}, memory, rollout.timesteps)
     rows, times = np.indices(psi_BT.shape)
     log_pi = jax.nn.log_softmax(output.policy.logits)[:, :-1]
@@ -158,23 +172,30 @@ def naive_loss(agent, network, memory, rollout, alpha, psi_BT, valid_BT, target_
     kl = jnp.sum(valid_BT * jnp.sum(jnp.exp(old) * (old - log_pi), axis=-1)) / jnp.sum(valid_BT)
     policy = -jnp.sum(psi_BT * log_pi[rows, times, rollout.actions])
     value = 0.5 * jnp.sum(valid_BT * (value_BT - target_BT) ** 2) / jnp.sum(valid_BT)
-    return policy + value + alpha * kl, kl
+    entropy = -jnp.sum(valid_BT * jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)) / jnp.sum(valid_BT)
+    return policy + value + alpha * kl - entropy_cost * entropy, kl
 
 
 def naive_gradients(run, state, rollout):
-    """Gradients of V-MPO's loss, and G by transition."""
+    """The network in PopArt's new units, gradients of V-MPO's loss, the statistics, psi's KL."""
     config, network = run.trainer.config, state.learned["network"]
     eta = float(state.learned["multipliers"].temperature)
     alpha = float(state.learned["multipliers"].alphas["categorical"])
     steps = jax.device_get(rollout.timesteps)
-    task_B = np.arange(len(steps.reward)) % run.trainer.stream.num_tasks
+    tasks = run.trainer.stream.num_tasks
+    task_B = np.arange(len(steps.reward)) % tasks
     mean_B = np.asarray(state.popart.mean_N)[task_B]
     scale_B = np.sqrt(np.asarray(state.popart.variance_N)[task_B])
 
     _, output = segment(run.trainer.agent, network, state.memory, rollout.timesteps)
     normalised_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
     value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
-    returns = naive_returns(steps, value_BS, config.vmpo.gamma)
+    returns = naive_returns(steps, value_BS, config.vmpo.gamma, config.vmpo.gae_lambda)
+    statistics = (np.asarray(state.popart.mean_N), np.asarray(state.popart.variance_N))
+    if config.agent.popart:
+        statistics = naive_statistics(state, returns, tasks, config.agent.popart_rate)
+        network = rescaled(network, state.popart, *statistics)
+    mean_B, scale_B = statistics[0][task_B], np.sqrt(statistics[1])[task_B]
 
     advantages = {(b, t): (g - value_BS[b, t]) / scale_B[b] for (b, t), g in returns.items()}
     best = sorted(advantages, key=advantages.get, reverse=True)[: len(advantages) // 2]
@@ -185,16 +206,16 @@ def naive_gradients(run, state, rollout):
     for (b, t), g in returns.items():
         valid_BT[b, t], target_BT[b, t] = 1, (g - mean_B[b]) / scale_B[b]
 
-    gradient, kl = naive_loss(
-        run.trainer.agent, network, state.memory, rollout, alpha, psi_BT, valid_BT, target_BT
-    )
+    constants = alpha, config.vmpo.entropy_cost, psi_BT, valid_BT, target_BT
+    gradient, kl = naive_loss(run.trainer.agent, network, state.memory, rollout, *constants)
     mean_best = sum(psi_BT[i] * advantages[i] for i in best)
     gradients = {
         "network": gradient,
         "temperature": config.vmpo.epsilon_eta + np.log(weights.mean()) - mean_best / eta,
         "alpha": config.vmpo.epsilon_alpha - float(kl),
     }
-    return gradients, returns
+    psi_kl = sum(psi_BT[i] * np.log(psi_BT[i] * len(best)) for i in best)
+    return network, gradients, statistics, psi_kl
 
 
 class NaiveAdam:
@@ -229,16 +250,26 @@ class NaiveAdam:
         )
 
 
-def naive_statistics(old, returns, tasks):
-    """PopArt's mean and variance of each task: first and second moment at the rate 1e-4."""
-    mean_N, variance_N = np.array(old.mean_N), np.array(old.variance_N)
+def naive_statistics(state, returns, tasks, rate):
+    """PopArt's mean and variance of each task: moments weighted by how long ago a sample was."""
+    mean_N, variance_N = np.array(state.popart.mean_N), np.array(state.popart.variance_N)
     for k in range(tasks):
         mine = np.array([g for (b, _), g in returns.items() if b % tasks == k])
-        weight = 1 - (1 - 1e-4) ** len(mine)
-        square = (1 - weight) * (variance_N[k] + mean_N[k] ** 2) + weight * np.mean(mine**2)
-        mean_N[k] = (1 - weight) * mean_N[k] + weight * np.mean(mine)
+        before, new = float(state.popart.weight_N[k]), 1 - (1 - rate) ** len(mine)
+        share = new / (before * (1 - new) + new)
+        square = (1 - share) * (variance_N[k] + mean_N[k] ** 2) + share * np.mean(mine**2)
+        mean_N[k] = (1 - share) * mean_N[k] + share * np.mean(mine)
         variance_N[k] = square - mean_N[k] ** 2
     return mean_N, variance_N
+
+
+def rescaled(network, old, mean_N, variance_N):
+    """The network with a value head for which V = scale * output + mean stays what it was."""
+    head = network["value_head"]["output"]
+    scale_N, old_scale_N = np.sqrt(variance_N), np.sqrt(old.variance_N)
+    bias_N = (old_scale_N * head["bias"] + old.mean_N - mean_N) / scale_N
+    head = {"kernel": head["kernel"] * (old_scale_N / scale_N)[None], "bias": bias_N}
+    return {**network, "value_head": {**network["value_head"], "output": head}}
 
 
 def test_updates_equal_naive_ones(run):
@@ -246,7 +277,7 @@ def test_updates_equal_naive_ones(run):
     config, adam = run.trainer.config, NaiveAdam(run.trainer.config)
     for number, (state, rollout) in enumerate(zip(run.states, run.rollouts, strict=False)):
         after, metrics = run.states[number + 1], run.metrics[number]
-        gradients, returns = naive_gradients(run, state, rollout)
+        network, gradients, statistics, psi_kl = naive_gradients(run, state, rollout)
         norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradients["network"])))
         assert_close(metrics["gradient_norm"], norm)
         assert config.optimiser.clip_norm is None or norm > config.optimiser.clip_norm
@@ -254,23 +285,23 @@ def test_updates_equal_naive_ones(run):
         assert_close(metrics["learning_rate"], adam.rate())
 
         old, new = state.learned["multipliers"], after.learned["multipliers"]
-        assert_close(new.temperature, old.temperature + steps["temperature"])
-        assert_close(new.alphas["categorical"], old.alphas["categorical"] + steps["alpha"])
-
-        network = jax.tree.map(lambda p, s: p + s, state.learned["network"], steps["network"])
-        if config.agent.popart:
-            mean_N, variance_N = naive_statistics(state.popart, returns, 2)
-            assert_close(after.popart.mean_N, mean_N)
-            assert_close(after.popart.variance_N, variance_N)
-            # The head is rescaled so that V = scale * output + mean stays what it was.
-            head = network["value_head"]["output"]
-            scale_N, old_scale_N = np.sqrt(variance_N), np.sqrt(state.popart.variance_N)
-            bias_N = (old_scale_N * head["bias"] + state.popart.mean_N - mean_N) / scale_N
-            head = {"kernel": head["kernel"] * (old_scale_N / scale_N)[None], "bias": bias_N}
-            network["value_head"] = {**network["value_head"], "output": head}
+        if config.vmpo.multipliers == "adam":
+            assert_close(new.temperature, old.temperature + steps["temperature"])
+            assert_close(new.alphas["categorical"], old.alphas["categorical"] + steps["alpha"])
         else:
-            assert_equal(after.popart, state.popart)
-        assert_close(after.learned["network"], network)
+            violation = psi_kl / config.vmpo.epsilon_eta - 1
+            assert_close(new.temperature, old.temperature * np.exp(0.05 * min(violation, 10)))
+            slack = gradients["alpha"] / config.vmpo.epsilon_alpha
+            assert_close(
+                new.alphas["categorical"],
+                old.alphas["categorical"] * np.exp(0.05 * min(-slack, 10)),
+            )
+        assert_close(metrics["psi/kl"], psi_kl)
+        assert_close((after.popart.mean_N, after.popart.variance_N), statistics)
+        assert_close(
+            after.learned["network"],
+            jax.tree.map(lambda p, s: p + s, network, steps["network"]),
+        )
 
 
 def test_the_updates_had_every_kind_of_ending(run):
