@@ -194,9 +194,9 @@ def report(options: Settings, records: Sequence[Record]) -> None:
     draw(records, lengths, options.results / "rate_associative.png")
 
 
-def each(values: Iterable[float]) -> str:
-    """The values of all seeds."""
-    return ", ".join(f"{value:.2f}" for value in values)
+def each(values: Iterable[Any]) -> str:
+    """The values of all seeds; JSON has NaN as a string."""
+    return ", ".join(f"{float(value):.2f}" for value in values)
 
 
 def main(options: Settings) -> None:

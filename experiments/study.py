@@ -117,8 +117,12 @@ def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
             _start_workers(options.workers, cache, since)
         else:
             # The seeds of a cell are one program, compiled once.
+            before = jax.config.jax_compilation_cache_dir
             jax.config.update("jax_compilation_cache_dir", cache)
-            _run_all(chosen, folder, since, quiet=False)
+            try:
+                _run_all(chosen, folder, since, quiet=False)
+            finally:
+                jax.config.update("jax_compilation_cache_dir", before)
     return _read(folder, runs)
 
 
