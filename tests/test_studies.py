@@ -35,8 +35,7 @@ def run(program, *arguments):
 @pytest.mark.parametrize("name", SMALL)
 def test_a_study_keeps_its_runs_and_reports(name, tmp_path):
     program = EXPERIMENTS / f"{name}.py"
-    arguments = [*SMALL[name], "--seeds", "1", "--steps", "1", "--results", str(tmp_path)]
-    shown = run(program, *arguments)
+    shown = run(program, *SMALL[name], "--seeds", "1", "--steps", "1", "--results", tmp_path)
     assert "1 runs of" in shown
     assert "| --- |" in shown
     (kept,) = tmp_path.glob("*/*.json")
@@ -44,9 +43,6 @@ def test_a_study_keeps_its_runs_and_reports(name, tmp_path):
     assert report.read_text() in shown
     record = json.loads(kept.read_text())
     assert {"labels", "seed", "command", "commit", "device", "date", "scores"} <= record.keys()
-    before = kept.read_bytes()
-    assert report.read_text() in run(program, *arguments)  # from what is kept
-    assert kept.read_bytes() == before
 
 
 def test_every_study_is_run_here():
