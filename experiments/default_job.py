@@ -1,100 +1,114 @@
 """The default job, seed by seed as a newcomer would run it, and its control without memory.
 
     python experiments/default_job.py
+    python experiments/default_job.py --seeds 50
 
-runs `gtrxl train` with seeds 0 to 9, then with `--agent.memoryless` for seeds 0 to 2, each in a
-process of its own whose whole time is taken, start and compilation included. It writes
-experiments/results/default_job.json and .md. Expected: success of at least 0.95 on held-out
-episodes for at least 9 of 10 seeds, about a minute each on two cores; at most 0.5, which is chance,
-without memory (less where a seed learns the walk but no turn, which pays little to who must guess).
+runs `gtrxl train` with seeds 0 to 9, or as many as are asked for, then with `--agent.memoryless`
+for seeds 0 to 2, each in a process of its own whose whole time is taken, start and compilation
+included: for times as a newcomer has them, leave `--workers` at 1. Expected: success of at least
+0.95 on held-out episodes for at least 9 of 10 seeds, about a minute each on two cores; at most 0.5,
+which is chance, without memory (less where a seed learns the walk but no turn, which pays little to
+who must guess).
+
+Writes experiments/results/default_job/ (each run) and default_job.md.
 """
 
-import dataclasses
-import json
+import functools
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tyro
+from study import Curve, Options, Record, Run, run_study
+from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
-from gtrxl_jax.files import atomic
-from gtrxl_jax.ops.statistics import mean_and_interval
-from gtrxl_jax.training.results import provenance
+from gtrxl_jax.ops.statistics import SOLVED
+from gtrxl_jax.training.metrics import read_metrics
+from gtrxl_jax.training.results import read_result
 
-RESULTS = Path(__file__).parent / "results"
-VARIANTS = {"GTrXL (GRU)": [], "GTrXL (GRU), memory cut off": ["--agent.memoryless"]}
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How many seeds."""
-
-    seeds: int = 10
-    control_seeds: int = 3
+VARIANTS = {
+    "GTrXL (GRU)": ([], 10),
+    "GTrXL (GRU), memory cut off": (["--agent.memoryless"], 3),
+}
+"""For each agent its arguments, and how many seeds."""
 
 
-def run(arguments: list[str], seed: int) -> dict[str, Any]:
-    """One run in a process of its own: its result, and its wall time in seconds."""
+def train(arguments: Sequence[str], seed: int) -> Record:
+    """`gtrxl train` in a process of its own: what came out, and its wall time in seconds."""
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "run")
-        command = ["train", "--seed", str(seed), *arguments, "--folder", str(folder)]
+        command = ["train", "--seed", str(seed), *arguments]
         began = time.monotonic()
-        subprocess.run([sys.executable, "-m", "gtrxl_jax.cli", *command], check=True)
-        seconds = time.monotonic() - began
-        result = json.loads((folder / "result.json").read_text())
-    command = ["gtrxl", "train", "--seed", str(seed), *arguments]
-    return result | {"command": " ".join(command), "wall_seconds": seconds}
-
-
-def report(records: dict[str, list[dict[str, Any]]]) -> str:
-    """The table."""
-    rows = [
-        "| agent | seeds | success | at least 0.95 | seconds, median (longest) |",
-        "|---|---|---|---|---|",
-    ]
-    for label, runs in records.items():
-        success = np.array([r["evaluation"]["success"][0] for r in runs])
-        seconds = np.array([r["wall_seconds"] for r in runs])
-        mean, half = mean_and_interval(success, axis=0)
-        rows.append(
-            f"| {label} | {len(runs)} | {mean:.3f} ± {half:.3f} | {np.sum(success >= 0.95)} | "
-            f"{np.median(seconds):.0f} ({seconds.max():.0f}) |"
+        subprocess.run(
+            [sys.executable, "-m", "gtrxl_jax.cli", *command, "--folder", str(folder)],
+            env=environment,
+            check=True,
         )
-    some = next(iter(records.values()))[0]
-    return "\n".join(
+        seconds = time.monotonic() - began
+        result = read_result(folder)
+        curve = Curve(("success", SOLVED))
+        metrics = read_metrics(folder / "metrics.jsonl")
+        for n, step in enumerate(metrics["step"].tolist()):
+            curve.write(step, {name: column[n] for name, column in metrics.items()})
+    assert result is not None
+    return {
+        "command": " ".join(["gtrxl", *command]),
+        "steps": result.steps,
+        "seconds": round(seconds, 1),
+        "compile_seconds": round(result.compile_seconds, 1),
+        "train_seconds": round(result.train_seconds, 1),
+        "scores": {name: values[0] for name, values in result.per_seed.items()},
+        "curve": curve.thinned(),
+        "goal": curve.goal | {"seconds": None},
+    }
+
+
+def grid(options: Options) -> list[Run]:
+    """All runs; `seeds` are those of the agent with memory."""
+    steps = [] if options.steps is None else ["--total-steps", str(options.steps)]
+    runs = []
+    for agent, (arguments, seeds) in VARIANTS.items():
+        if not arguments:
+            seeds = options.seeds or seeds
+        elif options.seeds:
+            seeds = min(options.seeds, seeds)
+        for seed in range(seeds):
+            job = functools.partial(train, [*arguments, *steps], seed)
+            runs.append(Run({"agent": agent}, seed, job))
+    return runs
+
+
+def report(options: Options, records: Sequence[Record]) -> None:
+    """Write the table."""
+    rows = []
+    for agent, of_agent in by_cell(records, "agent").items():
+        seconds = np.array([record["seconds"] for record in of_agent])
+        success = scores(of_agent)
+        times = f"{np.median(seconds):.0f} ({seconds.max():.0f})"
+        rows.append([agent, solved_entry(success), f"{np.nanmin(success):.2f}", times])
+    write_report(
+        options.results / "default_job.md",
+        "The default job",
         [
-            "# The default job",
-            "",
             "`gtrxl train`: passive T-Maze with a corridor of 30, success on held-out episodes "
-            f"after {some['steps']:,} steps; mean and 95 % interval over seeds. The seconds are "
-            "those of the whole process: start, compilation, training, evaluation, pictures.",
-            "",
-            *rows,
-            "",
-            f"`python experiments/default_job.py` on {some['device']}, {some['date'][:10]}, "
-            f"commit {some['commit']}.",
-            "",
-        ]
+            f"after {records[0]['steps']:,} steps. {ENTRIES} The seconds are those of the whole "
+            "process: start, compilation, training, evaluation, pictures.",
+            table(["agent", "success", "lowest", "seconds, median (longest)"], rows),
+            origin(records),
+        ],
     )
 
 
-def main(settings: Settings) -> None:
-    """Run all seeds in sequence."""
-    counts = dict(zip(VARIANTS, (settings.seeds, settings.control_seeds), strict=True))
-    records = {
-        label: [run(arguments, seed) for seed in range(counts[label])]
-        for label, arguments in VARIANTS.items()
-    }
-    with atomic(RESULTS / "default_job.json") as temporary:
-        temporary.write_text(json.dumps(provenance() | {"runs": records}, indent=1) + "\n")
-    with atomic(RESULTS / "default_job.md") as temporary:
-        temporary.write_text(report(records))
-    print(report(records))
+def main(options: Options) -> None:
+    """Run what is missing, and report."""
+    report(options, run_study("default_job", grid(options), options))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    main(tyro.cli(Options))

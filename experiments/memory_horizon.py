@@ -1,163 +1,143 @@
 """Success against memory horizon: how far back does each core remember?
 
-The passive T-Maze: the cue is seen on the first step, and the turn is taken L steps later. Every
-transformer has 2 layers with a memory of M = 16 steps each, so one layer spans 16 steps, and the
-stack, through its memory, 32. The LSTM has 2 layers of the same width and no such bound. Of the
-corridors, 10 lies within the span of a layer, 24 beyond it but within the stack's, and 40 beyond
-that, where a transformer cannot know the cue: its chance is one half.
-
-All are trained by V-MPO on as many steps with the same settings: the defaults of OnlineConfig, but
-for 8 environments and segments of 64 steps in place of 64 and 32; gates have the paper's bias of 2.
-An LSTM learns what to keep through the gradient within a segment, so a segment must be longer than
-the longest episode, 41 steps. And its outputs begin near to zero, so it needs more updates than a
-transformer: 512 steps for each make 1570 of them, where 2048 made fewer than 500, and an LSTM that
-could not walk. These settings were chosen with the LSTM on seeds below 10, which the results leave
-out.
-
     python experiments/memory_horizon.py
+    python experiments/memory_horizon.py --workers 2 --only gtrxl lstm
 
-writes experiments/results/memory_horizon.json (each run with its command, commit, device, date and
-seeds), .md (the table) and .png (the figure). Runs that are in the JSON already are not run again;
---again runs them all.
+The passive T-Maze: the cue is seen on the first step, and the turn is taken L steps later. Two
+studies, with 2 layers each and the same settings and steps for every core:
+
+    whole     corridors of 25 to 400, and a memory that holds all of the episode, L + 4 steps. The
+              control is GTrXL with its memory cut off.
+    layers    corridors of 10, 24 and 40, and a memory of 16 steps for each layer: within the span
+              of a layer, beyond it but within the stack's, and beyond that, where a transformer
+              cannot know the cue. LSTM and GRU have no such bound.
+
+Widths are chosen such that all cores have as many parameters as a GTrXL of width 64, within 10 %.
+
+Writes experiments/results/memory_horizon/ (each run), memory_horizon.md and two figures.
 """
 
-import dataclasses
-import itertools
-import json
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
+from study import Options, Record, Run, run_study
+from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
-from gtrxl_jax.files import atomic
-from gtrxl_jax.nn.cores import core_config
-from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.nn.cores import CoreConfig, core_config, make_core
 from gtrxl_jax.pictures.curves import success_against_horizon
-from gtrxl_jax.training.config import EnvConfig, EvaluationConfig, OnlineConfig
-from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.progress import ConsoleWriter
-from gtrxl_jax.training.results import provenance
-from gtrxl_jax.training.run import train
+from gtrxl_jax.training.config import AgentConfig, EnvConfig, OnlineConfig
 
-MEMORY_SIZE = 16
+WIDTHS = {"gtrxl": 64, "trxl": 104, "trxl-i": 104, "lstm": 98, "gru": 114}
+CUT_OFF = "gtrxl, memory cut off"
+CORES = (*WIDTHS, CUT_OFF)
+CORRIDORS = dict.fromkeys((25, 50, 100, 200), CORES) | {400: ("gtrxl", "lstm")}
+SEEDS = {400: 3}
+"""Of a corridor; 5 of the others."""
+SPAN, SHORT = 16, (10, 24, 40)
 LAYERS = 2
-NUM_ENVS, UNROLL = 8, 64
-FIRST_SEED = 10
-LENGTHS = (10, 24, 40)
-TOTAL_STEPS = 800_000
-LABELS = {"lstm": "LSTM", "trxl": "TrXL", "trxl-i": "TrXL-I", "gtrxl": "GTrXL (GRU)"}
-RESULTS = Path(__file__).parent / "results"
+TOTAL_STEPS = 1_500_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What to run."""
-
-    cores: tuple[str, ...] = tuple(LABELS)
-    lengths: tuple[int, ...] = LENGTHS
-    num_seeds: int = 5
-    again: bool = False
-    """Run also what is in the results already."""
-
-
-def job(core: str, length: int, seed: int) -> OnlineConfig:
-    """One run of the table."""
+def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineConfig:
+    """One cell: the defaults, but for what is given here."""
+    name = "gtrxl" if core == CUT_OFF else core
     return OnlineConfig(
-        env=EnvConfig(params={"corridor_length": length}, num_envs=NUM_ENVS),
-        core=core_config(core, "small", layers=LAYERS, memory_size=MEMORY_SIZE),
-        evaluation=EvaluationConfig(episodes=512, interval=0, policy="sample"),
-        total_steps=TOTAL_STEPS,
-        unroll=UNROLL,
-        seed=seed,
+        env=EnvConfig(params={"corridor_length": corridor}),
+        core=core_config(name, "small", layers=LAYERS, width=WIDTHS[name], memory_size=memory_size),
+        agent=AgentConfig(memoryless=core == CUT_OFF),
+        total_steps=total_steps,
+        # What an LSTM keeps, it learns through the gradient within a segment: of all of the
+        # episode where that is affordable.
+        unroll=min(128, max(32, corridor + 4)),
     )
 
 
-def run(core: str, length: int, num_seeds: int) -> dict[str, Any]:
-    """Train and evaluate one cell, seed after seed."""
-    results = []
-    seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
-    for seed in seeds:
-        trainer = OnlineTrainer(job(core, length, seed))
-        progress = ConsoleWriter(trainer.num_visits * trainer.steps_per_visit)
-        results.append(train(trainer, writers=[progress]).result)
-        print(f"  seed {seed}: {results[-1].evaluation}", flush=True)
-    return provenance() | {
-        "core": core,
-        "length": length,
-        "seeds": list(seeds),
-        "steps": results[0].steps,
-        "success": [result.evaluation["success"][0] for result in results],
-        "return": [result.evaluation["return"][0] for result in results],
-        "seconds": sum(result.compile_seconds + result.train_seconds for result in results),
-        "steps_per_second": float(np.median([result.steps_per_second for result in results])),
-    }
+def num_parameters(config: CoreConfig) -> int:
+    """Of a core."""
+    core = make_core(config)
+
+    def init() -> Any:
+        memory = core.initial_memory(1)
+        first_BT = jnp.zeros((1, 1), bool)
+        return core.init(jax.random.key(0), memory, jnp.zeros((1, 1, config.width)), first_BT)
+
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(init)))
 
 
-def report(records: list[dict[str, Any]]) -> None:
-    """Write the table and the figure of what has been run."""
-    by_cell = {(r["core"], r["length"]): r for r in records}
-    lengths = sorted({length for _, length in by_cell})
-    cores = [core for core in LABELS if all((core, length) in by_cell for length in lengths)]
-    if not cores:
-        return
-    success = {c: np.array([by_cell[c, n]["success"] for n in lengths]) for c in cores}
-    success_against_horizon(
-        {LABELS[core]: values.T for core, values in success.items()},
-        lengths,
-        RESULTS / "memory_horizon.png",
-        span=MEMORY_SIZE,
-        chance=0.5,
-    )
-    head = "| core | " + " | ".join(f"L = {n}" for n in lengths) + " |"
-    rows = [head, "|---" * (len(lengths) + 1) + "|"]
-    for core in cores:
-        means, halves = mean_and_interval(success[core], axis=1)
-        cells = [f"{m:.3f} ± {h:.3f}" for m, h in zip(means, halves, strict=True)]
-        rows.append(f"| {LABELS[core]} | " + " | ".join(cells) + " |")
-    minutes = sum(record["seconds"] for record in records) / 60
-    some = records[-1]
-    text = [
-        "# Success against memory horizon",
-        "",
-        "Success on 512 held-out episodes a seed, mean and 95 % interval over "
-        f"{len(some['seeds'])} seeds; passive T-Maze, one layer's memory {MEMORY_SIZE} steps, "
-        f"{LAYERS} layers, the same settings and {records[-1]['steps']:,} steps for every core. "
-        "Chance is 0.5 for an agent that reaches the junction.",
-        "",
-        *rows,
-        "",
-        f"`python experiments/memory_horizon.py`, {minutes:.0f} minutes in all, on "
-        f"{some['device']}, {some['date'][:10]}, commits {_commits(records)}.",
-        "",
+def grid(options: Options) -> list[Run]:
+    """All runs, seed by seed of each corridor."""
+    steps = options.steps or TOTAL_STEPS
+    cells = [("whole", n, core, n + 4) for n, cores in CORRIDORS.items() for core in cores]
+    cells += [("layers", n, core, SPAN) for n in SHORT for core in CORES]
+    runs = [
+        Run({"study": study, "core": core, "corridor": n}, seed, job(core, n, memory, steps))
+        for study, n, core, memory in cells
+        for seed in range(options.seeds or SEEDS.get(n, 5))
     ]
-    with atomic(RESULTS / "memory_horizon.md") as temporary:
-        temporary.write_text("\n".join(text))
+    counts = {run.labels["core"]: num_parameters(run.job.core) for run in runs}
+    reference = counts["gtrxl"]
+    if any(abs(count / reference - 1) > 0.1 for count in counts.values()):
+        raise ValueError(f"the cores' parameters differ by more than 10 %: {counts}")
+    return runs
 
 
-def _commits(records: list[dict[str, Any]]) -> str:
-    return ", ".join(dict.fromkeys(record["commit"] for record in records))
+def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> None:
+    """Write the tables and the figures of what has been run."""
+    counts = {str(run.labels["core"]): num_parameters(run.job.core) for run in runs}
+    paragraphs: list[Any] = [
+        f"Passive T-Maze, {LAYERS} layers, the same settings and "
+        f"{max(record['steps'] for record in records):,} steps for every core. Chance is 0.5 for "
+        "an agent that reaches the junction. Parameters of the cores: "
+        + ", ".join(f"{core} {count:,}" for core, count in counts.items())
+        + ".",
+        ENTRIES,
+    ]
+    for study, title, span in (
+        ("whole", "A memory that holds the episode", None),
+        ("layers", f"A memory of {SPAN} steps for each layer", SPAN),
+    ):
+        cells = by_cell([r for r in records if r["labels"]["study"] == study], "core", "corridor")
+        if not cells:
+            continue
+        corridors = sorted({n for _, n in cells})
+        cores = [core for core in CORES if any((core, n) in cells for n in corridors)]
+        rows = [[core, *(entry(cells.get((core, n), [])) for n in corridors)] for core in cores]
+        paragraphs += [f"## {title}", table(["core", *(f"L = {n}" for n in corridors)], rows)]
+        success_against_horizon(
+            {core: by_seed(cells, core, corridors) for core in cores},
+            corridors,
+            options.results / f"memory_horizon_{study}.png",
+            span=span,
+            chance=0.5,
+        )
+    write_report(
+        options.results / "memory_horizon.md",
+        "Success against memory horizon",
+        [*paragraphs, origin(records)],
+    )
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, one cell at a time, keeping each as soon as it is done."""
-    path = RESULTS / "memory_horizon.json"
-    records = json.loads(path.read_text()) if path.exists() and not settings.again else []
-    with tempfile.TemporaryDirectory() as cache:
-        # The seeds of a cell are one program, compiled once.
-        jax.config.update("jax_compilation_cache_dir", cache)
-        for length, core in itertools.product(settings.lengths, settings.cores):
-            if any((r["core"], r["length"]) == (core, length) for r in records):
-                continue
-            print(f"{LABELS[core]}, L = {length}", flush=True)
-            records.append(run(core, length, settings.num_seeds))
-            with atomic(path) as temporary:
-                temporary.write_text(json.dumps(records, indent=1) + "\n")
-    report(records)
-    print((RESULTS / "memory_horizon.md").read_text())
+def entry(records: Sequence[Record]) -> str:
+    """Of a cell, empty where nothing was run."""
+    return solved_entry(scores(records)) if records else ""
+
+
+def by_seed(cells: Any, core: str, corridors: Sequence[int]) -> np.ndarray:
+    """Success `[S, H]`, NaN where a seed was not run."""
+    seeds = sorted({r["seed"] for n in corridors for r in cells.get((core, n), [])})
+    found = {(r["seed"], n): scores([r])[0] for n in corridors for r in cells.get((core, n), [])}
+    return np.array([[found.get((seed, n), np.nan) for n in corridors] for seed in seeds])
+
+
+def main(options: Options) -> None:
+    """Run what is missing, and report."""
+    runs = grid(options)
+    report(options, runs, run_study("memory_horizon", runs, options))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    main(tyro.cli(Options))

@@ -14,13 +14,13 @@ correlation is over the points of training after its first fifth, as the paper l
 ones out; where neither probability moves any more it says little, so that the last points are
 given with it, and the success of episodes played, by actions that are drawn.
 
-Writes experiments/results/rate_associative.json, .md and .png.
+Writes experiments/results/rate_associative/ (each run), .md and .png.
 """
 
 import dataclasses
-import json
-import tempfile
-from collections.abc import Callable
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
+from study import Options, Record, Run, run_study
+from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
 from gtrxl_jax.data.segments import Segments, cut_segments
-from gtrxl_jax.files import atomic
 from gtrxl_jax.nn.models import model_config
-from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.pictures.style import COLOURS, GREY, new_figure, save_figure, style_axes
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import (
@@ -41,25 +41,19 @@ from gtrxl_jax.training.offline_config import (
     OfflineEvaluationConfig,
     TaskConfig,
 )
-from gtrxl_jax.training.results import provenance
 from gtrxl_jax.training.tasks import trajectories_of
 
-RESULTS = Path(__file__).parent / "results"
 MODELS = {"RATE": "rate", "DT": "dt"}
 PUBLISHED = {"RATE": 0.80, "DT": -0.97}
 EPISODES = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What to run."""
 
-    num_seeds: int = 3
-    updates: int = 600
     context: int = 30
     segments: int = 3
-    again: bool = False
-    """Run also what is in the results already."""
 
 
 def job(settings: Settings, model: str, seed: int) -> OfflineConfig:
@@ -74,7 +68,7 @@ def job(settings: Settings, model: str, seed: int) -> OfflineConfig:
         context=settings.context,
         segments=settings.segments,
         curriculum=True,
-        total_updates=settings.updates,
+        total_updates=settings.steps or 600,
         updates_per_visit=10,
         seed=seed,
     )
@@ -115,8 +109,9 @@ def last_action_probabilities(trainer: OfflineTrainer, episodes: Segments) -> Ca
     return probabilities
 
 
-def run(settings: Settings, label: str, seed: int) -> dict[str, Any]:
+def measure(settings: Settings, label: str, seed: int) -> Record:
     """Train one model, taking the two probabilities at each visit."""
+    began = time.monotonic()
     trainer = OfflineTrainer(job(settings, MODELS[label], seed))
     measures = {
         name: last_action_probabilities(trainer, fresh_episodes(trainer.config, times))
@@ -129,16 +124,15 @@ def run(settings: Settings, label: str, seed: int) -> dict[str, Any]:
         state, _ = visit(state, data, stage)
         for name, measure in measures.items():
             points[name].append(np.asarray(measure(state.network)).tolist())
-    scores = jax.jit(trainer.evaluate)(state.network, jax.random.key(seed))
+    played = jax.jit(trainer.evaluate)(state.network, jax.random.key(seed))
     length = settings.context * settings.segments
     success = {"training": f"success/{length}", "twice": f"success/{2 * length}"}
-    return provenance() | {
-        "label": label,
-        "seed": seed,
-        "updates": settings.updates,
+    return {
+        "steps": trainer.num_visits * trainer.steps_per_visit,
+        "seconds": round(time.monotonic() - began, 1),
         "points": points,
         "correlation": {name: correlation(np.array(p)) for name, p in points.items()},
-        "success": {name: float(np.mean(scores[score])) for name, score in success.items()},
+        "scores": {name: float(np.mean(played[score])) for name, score in success.items()},
     }
 
 
@@ -148,14 +142,14 @@ def correlation(points_V2: np.ndarray) -> float:
     return float(np.corrcoef(kept_V2.T)[0, 1])
 
 
-def draw(records: list[dict[str, Any]], lengths: dict[str, int]) -> None:
+def draw(records: Sequence[Record], lengths: dict[str, int], path: Path) -> None:
     """p1 over p0 along training, one panel for each model and length; late points are dark."""
     figure = new_figure(6.5, 5.6)
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     for row, label in zip(panels, MODELS, strict=True):
         for axes, (name, length) in zip(row, lengths.items(), strict=True):
             for record in records:
-                if record["label"] == label:
+                if record["labels"]["model"] == label:
                     p_V2 = np.array(record["points"][name])
                     alpha_V = np.linspace(0.1, 0.9, len(p_V2))
                     axes.scatter(*p_V2.T, s=12, color=COLOURS[0], alpha=alpha_V, linewidths=0)
@@ -166,72 +160,53 @@ def draw(records: list[dict[str, Any]], lengths: dict[str, int]) -> None:
             style_axes(axes)
     figure.supxlabel("p0: probability of repeating 0 where it is right", fontsize=9)
     figure.supylabel("p1: probability of repeating 1 where it is right", fontsize=9)
-    save_figure(figure, RESULTS / "rate_associative.png")
+    save_figure(figure, path)
 
 
-def report(settings: Settings, records: list[dict[str, Any]]) -> str:
+def report(options: Settings, records: Sequence[Record]) -> None:
     """Write the table and the figure."""
-    length = settings.context * settings.segments
+    length = options.context * options.segments
     lengths = {"training": length, "twice": 2 * length}
-    rows = [
-        "| model | steps | correlation | published | p0 at the end | p1 at the end | success |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for label in MODELS:
-        mine = [record for record in records if record["label"] == label]
+    rows = []
+    for label, mine in by_cell(records, "model").items():
         for name, steps in lengths.items():
-            columns = [
-                [record["correlation"][name] for record in mine],
-                *([record["points"][name][-1][goal] for record in mine] for goal in (0, 1)),
-                [record["success"][name] for record in mine],
+            entries = [
+                each(record["correlation"][name] for record in mine),
+                f"{PUBLISHED[label]:+.2f}" if name == "twice" else "",
+                *(each(record["points"][name][-1][goal] for record in mine) for goal in (0, 1)),
+                solved_entry(scores(mine, name)),
             ]
-            cells = []
-            for values in columns:
-                mean, half = mean_and_interval(np.array(values), axis=0)
-                cells.append(f"{mean:.2f} ± {half:.2f}")
-            published = f"{PUBLISHED[label]:+.2f}" if name == "twice" else ""
-            rows.append(f"| {label} | {steps} | " + " | ".join([cells[0], published, *cells[1:]]))
-            rows[-1] += " |"
-    some = records[-1]
-    commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
-    text = "\n".join(
+            rows.append([label, steps, *entries])
+    columns = ("model", "steps", "correlation", "published", "p0 at the end", "p1 at the end")
+    write_report(
+        options.results / "rate_associative.md",
+        "Action Associative Retrieval",
         [
-            "# Action Associative Retrieval",
-            "",
-            f"Trained on {length} steps ({settings.segments} segments of {settings.context}; all "
-            f"of them DT's context), {some['updates']} updates; mean and 95 % interval over "
-            f"{len({record['seed'] for record in records})} seeds. p0 and p1 are the probabilities "
+            f"Trained on {length} steps ({options.segments} segments of {options.context}; all of "
+            f"them DT's context), {records[0]['steps']} updates. p0 and p1 are the probabilities "
             f"of the right last action on {EPISODES} fresh oracle episodes, their correlation is "
-            "along training. Chance of success is 0.5.",
-            "",
-            *rows,
-            "",
-            f"`python experiments/rate_associative.py` on {some['device']}, {some['date'][:10]}, "
-            f"commits {commits}.",
-            "",
-        ]
+            "along training; all three for each seed. Chance of success is 0.5.",
+            ENTRIES,
+            table([*columns, "success"], rows),
+            origin(records),
+        ],
     )
-    with atomic(RESULTS / "rate_associative.md") as temporary:
-        temporary.write_text(text)
-    draw(records, lengths)
-    return text
+    draw(records, lengths, options.results / "rate_associative.png")
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, keeping each run as soon as it is done."""
-    path = RESULTS / "rate_associative.json"
-    records = json.loads(path.read_text()) if path.exists() and not settings.again else []
-    with tempfile.TemporaryDirectory() as cache:
-        jax.config.update("jax_compilation_cache_dir", cache)
-        for label in MODELS:
-            for seed in range(settings.num_seeds):
-                if any((r["label"], r["seed"]) == (label, seed) for r in records):
-                    continue
-                records.append(run(settings, label, seed))
-                print(label, seed, records[-1]["correlation"], records[-1]["success"], flush=True)
-                with atomic(path) as temporary:
-                    temporary.write_text(json.dumps(records, indent=1) + "\n")
-    print(report(settings, records))
+def each(values: Iterable[Any]) -> str:
+    """The values of all seeds; JSON has NaN as a string."""
+    return ", ".join(f"{float(value):.2f}" for value in values)
+
+
+def main(options: Settings) -> None:
+    """Run what is missing, and report."""
+    runs = [
+        Run({"model": label}, seed, functools.partial(measure, options, label, seed))
+        for label in MODELS
+        for seed in range(options.seeds or 3)
+    ]
+    report(options, run_study("rate_associative", runs, options))
 
 
 if __name__ == "__main__":

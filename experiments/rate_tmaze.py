@@ -17,33 +17,23 @@ One study each, of models that learn from the oracle's episodes by `OfflineTrain
 
 at 2 layers of width 64, which two cores train in minutes; `--preset tmaze` has the paper's size.
 Numbers are of the last parameters: no checkpoint is chosen. Each study writes
-experiments/results/rate_tmaze_<study>.json (every run with its command, commit, device, date and
-seeds), .md (the table, beside the published numbers) and .png. Seeds that are in the JSON already
-are not run again.
+experiments/results/rate_tmaze_<study>/ (each run), .md (the table, beside the published numbers)
+and .png.
 """
 
 import dataclasses
-import json
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import tyro
+from study import Options, Record, Run, run_study
+from study_report import ENTRIES, by_cell, origin, solved_entry, table, write_report
 
-from gtrxl_jax.files import atomic
-from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.valves import VALVES
-from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.pictures.curves import panels_of_success, success_against_horizon
-from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, preset
-from gtrxl_jax.training.progress import ConsoleWriter
-from gtrxl_jax.training.results import provenance
-from gtrxl_jax.training.run import train
 
-RESULTS = Path(__file__).parent / "results"
 SHORT = (30, 60, 90, 150, 360, 600, 900)
 LONG = (*SHORT, 1800, 3600, 9600)
 SLIDING = (30, 60, 90, 150, 360)
@@ -61,17 +51,12 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What to run."""
 
-    study: tyro.conf.Positional[str]
+    study: tyro.conf.Positional[str] = tyro.MISSING
     """corridors, valves, memory or curriculum."""
-    num_seeds: int = 5
     preset: str = "default"
-    only: tuple[str, ...] = ()
-    """Labels of the cells to run; all if none is given."""
-    again: bool = False
-    """Run also what is in the results already."""
 
 
 def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: Any) -> Any:
@@ -138,28 +123,6 @@ def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
     raise ValueError(f"no study {name!r}: choose corridors, valves, memory or curriculum")
 
 
-def run(label: str, cell: Cell, seeds: list[int]) -> dict[str, Any]:
-    """Train and evaluate one cell, seed after seed."""
-    results = []
-    for seed in seeds:
-        trainer = OfflineTrainer(dataclasses.replace(cell.config, seed=seed))
-        console = ConsoleWriter(
-            trainer.num_visits * trainer.steps_per_visit, ("loss", "accuracy/last_step")
-        )
-        results.append(train(trainer, writers=[console]).result)
-        scores = {k: v[0] for k, v in results[-1].evaluation.items() if k.startswith("success")}
-        print(f"  {label}, seed {seed}: {scores}", flush=True)
-    lengths = cell.config.evaluation.lengths
-    return provenance() | {
-        "label": label,
-        "config": dataclasses.asdict(cell.config),
-        "lengths": list(lengths),
-        "seeds": seeds,
-        "success": [[r.evaluation[f"success/{n}"][0] for n in lengths] for r in results],
-        "seconds": [r.compile_seconds + r.train_seconds for r in results],
-    }
-
-
 def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What is by the labels of the study of valves, by valve and gradient."""
     panels: dict[str, dict[str, Any]] = {}
@@ -169,95 +132,79 @@ def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return panels
 
 
-def report(name: str, cells: dict[str, Cell], records: list[dict[str, Any]]) -> str:
+def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record]) -> None:
     """Write the table and the figure of what has been run."""
-    by_label = {r["label"]: [s for s in records if s["label"] == r["label"]] for r in records}
-    lengths = sorted({n for r in records for n in r["lengths"]})
-    rows = [
-        "| model | " + " | ".join(map(str, lengths)) + " |",
-        "|---" * (len(lengths) + 1) + "|",
-    ]
+    by_label = by_cell(records, "model")
+    lengths = sorted(set().union(*map(lengths_of, records)))
+    rows: list[list[str]] = []
     curves: dict[str, Any] = {}
     published: dict[str, Any] = {}
     for label, cell in cells.items():
-        if label not in by_label:
+        of_cell = by_label.get(label, [])
+        if not of_cell:
             continue
-        of_cell = by_label[label]
-        played = of_cell[0]["lengths"]
-        success_SN = np.concatenate([record["success"] for record in of_cell])
-        means, halves = mean_and_interval(success_SN, axis=0)
-        ours = dict(zip(played, zip(means, halves, strict=True), strict=True))
-        entries = [f"{ours[n][0]:.2f} ± {ours[n][1]:.2f}" if n in ours else "" for n in lengths]
-        rows.append(f"| {label} | " + " | ".join(entries) + " |")
-        nowhere = np.full(len(success_SN), np.nan)
-        curves[label] = np.stack(
-            [success_SN[:, played.index(n)] if n in ours else nowhere for n in lengths], axis=1
+        success_SN = np.array(
+            [[float(r["scores"].get(f"success/{n}", np.nan)) for n in lengths] for r in of_cell]
         )
+        curves[label] = success_SN
+        played = set().union(*map(lengths_of, of_cell))
+        entries = zip(lengths, success_SN.T, strict=True)
+        rows.append([label, *(solved_entry(x_S) if n in played else "" for n, x_S in entries)])
         if cell.published:
             theirs = dict(zip(PAPER, cell.published, strict=True))
-            entries = [f"{theirs[n]:.2f}" if n in theirs else "" for n in lengths]
-            rows.append(f"| {label}, published | " + " | ".join(entries) + " |")
+            means = dict(zip(lengths, success_SN.mean(axis=0), strict=True))
+            for kind, numbers in (("mean", means), ("published mean", theirs)):
+                entries = [f"{numbers[n]:.2f}" if n in theirs else "" for n in lengths]
+                rows.append([f"{label}, {kind}", *entries])
             published[label] = (PAPER, cell.published)
-    path = RESULTS / f"rate_tmaze_{name}"
+    name = f"rate_tmaze_{options.study}"
     draw: Any = success_against_horizon
-    if name == "valves":
+    if options.study == "valves":
         # Too many for one panel: one for each valve.
         draw, curves, published = panels_of_success, by_valve(curves), by_valve(published)
     draw(
         curves,
         lengths,
-        path.with_suffix(".png"),
+        options.results / f"{name}.png",
         published=published,
         x_label="corridor, steps of an episode",
         chance=0.5,
     )
-    some = records[-1]
-    minutes = sum(sum(record["seconds"]) for record in records) / 60
-    commands, commits = (
-        ", ".join(dict.fromkeys(record[field] for record in records))
-        for field in ("command", "commit")
-    )
     missing = [label for label in cells if label not in by_label]
-    counts = {sum(len(record["seeds"]) for record in of_cell) for of_cell in by_label.values()}
-    seeds = " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
-    text = [
-        f"# RATE on the T-Maze: {name}",
-        "",
-        f"Success on {some['config']['evaluation']['episodes']} episodes of each length, mean and "
-        f"95 % interval over {seeds} seeds. Chance is 0.5.",
-        "",
-        *rows,
-        "",
-        *([f"Not run yet: {'; '.join(missing)}.", ""] * bool(missing)),
-        f"`{commands}`, {minutes:.0f} minutes in all, on "
-        f"{some['device']}, {some['date'][:10]}, commits {commits}.",
-        "",
+    write_report(
+        options.results / f"{name}.md",
+        f"RATE on the T-Maze: {options.study}",
+        [
+            f"Success on {next(iter(cells.values())).config.evaluation.episodes} episodes of each "
+            f"length; chance is 0.5. {ENTRIES}",
+            table(["model", *lengths], rows),
+            f"Not run yet: {'; '.join(missing)}." if missing else "",
+            origin(records),
+        ],
+    )
+
+
+def lengths_of(record: Record) -> set[int]:
+    """At which a run was evaluated."""
+    return {int(k.split("/")[1]) for k in record["scores"] if k.startswith("success/")}
+
+
+def main(options: Settings) -> None:
+    """Run what is missing, and report."""
+    cells = study(options.study, preset(options.preset))
+    runs = [
+        Run({"model": label}, seed, limited(cell.config, options.steps))
+        for label, cell in cells.items()
+        for seed in range(options.seeds or 5)
     ]
-    with atomic(path.with_suffix(".md")) as temporary:
-        temporary.write_text("\n".join(text))
-    return "\n".join(text)
+    report(options, cells, run_study(f"rate_tmaze_{options.study}", runs, options))
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, one cell at a time, keeping each as soon as it is done."""
-    cells = study(settings.study, preset(settings.preset))
-    for label in settings.only:
-        require_name("cell", label, cells)
-    path = RESULTS / f"rate_tmaze_{settings.study}.json"
-    records = json.loads(path.read_text()) if path.exists() and not settings.again else []
-    with tempfile.TemporaryDirectory() as cache:
-        # The seeds of a cell are one program, compiled once.
-        jax.config.update("jax_compilation_cache_dir", cache)
-        for label, cell in cells.items():
-            done = {n for record in records if record["label"] == label for n in record["seeds"]}
-            seeds = [n for n in range(settings.num_seeds) if n not in done]
-            if not seeds or label not in (settings.only or cells):
-                continue
-            print(label, flush=True)
-            records.append(run(label, cell, seeds))
-            with atomic(path) as temporary:
-                temporary.write_text(json.dumps(records, indent=1) + "\n")
-    print(report(settings.study, cells, records))
+def limited(config: OfflineConfig, updates: int | None) -> OfflineConfig:
+    """The config, with that many updates if they are given."""
+    if updates is None:
+        return config
+    return dataclasses.replace(config, total_updates=updates)
 
 
 if __name__ == "__main__":

@@ -270,17 +270,10 @@ def _draw_episodes(folder: Path, trainer: Any, network: Any) -> list[Path]:
 
 
 def _scores(evaluation: dict[str, Any]) -> str:
-    """`success 0.998 ± 0.004, return 0.97 ± 0.01`: means and 95 % intervals, of all tasks.
+    """The main scores in words (see `Score`): `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
+    from gtrxl_jax.training.scores import main_scores
 
-    Of several lengths the success at each: `success/90 1.000 ± 0.000`.
-    """
-    names: list[str] = [n for n in ("success", "return", "length") if n in evaluation]
-    if not names:
-        first = next(iter(evaluation)).split("/")[0]
-        kind = "success" if any(n.startswith("success/") for n in evaluation) else first
-        names = [name for name in evaluation if name.startswith(f"{kind}/")]
-        names.sort(key=lambda name: int(name.split("/")[1]))
-    return ", ".join(f"{n} {evaluation[n][0]:.3f} ± {evaluation[n][1]:.3f}" for n in names)
+    return "; ".join(f"{name} {evaluation[name]}" for name in main_scores(evaluation))
 
 
 if __name__ == "__main__":

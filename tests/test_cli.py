@@ -77,8 +77,10 @@ def test_the_debug_job_leaves_a_whole_run(debug):
     assert {"command", "commit", "device", "date"} <= result.keys()
     assert result["seeds"] == [0]
     assert result["steps"] == steps
-    mean, half = result["evaluation"]["success"]
-    assert out.startswith(f"success {mean:.3f} ± {half:.3f}, return ")
+    success = result["evaluation"]["success"]
+    low, high = success["interval"]
+    assert 0 <= low <= success["mean"] <= high <= 1
+    assert out.startswith(f"success {success['mean']:.3f} [{low:.3f}, {high:.3f}]; return ")
 
     # At the interval of 1000, in whole visits, and at the end.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
@@ -110,7 +112,9 @@ def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
         "--env.tasks", "corridor_length", 2,
         "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--tensorboard",
     )  # fmt: skip
-    assert out.startswith("success ")
+    assert out.startswith("success solved by ")
+    assert " of 3 seeds [" in out
+    assert "; return median " in out
     config = from_json((folder / "config.json").read_text())
     assert config.core.name == "lstm"
     assert config.env.params == {"corridor_length": 3}
@@ -122,7 +126,7 @@ def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
     assert metrics["episode/return/task_1"].shape == (1, 3)
     result = json.loads((folder / "result.json").read_text())
     assert result["seeds"] == [0, 1, 2]
-    assert len(result["per_seed"]["success/task_0"]) == 3
+    assert len(result["evaluation"]["success/task_0"]["per_seed"]) == 3
     assert "attention" not in err
     files = {path.name for path in folder.iterdir()}
     assert {"episode_task_0.gif", "episode_task_1.gif", "seed_0", "seed_1", "seed_2"} < files

@@ -1,9 +1,12 @@
-"""Statistics over seeds, on the host in float64."""
+"""Statistics over seeds and episodes, on the host in float64."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Real, Shaped
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 
 def mean_and_interval(
@@ -31,10 +34,122 @@ def mean_and_interval(
     count = values.shape[axis]
     if count == 0:
         raise ValueError(f"values has no entry along axis {axis} (shape {values.shape}): give some")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be inside (0, 1), for example 0.95; got {confidence}")
+    _require_confidence(confidence)
     mean = values.mean(axis)
     if count == 1:
         return mean, np.full_like(mean, np.nan)
     quantile = stdtrit(count - 1, (1 + confidence) / 2)
     return mean, quantile * values.std(axis, ddof=1) / np.sqrt(count)
+
+
+def wilson_interval(
+    successes: Real[ArrayLike, "..."], trials: Real[ArrayLike, "..."], confidence: float = 0.95
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    r"""Wilson's score interval of a probability, from k successes in n independent trials.
+
+    With p = k / n and the normal quantile z = z_{(1 + confidence) / 2}, it has its middle at
+    (p + z^2 / 2n) / (1 + z^2 / n) and the half-width z sqrt(p (1 - p) / n + z^2 / 4n^2) /
+    (1 + z^2 / n). It lies within [0, 1] and has a width even at p = 0 and p = 1 (Wilson, "Probable
+    inference, the law of succession, and statistical inference", 1927).
+
+    Args:
+      successes: k, any shape that broadcasts with `trials`.
+      trials: n, at least 1.
+      confidence: the probability that the interval covers the true one, in (0, 1).
+
+    Returns:
+      The lower and the upper bound.
+
+    Raises:
+      ValueError: k is not in 0 to n, n is below 1, or `confidence` is not inside (0, 1).
+    """
+    _require_confidence(confidence)
+    k, n = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
+    if not (np.all(n >= 1) and np.all((k >= 0) & (k <= n))):
+        raise ValueError(f"successes must be in 0 to trials, of at least 1; got {k} of {n}")
+    square = ndtri((1 + confidence) / 2) ** 2
+    middle = (k + square / 2) / (n + square)
+    half = np.sqrt(square) / (n + square) * np.sqrt(k * (n - k) / n + square / 4)
+    # Without rounding errors: at k = 0 the lower bound is 0, at k = n the upper one is 1.
+    low = np.where(k == 0, 0.0, middle - half)
+    high = np.where(k == n, 1.0, middle + half)
+    return low, high
+
+
+def interquartile_mean(
+    values: Real[ArrayLike, "..."], axis: int | None = None
+) -> Float[np.ndarray, "..."]:
+    """IQM: the mean of the middle half of the values.
+
+    The lowest and the highest quarter, floor(n / 4) values each, are left out. It is moved less by
+    outliers than the mean, and says more of few seeds than the median (Agarwal et al. 2021, "Deep
+    reinforcement learning at the edge of the statistical precipice").
+
+    Args:
+      values: the scores of runs, pooled over tasks. NaN gives NaN.
+      axis: of the n values; all of them if None.
+
+    Raises:
+      ValueError: there is no value along the axis.
+    """
+    values = np.asarray(values, np.float64)
+    values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
+    count = values.shape[-1]
+    if count == 0:
+        raise ValueError(f"values has no entry (shape {values.shape}): give some")
+    cut = count // 4
+    mean = np.sort(values, axis=-1)[..., cut : count - cut].mean(axis=-1)
+    return np.where(np.isnan(values).any(axis=-1), np.nan, mean)
+
+
+def stratified_bootstrap(
+    values_by_task: Sequence[Real[ArrayLike, " S"]],
+    statistic: Callable[..., Any],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 5000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic of runs pooled over tasks.
+
+    Each resample draws, with replacement, as many runs of each task as it has; the bounds are
+    quantiles of the statistic over resamples (Agarwal et al. 2021, section 4.1). It is of use from
+    about five runs on, and never leaves the range of the values.
+
+    Args:
+      values_by_task: for each task the scores of its S runs; S may differ. NaN gives NaN.
+      statistic: a function of (values `[R, N]`, axis=-1) to `[R]`, such as `np.median` or
+        `interquartile_mean`.
+      confidence: the probability that the interval covers the true value, in (0, 1).
+      resamples: R.
+      seed: of the draws; the same seed gives the same interval.
+
+    Returns:
+      The lower and the upper bound.
+
+    Raises:
+      ValueError: a task has no run, or `confidence` is not inside (0, 1).
+    """
+    _require_confidence(confidence)
+    tasks = [np.asarray(values, np.float64) for values in values_by_task]
+    if not tasks or any(values.ndim != 1 or not len(values) for values in tasks):
+        raise ValueError(f"each task must have runs [S]; got {[v.shape for v in tasks]}")
+    rng = np.random.default_rng(seed)
+    drawn = [values[rng.integers(len(values), size=(resamples, len(values)))] for values in tasks]
+    statistics_R = statistic(np.concatenate(drawn, axis=1), axis=-1)
+    low, high = np.quantile(statistics_R, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+SOLVED = 0.95
+"""The success from which on a seed counts as one that has solved its task."""
+
+
+def solved(scores_S: Real[ArrayLike, " S"], threshold: float = SOLVED) -> int:
+    """How many seeds have a score of at least `threshold`. One without a score (NaN) has not."""
+    return int(np.sum(np.asarray(scores_S, np.float64) >= threshold))
+
+
+def _require_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be inside (0, 1), for example 0.95; got {confidence}")

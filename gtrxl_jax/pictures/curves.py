@@ -1,4 +1,4 @@
-"""Scores with 95 % confidence intervals over seeds: while learning, and against the horizon."""
+"""Scores of each seed and their median: while learning, and against the horizon."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.names import require_name
+from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.pictures.style import (
     FONT_SIZE,
     GREY,
@@ -24,6 +25,10 @@ from gtrxl_jax.pictures.style import (
 
 T = TypeVar("T")
 
+MIDDLES: dict[str, Any] = {"median": np.median, "IQM": interquartile_mean}
+"""What stands for all seeds: the median, or for returns the interquartile mean."""
+OF_HORIZONS = "median; hollow: each seed"
+
 
 def learning_curves(
     runs: Mapping[str, ArrayLike],
@@ -34,10 +39,11 @@ def learning_curves(
     y_label: str = "success rate",
     y_limits: tuple[float, float] | None = None,
     chance: float | None = None,
+    middle: str = "median",
 ) -> None:
-    """Draw the mean over seeds and its 95 % interval (Student's t) for each kind of run.
+    """Draw each seed as a thin line, and the middle of all seeds as a thick one, by kind of run.
 
-    Points at which a seed has no number (NaN) are left out. A single seed is a line without a band.
+    Points at which a seed has no number (NaN) are left out of its line, and of the middle.
 
     Args:
       runs: for each label the curves `[S, N]` of its S seeds.
@@ -47,23 +53,44 @@ def learning_curves(
       y_label: what the curves are, with their unit.
       y_limits: the range of the y axis; fitted to the data if None.
       chance: draws a line at the score of guessing.
+      middle: of `MIDDLES`; none is drawn if it is empty, for seeds that differ in their settings.
 
     Raises:
-      ValueError: there are no runs, or a label's curves are not `[S, N]` for its x `[N]`.
+      ValueError: there are no runs, or a label's curves are not `[S, N]` for its x `[N]`; an
+        unknown middle.
     """
+    if middle:
+        require_name("middle", middle, MIDDLES)
     figure = new_figure(6.5, 3.2)
     axes = figure.add_subplot()
     for label, look in looks(_require_any(runs)):
         x_N = np.asarray(x[label] if isinstance(x, Mapping) else x, np.float64)
         y_SN = _require_curves(label, runs[label], x_N)
-        known_N = np.isfinite(y_SN).all(axis=0)
-        _draw_line(axes, label, look | {"marker": ""}, x_N[known_N], y_SN[:, known_N])
+        look = look | {"marker": "", "label": _with_seeds(label, y_SN)}
+        alone = not middle or len(y_SN) == 1
+        for y_N in y_SN:
+            known_N = np.isfinite(y_N)
+            thin = {} if alone else {"linewidth": 0.6, "alpha": 0.45, "label": ""}
+            axes.plot(x_N[known_N], y_N[known_N], **look | {"linewidth": 1.2} | thin)
+            if alone:
+                look["label"] = ""
+        if not alone:
+            known_N = np.isfinite(y_SN).all(axis=0)
+            middle_N = MIDDLES[middle](y_SN[:, known_N], axis=0)
+            axes.plot(x_N[known_N], middle_N, **look, linewidth=1.8)
     if y_limits:
         axes.set_ylim(*y_limits)
     axes.margins(x=0.01)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _draw_chance(axes, chance)
-    _finish(figure, axes, path, x_label, y_label)
+    _finish(
+        figure,
+        axes,
+        path,
+        x_label,
+        y_label,
+        f"{middle}; thin: each seed" if middle else "each seed",
+    )
 
 
 def success_against_horizon(
@@ -79,8 +106,11 @@ def success_against_horizon(
 ) -> None:
     """Draw how far back each core remembers: success against how long ago the cue was.
 
+    A line through the medians over seeds, and a dot for each seed. Labels stand side by side.
+
     Args:
-      results: for each label the final success rates `[S, H]` of its S seeds, in [0, 1].
+      results: for each label the final success rates `[S, H]` of its S seeds, in [0, 1]; NaN where
+        a seed has none, which is left out.
       horizons: the H distances between cue and decision, positive and increasing; drawn on a
         logarithmic axis.
       path: the PNG to write.
@@ -110,7 +140,7 @@ def success_against_horizon(
             color=GREY,
             fontsize=8,
         )
-    _finish(figure, axes, path, x_label, y_label)
+    _finish(figure, axes, path, x_label, y_label, OF_HORIZONS)
 
 
 def panels_of_success(
@@ -155,7 +185,7 @@ def panels_of_success(
         axes.set_axis_off()
     figure.supxlabel(x_label, fontsize=FONT_SIZE)
     figure.supylabel(y_label, fontsize=FONT_SIZE)
-    legend_outside(figure, "mean and 95 % interval", entries)
+    legend_outside(figure, OF_HORIZONS, entries)
     save_figure(figure, path)
 
 
@@ -173,9 +203,33 @@ def _draw_success(
     published: Mapping[str, tuple[ArrayLike, ArrayLike]],
     chance: float | None,
 ) -> None:
-    for label, look in looks(_require_any(results)):
+    spread = 0.4 * np.diff(np.log2(horizon_H)).min(initial=1)
+    for (label, look), place in zip(
+        looks(_require_any(results)), np.linspace(-0.5, 0.5, len(results) + 2)[1:-1], strict=True
+    ):
         y_SH = _require_curves(label, results[label], horizon_H)
-        _draw_line(axes, label, look, horizon_H, y_SH)
+        x_H = horizon_H * 2 ** (spread * place)
+        axes.plot(
+            np.broadcast_to(x_H, y_SH.shape).ravel(),
+            y_SH.ravel(),
+            look["marker"],
+            color=look["color"],
+            markersize=4,
+            fillstyle="none",
+            markeredgewidth=0.7,
+            alpha=0.7,
+        )
+        known_H = ~np.isnan(y_SH).all(axis=0)
+        axes.plot(
+            x_H[known_H],
+            np.nanmedian(y_SH[:, known_H], axis=0),
+            **look,
+            markersize=5.5,
+            markeredgecolor="white",
+            markeredgewidth=0.7,
+            linewidth=1.5,
+            label=_with_seeds(label, y_SH),
+        )
     for (label, (x_P, y_P)), marker in zip(published.items(), "oD^vsPX*", strict=False):
         axes.plot(x_P, y_P, marker, color=GREY, fillstyle="none", label=f"{label} (published)")
     axes.set_ylim(-0.03, 1.03)
@@ -204,28 +258,9 @@ def _require_curves(
     return y_SN
 
 
-def _draw_line(
-    axes: Axes,
-    label: str,
-    look: Mapping[str, Any],
-    x_N: Float[np.ndarray, " N"],
-    y_SN: Float[np.ndarray, "S N"],
-) -> None:
-    mean_N, half_width_N = mean_and_interval(y_SN, axis=0)
+def _with_seeds(label: str, y_SN: Float[np.ndarray, "S N"]) -> str:
     seeds = len(y_SN)
-    axes.plot(
-        x_N,
-        mean_N,
-        **look,
-        markersize=5.5,
-        markeredgecolor="white",
-        markeredgewidth=0.7,
-        linewidth=1.5,
-        label=f"{label} ({seeds} seed{'s' * (seeds != 1)})",
-    )
-    if seeds > 1:
-        low_N, high_N = mean_N - half_width_N, mean_N + half_width_N
-        axes.fill_between(x_N, low_N, high_N, color=look["color"], alpha=0.2, linewidth=0)
+    return f"{label} ({seeds} seed{'s' * (seeds != 1)})"
 
 
 def _draw_chance(axes: Axes, chance: float | None) -> None:
@@ -234,10 +269,15 @@ def _draw_chance(axes: Axes, chance: float | None) -> None:
 
 
 def _finish(
-    figure: Figure, axes: Axes, path: str | os.PathLike[str], x_label: str, y_label: str
+    figure: Figure,
+    axes: Axes,
+    path: str | os.PathLike[str],
+    x_label: str,
+    y_label: str,
+    shown: str,
 ) -> None:
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     style_axes(axes)
-    legend_outside(figure, "mean and 95 % interval")
+    legend_outside(figure, shown)
     save_figure(figure, path)

@@ -1,12 +1,15 @@
 """The card of a trained model: what it is, how good, where it comes from, how to use it."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from gtrxl_jax.files import atomic
+from gtrxl_jax.ops.statistics import SOLVED
+from gtrxl_jax.training.scores import Score, main_scores
 
 
 def write_card(
@@ -37,23 +40,15 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
     """
     seeds, diverged = record["seeds"], record["num_diverged"]
     several = len(seeds) > 1
-    over = f"{len(seeds) - diverged} seeds" if several else "the episodes of one seed"
-    scores = [
-        f"| {score} | {_number(mean)} ± {_number(half)} |"
-        for score, (mean, half) in sorted(record["evaluation"].items(), key=_by_length)
-    ]
+    scores = {name: Score.of(score) for name, score in record["evaluation"].items()}
     lines = [
         f"# {title}",
         "",
         f"{parameters:,} parameters{' for each seed' if several else ''}.",
         "",
-        f"On held-out episodes, mean and 95 % interval over {over}:",
+        *_table(scores, seeds, record["drawn"]),
         "",
-        "| score | value |",
-        "|---|---|",
-        *scores,
-        "",
-        *([f"{diverged} of {len(seeds)} seeds diverged and are not counted.", ""] * bool(diverged)),
+        *([f"{diverged} of {len(seeds)} seeds diverged.", ""] * bool(diverged)),
         "It was trained on this one task, for which its config.json says everything, and has been "
         "tested on no other.",
         "",
@@ -82,9 +77,51 @@ def _count(network: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(network))
 
 
-def _number(value: Any) -> str:
-    """Of what result.json holds, in which NaN is a string."""
-    return f"{float(value):.3f}"
+def _table(
+    scores: Mapping[str, Score], seeds: Sequence[int], drawn: Mapping[str, Sequence[float]]
+) -> list[str]:
+    """The scores; by seed where the seeds differ in drawn settings."""
+    if len(seeds) > 1 and drawn:
+        shown = main_scores(scores)
+        by_seed = zip(
+            seeds,
+            zip(*drawn.values(), strict=True),
+            zip(*(scores[name].per_seed for name in shown), strict=True),
+            strict=True,
+        )
+        return [
+            "On held-out episodes, by seed, for each drew its own settings:",
+            "",
+            f"| seed | {' | '.join([*drawn, *shown])} |",
+            f"|---{'|---' * len([*drawn, *shown])}|",
+            *(
+                "| "
+                + " | ".join([str(seed), *(f"{x:.3g}" for x in settings), *map(_number, of_one)])
+                + " |"
+                for seed, settings, of_one in by_seed
+            ),
+        ]
+    over = "On held-out episodes, mean and 95 % interval over the episodes of one seed:"
+    if len(seeds) > 1:
+        over = (
+            f"On held-out episodes, over {len(seeds)} seeds. A seed has solved the task with a "
+            f"success of at least {SOLVED}; the interval of how many do is Wilson's, that of the "
+            "interquartile mean (IQM) a bootstrap's, both 95 %:"
+        )
+    ordered = sorted(scores.items(), key=_by_length)
+    drew = ", ".join(f"{name} {value:.3g}" for name, (value, *_) in drawn.items())
+    return [
+        *([f"Its settings were drawn: {drew}.", ""] * bool(drawn)),
+        over,
+        "",
+        "| score | value |",
+        "|---|---|",
+        *(f"| {name} | {score} |" for name, score in ordered),
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}"
 
 
 def _by_length(score: tuple[str, Any]) -> tuple[str, int]:

@@ -16,7 +16,6 @@ from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.ops.distributions import ActionDistribution
-from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.spaces import environment_action
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.training.placement import split_batch
@@ -136,20 +135,6 @@ def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... E"]]:
         if num_tasks > 1:
             summary |= {f"{name}/task_{k}": value_NE[..., k, :] for k in range(num_tasks)}
     return summary
-
-
-def with_intervals(numbers: dict[str, Shaped[np.ndarray, "..."]]) -> dict[str, tuple[float, float]]:
-    """Mean and half width of its 95 % interval.
-
-    Over the seeds of `[S, E]`, each the mean of its episodes; over the episodes of `[E]` or of a
-    single seed `[1, E]`.
-    """
-    result = {}
-    for name, value in numbers.items():
-        value = value.mean(axis=-1) if value.ndim == 2 and len(value) > 1 else value.ravel()
-        mean, half = mean_and_interval(value, axis=0)
-        result[name] = (float(mean), float(half))
-    return result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,14 @@ class Hyperparameters:
     multipliers: Multipliers
 
 
+_EPSILONS = {
+    "categorical": "epsilon_alpha",
+    "mean": "epsilon_mean",
+    "covariance": "epsilon_covariance",
+}
+"""For each part of the KL the name of its bound."""
+
+
 def draw_hyperparameters(
     config: OnlineConfig, action: ActionSpec, key: Key[Array, ""]
 ) -> Hyperparameters:
@@ -53,21 +61,34 @@ def draw_hyperparameters(
     vmpo = config.vmpo
     parts = {}
     if action.discrete:
-        parts["categorical"] = ("epsilon_alpha", vmpo.initial_alpha)
+        parts["categorical"] = vmpo.initial_alpha
     if action.num_continuous:
-        parts["mean"] = ("epsilon_mean", vmpo.initial_alpha_mean)
-        parts["covariance"] = ("epsilon_covariance", vmpo.initial_alpha_covariance)
+        parts["mean"] = vmpo.initial_alpha_mean
+        parts["covariance"] = vmpo.initial_alpha_covariance
     return Hyperparameters(
         learning_rate=number("learning_rate", config.optimiser.learning_rate),
         gamma=jnp.asarray(vmpo.gamma, float),
         gae_lambda=jnp.asarray(vmpo.gae_lambda, float),
         bounds=VMPOHyperparameters(
             number("epsilon_eta", vmpo.epsilon_eta),
-            {part: number(name, getattr(vmpo, name)) for part, (name, _) in parts.items()},
+            {part: number(_EPSILONS[part], getattr(vmpo, _EPSILONS[part])) for part in parts},
             jnp.asarray(vmpo.entropy_cost, float),
         ),
         multipliers=Multipliers(
             jnp.asarray(vmpo.initial_eta, float),
-            {part: jnp.asarray(initial, float) for part, (_, initial) in parts.items()},
+            {part: jnp.asarray(initial, float) for part, initial in parts.items()},
         ),
     )
+
+
+def drawn_hyperparameters(
+    config: OnlineConfig, hyperparameters: Hyperparameters
+) -> dict[str, Float[Array, "*S"]]:
+    """Those that `draw_hyperparameters` has drawn, by their names under `sweep`."""
+    bounds = hyperparameters.bounds
+    numbers = {
+        "learning_rate": hyperparameters.learning_rate,
+        "epsilon_eta": bounds.epsilon_eta,
+        **{_EPSILONS[part]: epsilon for part, epsilon in bounds.epsilon_alphas.items()},
+    }
+    return {name: x for name, x in numbers.items() if getattr(config.sweep, name) is not None}

@@ -18,12 +18,13 @@ from gtrxl_jax.names import require_name
 from gtrxl_jax.spaces import environment_action
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.training import checkpoint, config, offline_config
-from gtrxl_jax.training.evaluation import choose, with_intervals
+from gtrxl_jax.training.evaluation import choose
 from gtrxl_jax.training.folder import Folder, load_config, require_version
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.online import OnlineTrainer
 from gtrxl_jax.training.programs import each_seed
 from gtrxl_jax.training.schema import kind_of
+from gtrxl_jax.training.scores import Score, scores_of
 from gtrxl_jax.training.trainer import Trainer
 
 TRAINERS: dict[str, Callable[[str], Trainer]] = {
@@ -41,11 +42,13 @@ class Loaded:
       trainer: what is trained, with its config and its agent.
       networks: the trained network's parameters for each seed.
       step: of the checkpoint that they are from.
+      drawn: the settings that were drawn for each seed, by name, `[S]`.
     """
 
     trainer: Any
     networks: list[Any]
     step: int
+    drawn: dict[str, list[float]]
 
     @property
     def config(self) -> Any:
@@ -111,8 +114,10 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
     return Loaded(trainer, *networks_of(trainer, folder, best=best))
 
 
-def networks_of(trainer: Trainer, folder: Folder, *, best: bool = False) -> tuple[list[Any], int]:
-    """The trained network's parameters for each seed of a trainer's run, and their step.
+def networks_of(
+    trainer: Trainer, folder: Folder, *, best: bool = False
+) -> tuple[list[Any], int, dict[str, list[float]]]:
+    """For each seed of a trainer's run its network's parameters; their step; what it has drawn.
 
     Raises:
       FileNotFoundError, ValueError, UnusableError: as `load`.
@@ -128,7 +133,8 @@ def networks_of(trainer: Trainer, folder: Folder, *, best: bool = False) -> tupl
         if not record["best"]:
             raise ValueError(f"{folder} has no best checkpoint: its config names no score for it")
         state, record = checkpoint.restore(folder, like, record["best"][0])
-    return each_seed(num_seeds, state.network), record["step"]
+    drawn = {k: np.atleast_1d(v).tolist() for k, v in trainer.drawn(state).items()}
+    return each_seed(num_seeds, state.network), record["step"], drawn
 
 
 def evaluate(
@@ -138,7 +144,7 @@ def evaluate(
     seed: int = 1,
     *,
     best: bool = False,
-) -> tuple[dict[str, tuple[float, float]], Loaded]:
+) -> tuple[dict[str, Score], Loaded]:
     """Evaluate a run's agent on fresh episodes.
 
     Args:
@@ -149,7 +155,7 @@ def evaluate(
       best: take the best checkpoint, not the newest.
 
     Returns:
-      Mean and half width of the 95 % interval of each score (see `Result`), and what was evaluated.
+      The scores by name, and what was evaluated.
     """
     loaded = load(folder, best=best)
     settings = loaded.trainer.config.evaluation
@@ -161,4 +167,4 @@ def evaluate(
     scores = {
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }
-    return with_intervals(scores), dataclasses.replace(loaded, trainer=trainer)
+    return scores_of(scores, equal=not loaded.drawn), dataclasses.replace(loaded, trainer=trainer)

@@ -185,6 +185,11 @@ class OfflineTrainer:
             optimiser = self.optimiser.init(network)
         return OfflineState(network, optimiser, key, jnp.zeros((), jnp.int32))
 
+    def drawn(self, state: OfflineState) -> dict[str, Array]:
+        """See `Trainer`: nothing, all seeds have the config's settings."""
+        del state
+        return {}
+
     def visit(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
         """Several updates, on what `feed` gave; metrics are their means."""
         read = isinstance(data, Segments)

@@ -37,7 +37,11 @@ from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.training.config import OnlineConfig, to_json, validate
 from gtrxl_jax.training.divergence import over_updates
 from gtrxl_jax.training.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
-from gtrxl_jax.training.hyperparameters import Hyperparameters, draw_hyperparameters
+from gtrxl_jax.training.hyperparameters import (
+    Hyperparameters,
+    draw_hyperparameters,
+    drawn_hyperparameters,
+)
 from gtrxl_jax.training.online_state import Rollout, TrainState
 from gtrxl_jax.training.placement import gather_parameters, make_mesh
 from gtrxl_jax.training.summaries import Summary, episode_means, episode_sums
@@ -147,6 +151,10 @@ class OnlineTrainer:
             update=jnp.zeros((), jnp.int32),
             hyperparameters=hyperparameters,
         )
+
+    def drawn(self, state: TrainState) -> dict[str, Float[Array, "*S"]]:
+        """See `Trainer`: the hyperparameters under `sweep`."""
+        return drawn_hyperparameters(self.config, state.hyperparameters)
 
     def rollout(
         self, state: TrainState, key: Key[Array, ""]

@@ -31,12 +31,14 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
         curves["evaluation"] = metrics[evaluation]
     path = folder / "learning_curve.png"
     success = name.endswith("success")
+    differ = any(name.startswith("hyperparameter/") for name in metrics)
     learning_curves(
         {f"{label}, {kind}": np.atleast_2d(values.T) for kind, values in curves.items()},
         metrics["step"],
         path,
         y_label="success rate" if success else "return",
         y_limits=(-0.02, 1.02) if success else None,
+        middle="" if differ else "median" if success else "IQM",
     )
     return [path]
 

@@ -16,6 +16,7 @@ import jax
 from gtrxl_jax.files import atomic
 from gtrxl_jax.training.divergence import Divergence
 from gtrxl_jax.training.metrics import json_value
+from gtrxl_jax.training.scores import Score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,24 +24,28 @@ class Result:
     """What came out of a run.
 
     Attributes:
-      evaluation: of the final evaluation, for each of return, length and success (where the
-        environment tells): mean and half width of the 95 % interval, over seeds, or over the
-        episodes of a single seed. With several tasks `return` is of all, `return/task_0` of one.
-      per_seed: the same numbers' mean over episodes for each seed, `[S]`.
+      evaluation: the final one's return, length and success (where the environment tells), see
+        `Score`. With several tasks `return` is of all, `return/task_0` of one.
       steps: environment steps of each seed.
       compile_seconds: from the start to the first update.
       train_seconds: from the first update to the last, evaluations included.
       steps_per_second: of all seeds together, while training, evaluations not included.
-      diverged: the seeds that did, and are not in `evaluation`; theirs are NaN in `per_seed`.
+      diverged: the seeds that did.
+      drawn: the settings that were drawn for each seed, by their names under `sweep`, `[S]`.
     """
 
-    evaluation: dict[str, tuple[float, float]]
-    per_seed: dict[str, list[float]]
+    evaluation: dict[str, Score]
     steps: int
     compile_seconds: float
     train_seconds: float
     steps_per_second: float
     diverged: list[Divergence] = dataclasses.field(default_factory=list)
+    drawn: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def per_seed(self) -> dict[str, list[float]]:
+        """For each score its mean over the episodes of each seed, see `Score`."""
+        return {name: score.per_seed for name, score in self.evaluation.items()}
 
 
 def record_of(config: Any, result: Result) -> dict[str, Any]:
@@ -48,6 +53,7 @@ def record_of(config: Any, result: Result) -> dict[str, Any]:
     record = provenance() | {
         "seeds": list(range(config.seed, config.seed + config.num_seeds)),
         **dataclasses.asdict(result),
+        "evaluation": {name: score.record for name, score in result.evaluation.items()},
         "num_diverged": len(result.diverged),
     }
     return json_value(record)
@@ -66,9 +72,7 @@ def read_result(folder: str | os.PathLike[str]) -> Result | None:
     except FileNotFoundError:
         return None
     fields = {field.name: record[field.name] for field in dataclasses.fields(Result)}
-    # JSON has no NaN: there it is a string.
-    fields["evaluation"] = {k: (float(m), float(h)) for k, (m, h) in fields["evaluation"].items()}
-    fields["per_seed"] = {k: [float(x) for x in xs] for k, xs in fields["per_seed"].items()}
+    fields["evaluation"] = {k: Score.of(score) for k, score in fields["evaluation"].items()}
     fields["diverged"] = [Divergence(**one) for one in fields["diverged"]]
     return Result(**fields)
 

@@ -34,13 +34,13 @@ from gtrxl_jax.training import checkpoint, divergence, hosts
 from gtrxl_jax.training.card import write_card
 from gtrxl_jax.training.checkpoint import Saver
 from gtrxl_jax.training.divergence import DivergedError, Divergence
-from gtrxl_jax.training.evaluation import with_intervals
 from gtrxl_jax.training.folder import claimed, require_same_run
 from gtrxl_jax.training.interruption import Interruption, RunInterrupted
 from gtrxl_jax.training.loading import networks_of
 from gtrxl_jax.training.metrics import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.training.programs import Programs
 from gtrxl_jax.training.results import Result, read_result, record_of, write_result
+from gtrxl_jax.training.scores import scores_of
 from gtrxl_jax.training.trainer import Trainer
 
 
@@ -145,6 +145,7 @@ class _Loop:
         self._interruption = interruption
         self._progress = _Progress()
         self._scores: dict[str, np.ndarray] = {}
+        self._drawn: dict[str, np.ndarray] = {}
         self._save_is_due = False
 
     def run(self) -> Trained:
@@ -169,6 +170,7 @@ class _Loop:
             # Before anything is compiled: it refuses data that do not fit the run.
             upcoming = next(feed, None)
             state = self._programs.init() if restored is None else restored
+            self._drawn = jax.device_get(self._trainer.drawn(state))
             if upcoming:
                 self._programs.visit(*upcoming)
             compile_seconds = time.monotonic() - began
@@ -222,6 +224,7 @@ class _Loop:
         metrics = jax.device_get(metrics)
         seconds = time.monotonic() - before
         metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_visit / seconds
+        metrics |= {f"hyperparameter/{name}": value for name, value in self._drawn.items()}
         diverged = self._diverged(metrics)
         progress.visit += 1
         progress.visit_seconds += seconds
@@ -297,16 +300,13 @@ class _Loop:
         return bool(interval) and self._step // interval > before // interval
 
     def _result(self, compile_seconds: float) -> Result:
-        progress, scores = self._progress, self._scores
-        if 0 < len(progress.diverged) < self._config.num_seeds:
-            gone = [one.seed - self._config.seed for one in progress.diverged]
-            scores = {name: np.delete(score, gone, axis=0) for name, score in scores.items()}
+        progress = self._progress
         return Result(
-            evaluation=with_intervals(scores),
-            per_seed={k: np.atleast_1d(v.mean(axis=-1)).tolist() for k, v in self._scores.items()},
+            evaluation=scores_of(self._scores, equal=not self._drawn),
             steps=self._step,
             compile_seconds=compile_seconds,
             train_seconds=progress.train_seconds,
             steps_per_second=self._config.num_seeds * self._step / progress.visit_seconds,
             diverged=progress.diverged,
+            drawn={k: np.atleast_1d(v).tolist() for k, v in self._drawn.items()},
         )

@@ -73,6 +73,12 @@ class Trainer(Protocol):
     def init(self, seed: Int[Array, ""] | int) -> Any:
         """The `State` of a new run."""
 
+    def drawn(self, state: Any) -> dict[str, Shaped[Array, "*S"]]:
+        """The settings that were drawn for a seed, by name; of a state of S seeds, for each.
+
+        Seeds that differ in them are never averaged over.
+        """
+
     def visit(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, dict[str, Array]]:
         """Several updates, on what `feed` gave. Returns the new state, and metrics, all scalars.
 

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.ops.statistics import (
+    interquartile_mean,
+    mean_and_interval,
+    solved,
+    stratified_bootstrap,
+    wilson_interval,
+)
 
 # Two-sided 95 % quantiles of Student's t, as in any printed table.
 TABLE = {2: 12.706, 3: 4.303, 5: 2.776, 10: 2.262, 31: 2.042}
@@ -57,3 +63,73 @@ def test_refuses_nothing_and_impossible_confidence():
         mean_and_interval(np.zeros((3, 0)), 1)
     with pytest.raises(ValueError, match="confidence must be inside"):
         mean_and_interval([1.0, 2.0], 0, confidence=95)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
+def test_wilson_interval_agrees_with_scipy(confidence):
+    trials = np.array([[1], [3], [10], [256]])
+    successes = np.array([[0, 1, 1], [0, 2, 3], [0, 9, 10], [0, 128, 256]])
+    low, high = wilson_interval(successes, trials, confidence)
+    for index, k in np.ndenumerate(successes):
+        expected = stats.binomtest(int(k), int(trials[index[0], 0])).proportion_ci(
+            confidence, method="wilson"
+        )
+        np.testing.assert_allclose((low[index], high[index]), (expected.low, expected.high))
+
+
+def test_wilson_interval_never_leaves_zero_to_one():
+    low, high = wilson_interval([0, 10], 10)
+    assert (low[0], high[1]) == (0.0, 1.0)
+    np.testing.assert_allclose((high[0], low[1]), (0.278, 0.722), atol=5e-4)  # a printed table
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(3, 2), (-1, 2), (0, 0), (np.nan, 2)])
+def test_wilson_interval_of_impossible_counts_is_rejected(successes, trials):
+    with pytest.raises(ValueError, match="successes must be in 0 to trials"):
+        wilson_interval(successes, trials)
+    with pytest.raises(ValueError, match="confidence must be inside"):
+        wilson_interval(1, 2, confidence=95)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 11])
+def test_interquartile_mean_agrees_with_scipy(count):
+    values = np.random.default_rng(count).normal(size=(3, count, 2))
+    for axis in (1, None):
+        expected = stats.trim_mean(values, 0.25, axis=axis)
+        np.testing.assert_allclose(interquartile_mean(values, axis), expected)
+
+
+def test_interquartile_mean_ignores_outliers_but_not_nan():
+    assert interquartile_mean([1.0, 2.0, 4.0, 1e9]) == 3.0
+    assert np.isnan(interquartile_mean([1.0, 2.0, 3.0, np.nan]))
+    with pytest.raises(ValueError, match="no entry"):
+        interquartile_mean([])
+
+
+@pytest.mark.parametrize("statistic", [interquartile_mean, np.median, np.mean])
+def test_bootstrap_of_one_task_agrees_with_scipy(statistic):
+    values = np.random.default_rng(0).normal(1.0, 2.0, 12)
+    expected = stats.bootstrap(
+        (values,), statistic, n_resamples=20_000, method="percentile", rng=1
+    ).confidence_interval
+    interval = stratified_bootstrap([values], statistic, resamples=20_000)
+    np.testing.assert_allclose(interval, expected, atol=0.06)
+    assert interval == stratified_bootstrap([values], statistic, resamples=20_000)
+
+
+def test_bootstrap_resamples_within_each_task():
+    """Two tasks without spread: pooled, their runs differ; within each, none does."""
+    assert stratified_bootstrap([[0.0] * 3, [1.0] * 3], np.mean) == (0.5, 0.5)
+    low, high = stratified_bootstrap([[0.0] * 3 + [1.0] * 3], np.mean)
+    assert low < 0.5 < high
+
+
+def test_bootstrap_of_nothing_is_rejected():
+    for tasks in ([], [[1.0], []], [[[1.0]]]):
+        with pytest.raises(ValueError, match="each task must have runs"):
+            stratified_bootstrap(tasks, np.mean)
+
+
+def test_solved_counts_seeds_from_the_threshold_on():
+    assert solved([0.95, 0.94, 1.0, np.nan]) == 2
+    assert solved([-90.0, -120.0], threshold=-100) == 1

@@ -27,35 +27,43 @@ def drawn(monkeypatch):
 
 
 def lines(axes):
-    return {line.get_label(): line for line in axes.get_lines()}
+    """Those that the legend names."""
+    return {
+        line.get_label(): line for line in axes.get_lines() if line.get_label()[:1] not in ("", "_")
+    }
 
 
-def band(axes, index):
-    """Lower and upper edge of a band, by x."""
-    vertices = axes.collections[index].get_paths()[0].vertices
-    xs = np.unique(vertices[:, 0])
-    ys = [vertices[vertices[:, 0] == x, 1] for x in xs]
-    return xs, np.array([y.min() for y in ys]), np.array([y.max() for y in ys])
+@pytest.mark.parametrize("middle", ["median", "IQM"])
+def test_learning_curves_are_those_of_each_seed_and_their_middle(tmp_path, drawn, middle):
+    y_SN = make_curves(5)
+    learning_curves({"GTrXL": y_SN}, STEPS, tmp_path / "a.png", middle=middle)
+    *seeds, line = drawn().get_lines()
+    for seed, y_N in zip(seeds, y_SN, strict=True):
+        np.testing.assert_array_equal(seed.get_xydata(), np.stack([STEPS, y_N], axis=1))
+        assert seed.get_linewidth() < line.get_linewidth()
+    assert line.get_label() == "GTrXL (5 seeds)"
+    expected = np.median(y_SN, 0) if middle == "median" else stats.trim_mean(y_SN, 0.25)
+    np.testing.assert_allclose(line.get_xydata(), np.stack([STEPS, expected], axis=1))
+    assert not drawn().collections  # no band, which could leave [0, 1]
+    (legend,) = drawn().figure.legends
+    assert legend.get_title().get_text() == f"{middle}; thin: each seed"
 
 
-@pytest.mark.parametrize("seeds", [2, 5])
-def test_learning_curves_are_means_with_their_intervals(tmp_path, drawn, seeds):
-    y_SN = make_curves(seeds)
-    learning_curves({"GTrXL": y_SN}, STEPS, tmp_path / "a.png")
-    line = lines(drawn())[f"GTrXL ({seeds} seeds)"]
-    np.testing.assert_allclose(line.get_xydata(), np.stack([STEPS, y_SN.mean(0)], axis=1))
-    xs, low, high = band(drawn(), 0)
-    expected = stats.t.interval(0.95, seeds - 1, y_SN.mean(0), stats.sem(y_SN, axis=0))
-    np.testing.assert_allclose(xs, STEPS)
-    np.testing.assert_allclose((low, high), expected)
+def test_seeds_that_differ_are_drawn_without_a_middle(tmp_path, drawn):
+    learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "a.png", middle="")
+    assert len(drawn().get_lines()) == 3
+    (legend,) = drawn().figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["GTrXL (3 seeds)"]
+    assert legend.get_title().get_text() == "each seed"
+    with pytest.raises(ValueError, match="unknown middle 'mean': did you mean 'median'"):
+        learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "b.png", middle="mean")
 
 
-def test_one_seed_is_a_line_without_a_band(tmp_path, drawn):
+def test_one_seed_is_one_line(tmp_path, drawn):
     learning_curves(
         {"LSTM": make_curves(1)}, STEPS, tmp_path / "a.png", y_limits=(0, 1), chance=0.5
     )
-    assert set(lines(drawn())) == {"LSTM (1 seed)", "chance"}
-    assert not drawn().collections
+    assert [line.get_label() for line in drawn().get_lines()] == ["LSTM (1 seed)", "chance"]
     assert drawn().get_ylim() == (0, 1)
 
 
@@ -66,6 +74,7 @@ def test_points_without_a_number_are_left_out_and_each_run_may_have_its_own_x(tm
         {"a": a_SN, "b": b_SN}, {"a": np.arange(5), "b": [0, 10, 20, 30]}, tmp_path / "a.png"
     )
     np.testing.assert_array_equal(lines(drawn())["a (2 seeds)"].get_xdata(), [0, 1, 3, 4])
+    np.testing.assert_array_equal(drawn().get_lines()[0].get_xdata(), np.arange(5))
     np.testing.assert_array_equal(lines(drawn())["b (3 seeds)"].get_xdata(), [0, 10, 20, 30])
 
 
@@ -82,6 +91,28 @@ def test_horizons_are_the_ticks_and_the_span_is_shaded(tmp_path, drawn):
     assert [text.get_text() for text in axes.texts] == ["within one layer's memory (24 steps)"]
 
 
+def test_each_seed_is_a_marker_beside_those_of_other_labels(tmp_path, drawn):
+    results = {"GTrXL": make_curves(3, 4), "LSTM": make_curves(5, 4)}
+    success_against_horizon(results, HORIZONS, tmp_path / "a.png")
+    seeds_a, a, seeds_b, b = drawn().get_lines()
+    for values, seeds, line in ((results["GTrXL"], seeds_a, a), (results["LSTM"], seeds_b, b)):
+        np.testing.assert_array_equal(seeds.get_ydata(), values.ravel())
+        np.testing.assert_array_equal(seeds.get_xdata(), np.tile(line.get_xdata(), len(values)))
+        np.testing.assert_allclose(line.get_ydata(), np.median(values, axis=0))
+    assert np.all(a.get_xdata() < HORIZONS)
+    assert np.all(b.get_xdata() > HORIZONS)
+    np.testing.assert_allclose(a.get_xdata() * b.get_xdata(), np.square(HORIZONS))
+
+
+def test_a_seed_without_a_result_at_a_horizon_is_left_out_there(tmp_path, drawn):
+    values = make_curves(3, 4)
+    values[1:, 2], values[:, 3] = np.nan, np.nan
+    success_against_horizon({"GTrXL": values}, HORIZONS, tmp_path / "a.png")
+    line = lines(drawn())["GTrXL (3 seeds)"]
+    np.testing.assert_allclose(line.get_xdata(), HORIZONS[:3])
+    np.testing.assert_allclose(line.get_ydata(), [*np.median(values[:, :2], 0), values[0, 2]])
+
+
 def test_panels_share_their_axes_and_one_legend(tmp_path, drawn):
     results = {
         title: {"a": make_curves(3, 4), "b": make_curves(2, 4)} for title in ("x", "y", "z", "u")
@@ -92,7 +123,7 @@ def test_panels_share_their_axes_and_one_legend(tmp_path, drawn):
     shown = [axes for axes in figure.axes if axes.axison]
     assert [axes.get_title() for axes in shown] == list(results)
     assert len({axes.get_ylim() for axes in shown}) == 1
-    assert [line.get_color() for line in shown[3].lines[:2]] == list(COLOURS[:2])
+    assert [line.get_color() for line in lines(shown[3]).values()][:2] == list(COLOURS[:2])
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["a (3 seeds)", "b (2 seeds)", "chance", "a (published)"]

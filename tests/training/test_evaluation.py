@@ -13,12 +13,7 @@ from gtrxl_jax.ops.distributions import Gaussian
 from gtrxl_jax.spaces import environment_action, zero_timestep
 from gtrxl_jax.training import evaluation
 from gtrxl_jax.training.collection import PlayerPolicy
-from gtrxl_jax.training.evaluation import (
-    make_evaluate,
-    record_episode,
-    summarise,
-    with_intervals,
-)
+from gtrxl_jax.training.evaluation import make_evaluate, record_episode, summarise
 from tests.training import jobs  # noqa: F401, registers its environments
 
 EPISODES = 10
@@ -180,17 +175,6 @@ def test_summaries_by_hand():
     assert several["return"].shape == (4, 10)
     assert several["return/task_1"].shape == (4, 5)
     np.testing.assert_array_equal(several["return"][:, 5:], several["return/task_1"])
-
-
-def test_intervals_are_over_seeds_or_over_the_episodes_of_one():
-    per_episode = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
-    (mean, half), seeds = with_intervals({"x": per_episode})["x"], np.array([0.5, 1.0, 0.75])
-    assert mean == 0.75
-    np.testing.assert_allclose(half, 4.302652729911275 * seeds.std(ddof=1) / np.sqrt(3))
-    for single in (per_episode[0], per_episode[:1]):
-        mean, half = with_intervals({"x": single})["x"]
-        assert mean == 0.5
-        np.testing.assert_allclose(half, 3.182446305284263 * single.std(ddof=1) / 2)
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.ops.statistics import mean_and_interval
 from gtrxl_jax.training import loading, programs
 from gtrxl_jax.training import run as runs
 from gtrxl_jax.training.config import SweepConfig, from_json, to_json
 from gtrxl_jax.training.metrics import MetricWriter, read_metrics
 from gtrxl_jax.training.online import OnlineTrainer
 from gtrxl_jax.training.results import read_result
+from gtrxl_jax.training.scores import Score
 from tests.training.jobs import small_job
 
 SEEDS = 3
@@ -66,9 +66,10 @@ def test_every_visit_is_written_with_an_entry_a_seed(run):
             np.shape(value) for name, value in metrics.items() if name != "steps_per_second"
         } == {(SEEDS,)}
         assert np.shape(metrics["steps_per_second"]) == ()
-    rates = kept.rows[VISIT]["learning_rate"]
+    rates = kept.rows[VISIT]["hyperparameter/learning_rate"]
     assert len(set(rates.tolist())) == SEEDS
     np.testing.assert_array_equal(kept.rows[6 * VISIT]["learning_rate"], rates)
+    assert result.drawn == {"learning_rate": rates.tolist()}
 
 
 def test_seeds_that_take_turns_are_seeds_side_by_side(run, monkeypatch):
@@ -92,28 +93,30 @@ def test_evaluations_are_due_at_the_interval_and_at_the_end(run):
     assert evaluated == [224, 448, 672]
 
 
-def test_the_result_is_the_last_evaluation_with_intervals_over_seeds(run):
+def test_the_result_is_the_last_evaluation_of_each_seed(run):
+    """Their learning rates differ: there is nothing over them."""
     _, kept, result, _ = run
     last = kept.rows[6 * VISIT]
     names = {
         f"{n}{task}" for n in ("return", "length", "success") for task in ("", "/task_0", "/task_1")
     }
     assert set(result.evaluation) == set(result.per_seed) == names
-    for name, (mean, half) in result.evaluation.items():
-        np.testing.assert_allclose(result.per_seed[name], last[f"evaluation/{name}"])
-        expected = mean_and_interval(result.per_seed[name], axis=0)
-        np.testing.assert_allclose((mean, half), expected)
-    tasks = [result.evaluation[f"length/task_{k}"][0] for k in range(2)]
-    np.testing.assert_allclose(result.evaluation["length"][0], np.mean(tasks))
-    assert tasks[0] <= 3 < tasks[1] <= 5
+    for name, score in result.evaluation.items():
+        np.testing.assert_allclose(score.per_seed, last[f"evaluation/{name}"])
+        assert score == Score(score.per_seed)
+    tasks = np.array([result.per_seed[f"length/task_{k}"] for k in range(2)])
+    np.testing.assert_allclose(result.per_seed["length"], tasks.mean(axis=0))
+    assert np.all(tasks[0] <= 3)
+    assert np.all((tasks[1] > 3) & (tasks[1] <= 5))
     assert min(result.compile_seconds, result.train_seconds, result.steps_per_second) > 0
 
 
 def test_what_was_saved_is_what_was_trained(run):
-    folder, _, _, networks = run
+    folder, _, result, networks = run
     loaded = loading.load(folder)
     assert loaded.trainer.config == CONFIG
     assert loaded.step == 6 * VISIT
+    assert loaded.drawn == result.drawn
     assert len(loaded.networks) == len(networks) == SEEDS
     for one, other in zip(loaded.networks, networks, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, other)
@@ -126,6 +129,7 @@ def test_an_evaluation_can_be_had_again(run):
     scores, _ = loading.evaluate(folder, 8, "sample")
     again, _ = loading.evaluate(folder, 8, "sample")
     assert scores == again
+    assert scores["return"].record.keys() == {"per_seed"}
     other, _ = loading.evaluate(folder, 8, "sample", seed=2)
     assert scores["return"] != other["return"]
 

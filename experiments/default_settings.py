@@ -1,0 +1,122 @@
+"""The default settings, unchanged, on other tasks.
+
+    python experiments/default_settings.py
+    python experiments/default_settings.py --workers 2 --only CartPole-v1 Pendulum-v1
+
+What `gtrxl train --env.name TASK` runs, with GTrXL and with an LSTM, five seeds each. Given for
+each task are the memory's size and the steps alone.
+
+Writes experiments/results/default_settings/ (each run) and default_settings.md.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import tyro
+from study import Options, Record, Run, run_study
+from study_report import by_cell, median, origin, scores, table, to_goal, write_report
+
+from gtrxl_jax.ops.statistics import interquartile_mean, solved, wilson_interval
+from gtrxl_jax.training.config import EnvConfig, OnlineConfig, preset
+
+CORES = ("gtrxl", "lstm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """An environment, what is given for it, and when it is solved."""
+
+    env: str
+    memory_size: int
+    total_steps: int
+    goal: tuple[str, float] = ("success", 0.95)
+    """A score, and the value from which on the task is solved; infinite where there is none."""
+    params: dict[str, int | float] = dataclasses.field(default_factory=dict)
+
+
+CHAIN = "MemoryChain-v0"
+TASKS = {
+    "CartPole-v1": Task("CartPole-v1", 16, 300_000, ("return", 500)),
+    "Pendulum-v1": Task("Pendulum-v1", 16, 1_000_000, ("return", -200)),
+    "Acrobot-v1": Task("Acrobot-v1", 16, 500_000, ("return", -100)),
+    "Catch-bsuite": Task("Catch-bsuite", 16, 300_000, ("return", 0.95)),
+    **{
+        f"{CHAIN} of {n}": Task(CHAIN, n + 4, 1_000_000, params={"memory_length": n, "num_bits": 3})
+        for n in (50, 100)
+    },
+    "AssociativeRetrieval-v0": Task("AssociativeRetrieval-v0", 32, 1_000_000),
+    "MiniGrid-MemoryS8": Task("MiniGrid-MemoryS8", 64, 1_000_000),
+    "Breakout-MinAtar": Task("Breakout-MinAtar", 16, 2_000_000, ("return", math.inf)),
+    "SpaceInvaders-MinAtar": Task("SpaceInvaders-MinAtar", 16, 2_000_000, ("return", math.inf)),
+}
+
+
+def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
+    """One cell: the default job's settings, in another environment."""
+    config = preset("default")
+    return dataclasses.replace(
+        config,
+        env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
+        core=dataclasses.replace(config.core, name=core, memory_size=task.memory_size),
+        total_steps=total_steps or task.total_steps,
+    )
+
+
+def grid(options: Options) -> list[Run]:
+    """All runs."""
+    return [
+        Run({"task": name, "core": core}, seed, job(task, core, options.steps), task.goal)
+        for name, task in TASKS.items()
+        for core in CORES
+        for seed in range(options.seeds or 5)
+    ]
+
+
+def report(options: Options, records: Sequence[Record]) -> None:
+    """Write the table."""
+    rows = []
+    for (name, core), runs in by_cell(records, "task", "core").items():
+        score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])
+        scores_S = scores(runs, score)
+        count = solved(scores_S, goal)
+        low, high = wilson_interval(count, len(runs))
+        known = scores_S[~np.isnan(scores_S)]
+        iqm = f"{interquartile_mean(known):.2f}" if len(known) else ""
+        rows.append(
+            [
+                name,
+                core,
+                f"{score} {goal:g}" if math.isfinite(goal) else score,
+                f"{count}/{len(runs)} [{low:.2f}, {high:.2f}]" if math.isfinite(goal) else "",
+                f"{median(scores_S)}, {iqm}",
+                f"{runs[0]['steps']:,}",
+                median(to_goal(runs, "steps"), digits=0),
+                median(to_goal(runs, "seconds"), digits=0),
+            ]
+        )
+    write_report(
+        options.results / "default_settings.md",
+        "The default settings on other tasks",
+        [
+            "Solved: seeds whose last evaluation reaches the goal, of all, with the 95 % interval "
+            "of that share (Wilson's). Score: median and interquartile mean over seeds. To the "
+            "goal: the medians over the seeds that reached it, in training or in an evaluation; "
+            "seconds with start and compilation.",
+            table(
+                ["task", "core", "goal", "solved", "score", "steps", "to the goal", "seconds"],
+                rows,
+            ),
+            origin(records),
+        ],
+    )
+
+
+def main(options: Options) -> None:
+    """Run what is missing, and report."""
+    report(options, run_study("default_settings", grid(options), options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

@@ -1,0 +1,137 @@
+"""Depth, gates and learning rates: which transformers learn at all, and how soon?
+
+    python experiments/depth_and_gates.py
+    python experiments/depth_and_gates.py --workers 2 --only 8 gru trxl
+
+The passive T-Maze with a corridor of 25 and a memory that holds the episode, learned by TrXL,
+TrXL-I and GTrXL with each of its gates, their biases the paper's (gru 2, the others 1), and with
+the gate gru also a bias of 0; at 2, 4 and 8 layers, with three learning rates, three seeds each.
+
+Writes experiments/results/depth_and_gates/ (each run), depth_and_gates.md and .png.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from study import Options, Record, Run, run_study
+from study_report import (
+    ENTRIES,
+    by_cell,
+    median,
+    origin,
+    scores,
+    solved_entry,
+    table,
+    to_goal,
+    write_report,
+)
+
+from gtrxl_jax.nn.cores import core_config
+from gtrxl_jax.nn.gates import GATES
+from gtrxl_jax.ops.statistics import solved
+from gtrxl_jax.pictures.style import legend_outside, looks, new_figure, save_figure, style_axes
+from gtrxl_jax.training.config import EnvConfig, OnlineConfig
+
+CORRIDOR = 25
+DEPTHS = (2, 4, 8)
+RATES = (1e-4, 1e-3, 1e-2)
+CORES: dict[str, dict[str, Any]] = {
+    "trxl": {"name": "trxl"},
+    "trxl-i": {"name": "trxl-i"},
+    **{gate: {"name": "gtrxl", "gate": gate} for gate in GATES},
+    "gru, bias 0": {"name": "gtrxl", "gate": "gru", "gate_bias": 0.0},
+}
+"""Settings of the core; those of GTrXL are named by their gates."""
+TOTAL_STEPS = 600_000
+
+
+def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:
+    """One cell: the defaults, but for what is given here."""
+    config = OnlineConfig(
+        env=EnvConfig(params={"corridor_length": CORRIDOR}),
+        core=core_config(preset="small", layers=depth, memory_size=CORRIDOR + 4, **CORES[core]),
+        total_steps=total_steps,
+    )
+    optimiser = dataclasses.replace(config.optimiser, learning_rate=rate)
+    return dataclasses.replace(config, optimiser=optimiser)
+
+
+def grid(options: Options) -> list[Run]:
+    """All runs."""
+    return [
+        Run(
+            {"depth": depth, "rate": rate, "core": core},
+            seed,
+            job(core, depth, rate, options.steps or TOTAL_STEPS),
+        )
+        for depth in DEPTHS
+        for rate in RATES
+        for core in CORES
+        for seed in range(options.seeds or 3)
+    ]
+
+
+def report(options: Options, records: Sequence[Record]) -> None:
+    """Write the tables and the figure of what has been run."""
+    cells = by_cell(records, "core", "rate", "depth")
+    head = ["core", "learning rate", *(f"{depth} layers" for depth in DEPTHS)]
+    success, speed = [], []
+    for core in CORES:
+        for rate in RATES:
+            runs = [cells.get((core, rate, depth), []) for depth in DEPTHS]
+            success.append([core, rate, *(solved_entry(scores(r)) if r else "" for r in runs)])
+            speed.append([core, rate, *(median(to_goal(r, "steps"), digits=0) for r in runs)])
+    write_report(
+        options.results / "depth_and_gates.md",
+        "Depth, gates and learning rates",
+        [
+            f"Passive T-Maze, a corridor of {CORRIDOR}, {records[0]['steps']:,} steps. {ENTRIES}",
+            table(head, success),
+            "Environment steps to a success of at least 0.95, in training or in an evaluation: the "
+            "median over the seeds that reached it.",
+            table(head, speed),
+            origin(records),
+        ],
+    )
+    draw(cells, options.results / "depth_and_gates.png")
+
+
+def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
+    """For each depth the share of seeds solved, and the steps that each took, by core and rate."""
+    figure = new_figure(6.5, 4.6)
+    panels = figure.subplots(2, len(DEPTHS), sharex=True, sharey="row")
+    places = np.linspace(-0.28, 0.28, len(RATES))
+    for depth, (upper, lower) in zip(DEPTHS, panels.T, strict=True):
+        for place, (rate, look) in zip(places, looks(map(str, RATES)), strict=True):
+            look = look | {"linestyle": "", "markersize": 4}
+            runs = [cells.get((core, float(rate), depth), []) for core in CORES]
+            shares = [solved(scores(r)) / len(r) if r else np.nan for r in runs]
+            x = np.arange(len(CORES)) + place
+            upper.plot(x, shares, **look, label=f"learning rate {rate}")
+            for x_core, r in zip(x, runs, strict=True):
+                steps = to_goal(r, "steps")
+                lower.plot(np.full(len(steps), x_core), steps / 1e3, **look, fillstyle="none")
+        upper.set_title(f"{depth} layers", fontsize=9)
+        lower.set_xticks(range(len(CORES)), list(CORES), rotation=90)
+        style_axes(upper)
+        style_axes(lower)
+    panels[0, 0].set_ylim(-0.05, 1.05)
+    panels[0, 0].set_ylabel("share of seeds solved")
+    panels[1, 0].set_ylim(bottom=0)
+    panels[1, 0].set_ylabel("thousand steps to it, each seed")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    legend_outside(figure, "", dict(zip(labels, handles, strict=True)))
+    save_figure(figure, path)
+
+
+def main(options: Options) -> None:
+    """Run what is missing, and report."""
+    report(options, run_study("depth_and_gates", grid(options), options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

@@ -1,0 +1,135 @@
+"""What is said of the scores of an evaluation: of one seed, of several, of seeds that differ."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from gtrxl_jax.ops.statistics import (
+    interquartile_mean,
+    mean_and_interval,
+    solved,
+    stratified_bootstrap,
+    wilson_interval,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """One score of an evaluation. What does not apply is None, and not in result.json.
+
+    Attributes:
+      per_seed: the mean over episodes of each seed, `[S]`; NaN of one that diverged. The only
+        field where the seeds differ in drawn settings: such seeds are never pooled.
+      mean: of a single seed.
+      median: over several seeds, without those that diverged.
+      iqm: the interquartile mean of the same; not of success.
+      solved: of several seeds, how many have a success of at least 0.95; a diverged one has not.
+      interval: 95 %: of `mean` over episodes (Student's t, or Wilson's for success), of
+        `solved / S` (Wilson's), or of `iqm` (bootstrap over seeds).
+    """
+
+    per_seed: list[float]
+    mean: float | None = None
+    median: float | None = None
+    iqm: float | None = None
+    solved: int | None = None
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Score":
+        """From `record`, or from its JSON, in which NaN is a string."""
+        fields = {name: _numbers(value) for name, value in record.items()}
+        if "solved" in fields:
+            fields["solved"] = int(fields["solved"])
+        if "interval" in fields:
+            fields["interval"] = tuple(fields["interval"])
+        return cls(**fields)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What applies, by name."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    def __str__(self) -> str:
+        interval = "[{:.3f}, {:.3f}]".format(*self.interval) if self.interval else ""
+        if self.mean is not None:
+            return f"{self.mean:.3f} {interval}"
+        if self.solved is not None:
+            count = f"solved by {self.solved} of {len(self.per_seed)} seeds"
+            return f"{count} {interval}, median {self.median:.3f}"
+        if self.iqm is not None:
+            return f"median {self.median:.3f}, IQM {self.iqm:.3f} {interval}"
+        return "of each seed " + ", ".join(f"{value:.3f}" for value in self.per_seed)
+
+
+def scores_of(
+    episodes: Mapping[str, Shaped[np.ndarray, "..."]], *, equal: bool = True
+) -> dict[str, Score]:
+    """Sum up an evaluation.
+
+    Args:
+      episodes: for each score its value in each episode, `[E]` of one seed or `[S, E]` of several;
+        NaN of a seed that diverged.
+      equal: whether the seeds have the same settings, so that they may be pooled.
+    """
+    return {
+        name: _score(is_success(name), np.atleast_2d(np.asarray(value, np.float64)), equal)
+        for name, value in episodes.items()
+    }
+
+
+def is_success(name: str) -> bool:
+    """Whether a score of that name is a success, 0 or 1 in each episode: `success/90` is."""
+    return name.split("/")[0] == "success"
+
+
+def main_scores(names: Iterable[str]) -> list[str]:
+    """Of an evaluation's scores those that tell how good it is: of all tasks, by length if several.
+
+    Success, return and length; or of several lengths the success at each, in their order.
+    """
+    names = list(names)
+    overall = ("success", "return", "length")
+    if not set(names).isdisjoint(overall):
+        return [str(name) for name in overall if name in names]
+    first = names[0].split("/")[0]
+    kind = "success" if any(map(is_success, names)) else first
+    of_kind = [name for name in names if name.startswith(f"{kind}/")]
+    return sorted(of_kind, key=lambda name: int(name.split("/")[1]))
+
+
+def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Score:
+    mean_S = value_SE.mean(axis=-1)
+    per_seed = mean_S.tolist()
+    if len(per_seed) == 1:
+        return Score(per_seed, mean=per_seed[0], interval=_over_episodes(success, value_SE[0]))
+    if not equal:
+        return Score(per_seed)
+    known = mean_S[~np.isnan(mean_S)]
+    median = float(np.median(known)) if len(known) else math.nan
+    if success:
+        count = solved(mean_S)
+        low, high = wilson_interval(count, len(mean_S))
+        return Score(per_seed, median=median, solved=count, interval=(float(low), float(high)))
+    interval = math.nan, math.nan
+    if len(known) > 1:
+        interval = stratified_bootstrap([known], interquartile_mean)
+    iqm = float(interquartile_mean(known)) if len(known) else math.nan
+    return Score(per_seed, median=median, iqm=iqm, interval=interval)
+
+
+def _over_episodes(success: bool, value_E: Float[np.ndarray, " E"]) -> tuple[float, float]:
+    if success and not np.isnan(value_E).any():
+        low, high = wilson_interval(value_E.sum(), len(value_E))
+    else:
+        mean, half = mean_and_interval(value_E, axis=0)
+        low, high = mean - half, mean + half
+    return float(low), float(high)
+
+
+def _numbers(value: Any) -> Any:
+    return [float(one) for one in value] if isinstance(value, list | tuple) else float(value)

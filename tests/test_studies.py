@@ -1,0 +1,199 @@
+"""Studies run, at sizes where their figures mean nothing; and the helper that they share."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{EXPERIMENTS.parent}{os.pathsep}{EXPERIMENTS}"}
+SMALL = {
+    "memory_horizon": ["--only", "layers, lstm, 10"],
+    "default_job": ["--only", "GTrXL (GRU), memory cut off"],
+    "rate_tmaze": ["valves", "--preset", "debug", "--only", "none, detached"],
+    "rate_associative": ["--only", "DT", "--context", "4", "--segments", "2"],
+    "depth_and_gates": ["--only", "2", "0.001", "trxl"],
+    "default_settings": ["--only", "Catch-bsuite", "lstm"],
+}
+
+
+def run(program, *arguments):
+    return subprocess.run(
+        [sys.executable, program, *arguments],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=True,
+        timeout=300,
+    ).stdout
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_study_keeps_its_runs_and_reports(name, tmp_path):
+    program = EXPERIMENTS / f"{name}.py"
+    shown = run(program, *SMALL[name], "--seeds", "1", "--steps", "1", "--results", tmp_path)
+    assert "1 runs of" in shown
+    assert "| --- |" in shown
+    (kept,) = tmp_path.glob("*/*.json")
+    (report,) = tmp_path.glob("*.md")
+    assert report.read_text() in shown
+    record = json.loads(kept.read_text())
+    assert {"labels", "seed", "command", "commit", "device", "date", "scores"} <= record.keys()
+
+
+def test_every_study_is_run_here():
+    programs = {p.stem for p in EXPERIMENTS.glob("*.py") if "run_study(" in p.read_text()}
+    assert programs - {"study"} == set(SMALL)
+
+
+@pytest.fixture
+def study(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    import study
+
+    return study
+
+
+@pytest.fixture
+def report(study):
+    import study_report
+
+    return study_report
+
+
+@pytest.fixture
+def grid(study):
+    """Two cells of two seeds; `done` lists the runs that were made."""
+    done = []
+
+    def job(core, seed):
+        done.append((core, seed))
+        if (core, seed) == ("gru", 1) and len(done) == 4:
+            raise KeyboardInterrupt
+        return {"scores": {"success": float(core == "gru")}, "seconds": 3600.0}
+
+    runs = [
+        study.Run({"core": core, "size": 8}, seed, lambda core=core, seed=seed: job(core, seed))
+        for core in ("lstm", "gru")
+        for seed in range(2)
+    ]
+    return runs, done
+
+
+def test_a_study_that_was_interrupted_resumes(study, grid, tmp_path):
+    runs, done = grid
+    options = study.Options(results=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        study.run_study("a", runs, options)
+    assert {path.name for path in (tmp_path / "a").glob("*.json")} == {
+        "lstm-8-0.json",
+        "lstm-8-1.json",
+        "gru-8-0.json",
+    }
+    records = study.run_study("a", runs, options)
+    assert done == [("lstm", 0), ("lstm", 1), ("gru", 0), ("gru", 1), ("gru", 1)]
+    assert [(r["labels"]["core"], r["seed"]) for r in records] == done[:4]
+    assert not list((tmp_path / "a").glob(".*"))
+    study.run_study("a", runs, options)
+    assert len(done) == 5
+    study.run_study("a", runs, study.Options(results=tmp_path, again=True, only=("gru",)))
+    assert done[5:] == [("gru", 0), ("gru", 1)]
+
+
+@pytest.mark.parametrize(
+    ("only", "cores"),
+    [
+        ((), ["lstm", "lstm", "gru"]),
+        (("gru",), ["gru"]),
+        (("gru, 8",), ["gru"]),
+        (("8", "lstm"), ["lstm", "lstm"]),
+        (("gru", "lstm", "8"), ["lstm", "lstm", "gru"]),
+    ],
+)
+def test_cells_are_chosen_by_name_or_by_label(study, grid, tmp_path, only, cores):
+    runs, done = grid
+    study.run_study("a", runs[:3], study.Options(results=tmp_path, only=only))
+    assert [core for core, _ in done] == cores
+
+
+def test_an_unknown_cell_is_rejected(study, grid, tmp_path):
+    runs, done = grid
+    with pytest.raises(ValueError, match="unknown cell 'lst': did you mean 'lstm'"):
+        study.run_study("a", runs, study.Options(results=tmp_path, only=("lst",)))
+    with pytest.raises(ValueError, match="two runs of the same cell and seed"):
+        study.run_study("a", runs[:1] * 2, study.Options(results=tmp_path))
+    assert not done
+
+
+def test_a_run_that_another_process_makes_is_left_to_it(study, tmp_path):
+    path = tmp_path / "a-0.json"
+    with study._claimed(path, 0) as free, study._claimed(path, 0) as again:
+        assert (free, again) == (True, False)
+    with study._claimed(path, 0) as free:
+        assert free
+        path.write_text("{}")
+    with study._claimed(path, 0) as free:
+        assert not free
+
+
+SCRIPT = """
+import os, time
+import tyro
+from study import Options, Run, run_study
+
+options = tyro.cli(Options)
+
+def job():
+    # Wait for the other process.
+    (options.results / f"{os.getpid()}.seen").touch()
+    while len(list(options.results.glob("*.seen"))) < 2:
+        time.sleep(0.1)
+    time.sleep(0.2)
+    return {"scores": {}, "process": os.getpid()}
+
+records = run_study("a", [Run({"n": n}, 0, job) for n in range(6)], options)
+print(sorted({(r["process"], r["cores"]) for r in records}))
+"""
+
+
+def test_workers_share_the_runs_each_on_its_own_cores(tmp_path):
+    program = tmp_path / "script.py"
+    program.write_text(SCRIPT)
+    shown = run(program, "--workers", "2", "--results", str(tmp_path))
+    assert len(list((tmp_path / "a").glob("*.json"))) == 6
+    processes = eval(shown.splitlines()[-1])
+    assert len(processes) == 2
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+        assert sum(count for _, count in processes) == max(cores, 2)
+
+
+def test_a_curve_is_thinned_and_tells_when_the_goal_was_reached(study):
+    curve = study.Curve(("success", 0.95))
+    for step in range(1, 201):
+        metrics = {"episode/success": step / 200, "episode/return": 1.0, "loss/value": 2.0}
+        curve.write(step, metrics | {"evaluation/success": 0.96} if step == 100 else metrics)
+    (success, evaluation) = (curve.thinned()[f"{k}/success"] for k in ("episode", "evaluation"))
+    assert set(curve.thinned()) == {"episode/success", "evaluation/success"}
+    assert len(success["step"]) == study.POINTS
+    assert (success["step"][0], success["step"][-1], success["value"][-1]) == (1, 200, 1.0)
+    assert evaluation == {"step": [100], "value": [0.96]}
+    assert curve.goal["steps"] == 100
+    never = study.Curve(("return", np.inf))
+    never.write(10, {"episode/return": 3.0})
+    assert never.goal["steps"] is None
+    assert set(never.thinned()) == {"episode/return"}
+
+
+def test_a_table_says_how_many_seeds_are_solved(report):
+    assert report.solved_entry(np.array([1.0, 0.96, 0.5, 1.0, 1.0])) == "4/5 [0.38, 0.96], 1.00"
+    assert report.solved_entry(np.array([np.nan, 0.4])) == "0/2 [0.00, 0.66], 0.40"
+    lines = report.table(["core", 10], [["lstm", "1/2"]])
+    assert lines == ["| core | 10 |", "| --- | --- |", "| lstm | 1/2 |"]
+    reached = [{"goal": {"steps": 10}}, {"goal": {"steps": None}}, {"goal": {"steps": 30}}]
+    assert report.median(report.to_goal(reached, "steps"), digits=0) == "20"
+    assert report.median([np.nan]) == ""
