@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key, Shaped
+from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
