@@ -41,6 +41,7 @@ from gtrxl_jax.training.offline_config import (
     OfflineEvaluationConfig,
     TaskConfig,
 )
+from gtrxl_jax.training.programs import Programs
 from gtrxl_jax.training.tasks import trajectories_of
 
 MODELS = {"RATE": "rate", "DT": "dt"}
@@ -117,11 +118,11 @@ def measure(settings: Settings, label: str, seed: int) -> Record:
         name: last_action_probabilities(trainer, fresh_episodes(trainer.config, times))
         for name, times in (("training", 1), ("twice", 2))
     }
-    visit = jax.jit(trainer.visit, static_argnums=2, donate_argnums=0)
-    state = jax.jit(trainer.init)(seed)
+    programs = Programs(trainer)
+    state = programs.init()
     points: dict[str, list[list[float]]] = {name: [] for name in measures}
     for stage, data in trainer.feed(1, trainer.mesh()):
-        state, _ = visit(state, data, stage)
+        state, _ = programs.visit(stage, data)(state, data)
         for name, measure in measures.items():
             points[name].append(np.asarray(measure(state.network)).tolist())
     played = jax.jit(trainer.evaluate)(state.network, jax.random.key(seed))

@@ -15,6 +15,7 @@ from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
 from gtrxl_jax.names import require_name
+from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.spaces import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.timestep import TimeStep
 
@@ -59,8 +60,19 @@ class ImageEncoder(nn.Module, abc.ABC):
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
-    def conv(self, channels: int) -> nn.Conv:
-        return nn.Conv(channels, (3, 3), dtype=self.dtype, param_dtype=self.param_dtype)
+    def conv(
+        self, channels: int, kernel: int = 3, stride: int = 1, padding: str = "SAME"
+    ) -> nn.Conv:
+        """A convolution whose gradients are fast in loops, too."""
+        return nn.Conv(
+            channels,
+            (kernel, kernel),
+            strides=stride,
+            padding=padding,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            conv_general_dilated=convolve,
+        )
 
     @abc.abstractmethod
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
@@ -119,15 +131,7 @@ class NatureEncoder(ImageEncoder):
 
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
         for channels, kernel, stride in zip(self.channels, (8, 4, 3), (4, 2, 1), strict=True):
-            conv = nn.Conv(
-                channels,
-                (kernel, kernel),
-                strides=stride,
-                padding="VALID",
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-            )
-            x_NHWC = nn.relu(conv(x_NHWC))
+            x_NHWC = nn.relu(self.conv(channels, kernel, stride, "VALID")(x_NHWC))
         return x_NHWC
 
 

@@ -3,7 +3,7 @@
     trainer = OfflineTrainer(config)
     state = trainer.init(seed)                                 a pytree that is the whole run
     for stage, data in trainer.feed(1, trainer.mesh()):
-        state, metrics = trainer.visit(state, data, stage)     several updates, without the host
+        state, metrics = make_visit(trainer, stage)(state, data)    several updates, see `programs`
 
 An update draws a batch of windows of N segments of K steps, and scans the model over the segments:
 memory goes from each to the next, and the gradient back through it. Activations of a segment are
@@ -190,28 +190,30 @@ class OfflineTrainer:
         del state
         return {}
 
-    def visit(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
-        """Several updates, on what `feed` gave; metrics are their means."""
-        read = isinstance(data, Segments)
+    def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
+        """Draw a batch, or take that which was read for this update, and learn from it."""
         key_data, key_dropout = _keys(state.key)
+        if isinstance(data, Segments):
+            # A visit begins at a multiple of its updates.
+            place = state.update % self.config.updates_per_visit
+            batch = jax.tree.map(
+                lambda x: jax.lax.dynamic_index_in_dim(x, place, keepdims=False), data
+            )
+        else:
+            batch = self._draw(data[stage], jax.random.fold_in(key_data, state.update), stage)
+        return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
 
-        def one(state: OfflineState, batch: Segments | None) -> Any:
-            if batch is None:
-                batch = self._draw(data[stage], jax.random.fold_in(key_data, state.update), stage)
-            return self.update(state, batch, jax.random.fold_in(key_dropout, state.update))
-
-        state, metrics = jax.lax.scan(
-            one, state, data if read else None, length=self.config.updates_per_visit
-        )
-        diverged = over_updates(metrics.pop("unsound"))
-        return state, jax.tree.map(jnp.mean, metrics) | diverged
+    def summarise(self, metrics: Metrics) -> Metrics:
+        """Means over a visit's updates."""
+        diverged = over_updates(metrics["unsound"])
+        return {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "unsound"} | diverged
 
     def _draw(self, trajectories: Trajectories, key: Key[Array, ""], stage: int) -> Segments:
         config, sampling = self.config, self._sampling
         windows = config.batch_size, *config.windows(stage)
         return sample_segments(trajectories, key, *windows, sampling.start, sampling.weight)
 
-    def update(
+    def learn(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
     ) -> tuple[OfflineState, Metrics]:
         """Learn from a batch `[B, N, K]`: a step of the optimiser for each chunk of segments."""
@@ -227,7 +229,7 @@ class OfflineTrainer:
         memory = self._initial_memory(state.network, size)
         rate = self.schedule(state.update.astype(float))
 
-        def learn(carry: Any, inputs: Any) -> Any:
+        def one(carry: Any, inputs: Any) -> Any:
             network, optimiser, memory = carry
             number, chunk, last, keys = inputs
             gradients, (memory, metrics) = jax.grad(self.loss, has_aux=True)(
@@ -242,7 +244,7 @@ class OfflineTrainer:
 
         numbers = jnp.arange(segments // chunk, dtype=jnp.int32)
         (network, optimiser, _), metrics = jax.lax.scan(
-            learn, (state.network, state.optimiser, memory), (numbers, chunks, last, keys)
+            one, (state.network, state.optimiser, memory), (numbers, chunks, last, keys)
         )
         sums = {name: jnp.sum(metrics.pop(name)) for name in SUMS}
         metrics = jax.tree.map(jnp.mean, metrics) | {

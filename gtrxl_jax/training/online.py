@@ -2,9 +2,11 @@
 
     trainer = OnlineTrainer(config)
     state = trainer.init(seed)                    a pytree that is the whole run
-    state, metrics = trainer.visit(state)         several updates, without the host
+    state, numbers = trainer.update(state)        one update
+    visit = make_visit(trainer)                   (see `programs`) several, without the host
+    state, metrics = visit(state)
 
-Both are pure functions: jit them, vmap them over seeds and hyperparameters, shard their state.
+All are pure functions: jit them, vmap them over seeds and hyperparameters, shard their state.
 An update is: T steps of acting with the target network, over a cache that is projected once; one
 forward and backward pass of the online network over the T + 1 steps; one step of the optimiser.
 
@@ -27,7 +29,7 @@ from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
-from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.names import require_name
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores import make_core
@@ -188,31 +190,28 @@ class OnlineTrainer:
         memory = self._apply(variables, cache, method="finish")
         return memory, stream, timestep, Rollout(timesteps, actions, policy, episodes)
 
-    def update(self, state: TrainState) -> tuple[TrainState, tuple[Summary, EpisodeStats]]:
-        """Roll out and learn. Returns the new state, and metrics with the rollout's episodes."""
+    def update(
+        self, state: TrainState, data: Any = None, stage: Hashable = None
+    ) -> tuple[TrainState, tuple[Summary, Summary]]:
+        """Roll out and learn. Returns the new state, and metrics with `episode_sums`."""
+        del data, stage
         key = jax.random.fold_in(state.key, state.update)
         memory, stream, timestep, rollout = self.rollout(state, key)
         state, metrics = self.learner.learn(state, rollout)
         state = dataclasses.replace(state, memory=memory, stream=stream, timestep=timestep)
-        return state, (metrics, rollout.episodes)
+        sums = episode_sums(rollout.episodes, self.stream.task_B, self.stream.num_tasks)
+        return state, (metrics, sums)
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:
         """See `Trainer`: one stage, and no data but what the agent meets."""
         yield from itertools.repeat((None, None), self.num_visits + 1 - first)
 
-    def visit(
-        self, state: TrainState, data: Any = None, stage: Hashable = None
-    ) -> tuple[TrainState, Summary]:
-        """Several updates. Metrics are means over the updates, and over the episodes that ended."""
-        num_tasks = self.stream.num_tasks
-
-        def one(state: TrainState, _: None) -> Any:
-            state, (metrics, episodes) = self.update(state)
-            return state, (metrics, episode_sums(episodes, self.stream.task_B, num_tasks))
-
-        state, (metrics, sums) = jax.lax.scan(one, state, length=self.config.updates_per_visit)
-        diverged = over_updates(metrics.pop("unsound"))
-        return state, jax.tree.map(jnp.mean, metrics) | episode_means(sums) | diverged
+    def summarise(self, metrics: tuple[Summary, Summary]) -> Summary:
+        """Means over a visit's updates, and over the episodes that ended in them."""
+        learning, sums = metrics
+        diverged = over_updates(learning["unsound"])
+        means = {k: jnp.mean(x_U) for k, x_U in learning.items() if k != "unsound"}
+        return means | episode_means(sums) | diverged
 
     def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Return, length and success of fresh episodes, by task if there are several."""

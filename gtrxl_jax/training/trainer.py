@@ -18,8 +18,8 @@ class State(Protocol):
 class Trainer(Protocol):
     """A run as the host sees it; `OnlineTrainer` is one.
 
-    `init`, `visit` and `evaluate` are pure, so that the loop can jit them, give them a leading axis
-    of seeds, and place their arrays on a mesh.
+    `init`, `update`, `summarise` and `evaluate` are pure, so that the loop can jit them, repeat
+    updates, give them a leading axis of seeds, and place their arrays on a mesh.
 
     Attributes:
       config: the run's, with at least `seed`, `num_seeds`, `updates_per_visit`, `evaluation`,
@@ -79,10 +79,16 @@ class Trainer(Protocol):
         Seeds that differ in them are never averaged over.
         """
 
-    def visit(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, dict[str, Array]]:
-        """Several updates, on what `feed` gave. Returns the new state, and metrics, all scalars.
+    def update(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, Any]:
+        """One update, on what `feed` gave its visit. Returns the new state, and a tree of numbers.
 
-        Among the metrics is the report of `divergence.over_updates`.
+        Updates are counted by the state.
+        """
+
+    def summarise(self, metrics: Any) -> dict[str, Array]:
+        """The metrics of a visit, all scalars, from those of its U updates, `[U, ...]`.
+
+        Among them is the report of `divergence.over_updates`.
         """
 
     def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:

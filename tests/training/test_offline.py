@@ -10,6 +10,7 @@ import pytest
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, from_json, preset, to_json, validate
+from gtrxl_jax.training.programs import make_visit
 from gtrxl_jax.training.tasks import trajectories_of
 from tests.training.jobs import changed
 
@@ -54,7 +55,7 @@ def gradients(trainer, batch, weigh):
 def test_an_update_learns_by_heart(trajectories):
     trainer = make(trajectories, optimiser__learning_rate=3e-3, optimiser__warmup=0.0)
     state, batch = trainer.init(0), batch_of(trainer)
-    update = jax.jit(trainer.update)
+    update = jax.jit(trainer.learn)
     losses = []
     for n in range(30):
         state, metrics = update(state, batch, jax.random.key(n))
@@ -76,7 +77,7 @@ def test_remat_changes_no_gradient(trajectories):
 @pytest.mark.parametrize(("bptt", "steps"), [(None, 1), (1, 1), (0, 2)])
 def test_the_optimiser_takes_a_step_for_each_chunk(trajectories, bptt, steps):
     trainer = make(trajectories, bptt=bptt)
-    state, _ = trainer.update(trainer.init(0), batch_of(trainer), jax.random.key(1))
+    state, _ = trainer.learn(trainer.init(0), batch_of(trainer), jax.random.key(1))
     assert state.optimiser[1].count == steps
     assert state.update == 1
 
@@ -89,7 +90,7 @@ def test_only_without_detaching_does_the_last_segment_teach_the_valve(trajectori
     def valve(trainer):
         """How far one update moves the valve, without decay of weights."""
         state = trainer.init(0)
-        after, _ = trainer.update(state, batch, jax.random.key(1))
+        after, _ = trainer.learn(state, batch, jax.random.key(1))
         moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.network, state.network)
         return max(map(float, jax.tree.leaves(moved["valve"]))), moved
 
@@ -123,7 +124,7 @@ def test_padding_changes_no_loss(trajectories):
     assert not np.any(batch.mask[:, -1, -1])
     noise = jnp.where(batch.mask[..., None], batch.observations, 9.0)
     states = [
-        trainer.update(trainer.init(0), b, jax.random.key(1))
+        trainer.learn(trainer.init(0), b, jax.random.key(1))
         for b in (batch, batch.replace(observations=noise))
     ]
     jax.tree.map(np.testing.assert_array_equal, *(state.network for state, _ in states))
@@ -138,7 +139,7 @@ def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
     assert [int(np.max(of_stage.length)) for of_stage in data] == [3, 7]
     state = trainer.init(0)
     for stage in (0, 1):
-        state, metrics = jax.jit(trainer.visit, static_argnums=2)(state, data, stage)
+        state, metrics = jax.jit(make_visit(trainer, stage))(state, data)
         assert np.isfinite(metrics["loss"])
     assert state.update == 20
 
@@ -146,7 +147,7 @@ def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
 def test_a_model_without_memory_sees_all_segments_at_once(trajectories):
     trainer = make(trajectories, model__name="dt")
     assert trainer.model.context == 8
-    _, metrics = jax.jit(trainer.visit, static_argnums=2)(trainer.init(0), data_of(trainer), 0)
+    _, metrics = jax.jit(make_visit(trainer, 0))(trainer.init(0), data_of(trainer))
     assert np.isfinite(metrics["loss"])
     assert "memory/change" not in metrics
 
@@ -155,11 +156,11 @@ def test_gradients_can_be_accumulated(trajectories):
     """Two batches with accumulate 2 make the step of their mean."""
     trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0)
     state, batch = trainer.init(0), batch_of(trainer)
-    once, _ = trainer.update(state, batch, jax.random.key(1))
+    once, _ = trainer.learn(state, batch, jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, once.network, state.network)
-    twice, _ = trainer.update(once, batch, jax.random.key(1))
+    twice, _ = trainer.learn(once, batch, jax.random.key(1))
     single = make(trajectories, optimiser__warmup=0.0)
-    expected, _ = single.update(single.init(0), batch, jax.random.key(1))
+    expected, _ = single.learn(single.init(0), batch, jax.random.key(1))
     scale = float(trainer.schedule(1) / single.schedule(0))
     jax.tree.map(
         lambda a, b, c: np.testing.assert_allclose(a - c, scale * (b - c), atol=1e-6),

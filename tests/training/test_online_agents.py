@@ -7,6 +7,7 @@ import pytest
 
 from gtrxl_jax.training.config import EnvConfig
 from gtrxl_jax.training.online import OnlineTrainer, make_stream
+from gtrxl_jax.training.programs import make_visit
 from tests.training.jobs import small_job
 
 PENDULUM = EnvConfig(name="Pendulum-v1", num_envs=4)
@@ -155,7 +156,7 @@ def test_three_tasks_are_told_apart_in_the_metrics():
     trainer = OnlineTrainer(job)
     state = jax.jit(trainer.init)(0)
     episodes = jax.jit(trainer.rollout)(state, jax.random.fold_in(state.key, 0))[-1].episodes
-    _, metrics = jax.jit(trainer.visit)(state)
+    _, metrics = jax.jit(make_visit(trainer))(state)
     done = np.asarray(episodes.done)
     numbers = {
         "return": episodes.episode_return,
