@@ -12,8 +12,8 @@ bound:
     L_alpha       = mean over valid of [ alpha (epsilon_alpha - sg(KL)) + sg(alpha) KL ]
     L_value       = 1/2 mean over valid of (V - G)^2
 
-with one L_alpha for each part of the KL. The total is their plain sum, and an entropy bonus where
-one is asked for.
+with one L_alpha for each part of the KL. The total is their sum, in which the value's loss may have
+another weight than 1, and an entropy bonus where one is asked for.
 
 Arrays are those of the global batch: under `jax.jit` the batch axis may be sharded, and the half
 and the means are still global. Every numeric setting is an array, so a whole loss can be vmapped
@@ -27,6 +27,7 @@ logarithms by how much each bound is broken or slack, and reaches the bounds wit
 where the other way takes thousands.
 """
 
+import math
 from typing import Any
 
 import chex
@@ -55,31 +56,33 @@ class Multipliers:
 
 @struct.dataclass
 class VMPOHyperparameters:
-    """The bounds that the multipliers enforce, in nats, and the entropy's weight.
+    """The bounds that the multipliers enforce, in nats, and the weights of two terms.
 
     Attributes:
       epsilon_eta: bound of the E-step: KL of psi from the uniform weights on the selected half.
       epsilon_alphas: bound of the mean KL(pi_old || pi), for each part of the KL.
-      entropy_cost: of the mean entropy of the policy in the loss; V-MPO has none.
+      value_cost: weight of L_value; 1 in V-MPO.
+      entropy_cost: weight of the policy's mean entropy; 0 in V-MPO.
     """
 
     epsilon_eta: Float[Array, ""]
     epsilon_alphas: dict[str, Float[Array, ""]]
+    value_cost: Float[Array, ""]
     entropy_cost: Float[Array, ""]
 
 
 def project_multipliers(
-    multipliers: Multipliers, minimum_alpha: float | Float[Array, ""] = MINIMUM_MULTIPLIER
+    multipliers: Multipliers, alpha_bounds: tuple[float, float] = (MINIMUM_MULTIPLIER, math.inf)
 ) -> Multipliers:
-    """Return the multipliers, none too small; to be applied after every update of theirs.
+    """Return the multipliers within their bounds; to be applied after every update of theirs.
 
     Args:
       multipliers: eta, kept at `MINIMUM_MULTIPLIER` at least, and the alphas.
-      minimum_alpha: what no alpha falls below.
+      alpha_bounds: the least and the largest alpha.
     """
     return Multipliers(
         temperature=jnp.maximum(multipliers.temperature, MINIMUM_MULTIPLIER),
-        alphas={part: jnp.maximum(a, minimum_alpha) for part, a in multipliers.alphas.items()},
+        alphas={part: jnp.clip(alpha, *alpha_bounds) for part, alpha in multipliers.alphas.items()},
     )
 
 
@@ -267,7 +270,7 @@ def vmpo_losses(
     losses = {
         "policy": policy_loss(policy.log_prob(actions), psi_BT),
         "temperature": temperature_loss,
-        "value": value_loss(values_BT, returns_BT, mask_BT),
+        "value": hyperparameters.value_cost * value_loss(values_BT, returns_BT, mask_BT),
         "entropy": -hyperparameters.entropy_cost * entropy,
     }
     for part, kl_BT in kls.items():

@@ -22,7 +22,7 @@ class EnvConfig:
     """A task of a multi-task agent, as name value pairs that change `params` for it:
     --env.tasks corridor_length 10 --env.tasks corridor_length 30. All share the environments
     equally."""
-    num_envs: int = 64
+    num_envs: int = 32
     """Environments side by side, B: the batch of the learner."""
 
     @property
@@ -48,8 +48,9 @@ class AgentConfig:
     popart: bool = True
     """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
-    popart_rate: float = 1e-4
-    """Weight of one sample in these statistics."""
+    popart_rate: float = 3e-5
+    """Weight of one sample in these statistics: they reach back about 1 / rate samples. The paper's
+    1e-4 was for billions of steps."""
     memoryless: bool = False
     """Show the core each step as the first of an episode: the control for what memory does."""
 
@@ -66,11 +67,11 @@ class VMPOConfig:
     """Learner steps between copies of the online network to the target, which acts."""
     epsilon_eta: float = 0.1
     """Bound of the E-step."""
-    epsilon_alpha: float = 0.01
+    epsilon_alpha: float = 0.03
     """Bound of the KL of discrete actions."""
-    epsilon_mean: float = 0.0075
+    epsilon_mean: float = 0.05
     """Bound of the KL of the means of continuous actions."""
-    epsilon_covariance: float = 1e-5
+    epsilon_covariance: float = 1e-3
     """Bound of the KL of the covariances of continuous actions."""
     entropy_cost: float = 0.0
     """Weight of the policy's mean entropy, in nats, in the loss; the paper has none."""
@@ -80,10 +81,12 @@ class VMPOConfig:
     paper."""
     multiplier_rate: float = 0.05
     """Of scale: the logarithm of the factor where a bound is slack or broken by once itself."""
-    minimum_alpha: float = 0.01
-    """What no alpha falls below: while nothing is learned every bound is slack, and without this
-    nothing would hold the policy when the first success comes. The paper has none to speak of:
-    1e-8."""
+    alpha_bounds: tuple[float, float] = (0.01, 10.0)
+    """What alphas stay within. Without the lower one nothing would hold a policy at its first
+    success, after a time in which nothing was learned and every bound was slack; without the upper
+    one the KL would take all of a clipped gradient. The paper has none to speak of."""
+    value_cost: float = 0.25
+    """Weight of the value's loss; 1 in the paper."""
     initial_eta: float = 1.0
     """Initial temperature."""
     initial_alpha: float = 1.0
@@ -98,7 +101,7 @@ class VMPOConfig:
 class OptimiserConfig:
     """Adam (Kingma and Ba 2015) on the network and the multipliers."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Peak learning rate."""
     warmup: float = 0.0
     """Share of the updates over which the rate rises linearly from 0."""
@@ -157,7 +160,7 @@ class OnlineConfig:
     sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    total_steps: int = 1_200_000
+    total_steps: int = 500_000
     """Environment steps of each seed."""
     unroll: int = 32
     """Steps of each environment between learner steps, T."""
@@ -200,11 +203,7 @@ class OnlineConfig:
 def _default() -> OnlineConfig:
     return OnlineConfig(
         env=EnvConfig(params={"corridor_length": 30}),
-        # The paper's bias of 2 keeps gates shut for long runs' sake. Open ones learn to remember
-        # before V-MPO, without an entropy bonus, has settled on one turn for good; so does a
-        # stronger bound on the policy's change.
-        core=core_config("gtrxl", "small", memory_size=34, gate_bias=0.0),
-        vmpo=VMPOConfig(initial_alpha=2.0),
+        core=core_config("gtrxl", "small", memory_size=34),
     )
 
 
@@ -227,8 +226,18 @@ def _paper() -> OnlineConfig:
         _default(),
         env=EnvConfig(params={"corridor_length": 500}, num_envs=128),
         core=core_config("gtrxl", "paper"),
-        agent=AgentConfig(encoder_width=256),
-        vmpo=VMPOConfig(target_period=10, initial_alpha=5.0),
+        agent=AgentConfig(encoder_width=256, popart=False),
+        vmpo=VMPOConfig(
+            gae_lambda=1.0,
+            target_period=10,
+            epsilon_alpha=0.01,
+            epsilon_mean=0.0075,
+            epsilon_covariance=1e-5,
+            multipliers="adam",
+            alpha_bounds=(1e-8, 1e8),
+            value_cost=1.0,
+            initial_alpha=5.0,
+        ),
         optimiser=OptimiserConfig(learning_rate=1e-4, clip_norm=None),
         sweep=SweepConfig(epsilon_alpha=(0.001, 0.1)),
         checkpoint=CheckpointConfig(interval=10_000_000),
@@ -268,9 +277,10 @@ def validate(config: OnlineConfig) -> None:
         may_be_zero=_MAY_BE_ZERO,
         at_most_one=_AT_MOST_ONE,
     )
-    for field, bounds in dataclasses.asdict(config.sweep).items():
+    pairs = {f"sweep.{k}": bounds for k, bounds in dataclasses.asdict(config.sweep).items()}
+    for field, bounds in (pairs | {"vmpo.alpha_bounds": config.vmpo.alpha_bounds}).items():
         if bounds is not None and not bounds[0] < bounds[1]:
-            raise ValueError(f"sweep.{field} must be (low, high) with low below high, not {bounds}")
+            raise ValueError(f"{field} must be (low, high) with low below high, not {bounds}")
     if config.env.num_envs % config.env.num_tasks:
         raise ValueError(
             f"env.num_envs {config.env.num_envs} does not divide into {config.env.num_tasks} "

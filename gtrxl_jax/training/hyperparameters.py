@@ -18,7 +18,7 @@ class Hyperparameters:
       learning_rate: peak rate of Adam.
       gamma: discount factor.
       gae_lambda: lambda of the lambda-returns.
-      bounds: V-MPO's epsilons, and the entropy's weight.
+      bounds: V-MPO's epsilons, and the weights of its terms.
       multipliers: the initial temperature and alphas.
     """
 
@@ -72,6 +72,7 @@ def draw_hyperparameters(
         bounds=VMPOHyperparameters(
             number("epsilon_eta", vmpo.epsilon_eta),
             {part: number(_EPSILONS[part], getattr(vmpo, _EPSILONS[part])) for part in parts},
+            jnp.asarray(vmpo.value_cost, float),
             jnp.asarray(vmpo.entropy_cost, float),
         ),
         multipliers=Multipliers(

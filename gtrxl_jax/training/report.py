@@ -12,6 +12,7 @@ from jaxtyping import Float
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.pictures.attention import attention_map, attention_over_episode
+from gtrxl_jax.pictures.constraints import constraints
 from gtrxl_jax.pictures.curves import learning_curves, success_against_horizon
 from gtrxl_jax.pictures.episodes import save_gif
 from gtrxl_jax.training.evaluation import RecordedEpisode, record_episode, render_episode
@@ -23,7 +24,9 @@ RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
 
 
 def draw_curves(folder: Path, label: str) -> list[Path]:
-    """Draw the learning curve of a run: success where the environment tells, else the return."""
+    """Draw the learning curve of a run, success where the environment tells, else the return; and
+    how its updates kept V-MPO's constraints.
+    """
     metrics = read_metrics(folder / "metrics.jsonl")
     name = "episode/success" if "episode/success" in metrics else "episode/return"
     curves = {"training": metrics[name]}
@@ -40,7 +43,8 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
         y_limits=(-0.02, 1.02) if success else None,
         middle="" if differ else "median" if success else "IQM",
     )
-    return [path]
+    constraints(metrics, folder / "constraints.png")
+    return [path, folder / "constraints.png"]
 
 
 def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:

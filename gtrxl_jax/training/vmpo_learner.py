@@ -154,7 +154,7 @@ class VMPOLearner:
                 settings.multiplier_rate,
             )
         learned["multipliers"] = vmpo.project_multipliers(
-            learned["multipliers"], settings.minimum_alpha
+            learned["multipliers"], settings.alpha_bounds
         )
         metrics |= {
             "gradient_norm": gradient_norm,

@@ -57,6 +57,7 @@ def make_batch(kind="categorical", seed=0, dtype=float, share_masked=0.25):
             epsilon_alphas={
                 p: jnp.asarray(0.01 * (i + 1), dtype) for i, p in enumerate(PARTS[kind])
             },
+            value_cost=jnp.asarray(1.0, dtype),
             entropy_cost=jnp.asarray(0.0, dtype),
         ),
     )
@@ -294,9 +295,10 @@ def test_projection_leaves_the_rest_alone():
     multipliers = vmpo.Multipliers(
         temperature=jnp.float32(-3), alphas={"mean": jnp.float32(2), "covariance": jnp.float32(0)}
     )
-    projected = vmpo.project_multipliers(multipliers, minimum_alpha=1e-4)
+    projected = vmpo.project_multipliers(multipliers, (1e-4, 10.0))
     assert projected.temperature == np.float32(1e-8)
     assert projected.alphas == {"mean": 2, "covariance": np.float32(1e-4)}
+    assert vmpo.project_multipliers(multipliers, (0.5, 1.5)).alphas["mean"] == 1.5
 
 
 def test_scaled_multipliers_follow_their_violation(x64):
@@ -338,14 +340,16 @@ def test_scaled_temperature_reaches_its_bound(scale):
     np.testing.assert_allclose(np.mean(kls[-20:]), 0.1, rtol=0.3)
 
 
-def test_an_entropy_bonus_is_one_more_term(x64):
+def test_weights_of_the_value_and_of_the_entropy(x64):
     batch = make_batch("hybrid")
-    bonus = batch["hyperparameters"].replace(entropy_cost=jnp.array(0.3))
-    without, with_bonus = (
-        loss_of({"hyperparameters": h}, batch) for h in (batch["hyperparameters"], bonus)
-    )
-    np.testing.assert_allclose(with_bonus[0], without[0] - 0.3 * without[1]["entropy"], rtol=1e-12)
-    assert without[1]["loss/entropy"] == 0
+    settings = batch["hyperparameters"]
+    loss, metrics = loss_of({}, batch)
+    assert metrics["loss/entropy"] == 0
+    bonus = settings.replace(entropy_cost=jnp.array(0.3))
+    with_bonus, _ = loss_of({"hyperparameters": bonus}, batch)
+    np.testing.assert_allclose(with_bonus, loss - 0.3 * metrics["entropy"], rtol=1e-12)
+    halved, _ = loss_of({"hyperparameters": settings.replace(value_cost=jnp.array(0.5))}, batch)
+    np.testing.assert_allclose(halved, loss - 0.5 * metrics["loss/value"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("field", ["multipliers.alphas", "hyperparameters.epsilon_alphas"])

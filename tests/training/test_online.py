@@ -23,6 +23,7 @@ JOBS = {
         vmpo__target_period=2,
         vmpo__gae_lambda=1.0,
         vmpo__multipliers="adam",
+        vmpo__value_cost=1.0,
         agent__popart=False,
         optimiser__clip_norm=None,
     ),
@@ -159,7 +160,7 @@ def naive_returns(steps, value_BS, gamma, lambda_):
 
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.grad, argnums=1, has_aux=True)
-def naive_loss(agent, network, memory, rollout, alpha, entropy_cost, psi_BT, valid_BT, target_BT):
+def naive_loss(agent, network, memory, rollout, costs, psi_BT, valid_BT, target_BT):
     """Loss of the network, given all that has no gradient; and the mean KL.
 
     The value head of the network has PopArt's new units already.
@@ -173,7 +174,8 @@ def naive_loss(agent, network, memory, rollout, alpha, entropy_cost, psi_BT, val
     policy = -jnp.sum(psi_BT * log_pi[rows, times, rollout.actions])
     value = 0.5 * jnp.sum(valid_BT * (value_BT - target_BT) ** 2) / jnp.sum(valid_BT)
     entropy = -jnp.sum(valid_BT * jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)) / jnp.sum(valid_BT)
-    return policy + value + alpha * kl - entropy_cost * entropy, kl
+    alpha, value_cost, entropy_cost = costs
+    return policy + value_cost * value + alpha * kl - entropy_cost * entropy, kl
 
 
 def naive_gradients(run, state, rollout):
@@ -206,7 +208,8 @@ def naive_gradients(run, state, rollout):
     for (b, t), g in returns.items():
         valid_BT[b, t], target_BT[b, t] = 1, (g - mean_B[b]) / scale_B[b]
 
-    constants = alpha, config.vmpo.entropy_cost, psi_BT, valid_BT, target_BT
+    costs = alpha, config.vmpo.value_cost, config.vmpo.entropy_cost
+    constants = costs, psi_BT, valid_BT, target_BT
     gradient, kl = naive_loss(run.trainer.agent, network, state.memory, rollout, *constants)
     mean_best = sum(psi_BT[i] * advantages[i] for i in best)
     gradients = {

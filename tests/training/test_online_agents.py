@@ -151,7 +151,7 @@ def test_without_memory_the_junction_knows_nothing_of_the_cue():
 
 
 def test_three_tasks_are_told_apart_in_the_metrics():
-    tasks = tuple({"corridor_length": length} for length in (1, 3, 5))
+    tasks = tuple({"corridor_length": n, "max_steps_in_episode": n + 2} for n in (1, 3, 5))
     job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_visit=1)
     trainer = OnlineTrainer(job)
     state = jax.jit(trainer.init)(0)
