@@ -1,21 +1,24 @@
-"""RATE: a training batch and an acting step, against the authors' PyTorch design; peak memory.
+"""RATE: a training batch and an acting step, against the authors' PyTorch; peak memory.
 
     python experiments/bench/rate.py
+    python experiments/bench/rate.py --peer PATH
 
 At the authors' T-Maze size: 8 layers, 10 heads of 64, width 64, 5 memory tokens, segments of
 K = 30 steps, N = 3, 64 trajectories a batch. Both sides take a step of the optimiser for each
 segment, with the memory detached (`bptt` 0); ours is timed with the gradient through the whole
 trajectory as well. Ours are visits of the trainer, several batches in one program. An acting step
 is of one environment: theirs late in a segment, ours at its mean over a segment, with the commit of
-the memory at its end. Where PyTorch is not installed, only our side is timed. Peak memory is what
-XLA allots to the temporaries of a training batch, for N and for twice and four times as many
-segments.
+the memory at its end. PATH is a checkout of https://github.com/AIRI-Institute/RATE, whose model is
+timed in the same process; without it, only their design as `torch_rate` writes it again. Where
+PyTorch is not installed, only our side is timed. Peak memory is what XLA allots to the temporaries
+of a training batch, for N and for twice and four times as many segments.
 """
 
 import dataclasses
 import functools
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +30,7 @@ from gtrxl_jax.data.segments import Segments
 from gtrxl_jax.nn.models import model_config
 from gtrxl_jax.training.offline import OfflineTrainer
 from gtrxl_jax.training.offline_config import OfflineConfig, OfflineEvaluationConfig
+from gtrxl_jax.training.programs import make_visit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Settings:
     rounds: int = 3
     acting_rounds: int = 20
     """Short ones, of a segment's steps each."""
+    peer: Path | None = None
+    """A checkout of the authors' repository."""
     keep: bool = True
     """Write the table to results/bench."""
 
@@ -81,11 +87,11 @@ def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
     batches = jax.tree.map(lambda x: jnp.stack([x] * settings.batches), batch)
     changes["updates_per_visit"] = settings.batches
     trainer = make_trainer(settings, settings.segments, **changes)
-    visit = jax.jit(trainer.visit, donate_argnums=0)
+    visit = jax.jit(make_visit(trainer, 0), donate_argnums=0)
     held = [jax.jit(trainer.init)(0)]
 
     def call() -> Any:
-        held[0], metrics = visit(held[0], batches, 0)
+        held[0], metrics = visit(held[0], batches)
         return metrics
 
     return call
@@ -122,7 +128,7 @@ def peaks(settings: Settings) -> list[Row]:
         for times in (1, 2, 4):
             segments = times * settings.segments
             trainer = make_trainer(settings, segments, remat=remat)
-            update = jax.jit(trainer.update, donate_argnums=0)
+            update = jax.jit(trainer.learn, donate_argnums=0)
             inputs = jax.eval_shape(trainer.init, 0), random_batch(settings, segments)
             program = update.lower(*inputs, jax.random.key(0)).compile()
             size = program.memory_analysis().temp_size_in_bytes / 1e6
@@ -131,33 +137,56 @@ def peaks(settings: Settings) -> list[Row]:
     return rows
 
 
+def in_torch(settings: Settings, model: Any, code: Any) -> tuple[Callable[[], Any], ...]:
+    """As many training batches and acting steps as ours, of a PyTorch model and its functions."""
+    import torch
+
+    optimiser = torch.optim.AdamW(model.parameters(), 3e-4, weight_decay=0.1)
+    sizes = (settings.batch, settings.context, settings.segments)
+
+    def learn() -> None:
+        model.train()
+        for _ in range(settings.batches):
+            code.training_batch(model, optimiser, *sizes)
+
+    def act() -> None:
+        model.eval()
+        for _ in range(settings.context):
+            code.acting_step(model, settings.context)
+
+    return learn, act
+
+
 def main(settings: Settings) -> None:
     """Time both sides in turn."""
     learn = {"ours": training(settings, bptt=0), "whole gradient": training(settings)}
     act = {"ours": acting(settings)}
-    has_torch = importlib.util.find_spec("torch") is not None
-    if has_torch:
-        import torch
-        from torch_rate import TorchRATE, acting_step, training_batch
+    names = []
+    if importlib.util.find_spec("torch") is None:
+        print("PyTorch is not installed: only our side is timed")
+    else:
+        import torch_rate
 
-        model = make_trainer(settings, settings.segments).config.model
-        theirs = TorchRATE(
-            model.layers,
-            model.width,
-            model.heads,
-            model.head_width or model.width,
-            model.memory_tokens,
-            max(model.cache_size, 1),
-            model.dropout,
+        names = ["their design in PyTorch"]
+        config = make_trainer(settings, settings.segments).config.model
+        design = torch_rate.TorchRATE(
+            config.layers,
+            config.width,
+            config.heads,
+            config.head_width or config.width,
+            config.memory_tokens,
+            max(config.cache_size, 1),
+            config.dropout,
         )
-        optimiser = torch.optim.AdamW(theirs.parameters(), 3e-4, weight_decay=0.1)
-        sizes = (settings.batch, settings.context, settings.segments)
-        learn["PyTorch"] = lambda: [
-            training_batch(theirs.train(), optimiser, *sizes) for _ in range(settings.batches)
-        ]
-        act["PyTorch"] = lambda: [
-            acting_step(theirs.eval(), settings.context) for _ in range(settings.context)
-        ]
+        learn[names[0]], act[names[0]] = in_torch(settings, design, torch_rate)
+        if settings.peer is None:
+            print("no --peer: the authors' own code is not timed")
+        else:
+            import peer_rate
+
+            names.append("the authors' code")
+            theirs = peer_rate.make_model(settings.peer, config)
+            learn[names[1]], act[names[1]] = in_torch(settings, theirs, peer_rate)
     batch = {k: s / settings.batches for k, s in interleaved(learn, settings.rounds).items()}
     step = {k: s / settings.context for k, s in interleaved(act, settings.acting_rounds).items()}
     rows = [
@@ -165,15 +194,13 @@ def main(settings: Settings) -> None:
         Row("training batch, whole gradient", batch["whole gradient"], "s"),
         Row("acting step, cached", 1e3 * step["ours"], "ms"),
     ]
-    if has_torch:
+    for name in names:
         rows += [
-            Row("PyTorch: training batch", batch["PyTorch"], "s"),
-            Row("... against ours", batch["PyTorch"] / batch["ours"], "x"),
-            Row("PyTorch: acting step", 1e3 * step["PyTorch"], "ms"),
-            Row("... against ours", step["PyTorch"] / step["ours"], "x"),
+            Row(f"{name}: training batch", batch[name], "s"),
+            Row("... against ours", batch[name] / batch["ours"], "x"),
+            Row(f"{name}: acting step", 1e3 * step[name], "ms"),
+            Row("... against ours", step[name] / step["ours"], "x"),
         ]
-    else:
-        print("PyTorch is not installed: only our side is timed")
     sizes = f"{settings.batch} trajectories of {settings.segments} x {settings.context} steps"
     show("rate", f"RATE {settings.preset}, {sizes}", rows + peaks(settings), keep=settings.keep)
 

@@ -1,14 +1,18 @@
-"""Training: rollout, learner and compilation of the whole program at a size others have reported.
+"""Training: rollout, learner and compilation of the whole program, against a public PPO's.
 
     python experiments/bench/training.py
+    python experiments/bench/training.py --peer PATH
 
 MemoryChain with 2 layers, width 256, memory 128, 16 environments and unrolls of 128 steps, V-MPO.
-A public PPO with a Transformer-XL of this size ran about 590 environment steps a second, with four
-epochs on each rollout and after 38 s of compilation, on two CPU cores; the ratios are to that.
+PATH is a checkout of https://github.com/Reytuag/transformerXL_PPO_JAX, a PPO with a GTrXL of gates,
+which is timed in the same process, in turn with ours, at the same sizes and in the same
+environment: with four epochs on each rollout, as it is published, and with one, as ours learns. Its
+program is its whole run, of a few updates and with its initialisation.
 """
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,9 +23,7 @@ from gtrxl_jax.nn.cores import core_config
 from gtrxl_jax.training.compilation import compiler_options
 from gtrxl_jax.training.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.training.online import OnlineTrainer
-
-OTHERS_STEPS_PER_SECOND = 590.0
-OTHERS_COMPILE_SECONDS = 38.0
+from gtrxl_jax.training.programs import make_visit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Settings:
     num_envs: int = 16
     unroll: int = 128
     rounds: int = 7
+    peer: Path | None = None
+    """A checkout of the public PPO; without it only ours is timed."""
+    peer_updates: int = 4
+    """Of the peer's run."""
     keep: bool = True
     """Write the table to results/bench."""
 
@@ -50,6 +56,36 @@ def job(settings: Settings) -> OnlineConfig:
     )
 
 
+def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dict[int, float]]:
+    """The peer's compiled runs by the number of epochs, and the seconds of compilation."""
+    if settings.peer is None:
+        print("no --peer: only ours is timed")
+        return {}, {}
+    from peer_ppo import compiled
+
+    runs, seconds = {}, {}
+    for epochs in (4, 1):
+        began = time.perf_counter()
+        runs[epochs] = compiled(
+            settings.peer,
+            (config.env.name, config.env.params),
+            NUM_ENVS=settings.num_envs,
+            NUM_STEPS=settings.unroll,
+            NUM_MINIBATCHES=min(8, settings.num_envs),
+            TOTAL_TIMESTEPS=settings.peer_updates * config.steps_per_update,
+            UPDATE_EPOCHS=epochs,
+            qkv_features=settings.width,
+            EMBED_SIZE=settings.width,
+            hidden_layers=settings.width,
+            num_heads=config.core.heads,
+            num_layers=config.core.layers,
+            WINDOW_MEM=settings.memory_size,
+            WINDOW_GRAD=settings.unroll // 2,
+        )
+        seconds[epochs] = time.perf_counter() - began
+    return runs, seconds
+
+
 def main(settings: Settings) -> None:
     """Compile as a run does, then time its parts in turn."""
     config = job(settings)
@@ -58,7 +94,7 @@ def main(settings: Settings) -> None:
     state = jax.jit(trainer.init, compiler_options=compiler_options(runs_once=True))(0)
     jax.block_until_ready(state)
     init_seconds = time.perf_counter() - began
-    visit = jax.jit(trainer.visit, compiler_options=compiler_options()).lower(state).compile()
+    visit = jax.jit(make_visit(trainer), compiler_options=compiler_options()).lower(state).compile()
     compile_seconds = time.perf_counter() - began
 
     rollout = jax.jit(trainer.rollout)
@@ -68,29 +104,38 @@ def main(settings: Settings) -> None:
     def learn(state: Any, collected: Any) -> Any:
         return trainer.learn(state, collected)
 
+    runs, compiling = peers(settings, config)
     seconds = interleaved(
         {
             "rollout": lambda: rollout(state, jax.random.key(1)),
             "learn": lambda: learn(state, collected),
             "update": lambda: visit(state),
-        },
+        }
+        | {f"peer {n}": lambda run=run: run(jax.random.key(0)) for n, run in runs.items()},
         settings.rounds,
     )
     steps = config.steps_per_update
+    ours = steps / seconds["update"]
+    rows = [
+        Row("initialisation, compiled and run", init_seconds, "s"),
+        Row("initialisation and compilation of the program", compile_seconds, "s"),
+        Row("rollout", steps / seconds["rollout"], "environment steps/s"),
+        Row("learner", steps / seconds["learn"], "tokens/s"),
+        Row("rollout and learner", ours, "environment steps/s"),
+    ]
+    for epochs in runs:
+        theirs = settings.peer_updates * steps / seconds[f"peer {epochs}"]
+        rows += [
+            Row(f"peer, epochs {epochs}: rollout and learner", theirs, "environment steps/s"),
+            Row("... ours against it", ours / theirs, "x"),
+            Row(f"peer, epochs {epochs}: compilation", compiling[epochs], "s"),
+            Row("... against ours", compiling[epochs] / compile_seconds, "x"),
+        ]
     show(
         "training",
         f"Training, 2 layers, width {settings.width}, memory {settings.memory_size}, "
         f"{settings.num_envs} environments, unroll {settings.unroll}",
-        [
-            Row("initialisation, compiled and run", init_seconds, "s"),
-            Row("initialisation and compilation of the program", compile_seconds, "s"),
-            Row("... against 38 s", OTHERS_COMPILE_SECONDS / compile_seconds, "x"),
-            Row("rollout", steps / seconds["rollout"], "environment steps/s"),
-            Row("... against 590", steps / seconds["rollout"] / OTHERS_STEPS_PER_SECOND, "x"),
-            Row("learner", steps / seconds["learn"], "tokens/s"),
-            Row("rollout and learner", steps / seconds["update"], "environment steps/s"),
-            Row("... against 590", steps / seconds["update"] / OTHERS_STEPS_PER_SECOND, "x"),
-        ],
+        rows,
         keep=settings.keep,
     )
 
