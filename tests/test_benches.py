@@ -11,6 +11,7 @@ BENCHES = Path(__file__).parents[1] / "experiments" / "bench"
 SMALL = {
     "acting": "--preset debug --batch 2 --cached-steps 2 --rounds 1",
     "communication": "--online debug --offline debug --devices 2",
+    "encoders": "--preset debug --batch 2 --loop 2 --updates 2 --sides 10 36 --rounds 1",
     "learning": "--preset debug --unroll 4 --matmul-size 64 --rounds 1",
     "rate": "--preset debug --batch 2 --context 3 --segments 2 --rounds 1",
     "saving": "--total-steps 20000 --rounds 1",
@@ -19,6 +20,7 @@ SMALL = {
 MUST_SHOW = {
     "acting": "ratio",
     "communication": "efficiency",
+    "encoders": "in a loop",
     "learning": "fraction",
     "rate": "peak memory",
     "saving": "held",

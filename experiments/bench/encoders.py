@@ -1,0 +1,134 @@
+"""Encoders of images: by themselves, in a loop, and in the trainer.
+
+    python experiments/bench/encoders.py
+
+The encoder of MinAtar at 10 x 10, and those of GTrXL and of DQN at 64 x 64 and 84 x 84: the time of
+a forward pass, its gradient, and that gradient within a `lax.scan`, as a visit has it, where XLA's
+CPU backend runs JAX's own gradients of a convolution tens of times slower (see `ops.convolution`).
+Both kinds of gradient are timed at 10 x 10. Then a trainer's visit in MinAtar's Breakout, against
+the program of one update by itself.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import tyro
+from timing import Row, interleaved, show
+
+from gtrxl_jax.nn import encoders
+from gtrxl_jax.training.compilation import compiler_options
+from gtrxl_jax.training.config import EnvConfig, preset
+from gtrxl_jax.training.online import OnlineTrainer
+from gtrxl_jax.training.programs import make_visit
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to time."""
+
+    preset: str = "default"
+    batch: int = 64
+    loop: int = 4
+    """Gradients in a loop."""
+    updates: int = 5
+    """Of a visit."""
+    sides: tuple[int, ...] = (10, 64, 84)
+    rounds: int = 3
+    keep: bool = True
+    """Write the table to results/bench."""
+
+
+def calls(name: str, side: int, settings: Settings) -> dict[str, Callable[[], Any]]:
+    """Forward, gradient, and gradients in a loop, of an encoder of images."""
+    shape = (side, side, 4)
+    encoder = encoders.make_encoder(jax.ShapeDtypeStruct(shape, jnp.float32), name, width=64)
+    x = jax.random.normal(jax.random.key(0), (settings.batch, *shape))
+    variables = jax.jit(encoder.init)(jax.random.key(1), x)
+
+    def gradient(variables: Any, x: Any) -> Any:
+        return jax.grad(lambda v: jnp.sum(jnp.square(encoder.apply(v, x))))(variables)
+
+    def descend(variables: Any, x: Any) -> Any:
+        def step(variables: Any, _: None) -> Any:
+            change = gradient(variables, x)
+            return jax.tree.map(lambda v, g: v - 1e-9 * g, variables, change), None
+
+        return jax.lax.scan(step, variables, length=settings.loop)[0]
+
+    programs = {
+        kind: jax.jit(function, compiler_options=compiler_options()).lower(variables, x).compile()
+        for kind, function in (
+            ("forward", encoder.apply),
+            ("gradient", gradient),
+            ("in a loop", descend),
+        )
+    }
+    return {kind: lambda run=run: run(variables, x) for kind, run in programs.items()}
+
+
+def of_encoder(name: str, side: int, settings: Settings) -> list[Row]:
+    """Its times, and the ratios of the gradient's."""
+    timed = calls(name, side, settings)
+    if side == min(settings.sides):
+        ours = encoders.convolve
+        encoders.convolve = jax.lax.conv_general_dilated  # type: ignore[assignment]
+        try:
+            timed["JAX's in a loop"] = calls(name, side, settings)["in a loop"]
+        finally:
+            encoders.convolve = ours
+    seconds = interleaved(timed, settings.rounds)
+    loops = {kind: s / settings.loop for kind, s in seconds.items() if "loop" in kind}
+    what = f"{name}, {side} x {side}"
+    rows = [
+        Row(f"{what}: forward", 1e3 * seconds["forward"], "ms"),
+        Row(f"{what}: gradient", 1e3 * seconds["gradient"], "ms"),
+        Row("... against forward", seconds["gradient"] / seconds["forward"], "x"),
+    ]
+    for kind, taken in loops.items():
+        rows += [
+            Row(f"{what}: gradient, {kind}", 1e3 * taken, "ms"),
+            Row("... against by itself", taken / seconds["gradient"], "x"),
+        ]
+    return rows
+
+
+def of_trainer(settings: Settings) -> list[Row]:
+    """Steps a second in MinAtar's Breakout, of a visit and of an update's own program."""
+    config = dataclasses.replace(
+        preset(settings.preset),
+        env=EnvConfig("Breakout-MinAtar", num_envs=settings.batch),
+        updates_per_visit=settings.updates,
+    )
+    trainer = OnlineTrainer(config)
+    state = jax.jit(trainer.init, compiler_options=compiler_options(runs_once=True))(0)
+    visit, update = (
+        jax.jit(function, compiler_options=compiler_options()).lower(state).compile()
+        for function in (make_visit(trainer), trainer.update)
+    )
+    seconds = interleaved(
+        {"visit": lambda: visit(state), "update": lambda: update(state)}, settings.rounds
+    )
+    in_visit = config.steps_per_visit / seconds["visit"]
+    alone = config.steps_per_update / seconds["update"]
+    return [
+        Row("Breakout: a visit", in_visit, "environment steps/s"),
+        Row("Breakout: updates one by one", alone, "environment steps/s"),
+        Row("a visit against updates one by one", in_visit / alone, "x"),
+    ]
+
+
+def main(settings: Settings) -> None:
+    """Time every encoder, then the trainer."""
+    rows = []
+    for side in settings.sides:
+        for name in ("conv",) if side < encoders.MIN_NATURE_SIDE else ("resnet", "nature"):
+            rows += of_encoder(name, side, settings)
+    rows += of_trainer(settings)
+    show("encoders", f"Encoders, {settings.batch} images", rows, keep=settings.keep)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
