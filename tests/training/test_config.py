@@ -36,7 +36,7 @@ def test_every_kind_of_field_survives_json():
         env__tasks=TASKS,
         sweep=SweepConfig(learning_rate=(1e-4, 1e-3)),
         agent__reward_clip=1.0,
-        agent__popart=True,
+        agent__popart=False,
         core__head_width=3,
         core__gate_bias=-1.5,
         optimiser__clip_norm=None,
@@ -77,16 +77,17 @@ def test_text_that_is_no_config_is_refused(text, error, message):
 
 POSITIVE = [
     "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
-    "vmpo.gamma", "vmpo.target_period", "vmpo.epsilon_eta", "vmpo.epsilon_alpha",
-    "vmpo.epsilon_mean", "vmpo.epsilon_covariance", "vmpo.initial_eta", "vmpo.initial_alpha",
-    "vmpo.initial_alpha_mean", "vmpo.initial_alpha_covariance", "optimiser.learning_rate",
+    "agent.popart_rate", "vmpo.gamma", "vmpo.target_period", "vmpo.epsilon_eta",
+    "vmpo.epsilon_alpha", "vmpo.epsilon_mean", "vmpo.epsilon_covariance", "vmpo.multiplier_rate",
+    "vmpo.value_cost", "vmpo.initial_eta", "vmpo.initial_alpha", "vmpo.initial_alpha_mean",
+    "vmpo.initial_alpha_covariance", "optimiser.learning_rate",
     "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll", "updates_per_visit",
     "num_seeds", "parameter_shards",
 ]  # fmt: skip
 OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
     "optimiser.warmup", "optimiser.final", "evaluation.interval", "checkpoint.interval", "seed",
-    "devices",
+    "devices", "vmpo.gae_lambda", "vmpo.entropy_cost",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
@@ -133,6 +134,10 @@ def test_sizes_of_the_core_out_of_range_are_refused(field, value):
     ("field", "value", "message"),
     [
         ("vmpo.gamma", 1.5, "vmpo.gamma must be at most 1, not 1.5"),
+        ("vmpo.gae_lambda", 1.5, "vmpo.gae_lambda must be at most 1, not 1.5"),
+        ("vmpo.multipliers", "sgd", "unknown vmpo.multipliers 'sgd'"),
+        ("vmpo.alpha_bounds", (1.0, 0.1), "vmpo.alpha_bounds must be .low, high."),
+        ("agent.popart_rate", 1.0, "agent.popart_rate must be below 1, not 1.0"),
         ("optimiser.warmup", 2.0, "optimiser.warmup must be at most 1"),
         ("optimiser.final", 1.1, "optimiser.final must be at most 1"),
         ("core.name", "lstn", "unknown core 'lstn': did you mean 'lstm'"),

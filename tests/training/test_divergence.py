@@ -181,6 +181,6 @@ def test_every_quantity_is_checked_online():
         return first_unsound(sound)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gtrxl_jax.training.online.first_unsound", spy)
+        patch.setattr("gtrxl_jax.training.vmpo_learner.first_unsound", spy)
         jax.eval_shape(trainer.update, jax.eval_shape(trainer.init, 0))
     assert tuple(checked) == divergence.QUANTITIES
