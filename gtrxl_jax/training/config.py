@@ -291,6 +291,12 @@ def validate(config: OnlineConfig) -> None:
     require_name("vmpo.multipliers", config.vmpo.multipliers, ("scale", "adam"))
     if not config.agent.popart_rate < 1:
         raise ValueError(f"agent.popart_rate must be below 1, not {config.agent.popart_rate}")
+    drawn = [field for field, bounds in dataclasses.asdict(config.sweep).items() if bounds]
+    if config.checkpoint.best and config.num_seeds > 1 and drawn:
+        raise ValueError(
+            f"checkpoint.best {config.checkpoint.best} would be a mean over seeds that differ in "
+            f"sweep.{drawn[0]}: leave one of the two out, or train one seed a run"
+        )
     require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
     require_name("on_divergence", config.on_divergence, ("stop", "continue"))
 

@@ -123,6 +123,16 @@ def test_every_number_is_covered():
     assert fields <= {*POSITIVE, *MAY_BE_ZERO, *CORE_SIZES}
 
 
+def test_a_best_checkpoint_over_seeds_of_a_sweep_is_refused():
+    sweep = SweepConfig(epsilon_eta=(0.01, 0.1))
+    config = changed(preset("debug"), sweep=sweep, checkpoint__best="evaluation/return")
+    validate(config)
+    with pytest.raises(
+        ValueError, match=r"^checkpoint.best evaluation/return .* sweep.epsilon_eta"
+    ):
+        validate(changed(config, num_seeds=2))
+
+
 @pytest.mark.parametrize("field", CORE_SIZES)
 @pytest.mark.parametrize("value", [0, -3])
 def test_sizes_of_the_core_out_of_range_are_refused(field, value):
