@@ -107,8 +107,8 @@ class Programs:
 def make_visit(trainer: Trainer, stage: Hashable = None) -> Callable[..., tuple[Any, Any]]:
     """A visit of a stage as a pure function: from (state, data) to new state and metrics.
 
-    A scan over the updates. On CPU, too, this is no slower than the host's calls of one update
-    after another, and takes no longer to compile.
+    A scan over the updates. On CPU, too, it is faster than a host that calls one update after
+    another, and compiles in about the same time.
     """
 
     def visit(state: Any, data: Any = None) -> tuple[Any, Any]:

@@ -59,12 +59,12 @@ def test_over_seeds_it_is_one_convolution_for_each():
 
 @pytest.mark.parametrize(
     "options",
-    [{"feature_group_count": 3}, {"rhs_dilation": (2, 2)}, {"preferred_element_type": "float32"}],
+    [{"feature_group_count": 3}, {"rhs_dilation": (2, 2)}, {"lhs_dilation": (1, 2)}],
 )
 def test_other_convolutions_are_left_to_jax(options):
     x, kernel = arrays((8, 8), (3, 3))
     kernel = kernel[:, :, : 3 // options.get("feature_group_count", 1), :3]
-    arguments = (x, kernel, (1, 1), "SAME")
+    arguments = (x, kernel, (1, 1), ((1, 1), (1, 1)))
     expected = jax.lax.conv_general_dilated(*arguments, **LAYOUT, **options)
     np.testing.assert_array_equal(convolve(*arguments, **LAYOUT, **options), expected)
 
