@@ -47,7 +47,8 @@ class PolicyHead(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
         sizes, num_continuous = self.action.discrete, self.action.num_continuous
-        outputs = _mlp(self, x, 2 * num_continuous + sum(sizes))
+        small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
+        outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), small)
         starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
         raw, *logits = jnp.split(outputs, starts, axis=-1)
         gaussian = self._gaussian(raw) if num_continuous else None
@@ -78,8 +79,8 @@ class PolicyHead(nn.Module):
 class ValueHead(nn.Module):
     """V(s), in the units of the value loss: with PopArt, the normalised ones.
 
-    The last layer begins a hundred times smaller than usual, so every V begins near to 0: PopArt's
-    first statistics would blow up any other where rewards are small.
+    The last layer begins at the usual size. A small one passes hardly any gradient on: agents then
+    learned to walk a corridor of 100, but not to remember its cue.
 
     Attributes:
       num_tasks: N, one output for each task; None for a single output without an axis of its own.
@@ -95,15 +96,14 @@ class ValueHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "..."]:
-        values = _mlp(self, x, self.num_tasks or 1)
+        values = _mlp(self, x, self.num_tasks or 1, nn.initializers.lecun_normal())
         return values[..., 0] if self.num_tasks is None else values
 
 
 def _mlp(
-    head: PolicyHead | ValueHead, x: Float[Array, "... D"], outputs: int
+    head: PolicyHead | ValueHead, x: Float[Array, "... D"], outputs: int, init: Any
 ) -> Float[Array, "... N"]:
     """Linear(D, hidden), ReLU, Linear(hidden, outputs), as submodules of the head."""
-    init = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
     dtype, param_dtype = head.dtype, head.param_dtype
     x = nn.relu(nn.Dense(head.hidden, dtype=dtype, param_dtype=param_dtype, name="hidden")(x))
     output = nn.Dense(outputs, param_dtype=param_dtype, kernel_init=init, name="output")
@@ -121,11 +121,10 @@ def rescale_value_gradient(
       old: statistics that the head was made for.
       new: statistics that the loss used.
     """
-    head, ratio_N = gradient["value_head"], new.scale_N / old.scale_N
-    # Of the rescaled bias only the ratio depends on the one before.
+    head, (factor_N, _) = gradient["value_head"], popart.conversion(old, new)
     output = {
-        "kernel": head["output"]["kernel"] * ratio_N[None],
-        "bias": head["output"]["bias"] * ratio_N,
+        "kernel": head["output"]["kernel"] / factor_N[None],
+        "bias": head["output"]["bias"] / factor_N,
     }
     return {**gradient, "value_head": {**head, "output": output}}
 

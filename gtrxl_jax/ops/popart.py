@@ -7,7 +7,7 @@ et al. 2016, algorithm 1)
 
   1. select the task's output, `unnormalise` it, and compute the returns G in the reward's units;
   2. `update` the statistics with G, and `rescale_head` of the online and of the target network,
-     which leaves every V as it was;
+     which leaves every V as it was (but for the first of a task, see `conversion`);
   3. `normalise` G and V with the new statistics; the value loss compares them, and their difference
      is the advantage (G - V) / scale.
 
@@ -122,6 +122,20 @@ def unnormalise(
     return statistics.scale_N[task_BT] * x_BT + statistics.mean_N[task_BT]
 
 
+def conversion(
+    old: PopArtStatistics, new: PopArtStatistics
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """Return the factor and the shift that bring outputs in old units to the same V in new ones.
+
+    They are 1 and 0 for a task without samples before: a head that has learned nothing yet is taken
+    to be in the units of the first statistics. Were its V kept, returns of hundreds would shrink it
+    to where hardly a gradient passes through it, and returns of a hundredth blow it up.
+    """
+    known_N = old.weight_N > 0
+    shift_N = (old.mean_N - new.mean_N) / new.scale_N
+    return jnp.where(known_N, old.scale_N / new.scale_N, 1), jnp.where(known_N, shift_N, 0)
+
+
 def rescale_head(
     kernel_DN: Float[Array, "D N"],
     bias_N: Float[Array, " N"],
@@ -129,6 +143,8 @@ def rescale_head(
     new: PopArtStatistics,
 ) -> tuple[Float[Array, "D N"], Float[Array, " N"]]:
     """Return the head whose un-normalised output under `new` is the present one's under `old`.
+
+    But for a task without samples before, whose head stays as it is, see `conversion`.
 
     Args:
       kernel_DN: weights of the linear value head, from D features to N tasks.
@@ -138,5 +154,5 @@ def rescale_head(
     """
     chex.assert_rank(kernel_DN, 2)
     chex.assert_shape(bias_N, kernel_DN.shape[1:])
-    ratio_N = old.scale_N / new.scale_N
-    return kernel_DN * ratio_N[None], bias_N * ratio_N + (old.mean_N - new.mean_N) / new.scale_N
+    factor_N, shift_N = conversion(old, new)
+    return kernel_DN * factor_N[None], bias_N * factor_N + shift_N

@@ -84,18 +84,17 @@ class VMPOLearner:
         task_BS = jnp.broadcast_to(self.task_B[:, None], steps.last.shape)
         mask_BT = transition_mask(steps.last)
 
-        def value(output: Array) -> Float[Array, "B S"]:
-            """V in the units of the rewards."""
-            output_BS = jnp.take_along_axis(output, task_BS[..., None], axis=-1)[..., 0]
-            return popart.unnormalise(state.popart, output_BS, task_BS)
+        def of_task(output: Array) -> Float[Array, "B S"]:
+            return jnp.take_along_axis(output, task_BS[..., None], axis=-1)[..., 0]
 
-        output = self._apply(variables, y_BSD, method="heads")
-        value_BS = jax.lax.stop_gradient(value(output.value))
+        output_BS = of_task(self._apply(variables, y_BSD, method="heads").value)
+        value_BS = popart.unnormalise(state.popart, jax.lax.stop_gradient(output_BS), task_BS)
         returns_BT = self.returns(state, rollout, value_BS)
         statistics = state.popart
         if self.config.agent.popart:
             rate = self.config.agent.popart_rate
             statistics = popart.update(statistics, returns_BT, task_BS[:, :-1], mask_BT, rate)
+        factor_N, shift_N = popart.conversion(state.popart, statistics)
 
         def losses(y_BSD: Array) -> Any:
             """Losses and advantages are in each task's normalised units, so that tasks compare."""
@@ -104,7 +103,7 @@ class VMPOLearner:
                 policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
                 target_policy=rollout.policy,
                 actions=rollout.actions,
-                values_BT=popart.normalise(statistics, value(output.value), task_BS)[:, :-1],
+                values_BT=(factor_N[task_BS] * of_task(output.value) + shift_N[task_BS])[:, :-1],
                 returns_BT=popart.normalise(statistics, returns_BT, task_BS[:, :-1]),
                 mask_BT=mask_BT,
                 multipliers=learned["multipliers"],

@@ -143,6 +143,19 @@ def test_rescaled_head_preserves_every_value(x64):
     assert not np.allclose(values(kernel, bias, new), before, rtol=0.1)
 
 
+def test_the_first_statistics_leave_the_head_of_their_task_alone(x64):
+    """Whatever the units of the rewards, it begins with the size that it was initialised with."""
+    rng = np.random.default_rng(5)
+    kernel, bias = jnp.asarray(rng.normal(size=(3, N))), jnp.asarray(rng.normal(size=N))
+    returns, task, mask = make_batch()
+    old = some_statistics().replace(weight_N=jnp.array([0.0, 0.3, 1.0, 0.0]))
+    new = popart.update(old, 1000 * returns, task, mask, rate=0.1)
+    rescaled_kernel, rescaled_bias = popart.rescale_head(kernel, bias, old, new)
+    for n, changed in enumerate([False, True, True, False]):
+        assert np.any(rescaled_kernel[:, n] != kernel[:, n]) == changed
+        assert (rescaled_bias[n] != bias[n]) == changed
+
+
 def test_normalise_and_unnormalise_use_each_tasks_own_scale(x64):
     returns, task, _ = make_batch()
     statistics = some_statistics()

@@ -35,7 +35,7 @@ JOBS = {
             tasks=({"max_steps_in_episode": 2}, {"max_steps_in_episode": 10}),
             num_envs=16,
         ),
-        optimiser__clip_norm=0.5,
+        optimiser__clip_norm=0.2,
         optimiser__warmup=0.5,
         optimiser__final=0.1,
         total_steps=7 * 16 * 4,
@@ -198,6 +198,8 @@ def naive_gradients(run, state, rollout):
         statistics = naive_statistics(state, returns, tasks, config.agent.popart_rate)
         network = rescaled(network, state.popart, *statistics)
     mean_B, scale_B = statistics[0][task_B], np.sqrt(statistics[1])[task_B]
+    if state.update == 0:  # the head was not made for any statistics: its outputs are normalised
+        value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
 
     advantages = {(b, t): (g - value_BS[b, t]) / scale_B[b] for (b, t), g in returns.items()}
     best = sorted(advantages, key=advantages.get, reverse=True)[: len(advantages) // 2]
@@ -267,7 +269,12 @@ def naive_statistics(state, returns, tasks, rate):
 
 
 def rescaled(network, old, mean_N, variance_N):
-    """The network with a value head for which V = scale * output + mean stays what it was."""
+    """The network with a value head for which V = scale * output + mean stays what it was.
+
+    A head that no statistics were known for stays as it is.
+    """
+    if np.all(old.weight_N == 0):
+        return network
     head = network["value_head"]["output"]
     scale_N, old_scale_N = np.sqrt(variance_N), np.sqrt(old.variance_N)
     bias_N = (old_scale_N * head["bias"] + old.mean_N - mean_N) / scale_N
@@ -320,7 +327,8 @@ def test_the_updates_had_every_kind_of_ending(run):
 def test_values_outlive_new_statistics(run):
     """Of the target as of the online network, whose values PopArt only expresses anew."""
     period = run.trainer.config.vmpo.target_period
-    states = list(enumerate(zip(run.states, run.states[1:], strict=False), 1))
+    # Before the first update there are no statistics for a value to be expressed by.
+    states = list(enumerate(zip(run.states[1:], run.states[2:], strict=False), 2))
     timesteps, memory = run.rollouts[0].timesteps, run.states[0].memory
     for before, after in [pair for number, pair in states if number % period]:
         values = []
