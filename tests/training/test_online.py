@@ -24,6 +24,7 @@ JOBS = {
         vmpo__gae_lambda=1.0,
         vmpo__multipliers="adam",
         vmpo__value_cost=1.0,
+        vmpo__entropy_cost=0.0,
         agent__popart=False,
         optimiser__clip_norm=None,
     ),
