@@ -161,7 +161,7 @@ class OnlineConfig:
     sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    total_steps: int = 500_000
+    total_steps: int = 400_000
     """Environment steps of each seed."""
     unroll: int = 32
     """Steps of each environment between learner steps, T."""
