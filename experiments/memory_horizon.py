@@ -39,20 +39,21 @@ SEEDS = {400: 3}
 """Of a corridor; 5 of the others."""
 SPAN, SHORT = 16, (10, 24, 40)
 LAYERS = 2
-TOTAL_STEPS = 1_500_000
+TOTAL_STEPS = 800_000
+NUM_ENVS, UNROLL = 8, 128
+"""1024 steps an update, as by default, but in longer segments: what an LSTM keeps, it learns through
+the gradient within a segment."""
 
 
 def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineConfig:
     """One cell: the defaults, but for what is given here."""
     name = "gtrxl" if core == CUT_OFF else core
     return OnlineConfig(
-        env=EnvConfig(params={"corridor_length": corridor}),
+        env=EnvConfig(params={"corridor_length": corridor}, num_envs=NUM_ENVS),
         core=core_config(name, "small", layers=LAYERS, width=WIDTHS[name], memory_size=memory_size),
         agent=AgentConfig(memoryless=core == CUT_OFF),
         total_steps=total_steps,
-        # What an LSTM keeps, it learns through the gradient within a segment: of all of the
-        # episode where that is affordable.
-        unroll=min(128, max(32, corridor + 4)),
+        unroll=UNROLL,
     )
 
 
