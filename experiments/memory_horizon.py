@@ -41,8 +41,8 @@ SPAN, SHORT = 16, (10, 24, 40)
 LAYERS = 2
 TOTAL_STEPS = 800_000
 NUM_ENVS, UNROLL = 8, 128
-"""1024 steps an update, as by default, but in longer segments: what an LSTM keeps, it learns through
-the gradient within a segment."""
+"""1024 steps an update, as by default, in longer segments: what an LSTM keeps, it learns by the
+gradient within a segment."""
 
 
 def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineConfig:
