@@ -84,7 +84,8 @@ def test_the_debug_job_leaves_a_whole_run(debug):
 
     # At the interval of 1000, in whole visits, and at the end.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
-    pictures = {"learning_curve.png", "attention.png", "attention_over_episode.png", "episode.gif"}
+    names = ("learning_curve", "constraints", "attention", "attention_over_episode")
+    pictures = {"episode.gif", *(f"{name}.png" for name in names)}
     for name in pictures:
         assert (folder / name).stat().st_size > 500
         assert name in err

@@ -222,8 +222,9 @@ def vmpo_losses(
     multipliers: Multipliers,
     hyperparameters: VMPOHyperparameters,
     advantages_BT: Float[Array, "B T"] | None = None,
-) -> tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]]]:
-    """Return the terms of V-MPO's loss, and metrics.
+    psi_BT: Float[Array, "B T"] | None = None,
+) -> tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]], Float[Array, "B T"]]:
+    """Return the terms of V-MPO's loss, metrics, and psi.
 
     Their sum is to be minimised over the online network and the multipliers alike.
 
@@ -239,6 +240,7 @@ def vmpo_losses(
       multipliers: eta and the alphas.
       hyperparameters: their bounds.
       advantages_BT: A_t, where it is not `returns_BT - values_BT`; gets no gradient.
+      psi_BT: the E-step's weights where they are known already: it is left out, and its term 0.
 
     Returns:
       The terms by name: `policy`, `value`, `temperature`, `entropy` (minus the bonus), and
@@ -261,9 +263,11 @@ def vmpo_losses(
         advantages_BT = returns_BT - values_BT
 
     # E-step
-    psi_BT, temperature_loss = e_step(
-        advantages_BT, mask_BT, multipliers.temperature, hyperparameters.epsilon_eta
-    )
+    temperature_loss = jnp.zeros_like(multipliers.temperature)
+    if psi_BT is None:
+        psi_BT, temperature_loss = e_step(
+            advantages_BT, mask_BT, multipliers.temperature, hyperparameters.epsilon_eta
+        )
 
     # M-step
     entropy = masked_mean(policy.entropy(), mask_BT)
@@ -283,7 +287,7 @@ def vmpo_losses(
     metrics |= _diagnostics(psi_BT, advantages_BT, values_BT, returns_BT, mask_BT)
     metrics |= {"bound/psi": hyperparameters.epsilon_eta}
     metrics |= {"temperature": multipliers.temperature, "entropy": entropy}
-    return losses, jax.lax.stop_gradient(metrics)
+    return losses, jax.lax.stop_gradient(metrics), psi_BT
 
 
 def _diagnostics(

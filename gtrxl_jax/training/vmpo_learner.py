@@ -96,7 +96,7 @@ class VMPOLearner:
             statistics = popart.update(statistics, returns_BT, task_BS[:, :-1], mask_BT, rate)
         factor_N, shift_N = popart.conversion(state.popart, statistics)
 
-        def losses(y_BSD: Array) -> Any:
+        def losses(y_BSD: Array, psi_BT: Array | None = None) -> Any:
             """Losses and advantages are in each task's normalised units, so that tasks compare."""
             output = self._apply(variables, y_BSD, method="heads")
             return vmpo.vmpo_losses(
@@ -108,11 +108,13 @@ class VMPOLearner:
                 mask_BT=mask_BT,
                 multipliers=learned["multipliers"],
                 hyperparameters=state.hyperparameters.bounds,
+                psi_BT=psi_BT,
             )
 
-        terms, metrics = losses(y_BSD)
+        terms, metrics, psi_BT = losses(y_BSD)
         metrics |= {f"loss/{name}": term for name, term in terms.items()}
-        metrics |= _shares(lambda y_BSD: losses(y_BSD)[0], jax.lax.stop_gradient(y_BSD))
+        # With the weights at hand: sorting the advantages again would gather them again, too.
+        metrics |= _shares(lambda y_BSD: losses(y_BSD, psi_BT)[0], jax.lax.stop_gradient(y_BSD))
         total = jnp.sum(jnp.stack(list(terms.values())))
         return total, (metrics | gate_openings(recorded), statistics)
 

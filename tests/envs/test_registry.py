@@ -82,9 +82,9 @@ def test_overrides_reach_parameters_and_constructor():
 @pytest.mark.parametrize(
     ("name", "overrides", "limit"),
     [
-        ("TMazePassive-v0", dict(corridor_length=50), 52),
+        ("TMazePassive-v0", dict(corridor_length=50), 102),
         ("TMazePassive-v0", dict(corridor_length=50, max_steps_in_episode=99), 99),
-        ("TMazeActive-v0", dict(corridor_length=50, cue_distance=2), 56),
+        ("TMazeActive-v0", dict(corridor_length=50, cue_distance=2), 110),
         ("AssociativeRetrieval-v0", dict(wait_steps=50), 53),
         ("MiniGrid-MemoryS8", {}, 320),
         ("CartPole-v1", {}, 500),

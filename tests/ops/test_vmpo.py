@@ -64,7 +64,7 @@ def make_batch(kind="categorical", seed=0, dtype=float, share_masked=0.25):
 
 
 def loss_of(trained, batch):
-    losses, metrics = vmpo.vmpo_losses(**(batch | trained))
+    losses, metrics, _ = vmpo.vmpo_losses(**(batch | trained))
     return sum(losses.values()), metrics | {f"loss/{name}": x for name, x in losses.items()}
 
 
@@ -338,6 +338,14 @@ def test_scaled_temperature_reaches_its_bound(scale):
         multipliers, kl = step(multipliers, advantages)
         kls.append(float(kl))
     np.testing.assert_allclose(np.mean(kls[-20:]), 0.1, rtol=0.3)
+
+
+def test_known_weights_replace_the_e_step(x64):
+    batch = make_batch("hybrid")
+    losses, _, psi = vmpo.vmpo_losses(**batch)
+    again, _, _ = vmpo.vmpo_losses(**batch | {"psi_BT": psi})
+    assert again.pop("temperature") == 0 != losses.pop("temperature")
+    jax.tree.map(np.testing.assert_array_equal, again, losses)
 
 
 def test_weights_of_the_value_and_of_the_entropy(x64):

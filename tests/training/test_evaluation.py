@@ -139,7 +139,7 @@ def test_the_likeliest_action_needs_no_chance():
 
 
 def test_each_task_has_its_episodes():
-    tasks = [make_stream(corridor_length=length) for length in (1, 4, 2)]
+    tasks = [make_stream(corridor_length=n, max_steps_in_episode=n + 2) for n in (1, 4, 2)]
     agent, params = random_agent(tasks[0])
     evaluate = jax.jit(make_evaluate(agent, tasks, EPISODES, "sample"))
     results = evaluate(params, jax.random.key(0))

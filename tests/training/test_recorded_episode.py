@@ -19,7 +19,9 @@ def untrained(env, core, **params):
 
 def test_attention_to_a_step_is_a_column_of_what_was_recorded():
     core = make_core("gtrxl", "debug", layers=2, memory_size=3)
-    agent, stream, network = untrained("TMazePassive-v0", core, corridor_length=8)
+    agent, stream, network = untrained(
+        "TMazePassive-v0", core, corridor_length=8, max_steps_in_episode=10
+    )
     episode = record_episode(agent, stream, network, jax.random.key(1), "sample")
     layers, heads, steps, window = episode.attention.shape
     assert (layers, heads, window) == (2, 2, 4)

@@ -15,7 +15,6 @@ import pytest
 
 from gtrxl_jax.training import checkpoint, interruption
 from gtrxl_jax.training.checkpoint import available_steps
-from gtrxl_jax.training.config import SweepConfig
 from gtrxl_jax.training.interruption import RunInterrupted
 from gtrxl_jax.training.loading import load
 from gtrxl_jax.training.metrics import MetricWriter
@@ -30,7 +29,6 @@ CONFIG = small_job(
     "gru",
     env__params={"corridor_length": 1},
     agent__popart=True,
-    sweep=SweepConfig(epsilon_alpha=(0.01, 0.1)),
     evaluation__interval=1,
     checkpoint__interval=200,
     checkpoint__best="evaluation/return",
