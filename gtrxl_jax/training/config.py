@@ -106,8 +106,10 @@ class OptimiserConfig:
     """Peak learning rate."""
     warmup: float = 0.0
     """Share of the updates over which the rate rises linearly from 0."""
-    final: float = 1.0
-    """Share of the rate that is left at the end of a linear decay; 1: no decay."""
+    final: float = 0.1
+    """Share of the rate that is left at the end of a linear decay; 1: no decay, as in the paper.
+    At the full rate an agent that has solved its task, and has nothing left to learn from, may
+    forget it."""
     clip_norm: float | None = 1.0
     """Largest global norm of the network's gradient."""
 
@@ -240,7 +242,7 @@ def _paper() -> OnlineConfig:
             entropy_cost=0.0,
             initial_alpha=5.0,
         ),
-        optimiser=OptimiserConfig(learning_rate=1e-4, clip_norm=None),
+        optimiser=OptimiserConfig(learning_rate=1e-4, final=1.0, clip_norm=None),
         sweep=SweepConfig(epsilon_alpha=(0.001, 0.1)),
         checkpoint=CheckpointConfig(interval=10_000_000),
         total_steps=1_000_000_000,
