@@ -75,7 +75,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
     changes a field of what these give.
 
     Raises:
-      ValueError: an unknown preset, or a config that cannot be.
+      ValueError: an unknown preset, or an invalid config.
     """
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chooser.add_argument("--preset", default="default")
@@ -118,7 +118,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     changes a field of what these give.
 
     Raises:
-      ValueError: an unknown preset, or a config that cannot be.
+      ValueError: an unknown preset, or an invalid config.
     """
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chooser.add_argument("--preset", default="default")

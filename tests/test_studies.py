@@ -1,5 +1,6 @@
 """Studies run, at sizes where their figures mean nothing; and the helper that they share."""
 
+import ast
 import json
 import os
 import subprocess
@@ -165,7 +166,7 @@ def test_workers_share_the_runs_each_on_its_own_cores(tmp_path):
     program.write_text(SCRIPT)
     shown = run(program, "--workers", "2", "--results", str(tmp_path))
     assert len(list((tmp_path / "a").glob("*.json"))) == 6
-    processes = eval(shown.splitlines()[-1])
+    processes = ast.literal_eval(shown.splitlines()[-1])
     assert len(processes) == 2
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))

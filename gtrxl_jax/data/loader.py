@@ -59,7 +59,7 @@ def load_segments(
 
     Raises:
       ValueError: a number below 1, or an unknown start or weight. Later: the data are damaged, or
-        have values that cannot be, see `check`.
+        have invalid values, see `check`.
       TypeError: a number is not a whole one.
       ImportError: the extra "offline" is not installed.
     """
@@ -108,7 +108,7 @@ def read_segments(
     The result is that of `take_segments`.
 
     Raises:
-      ValueError: the data are damaged, or have values that cannot be, see `check`.
+      ValueError: the data are damaged, or have invalid values, see `check`.
     """
     size = segments * context
     step_BS = start.astype(np.int32)[:, None] + np.arange(size, dtype=np.int32)

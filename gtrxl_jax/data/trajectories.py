@@ -146,7 +146,7 @@ def split(
 
 
 def check(trajectories: Trajectories) -> None:
-    """Refuse trajectories that cannot be, on the host.
+    """Raise if the trajectories are invalid; on the host.
 
     Observations need the shapes and types of their space; its bounds are not asked of them, since
     published environments leave theirs.
@@ -188,7 +188,7 @@ def check_steps(
     observed: Bool[np.ndarray, "E S"],
     real: Bool[np.ndarray, "E T"],
 ) -> None:
-    """Refuse steps `[E, T]` that cannot be: the part of `check` that parts of episodes need, too.
+    """Raise if steps `[E, T]` are invalid: the part of `check` that parts of episodes need, too.
 
     Args:
       spaces: of one observation and one action.

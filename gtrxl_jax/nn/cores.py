@@ -85,7 +85,7 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
       overrides: fields of `CoreConfig`.
 
     Raises:
-      ValueError: an unknown name, preset or field, or a value that cannot be.
+      ValueError: an unknown name, preset or field, or an invalid value.
     """
     require_name("core", name, CORES)
     presets = RECURRENT_PRESETS if name in CELLS else TRANSFORMER_PRESETS

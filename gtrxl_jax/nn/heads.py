@@ -80,8 +80,8 @@ class ValueHead(nn.Module):
     """V(s), in the units of the value loss: with PopArt, the normalised ones.
 
     The last layer begins three times larger than usual, so that much of the value's gradient passes
-    into the core: on a T-Maze of 100 agents read the cue after 150,000 steps so, after 400,000 or
-    more with the usual size, and never with a hundredth of it.
+    into the core: in a T-Maze of 100 agents read the cue sooner so than with the usual size, and
+    with a hundredth of it hardly at all.
 
     Attributes:
       num_tasks: N, one output for each task; None for a single output without an axis of its own.

@@ -131,7 +131,7 @@ def model_config(name: str = "rate", preset: str = "small", **overrides: Any) ->
       overrides: fields of `ModelConfig`.
 
     Raises:
-      ValueError: an unknown name, preset or field, or a value that cannot be.
+      ValueError: an unknown name, preset or field, or an invalid value.
     """
     require_name("preset of models", preset, PRESETS)
     fields = [field.name for field in dataclasses.fields(ModelConfig)]
@@ -205,7 +205,7 @@ def make_model(
       param_dtype: of the parameters.
 
     Raises:
-      ValueError: a config that cannot be, or an encoder that the observations do not fit.
+      ValueError: an invalid config, or an encoder that the observations do not fit.
       TypeError: a space that is not supported.
     """
     validate_model_config(config)

@@ -129,7 +129,7 @@ class RecurrentCore(nn.Module):
         return scan(self, jax.lax.stop_gradient(memory), x_BTD, first_BT)
 
     def start(self, memory: tuple[Carry, ...], num_steps: int | None = None) -> tuple[Carry, ...]:
-        """Begin to act. `num_steps` is of no account: a carry has one size."""
+        """Begin to act. `num_steps` is unused: a carry has one size."""
         del num_steps
         return memory
 
