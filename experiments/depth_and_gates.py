@@ -46,7 +46,7 @@ CORES: dict[str, dict[str, Any]] = {
     "gru, bias 0": {"name": "gtrxl", "gate": "gru", "gate_bias": 0.0},
 }
 """Settings of the core; those of GTrXL are named by their gates."""
-TOTAL_STEPS = 600_000
+TOTAL_STEPS = 300_000
 
 
 def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:

@@ -35,11 +35,11 @@ WIDTHS = {"gtrxl": 64, "trxl": 104, "trxl-i": 104, "lstm": 98, "gru": 114}
 CUT_OFF = "gtrxl, memory cut off"
 CORES = (*WIDTHS, CUT_OFF)
 CORRIDORS = dict.fromkeys((25, 50, 100, 200), CORES) | {400: ("gtrxl", "lstm")}
-SEEDS = {400: 3}
-"""Of a corridor; 5 of the others."""
 SPAN, SHORT = 16, (10, 24, 40)
+SEEDS = dict.fromkeys((*SHORT, 400), 3)
+"""Of a corridor; 5 of the others."""
 LAYERS = 2
-TOTAL_STEPS = 800_000
+TOTAL_STEPS = 1_000_000
 NUM_ENVS, UNROLL = 8, 128
 """1024 steps an update, as by default, in longer segments: what an LSTM keeps, it learns by the
 gradient within a segment."""

@@ -73,7 +73,7 @@ class VMPOConfig:
     """Bound of the KL of the means of continuous actions."""
     epsilon_covariance: float = 1e-3
     """Bound of the KL of the covariances of continuous actions."""
-    entropy_cost: float = 0.003
+    entropy_cost: float = 0.02
     """Weight of the policy's mean entropy, in nats, in the loss: where no action is better than
     another it keeps the policy from drifting to one. The paper has none."""
     multipliers: str = "scale"
