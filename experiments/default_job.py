@@ -28,8 +28,8 @@ from study import Curve, Options, Record, Run, run_study
 from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
 from gtrxl_jax.ops.statistics import SOLVED
-from gtrxl_jax.training.metrics import read_metrics
-from gtrxl_jax.training.results import read_result
+from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.runs.results import read_result
 
 VARIANTS = {
     "GTrXL (GRU)": ([], 10),

@@ -30,11 +30,11 @@ from study_report import (
     write_report,
 )
 
-from gtrxl_jax.nn.cores import core_config
+from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.nn.gates import GATES
+from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import solved
-from gtrxl_jax.pictures.style import legend_outside, looks, new_figure, save_figure, style_axes
-from gtrxl_jax.training.config import EnvConfig, OnlineConfig
+from gtrxl_jax.plots.style import legend_outside, looks, new_figure, save_figure, style_axes
 
 CORRIDOR = 25
 DEPTHS = (2, 4, 8)

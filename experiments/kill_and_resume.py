@@ -27,12 +27,12 @@ import numpy as np
 import tyro
 
 from gtrxl_jax.files import atomic
-from gtrxl_jax.training import checkpoint
-from gtrxl_jax.training.config import from_json
-from gtrxl_jax.training.folder import load_config
-from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.programs import Programs
-from gtrxl_jax.training.results import provenance, read_result
+from gtrxl_jax.online.config import from_json
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs.directory import load_config
+from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs.results import provenance, read_result
 
 RESULTS = Path(__file__).parent / "results"
 STEPS_PER_VISIT = 20 * 8 * 8

@@ -27,9 +27,9 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
-from gtrxl_jax.nn.cores import CoreConfig, core_config, make_core
-from gtrxl_jax.pictures.curves import success_against_horizon
-from gtrxl_jax.training.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.nn.cores.registry import CoreConfig, core_config, make_core
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.plots.curves import success_against_horizon
 
 WIDTHS = {"gtrxl": 64, "trxl": 104, "trxl-i": 104, "lstm": 98, "gru": 114}
 CUT_OFF = "gtrxl, memory cut off"

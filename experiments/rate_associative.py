@@ -32,17 +32,17 @@ from study import Options, Record, Run, run_study
 from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
 from gtrxl_jax.data.segments import Segments, cut_segments
-from gtrxl_jax.nn.models import model_config
-from gtrxl_jax.pictures.style import COLOURS, GREY, new_figure, save_figure, style_axes
-from gtrxl_jax.training.offline import OfflineTrainer
-from gtrxl_jax.training.offline_config import (
+from gtrxl_jax.nn.sequence.registry import model_config
+from gtrxl_jax.offline.config import (
     DataConfig,
     OfflineConfig,
     OfflineEvaluationConfig,
     TaskConfig,
 )
-from gtrxl_jax.training.programs import Programs
-from gtrxl_jax.training.tasks import trajectories_of
+from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.plots.style import COLOURS, GREY, new_figure, save_figure, style_axes
+from gtrxl_jax.runs.programs import Programs
 
 MODELS = {"RATE": "rate", "DT": "dt"}
 PUBLISHED = {"RATE": 0.80, "DT": -0.97}

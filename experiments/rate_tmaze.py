@@ -30,9 +30,9 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import ENTRIES, by_cell, origin, solved_entry, table, write_report
 
-from gtrxl_jax.nn.valves import VALVES
-from gtrxl_jax.pictures.curves import panels_of_success, success_against_horizon
-from gtrxl_jax.training.offline_config import OfflineConfig, preset
+from gtrxl_jax.nn.sequence.valves import VALVES
+from gtrxl_jax.offline.config import OfflineConfig, preset
+from gtrxl_jax.plots.curves import panels_of_success, success_against_horizon
 
 SHORT = (30, 60, 90, 150, 360, 600, 900)
 LONG = (*SHORT, 1800, 3600, 9600)

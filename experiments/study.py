@@ -24,17 +24,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from gtrxl_jax.choices import require_name
 from gtrxl_jax.files import atomic
-from gtrxl_jax.names import require_name
+from gtrxl_jax.offline.config import OfflineConfig
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.config import OnlineConfig
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.ops.statistics import SOLVED
-from gtrxl_jax.training.config import OnlineConfig
-from gtrxl_jax.training.metrics import Metrics, MetricWriter, as_arrays, json_value
-from gtrxl_jax.training.offline import OfflineTrainer
-from gtrxl_jax.training.offline_config import OfflineConfig
-from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.progress import ConsoleWriter
-from gtrxl_jax.training.results import provenance
-from gtrxl_jax.training.run import train
+from gtrxl_jax.runs.logging.progress import ConsoleWriter
+from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays, json_value
+from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.results import provenance
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 60

@@ -1,8 +1,9 @@
 """Memory cores for reinforcement learning agents in JAX, and the trainers that use them.
 
 The names of one's own loop are here: cores, agents, environments and the stream between them, and
-`load`, for what a run has learned. What trains, records and draws is in `gtrxl_jax.training` and
-`gtrxl_jax.pictures`.
+`load`, for what a run has learned. What trains, records and draws is in
+`gtrxl_jax.online`, `gtrxl_jax.offline`, `gtrxl_jax.runs`, `gtrxl_jax.acting` and
+`gtrxl_jax.plots`.
 """
 
 from typing import TYPE_CHECKING
@@ -12,11 +13,11 @@ from gtrxl_jax.lazy import lazy
 if TYPE_CHECKING:
     from gtrxl_jax.envs.registry import make_env
     from gtrxl_jax.envs.stream import Stream
+    from gtrxl_jax.loading import load
     from gtrxl_jax.nn.agent import make_agent
-    from gtrxl_jax.nn.cores import make_core
-    from gtrxl_jax.spaces import zero_timestep
+    from gtrxl_jax.nn.cores.registry import make_core
+    from gtrxl_jax.specs import zero_timestep
     from gtrxl_jax.timestep import TimeStep
-    from gtrxl_jax.training.loading import load
 
 __version__ = "0.1.0"
 
@@ -29,10 +30,10 @@ __getattr__, __dir__ = lazy(
     {
         "Stream": "gtrxl_jax.envs.stream",
         "TimeStep": "gtrxl_jax.timestep",
-        "load": "gtrxl_jax.training.loading",
+        "load": "gtrxl_jax.loading",
         "make_agent": "gtrxl_jax.nn.agent",
-        "make_core": "gtrxl_jax.nn.cores",
+        "make_core": "gtrxl_jax.nn.cores.registry",
         "make_env": "gtrxl_jax.envs.registry",
-        "zero_timestep": "gtrxl_jax.spaces",
+        "zero_timestep": "gtrxl_jax.specs",
     },
 )

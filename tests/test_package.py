@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import gtrxl_jax
-from gtrxl_jax import training
+from gtrxl_jax import offline, online, runs
 
 
 @pytest.mark.parametrize(
     ("package", "name"),
-    [(package, name) for package in (gtrxl_jax, training) for name in package.__all__],
+    [(package, name) for package in (gtrxl_jax, offline, online, runs) for name in package.__all__],
 )
 def test_names_at_the_top_are_those_of_their_modules(package, name):
     public = getattr(package, name)
@@ -32,9 +32,9 @@ def test_unknown_name_is_an_ordinary_error():
     [
         ("import gtrxl_jax", ["jax", "flax", "gymnax", "matplotlib"]),
         ("from gtrxl_jax import make_core", ["gymnax", "gymnasium", "matplotlib"]),
-        ("from gtrxl_jax.training import preset", ["gymnax", "gymnasium", "matplotlib"]),
+        ("from gtrxl_jax.online import preset", ["gymnax", "gymnasium", "matplotlib"]),
         # It computes when it is imported, and processes must have joined before.
-        ("import gtrxl_jax.cli", ["gymnax"]),
+        ("import gtrxl_jax.cli.main", ["gymnax"]),
     ],
 )
 def test_nothing_is_loaded_before_it_is_used(code, unloaded):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gtrxl_jax.arguments import parse_train, parse_train_offline
+from gtrxl_jax.cli.arguments import parse_train, parse_train_offline
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -22,7 +22,7 @@ import numpy as np
 import tyro
 from timing import Row, interleaved, read, show
 
-from gtrxl_jax.nn.cores import make_core
+from gtrxl_jax.nn.cores.registry import make_core
 
 
 @dataclasses.dataclass(frozen=True)

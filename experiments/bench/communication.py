@@ -43,14 +43,15 @@ import tyro  # noqa: E402
 from learning import useful_operations  # noqa: E402
 from timing import Row, show  # noqa: E402
 
-from gtrxl_jax.nn.cores import core_config, make_core  # noqa: E402
-from gtrxl_jax.nn.models import model_config  # noqa: E402
-from gtrxl_jax.training import config, offline_config  # noqa: E402
-from gtrxl_jax.training.collectives import KINDS, Collective, collectives  # noqa: E402
-from gtrxl_jax.training.offline import OfflineTrainer  # noqa: E402
-from gtrxl_jax.training.online import OnlineTrainer  # noqa: E402
-from gtrxl_jax.training.programs import Programs  # noqa: E402
-from gtrxl_jax.training.trainer import Trainer  # noqa: E402
+from gtrxl_jax.nn.cores.registry import core_config, make_core  # noqa: E402
+from gtrxl_jax.nn.sequence.registry import model_config  # noqa: E402
+from gtrxl_jax.offline import config as offline_config  # noqa: E402
+from gtrxl_jax.offline.trainer import OfflineTrainer  # noqa: E402
+from gtrxl_jax.online import config  # noqa: E402
+from gtrxl_jax.online.trainer import OnlineTrainer  # noqa: E402
+from gtrxl_jax.parallel.collectives import KINDS, Collective, collectives  # noqa: E402
+from gtrxl_jax.runs.programs import Programs  # noqa: E402
+from gtrxl_jax.runs.trainer import Trainer  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)

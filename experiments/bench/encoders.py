@@ -19,10 +19,10 @@ import tyro
 from timing import Row, interleaved, show
 
 from gtrxl_jax.nn import encoders
-from gtrxl_jax.training.compilation import compiler_options
-from gtrxl_jax.training.config import EnvConfig, preset
-from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.programs import make_visit
+from gtrxl_jax.online.config import EnvConfig, preset
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.compilation import compiler_options
+from gtrxl_jax.runs.programs import make_visit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ import optax
 import tyro
 from timing import Row, interleaved, matmul, show
 
-from gtrxl_jax.nn.cores import make_core
+from gtrxl_jax.nn.cores.registry import make_core
 
 
 @dataclasses.dataclass(frozen=True)

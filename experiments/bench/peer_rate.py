@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gtrxl_jax.nn.models import ModelConfig
+from gtrxl_jax.nn.sequence.registry import ModelConfig
 
 MODULE = "RATE_GTrXL.mem_transformer_v2_GTrXL"
 PADDING = -10

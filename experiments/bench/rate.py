@@ -27,10 +27,10 @@ import tyro
 from timing import Row, interleaved, show
 
 from gtrxl_jax.data.segments import Segments
-from gtrxl_jax.nn.models import model_config
-from gtrxl_jax.training.offline import OfflineTrainer
-from gtrxl_jax.training.offline_config import OfflineConfig, OfflineEvaluationConfig
-from gtrxl_jax.training.programs import make_visit
+from gtrxl_jax.nn.sequence.registry import model_config
+from gtrxl_jax.offline.config import OfflineConfig, OfflineEvaluationConfig
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.runs.programs import make_visit
 
 
 @dataclasses.dataclass(frozen=True)

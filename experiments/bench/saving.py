@@ -22,10 +22,10 @@ import numpy as np
 import tyro
 from timing import Row, show
 
-from gtrxl_jax.training.checkpoint import Saver
-from gtrxl_jax.training.config import preset
-from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.run import train
+from gtrxl_jax.online.config import preset
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.loop import train
 
 
 @dataclasses.dataclass(frozen=True)

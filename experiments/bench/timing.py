@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gtrxl_jax.files import atomic
-from gtrxl_jax.training.results import provenance
+from gtrxl_jax.runs.results import provenance
 
 RESULTS = Path(__file__).parents[1] / "results" / "bench"
 

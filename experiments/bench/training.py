@@ -19,11 +19,11 @@ import jax
 import tyro
 from timing import Row, interleaved, show
 
-from gtrxl_jax.nn.cores import core_config
-from gtrxl_jax.training.compilation import compiler_options
-from gtrxl_jax.training.config import AgentConfig, EnvConfig, OnlineConfig
-from gtrxl_jax.training.online import OnlineTrainer
-from gtrxl_jax.training.programs import make_visit
+from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.compilation import compiler_options
+from gtrxl_jax.runs.programs import make_visit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,8 @@
-"""Offline data: trajectories, their files, the segments that trainers read, and collecting them.
+"""Offline data: trajectories, their files, and the segments that trainers read.
 
 `minari` (files) and `loader` (data that outgrow memory) need the extra "offline".
 """
 
-from gtrxl_jax.data.collect import Cue, OraclePolicy, Policy, RandomPolicy, collect, cue_of
 from gtrxl_jax.data.segments import (
     SAMPLING,
     Sampling,
@@ -24,18 +23,12 @@ from gtrxl_jax.data.trajectories import (
 
 __all__ = [
     "SAMPLING",
-    "Cue",
-    "OraclePolicy",
-    "Policy",
-    "RandomPolicy",
     "Sampling",
     "Segments",
     "Spaces",
     "Trajectories",
     "check",
-    "collect",
     "concatenate",
-    "cue_of",
     "cut_segments",
     "dataset_spaces",
     "default_sampling",

@@ -13,8 +13,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
+from gtrxl_jax.choices import require_name
 from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
-from gtrxl_jax.names import require_name
 
 STARTS = ("episode", "uniform")
 WEIGHTS = ("uniform", "length")

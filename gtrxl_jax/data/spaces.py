@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from gtrxl_jax.spaces import BOX, DICT, DISCRETE
+from gtrxl_jax.specs import BOX, DICT, DISCRETE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Int, Shaped
 
 from gtrxl_jax.envs.stream import EpisodeStats, PRNGKey, Stream, StreamState
-from gtrxl_jax.spaces import action_spec, observation_spec
+from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.timestep import TimeStep
 
 

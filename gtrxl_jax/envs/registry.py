@@ -12,12 +12,12 @@ import gymnax
 import jax
 from gymnax.environments import environment
 
+from gtrxl_jax.choices import require_name
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.promotion import ordinary_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.xminigrid import MiniGridMemory
-from gtrxl_jax.names import require_name
 
 ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {
     "TMazePassive-v0": PassiveTMaze,

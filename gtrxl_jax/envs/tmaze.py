@@ -18,9 +18,9 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.choices import require_name
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.noise import draw_noise
-from gtrxl_jax.names import require_name
 
 RIGHT, UP, LEFT, DOWN = range(4)
 """The actions. A move into a wall does nothing."""

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
 from gtrxl_jax.nn.heads import PolicyHead, ValueHead
 from gtrxl_jax.ops.distributions import ActionDistribution
-from gtrxl_jax.spaces import action_spec
+from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
 
 
@@ -48,7 +48,7 @@ class AgentOutput:
 
 
 class Agent(nn.Module):
-    """Encoder, memory core and heads behind the core's contract (see `gtrxl_jax.nn.cores`).
+    """Encoder, memory core and heads behind the core's contract (see `nn.cores.registry`).
 
     Stepping through T time steps gives the outputs and the memory of the segment `[B, T]`. Nothing
     of an episode reaches the outputs of the next one.
@@ -119,8 +119,8 @@ def make_agent(
 
     Args:
       core: a memory core, for example of `make_core`; its `dtype` and `param_dtype` serve for all.
-      observation_space: see `gtrxl_jax.spaces.observation_spec`.
-      action_space: see `gtrxl_jax.spaces.action_spec`.
+      observation_space: see `gtrxl_jax.specs.observation_spec`.
+      action_space: see `gtrxl_jax.specs.action_spec`.
       encoder: a name for `make_encoder`, or a module from observations to features `[..., F]`.
       encoder_width: F, of the encoders that `make_encoder` builds.
       head_width: hidden units of each head.

@@ -14,9 +14,9 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
-from gtrxl_jax.names import require_name
+from gtrxl_jax.choices import require_name
 from gtrxl_jax.ops.convolution import convolve
-from gtrxl_jax.spaces import ActionSpec, ArraySpec, leading_axes, observation_spec
+from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.timestep import TimeStep
 
 # Three poolings halve the side three times: below this nothing would be left to look at.

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gtrxl_jax.names import require_name
+from gtrxl_jax.choices import require_name
 
 
 class Gate(nn.Module):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
-from gtrxl_jax.spaces import ActionSpec
+from gtrxl_jax.specs import ActionSpec
 
 
 class PolicyHead(nn.Module):

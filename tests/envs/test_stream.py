@@ -12,7 +12,7 @@ from gymnax.environments import environment, spaces
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gtrxl_jax.envs import Stream, make_env
-from gtrxl_jax.spaces import action_spec, observation_spec
+from gtrxl_jax.specs import action_spec, observation_spec
 
 
 @struct.dataclass

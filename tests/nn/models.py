@@ -6,8 +6,8 @@ import numpy as np
 from flax import linen as nn
 from gymnax.environments import spaces
 
-from gtrxl_jax.nn.models import make_model, model_config
-from gtrxl_jax.nn.trajectory import Steps
+from gtrxl_jax.nn.sequence.registry import make_model, model_config
+from gtrxl_jax.nn.sequence.trajectory import Steps
 
 BATCH, SEGMENTS, CONTEXT = 2, 3, 4
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), jnp.float32)

@@ -11,7 +11,7 @@ from gymnax.environments import spaces
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.nn.agent import make_agent
-from gtrxl_jax.spaces import action_spec, environment_action, zero_timestep
+from gtrxl_jax.specs import action_spec, environment_action, zero_timestep
 from gtrxl_jax.timestep import TimeStep
 from tests.nn.cores import small_core
 

@@ -9,7 +9,7 @@ import pytest
 from gtrxl_jax.nn.heads import PolicyHead, ValueHead, rescale_value_gradient, rescale_value_head
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
-from gtrxl_jax.spaces import ActionSpec
+from gtrxl_jax.specs import ActionSpec
 
 INF = float("inf")
 BOUNDS = ((-1.0, 1.0), (0.0, 10.0), (-INF, INF))

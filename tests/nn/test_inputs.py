@@ -4,7 +4,7 @@ import pytest
 
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.nn.agent import make_agent
-from gtrxl_jax.nn.cores import make_core
+from gtrxl_jax.nn.cores.registry import make_core
 
 B, T, D = 2, 3, 16
 X, FIRST = jnp.zeros((B, T, D)), jnp.zeros((B, T), bool)

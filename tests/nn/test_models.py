@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.models import MODELS as NAMES
-from gtrxl_jax.nn.models import PRESETS, ModelConfig, make_model, model_config
+from gtrxl_jax.nn.sequence.registry import MODELS as NAMES
+from gtrxl_jax.nn.sequence.registry import PRESETS, ModelConfig, make_model, model_config
 from tests.nn.models import (
     ACTIONS,
     BATCH,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnax.environments import spaces
 
-from gtrxl_jax.nn.models import make_model, model_config
-from gtrxl_jax.nn.trajectory import ActionHead, Steps
-from gtrxl_jax.nn.valves import VALVES, MemoryTokens, make_valve
+from gtrxl_jax.nn.sequence.registry import make_model, model_config
+from gtrxl_jax.nn.sequence.trajectory import ActionHead, Steps
+from gtrxl_jax.nn.sequence.valves import VALVES, MemoryTokens, make_valve
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
-from gtrxl_jax.spaces import ActionSpec
+from gtrxl_jax.specs import ActionSpec
 from tests.nn.models import (
     BATCH,
     random_params,

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.cores import make_core
+from gtrxl_jax.nn.cores.registry import make_core
 from tests.nn.cores import (
     ALL_CORES,
     LAYERS,

@@ -1,0 +1,289 @@
+"""Evaluation on fresh episodes, and one episode looked at closely."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
+
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.envs.multitask import MultiTaskStream
+from gtrxl_jax.envs.registry import time_limit
+from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
+from gtrxl_jax.nn.agent import Agent
+from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.parallel.placement import split_batch
+from gtrxl_jax.specs import environment_action
+from gtrxl_jax.timestep import TimeStep
+
+POLICIES = ("mode", "sample")
+
+Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
+
+
+class Player(Protocol):
+    """What plays B episodes from their start on, in lock-step, with a network's parameters."""
+
+    def start(self, network: Any, batch_size: int) -> Any:
+        """The state of acting, before the first time step."""
+
+    def step(self, network: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
+        """The policy at a time step `[B]`."""
+
+    def take(self, network: Any, state: Any, action: Any) -> Any:
+        """Note the action that was taken there, as the environment was given it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentPlayer:
+    """An agent, which finds its last action in the next time step."""
+
+    agent: Agent
+
+    def start(self, network: Any, batch_size: int) -> Any:
+        """A cache over an empty memory."""
+        apply: Any = self.agent.apply
+        return apply({"params": network}, self.agent.initial_memory(batch_size), method="start")
+
+    def step(self, network: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
+        """The agent's."""
+        apply: Any = self.agent.apply
+        state, output = apply({"params": network}, state, timestep, method="step")
+        return state, output.policy
+
+    def take(self, network: Any, state: Any, action: Any) -> Any:
+        """Nothing to note."""
+        del network, action
+        return state
+
+
+def make_evaluate(
+    player: Agent | Player, tasks: Stream | Sequence[Stream], episodes: int, policy: str
+) -> Evaluate:
+    """Build the function that plays `episodes` whole episodes of each task, all side by side.
+
+    Args:
+      player: an agent, or what else can play; the function is given its network's parameters.
+      tasks: the environments of the N tasks, or of the only one; how many each stream has is not
+        used.
+      episodes: E.
+      policy: "mode" takes the likeliest action, "sample" draws as in training.
+
+    Returns:
+      A pure function of (network, key) to statistics `[N, E]`, of one episode for each of E
+      environments of each task. `done` is false where the environment's time limit was not kept.
+
+    Raises:
+      ValueError: an unknown policy.
+    """
+    require_name("policy", policy, POLICIES)
+    tasks = [tasks] if isinstance(tasks, Stream) else tasks
+    stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
+    limits = [time_limit(task.env, task.params) for task in tasks]
+    limit = jnp.max(jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits])) + 1
+    if isinstance(player, Agent):
+        player = AgentPlayer(player)
+
+    def evaluate(network: Any, key: Key[Array, ""]) -> EpisodeStats:
+        key_stream, key_act = jax.random.split(key)
+        state, timestep = split_batch(stream.reset(key_stream))
+        playing = player.start(network, stream.num_envs)
+
+        def going_on(carry: Any) -> Bool[Array, ""]:
+            *_, results, step = carry
+            return ~jnp.all(results.done) & (step < limit)
+
+        def advance(carry: Any) -> Any:
+            playing, state, timestep, results, step = carry
+            playing, distribution = player.step(network, playing, timestep)
+            action = choose(distribution, policy, jax.random.fold_in(key_act, step))
+            action = environment_action(stream.action_space, action)
+            playing = player.take(network, playing, action)
+            state, timestep = stream.step(state, action)
+            # The first episode of each environment counts: later ones would favour the short.
+            results = jax.tree.map(
+                lambda old, new: jnp.where(results.done, old, new), results, state.episode
+            )
+            return playing, state, timestep, results, step + 1
+
+        start = (playing, state, timestep, state.episode, jnp.zeros((), jnp.int32))
+        results = jax.lax.while_loop(going_on, advance, start)[3]
+        return jax.tree.map(
+            lambda x: jnp.stack([stream.of_task(k, x) for k in range(stream.num_tasks)]), results
+        )
+
+    return evaluate
+
+
+def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... E"]]:
+    """Return, length and, where there is one, success of episodes `[..., N, E]`.
+
+    `return` has the episodes of all tasks, `[..., N * E]`; with several tasks `return/task_0` has
+    those of the first alone, `[..., E]`.
+    """
+    numbers = {"return": episodes.episode_return, "length": episodes.length}
+    if episodes.success is not None:
+        numbers["success"] = episodes.success
+    summary = {}
+    for name, value_NE in numbers.items():
+        *lead, num_tasks, _ = value_NE.shape
+        summary[name] = value_NE.reshape(*lead, -1)
+        if num_tasks > 1:
+            summary |= {f"{name}/task_{k}": value_NE[..., k, :] for k in range(num_tasks)}
+    return summary
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedEpisode:
+    """One episode of T actions, hence T + 1 time steps.
+
+    Attributes:
+      timesteps: `[T + 1]`.
+      states: the environment's own states, `[T + 1]`.
+      attention: `[L, H, T + 1, M + 1]`, the weight of each layer and head on the M steps before
+        each step, oldest first, and on itself; None for a core without attention.
+      cue: the first step whose observation shows the cue; None where the environment has no
+        `shows_cue`, or it was never shown.
+      success: what the environment says; None where it says nothing.
+    """
+
+    timesteps: TimeStep
+    states: Any
+    attention: Float[np.ndarray, "L H S W"] | None
+    cue: int | None
+    success: bool | None
+
+    @property
+    def decision(self) -> int:
+        """The last step at which the agent acts; the final observation comes after it."""
+        return len(self.timesteps.first) - 2
+
+    def attention_to(self, step: int) -> Float[np.ndarray, "L H S"]:
+        """The weight of every step's attention on one step, 0 where the window does not reach it.
+
+        Raises:
+          ValueError: the core has no attention, or the episode no such step.
+        """
+        if self.attention is None:
+            raise ValueError("there is no attention: the agent's core is not a transformer")
+        *_, steps, window = self.attention.shape
+        if not 0 <= step < steps:
+            raise ValueError(f"step must be in 0 to {steps - 1}, the episode's; got {step}")
+        ago_S = np.arange(steps) - step
+        reached_S = (ago_S >= 0) & (ago_S < window)
+        place_S = np.where(reached_S, window - 1 - ago_S, 0)
+        return np.where(reached_S, self.attention[:, :, np.arange(steps), place_S], 0)
+
+
+def record_episode(
+    agent: Agent, stream: Stream, network: Any, key: Key[Array, ""], policy: str = "mode"
+) -> RecordedEpisode:
+    """Play one episode and keep all of it, the attention of the agent's network among it.
+
+    Further episodes of the same agent and stream are not compiled again.
+
+    Raises:
+      ValueError: an unknown policy.
+    """
+    require_name("policy", policy, POLICIES)
+    limit = int(time_limit(stream.env, stream.params))
+    states, timesteps = jax.device_get(_play(agent, stream, policy, limit, network, key))
+    steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
+    states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
+    success = states.episode.success
+    shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))
+    (shown,) = np.nonzero(np.asarray(shows_cue(states.env, stream.params)))
+    return RecordedEpisode(
+        timesteps=timesteps,
+        states=states.env,
+        attention=_attention(agent, network, timesteps),
+        cue=int(shown[0]) if len(shown) else None,
+        success=None if success is None else bool(success[-1]),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _play(
+    agent: Agent, stream: Stream, policy: str, limit: int, network: Any, key: Key[Array, ""]
+) -> tuple[StreamState, TimeStep]:
+    """States and time steps `[limit + 1]` of one environment, on into the next episode."""
+    stream = dataclasses.replace(stream, num_envs=1)
+    variables = {"params": network}
+    apply: Any = agent.apply
+
+    def advance(carry: Any, key: Key[Array, ""]) -> Any:
+        cache, state, timestep = carry
+        cache, output = apply(variables, cache, timestep, method="step")
+        action = choose(output.policy, policy, key)
+        state, timestep = stream.step(state, environment_action(stream.action_space, action))
+        return (cache, state, timestep), (state, timestep)
+
+    key_stream, key_act = jax.random.split(key)
+    state, timestep = stream.reset(key_stream)
+    cache = apply(variables, agent.initial_memory(1), method="start")
+    _, rest = jax.lax.scan(advance, (cache, state, timestep), jax.random.split(key_act, limit))
+    both = jax.tree.map(
+        lambda head, tail: jnp.concatenate([head[None], tail]), (state, timestep), rest
+    )
+    return jax.tree.map(lambda x: x[:, 0], both)
+
+
+CHUNK = 128
+"""Steps of which attention is recorded at once: weights by key take its square, for any episode."""
+
+
+def _attention(
+    agent: Agent, network: Any, timesteps: TimeStep
+) -> Float[np.ndarray, "L H S W"] | None:
+    """The attention of a whole episode `[S]` by distance; None if the core has none."""
+    steps = len(timesteps.first)
+    memory, windows = agent.initial_memory(1), []
+    for begin in range(0, steps, CHUNK):
+        # The last chunk goes on with the last step, so that all are compiled as one: nothing
+        # before a step depends on it.
+        index = np.minimum(np.arange(begin, begin + CHUNK), steps - 1)
+        chunk = jax.tree.map(lambda x, i=index: x[None, i], timesteps)
+        memory, recorded = _record(agent, network, memory, chunk)
+        if not recorded:
+            return None
+        windows.append(_windows(recorded))
+    return np.concatenate(windows, axis=2)[:, :, :steps]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _record(agent: Agent, network: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
+    """Memory after a segment, and the attention that the core recorded over it, {} without any."""
+    apply: Any = agent.apply
+    (memory, _), recorded = apply({"params": network}, memory, timesteps, mutable="attention")
+    return memory, recorded.get("attention", {}).get("core", {})
+
+
+def render_episode(
+    stream: Stream, episode: RecordedEpisode, max_frames: int = 500
+) -> UInt8[np.ndarray, "T H W 3"] | None:
+    """The first frames of an episode, for `save_gif`; None if the environment has no `render`."""
+    if not hasattr(stream.env, "render"):
+        return None
+    steps = min(len(episode.timesteps.first), max_frames)
+    states = [jax.tree.map(lambda x, t=t: x[t], episode.states) for t in range(steps)]
+    return np.stack([stream.env.render(state, stream.params) for state in states])
+
+
+def choose(distribution: Any, policy: str, key: Key[Array, ""]) -> Any:
+    """An action of a distribution, by the name of a policy (see `POLICIES`)."""
+    return distribution.mode() if policy == "mode" else distribution.sample(key)
+
+
+def _windows(blocks: Any) -> Float[np.ndarray, "L H T W"]:
+    """From weights by key, `[1, H, T, M + T]` for each layer, to weights by distance."""
+    by_key = [
+        np.asarray(blocks[f"blocks_{n}"]["attention"]["weights"][0][0]) for n in range(len(blocks))
+    ]
+    steps, keys = by_key[0].shape[1:]
+    window = keys - steps + 1
+    query_TW, place_TW = np.indices((steps, window))
+    return np.stack([weights[:, query_TW, query_TW + place_TW] for weights in by_key])

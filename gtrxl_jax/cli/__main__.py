@@ -1,0 +1,5 @@
+"""`python -m gtrxl_jax.cli`."""
+
+from gtrxl_jax.cli.main import main
+
+main()

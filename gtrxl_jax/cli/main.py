@@ -1,0 +1,278 @@
+"""The command line: `gtrxl train`, `train-offline`, `evaluate`, `collect` and `list`."""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import tyro
+
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.parallel import hosts
+
+if TYPE_CHECKING:
+    from gtrxl_jax.cli.arguments import RunOptions
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    What goes wrong gets one line on standard error. Exit codes: 0 done; 1 the run failed, since it
+    diverged or could not be saved; 2 a mistake in what was asked for; 75 stopped by SIGTERM, 130 by
+    SIGINT (Ctrl-C): the same command goes on with the run.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="gtrxl",
+        description="Transformer memory for reinforcement learning agents.",
+        epilog="gtrxl COMMAND --help says what a command takes. Exit codes: 0 done, 1 the run "
+        "failed, 2 a mistake in the arguments, 75 stopped by SIGTERM and 130 by Ctrl-C: saved, and "
+        "the same command goes on.",
+    )
+    commands = {
+        "train": _train,
+        "train-offline": _train_offline,
+        "evaluate": _evaluate,
+        "collect": _collect,
+        "list": _list,
+    }
+    parser.add_argument("command", choices=commands)
+    chosen = parser.parse_args(arguments[:1])
+    try:
+        if "--distributed" in arguments:
+            # Before all that imports gymnax, which computes when it is imported.
+            hosts.join()
+        try:
+            commands[chosen.command](arguments[1:])
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has seen enough, as `head` has. What the end would still flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except (ValueError, TypeError, FileNotFoundError, ImportError, OSError) as error:
+        if os.environ.get("GTRXL_TRACEBACK"):
+            raise
+        message = " ".join(str(error).split())
+        print(f"gtrxl {chosen.command}: error: {message}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _train(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.cli.arguments import parse_train
+
+    command = parse_train(arguments)
+    # Heavy imports wait until the arguments are known to be good.
+    from gtrxl_jax.online.trainer import OnlineTrainer
+    from gtrxl_jax.plots import report
+
+    config = command.config
+    folder = command.folder or _new_folder(config.env.name, config.core.name)
+    trainer = OnlineTrainer(config)
+    trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
+    if trained is not None and command.pictures and hosts.is_first():
+        paths = report.draw_curves(folder, config.core.name)
+        paths += _draw_episodes(folder, trainer, trained.networks[0])
+        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+
+
+def _train_offline(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.cli.arguments import parse_train_offline
+
+    command = parse_train_offline(arguments)
+    from gtrxl_jax.offline.environments import trajectories_of
+    from gtrxl_jax.offline.trainer import OfflineTrainer
+    from gtrxl_jax.plots import report
+
+    config = command.config
+    folder = command.folder or _new_folder(config.task.name, config.model.name)
+    names = list(dict.fromkeys((config.model.name, *command.baselines)))
+    trajectories = None if config.data.stream else trajectories_of(config)
+    for name in names:
+        model = dataclasses.replace(config.model, name=name)
+        trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)
+        _run(trainer, folder / name, command, f"{name} on {config.task.name}")
+    if command.pictures and hosts.is_first():
+        paths = report.draw_offline(folder, names)
+        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+
+
+def _new_folder(*names: str) -> Path:
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs", "-".join([*names, now]))
+
+
+def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
+    """Train in a folder, and say what came out; None if it was finished already.
+
+    The process ends here if the run is interrupted or fails.
+    """
+    from gtrxl_jax.runs import loop
+    from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
+    from gtrxl_jax.runs.directory import require_same_run
+    from gtrxl_jax.runs.divergence import DivergedError
+    from gtrxl_jax.runs.logging.progress import ConsoleWriter
+    from gtrxl_jax.runs.logging.writers import MetricWriter, TensorBoardWriter
+    from gtrxl_jax.runs.preemption import RunInterrupted
+    from gtrxl_jax.runs.results import read_result
+
+    trainer.mesh()
+    require_same_run(folder, trainer.config_json)
+    if finished := read_result(folder):
+        _tell(f"finished already: {_scores(finished.evaluation)} | {folder}")
+        return None
+    writers: list[MetricWriter] = [
+        ConsoleWriter(
+            trainer.num_visits * trainer.steps_per_visit,
+            trainer.shown,
+            title=f"{title}, in {folder}",
+        )
+    ]
+    if command.tensorboard:
+        writers += [TensorBoardWriter(folder)]
+    try:
+        trained = loop.train(trainer, writers=writers, folder=folder)
+    except RunInterrupted as stop:
+        again = "the same command" if command.folder else f"the same with --folder {folder}"
+        _tell(f"gtrxl: {stop}: {again} goes on", sys.stderr)
+        sys.exit(stop.exit_code)
+    except (DivergedError, SaveError, OSError) as failure:
+        if os.environ.get("GTRXL_TRACEBACK"):
+            raise
+        print(f"gtrxl: error: {failure}", file=sys.stderr)
+        sys.exit(1)
+    result = trained.result
+    for divergence in result.diverged:
+        _tell(f"gtrxl: {divergence}", sys.stderr)
+    if len(result.diverged) == trainer.config.num_seeds:
+        sys.exit(1)
+    _tell(
+        f"{_scores(result.evaluation)} | {result.steps:,} steps a seed in "
+        f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
+        f"{result.steps_per_second:,.0f} steps/s | {folder}"
+    )
+    return trained
+
+
+def _tell(line: str, file: TextIO | None = None) -> None:
+    """Say something once, however many processes there are."""
+    if hosts.is_first():
+        print(line, file=file)
+
+
+def _evaluate(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.cli.arguments import Evaluate
+
+    command = tyro.cli(Evaluate, args=arguments, prog="gtrxl evaluate")
+    if command.episodes < 1:
+        raise ValueError(f"episodes must be at least 1, not {command.episodes}")
+    from gtrxl_jax import loading
+    from gtrxl_jax.acting.evaluation import POLICIES
+    from gtrxl_jax.offline.config import OfflineConfig
+    from gtrxl_jax.plots import report
+
+    policy = command.policy and require_name("policy", command.policy, POLICIES)
+    scores, loaded = loading.evaluate(
+        command.folder, command.episodes, policy, command.seed, best=command.best
+    )
+    if command.pictures:
+        if isinstance(loaded.config, OfflineConfig):
+            report.draw_offline(command.folder.parent, [command.folder.name])
+        else:
+            report.draw_curves(command.folder, loaded.config.core.name)
+            _draw_episodes(command.folder, loaded.trainer, loaded.network)
+    print(
+        f"{_scores(scores)} | {command.episodes} episodes for each of "
+        f"{len(loaded.networks)} seed(s)"
+    )
+
+
+def _collect(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.collection import Collected, CollectionConfig, collect_dataset
+    from gtrxl_jax.runs.logging.progress import ConsoleWriter
+
+    @dataclasses.dataclass(frozen=True)
+    class Collect:
+        config: Annotated[CollectionConfig, tyro.conf.arg(name="")]
+        folder: tyro.conf.Positional[Path]
+        """Where the data set goes: a new folder, in Minari's format."""
+
+    command = tyro.cli(
+        Collect,
+        args=arguments,
+        prog="gtrxl collect",
+        description="Collect whole episodes for offline training, as a Minari data set.",
+    )
+    with ConsoleWriter(command.config.episodes, ("return", "success"), unit="episode") as console:
+        console.start(0)
+
+        def show(so_far: Collected) -> None:
+            scores = {"return": so_far.mean_return, "success": so_far.success}
+            known = {name: value for name, value in scores.items() if value is not None}
+            console.write(so_far.episodes, known)
+
+        done = collect_dataset(command.config, command.folder, show)
+    success = "" if done.success is None else f"success {done.success:.3f}, "
+    print(
+        f"{success}return {done.mean_return:.3f} | {done.episodes:,} episodes, {done.steps:,} "
+        f"steps | {command.folder}"
+    )
+
+
+def _list(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="gtrxl list", description="Names that may be used.")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(arguments)
+    import gymnax
+
+    from gtrxl_jax.nn.cores import registry as cores
+    from gtrxl_jax.nn.gates import GATES
+    from gtrxl_jax.nn.sequence import registry as models
+    from gtrxl_jax.nn.sequence.valves import VALVES
+    from gtrxl_jax.offline import config as offline_config
+    from gtrxl_jax.online import config as configs
+
+    names = {
+        "presets": list(configs.PRESETS),
+        "offline presets": list(offline_config.PRESETS),
+        "models": list(models.MODELS),
+        "model presets": list(models.PRESETS),
+        "valves": list(VALVES),
+        "cores": list(cores.CORES),
+        "gates": list(GATES),
+        "core presets": sorted({*cores.TRANSFORMER_PRESETS, *cores.RECURRENT_PRESETS}),
+        "environments": sorted(gymnax.registered_envs),
+    }
+    if options.json:
+        print(json.dumps(names, indent=2))
+    else:
+        for kind, values in names.items():
+            print(f"{kind}: {', '.join(values)}")
+
+
+def _draw_episodes(folder: Path, trainer: Any, network: Any) -> list[Path]:
+    """Pictures of an episode of each task."""
+    from gtrxl_jax.plots import report
+
+    return report.draw_episodes(
+        folder,
+        trainer.agent,
+        trainer.stream.tasks,
+        network,
+        trainer.config.evaluation.policy,
+    )
+
+
+def _scores(evaluation: dict[str, Any]) -> str:
+    """The main scores in words (see `Score`): `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
+    from gtrxl_jax.runs.scores import main_scores
+
+    return "; ".join(f"{name} {evaluation[name]}" for name in main_scores(evaluation))

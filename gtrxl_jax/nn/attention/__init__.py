@@ -1,0 +1,1 @@
+"""Relative multi-head attention as a module, in two forms with the same parameters."""

@@ -1,0 +1,206 @@
+"""Relative multi-head attention over inputs that are not projected, for models with wide heads."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from gtrxl_jax.ops.absorbed_attention import folded_attention, turn
+from gtrxl_jax.ops.attention import Spans, sinusoids
+
+
+@struct.dataclass
+class FoldedWeights:
+    """The products of W_Q, W_K, W_V, W_R and W_O that attention needs, see `FoldedAttention`.
+
+    They are the same as long as the parameters are: acting makes them once.
+
+    Attributes:
+      content: `[D, H * D]`, from an input to the q of each head, scaled.
+      content_bias: `[H, D]`.
+      position: `[D, H * F]`, from an input to the p of each head, scaled.
+      position_bias: `[H, F]`.
+      output: `[H * D, D]`, from each head's weighted inputs to the output.
+      phi: `[F, S]`, Phi of the places 0 .. S - 1 of the inputs, transposed.
+    """
+
+    content: jax.Array
+    content_bias: jax.Array
+    position: jax.Array
+    position_bias: jax.Array
+    output: jax.Array
+    phi: jax.Array
+
+
+class Matrix(nn.Module):
+    """The kernel of a linear map without bias: what `nn.Dense` would have."""
+
+    shape: tuple[int, int]
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self) -> Float[Array, "I O"]:
+        return self.param("kernel", nn.initializers.lecun_normal(), self.shape, self.param_dtype)
+
+
+class FoldedAttention(nn.Module):
+    """The layer of `projected.RelativeAttention`, computed as in `ops.absorbed_attention`.
+
+    The same function of the same parameters. Its cost for a pair of inputs grows with the width of
+    the stream and not with that of a head, and there is nothing to project or to transpose.
+
+    Attributes:
+      width: D, of the input and the output.
+      heads: H.
+      head_width: K.
+      dropout_rate: of the attention weights.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    width: int
+    heads: int
+    head_width: int
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        inner = self.heads * self.head_width
+        self.dropout = nn.Dropout(self.dropout_rate)
+        self.query = Matrix((self.width, inner), self.param_dtype)
+        self.key_value = Matrix((self.width, 2 * inner), self.param_dtype)
+        self.position = Matrix((self.width, inner), self.param_dtype)
+        self.output = Matrix((inner, self.width), self.param_dtype)
+        shape = (self.heads, self.head_width)
+        zeros = nn.initializers.zeros_init()
+        self.content_bias = self.param("content_bias", zeros, shape, self.param_dtype)
+        self.position_bias = self.param("position_bias", zeros, shape, self.param_dtype)
+
+    def fold(self, num_inputs: int, dtype: jnp.dtype) -> FoldedWeights:
+        """Multiply the parameters, in their own precision, for S inputs."""
+
+        def heads(kernel: Array) -> Float[Array, "D H K"]:
+            return kernel.reshape(self.width, self.heads, self.head_width)
+
+        query_DHK = heads(self.query())
+        key_DHK, value_DHK = (heads(z) for z in jnp.split(self.key_value(), 2, axis=1))
+        # An odd width has one cosine less than sines: its coefficient is 0.
+        position_FHK = jnp.pad(heads(self.position()), [(0, self.width % 2), (0, 0), (0, 0)])
+        output_HKD = self.output().reshape(self.heads, self.head_width, self.width)
+
+        def fold(kernel_EHK: Array, bias_HK: Array) -> tuple[Array, Array]:
+            matrix_DHE = jnp.einsum("dhk,ehk->dhe", query_DHK, kernel_EHK)
+            bias_HE = jnp.einsum("hk,ehk->he", bias_HK, kernel_EHK)
+            scale = self.head_width**-0.5
+            return scale * matrix_DHE.reshape(self.width, -1), scale * bias_HE
+
+        output_HDE = jnp.einsum("dhk,hke->hde", value_DHK, output_HKD)
+        # Phi in the parameters' precision: neighbouring places are too close for bf16.
+        place_S = jnp.arange(num_inputs, dtype=jnp.int32)
+        phi_SF = sinusoids(place_S, self.width + self.width % 2, self.param_dtype)
+        weights = FoldedWeights(
+            *fold(key_DHK, self.content_bias),
+            *fold(position_FHK, self.position_bias),
+            output_HDE.reshape(-1, self.width),
+            phi_SF.T,
+        )
+        return jax.tree.map(lambda z: z.astype(dtype), weights)
+
+    def _attend(
+        self,
+        weights: FoldedWeights,
+        input_BSD: Float[Array, "B S D"],
+        x_BTD: Float[Array, "B T D"],
+        phi_FT: Float[Array, "F T"],
+        mask_BTS: Bool[Array, "B T S"],
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T H S"]]:
+        """Queries, with the Phi of their places, attend to the first S places.
+
+        Returns:
+          The output, and the attention weights.
+        """
+        batch, num_queries, width = x_BTD.shape
+        # Matrices of rows: XLA adds a bias to their product at once.
+        x_RD = x_BTD.reshape(-1, width)
+
+        def project(kernel_DI: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
+            projected_RI = x_RD @ kernel_DI + bias_HE.reshape(1, -1)
+            return projected_RI.reshape(batch, num_queries, *bias_HE.shape)
+
+        out_BTHD, weights_BTHS = folded_attention(
+            project(weights.content, weights.content_bias),
+            turn(project(weights.position, weights.position_bias), phi_FT.T),
+            input_BSD,
+            weights.phi[:, : input_BSD.shape[1]],
+            mask_BTS,
+            drop=functools.partial(self.dropout, deterministic=deterministic),
+        )
+        out_RI = out_BTHD.reshape(len(x_RD), -1)
+        return (out_RI @ weights.output).reshape(x_BTD.shape), weights_BTHS
+
+    def __call__(
+        self,
+        x_BSD: Float[Array, "B S D"],
+        mask_BQS: Bool[Array, "B Q S"],
+        deterministic: bool = True,
+        spans: Spans | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Queries of the last Q of the S inputs attend to the inputs, as far as the mask allows.
+
+        Args:
+          x_BSD: the inputs.
+          mask_BQS: which of them each of the last Q sees.
+          deterministic: without dropout.
+          spans: which of the Q are queries, and what need not be computed; None: all of them.
+
+        Returns:
+          The outputs at the T queries, in the order of the spans.
+        """
+        num_inputs = x_BSD.shape[1]
+        first = num_inputs - mask_BQS.shape[1]
+        x_BSD = x_BSD.astype(self.dtype or x_BSD.dtype)
+        weights = self.fold(num_inputs, x_BSD.dtype)
+        parts = []
+        for queries, seen in spans or ((slice(None), num_inputs),):
+            out_BTD, weights_BTHS = self._attend(
+                weights,
+                x_BSD[:, :seen],
+                x_BSD[:, first:][:, queries],
+                weights.phi[:, first:][:, queries],
+                mask_BQS[:, queries, :seen],
+                deterministic,
+            )
+            unseen = [(0, 0), (0, 0), (0, 0), (0, num_inputs - seen)]
+            parts.append((out_BTD, jnp.pad(weights_BTHS, unseen)))
+        out_BTD, weights_BTHS = jax.tree.map(lambda *z: jnp.concatenate(z, axis=1), *parts)
+        if not self.is_initializing():
+            self.sow("attention", "weights", weights_BTHS.swapaxes(1, 2))
+        return out_BTD
+
+    def extend(
+        self,
+        weights: FoldedWeights,
+        inputs_BSD: Float[Array, "B S D"],
+        x_BTD: Float[Array, "B T D"],
+        slot: Int[Array, ""] | int,
+        exists_T: Bool[Array, " T"],
+        mask_BTS: Bool[Array, "B T S"],
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
+        """Write T inputs into the slots from `slot` on; they attend to the whole row of slots.
+
+        Equal to the segment form. What does not exist is not written; its output is of no use.
+
+        Returns:
+          The slots, and the outputs.
+        """
+        old_BTD = jax.lax.dynamic_slice_in_dim(inputs_BSD, slot, x_BTD.shape[1], axis=1)
+        x_BTD = jnp.where(exists_T[None, :, None], x_BTD.astype(old_BTD.dtype), old_BTD)
+        inputs_BSD = jax.lax.dynamic_update_slice_in_dim(inputs_BSD, x_BTD, slot, axis=1)
+        phi_FT = jax.lax.dynamic_slice_in_dim(weights.phi, slot, x_BTD.shape[1], axis=1)
+        return inputs_BSD, self._attend(weights, inputs_BSD, x_BTD, phi_FT, mask_BTS)[0]

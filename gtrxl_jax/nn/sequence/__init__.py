@@ -1,0 +1,1 @@
+"""Models of trajectories: RATE, Decision Transformers, behaviour cloning."""

@@ -1,0 +1,112 @@
+"""Behaviour cloning: observations to actions, with and without memory, and without returns.
+
+Both models have the interface of `gtrxl_jax.nn.sequence.rate.RATE` and ignore returns-to-go.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from gtrxl_jax.nn.cores.recurrent import RecurrentCore
+from gtrxl_jax.nn.sequence.trajectory import Steps
+from gtrxl_jax.ops.distributions import ActionDistribution
+
+
+class MLPCloning(nn.Module):
+    """Each observation by itself: encoder, a hidden layer with ReLU for each of `widths`, head."""
+
+    encoder: nn.Module
+    head: nn.Module
+    widths: tuple[int, ...] = (64, 64)
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        precision: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        self.hidden = [nn.Dense(width, **precision) for width in self.widths]
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+    def initial_memory(self, batch_size: int) -> tuple[()]:
+        """Nothing."""
+        del batch_size
+        return ()
+
+    def __call__(
+        self, memory: tuple[()], steps: Steps, deterministic: bool = True
+    ) -> tuple[tuple[()], ActionDistribution]:
+        """The policy `[B, K]` at each step."""
+        return memory, self._policy(steps.observations, deterministic)
+
+    def start(self, batch_size: int) -> tuple[()]:
+        """Begin to act."""
+        return self.initial_memory(batch_size)
+
+    def decode(
+        self, state: tuple[()], return_to_go_B: Float[Array, " B"], observation: Any
+    ) -> tuple[tuple[()], ActionDistribution]:
+        """The policy at a step `[B]`."""
+        del return_to_go_B
+        return state, self._policy(observation, True)
+
+    def append(self, state: tuple[()], action: Any) -> tuple[()]:
+        """Actions leave no trace."""
+        del action
+        return state
+
+    def _policy(self, observation: Any, deterministic: bool) -> ActionDistribution:
+        x = self.encoder(observation)
+        for hidden in self.hidden:
+            x = self.dropout(nn.relu(hidden(x)), deterministic)
+        return self.head(x)
+
+
+class RecurrentCloning(nn.Module):
+    """A recurrent core (LSTM or GRU) over encoded observations."""
+
+    encoder: nn.Module
+    core: RecurrentCore
+    head: nn.Module
+    dropout_rate: float = 0.0
+
+    def setup(self) -> None:
+        precision: dict[str, Any] = {
+            "dtype": self.core.dtype,
+            "param_dtype": self.core.param_dtype,
+        }
+        self.projection = nn.Dense(self.core.width, **precision)
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+    def initial_memory(self, batch_size: int) -> Any:
+        """The core's."""
+        return self.core.initial_memory(batch_size)
+
+    def __call__(
+        self, memory: Any, steps: Steps, deterministic: bool = True
+    ) -> tuple[Any, ActionDistribution]:
+        """A segment: the memory after it, and the policy `[B, K]` at each step."""
+        x_BKD = self.dropout(self._features(steps.observations), deterministic)
+        memory, y_BKD = self.core(memory, x_BKD, jnp.zeros(steps.mask.shape, bool))
+        return memory, self.head(self.dropout(y_BKD, deterministic))
+
+    def start(self, batch_size: int) -> Any:
+        """Begin to act."""
+        return self.core.start(self.initial_memory(batch_size))
+
+    def decode(
+        self, state: Any, return_to_go_B: Float[Array, " B"], observation: Any
+    ) -> tuple[Any, ActionDistribution]:
+        """The policy at a step `[B]`."""
+        first_B = jnp.zeros(return_to_go_B.shape, bool)
+        state, y_BD = self.core.step(state, self._features(observation), first_B)
+        return state, self.head(y_BD)
+
+    def append(self, state: Any, action: Any) -> Any:
+        """Actions leave no trace."""
+        del action
+        return state
+
+    def _features(self, observation: Any) -> Float[Array, "... D"]:
+        return self.projection(self.encoder(observation))

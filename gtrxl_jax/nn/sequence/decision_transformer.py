@@ -1,0 +1,128 @@
+"""The original Decision Transformer (Chen et al. 2021): GPT-2's blocks, learned timesteps."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from gtrxl_jax.nn.norm import LayerNorm
+from gtrxl_jax.nn.sequence.trajectory import (
+    Steps,
+    Window,
+    act_in_window,
+    at_step,
+    empty_window,
+    observe_in_window,
+)
+from gtrxl_jax.ops.distributions import ActionDistribution
+
+
+class GPTBlock(nn.Module):
+    """Y = E + Attn(LN(E));  E' = Y + f(LN(Y)), f with GELU and 4 D units (Radford et al. 2019)."""
+
+    width: int
+    heads: int
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x_BTD: Float[Array, "B T D"], mask_B1TT: Array, deterministic: bool
+    ) -> Float[Array, "B T D"]:
+        precision: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
+        attended = nn.MultiHeadDotProductAttention(
+            num_heads=self.heads, dropout_rate=self.attention_dropout_rate, **precision
+        )(LayerNorm(**precision)(x_BTD), mask=mask_B1TT, deterministic=deterministic)
+        x_BTD = x_BTD + dropout(attended)
+        hidden = nn.gelu(nn.Dense(4 * self.width, **precision)(LayerNorm(**precision)(x_BTD)))
+        return x_BTD + dropout(nn.Dense(self.width, **precision)(hidden))
+
+
+class DecisionTransformer(nn.Module):
+    """The model, behind the interface of `gtrxl_jax.nn.sequence.rate.RATE`; it has no memory.
+
+    Attributes:
+      embedding: steps to tokens.
+      head: outputs to a policy.
+      blocks: the layers.
+      context: K, the steps that it sees.
+      max_timestep: timesteps from this one on share an embedding.
+      dropout_rate: of the tokens.
+    """
+
+    embedding: nn.Module
+    head: nn.Module
+    blocks: tuple[GPTBlock, ...]
+    context: int
+    max_timestep: int
+    dropout_rate: float = 0.0
+
+    def setup(self) -> None:
+        first = self.blocks[0]
+        precision: dict[str, Any] = {"dtype": first.dtype, "param_dtype": first.param_dtype}
+        self.timestep_embedding = nn.Embed(self.max_timestep + 1, first.width, **precision)
+        self.input_norm = LayerNorm(**precision)
+        self.output_norm = LayerNorm(**precision)
+        self.dropout = nn.Dropout(self.dropout_rate)
+
+    def initial_memory(self, batch_size: int) -> tuple[()]:
+        """Nothing: what is not in the window is forgotten."""
+        del batch_size
+        return ()
+
+    def __call__(
+        self, memory: tuple[()], steps: Steps, deterministic: bool = True
+    ) -> tuple[tuple[()], ActionDistribution]:
+        """The policy `[B, K]` at each step."""
+        tokens_BK3D = self._with_time(self.embedding(steps), steps.timesteps)
+        return memory, self.head(self._transform(tokens_BK3D, steps.mask, deterministic))
+
+    def start(self, batch_size: int) -> Window:
+        """Begin to act in B new episodes, which go on in lock-step."""
+        first = self.blocks[0]
+        dtype = first.dtype or first.param_dtype
+        return empty_window(batch_size, self.context, first.width, dtype)
+
+    def decode(
+        self, state: Window, return_to_go_B: Float[Array, " B"], observation: Any
+    ) -> tuple[Window, ActionDistribution]:
+        """The policy at a step `[B]`, given what is to be reached and what is seen."""
+        tokens_B2D = self.embedding.observe(return_to_go_B, observation)
+        batch = len(return_to_go_B)
+        time_B = jnp.broadcast_to(state.timestep, (batch,))
+        state = observe_in_window(state, self._with_time(tokens_B2D, time_B))
+        y_BKD = self._transform(state.tokens, jnp.ones((batch, self.context), bool), True)
+        return state, self.head(at_step(y_BKD, state.index))
+
+    def append(self, state: Window, action: Any) -> Window:
+        """Take the action `[B]` down."""
+        token_BD = self.embedding.act(action)
+        time_B = jnp.broadcast_to(state.timestep, token_BD.shape[:1])
+        token_B1D = self._with_time(token_BD[:, None], time_B)
+        return act_in_window(state, token_B1D[:, 0])
+
+    def _with_time(
+        self, tokens: Float[Array, "*batch N D"], timesteps: Int[Array, "*batch"]
+    ) -> Float[Array, "*batch N D"]:
+        """Add the embedding of a step's time to its tokens."""
+        embedded = self.timestep_embedding(jnp.minimum(timesteps, self.max_timestep))
+        return tokens + embedded[..., None, :]
+
+    def _transform(
+        self, tokens_BK3D: Float[Array, "B K 3 D"], mask_BK: Array, deterministic: bool
+    ) -> Float[Array, "B K D"]:
+        batch, steps = mask_BK.shape
+        x_BTD = tokens_BK3D.reshape(batch, 3 * steps, -1)
+        x_BTD = self.dropout(self.input_norm(x_BTD), deterministic)
+        exists_BT = jnp.repeat(mask_BK, 3, axis=1)
+        causal_TT = jnp.asarray(np.tri(3 * steps, dtype=bool))
+        # What is padding sees itself, so that no row of the softmax is empty.
+        seen_BTT = (causal_TT[None] & exists_BT[:, None]) | jnp.eye(3 * steps, dtype=bool)[None]
+        for block in self.blocks:
+            x_BTD = block(x_BTD, seen_BTT[:, None], deterministic)
+        return self.output_norm(x_BTD)[:, 1::3]

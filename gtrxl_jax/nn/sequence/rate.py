@@ -1,0 +1,343 @@
+"""RATE, the Recurrent Action Transformer with Memory (arXiv 2306.09459).
+
+A trajectory is cut into segments of K steps. With m memory tokens, segment n is the sequence
+
+    [ M_n | R_1 o_1 a_1 ... R_K o_K a_K | M_n ]
+
+read by a Transformer-XL, whose layers may also see the last hidden states of the segment before
+(the cache). The leading tokens are read by all others, the trailing ones write: a valve makes
+M_{n+1} of M_n and of the outputs at them. Where `gtrxl_jax.ops.attention.memory_token_mask` says
+who sees whom, distances are those of the places in [cache | M_n | segment | M_n], so they are
+negative among memory tokens. Padding is never seen, and the memory commits whole segments, the last
+action included.
+
+Acting with a PRNG key under "memory_noise" replaces memory tokens by noise from the normal
+distribution: the control of section 5, question 1.
+
+With m = 0 and no cache this is a Decision Transformer, and acting slides its window.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from gtrxl_jax.nn.attention.absorbed import FoldedWeights
+from gtrxl_jax.nn.cores.transformer import Block
+from gtrxl_jax.nn.sequence.trajectory import (
+    Steps,
+    Window,
+    act_in_window,
+    empty_window,
+    observe_in_window,
+)
+from gtrxl_jax.nn.sequence.valves import MemoryTokens, Valve
+from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans
+from gtrxl_jax.ops.distributions import ActionDistribution
+
+
+@struct.dataclass
+class RATEMemory:
+    """What one segment leaves to the next.
+
+    Attributes:
+      tokens: the memory tokens M_n, and what the valve carries with them.
+      cache: a tuple of L arrays `[B, C, D]`, each layer's inputs at the last C tokens of the steps.
+      cached: int `[B]`, how many of them have been written.
+    """
+
+    tokens: MemoryTokens
+    cache: tuple[jax.Array, ...]
+    cached: jax.Array
+
+
+@struct.dataclass
+class RATEState:
+    """The state of acting.
+
+    Attributes:
+      tokens: M_n of the running segment.
+      weights: what each layer makes of its parameters; it stays the same.
+      slots: `[B, S, D]` of each layer, its inputs at [cache | read | 3 K | write].
+      action: `[B, D]`, the token of the last action, which goes through the layers with those of
+        the step after it.
+      cached: int, how many cache slots have been written.
+      step: int, steps of the running segment that have their action.
+    """
+
+    tokens: MemoryTokens
+    weights: tuple[FoldedWeights, ...]
+    slots: tuple[jax.Array, ...]
+    action: jax.Array
+    cached: jax.Array
+    step: jax.Array
+
+
+class RATE(nn.Module):
+    """The model. Its blocks are those of `gtrxl_jax.nn.cores.transformer`.
+
+    Attributes:
+      embedding: steps to tokens.
+      head: outputs to a policy.
+      valve: the Memory Retention Valve.
+      blocks: the L layers.
+      context: K, the steps of a segment.
+      memory_tokens: m.
+      cache_size: C, in tokens.
+      dropout_rate: of the tokens.
+    """
+
+    embedding: nn.Module
+    head: nn.Module
+    valve: Valve
+    blocks: tuple[Block, ...]
+    context: int
+    memory_tokens: int
+    cache_size: int
+    dropout_rate: float = 0.0
+
+    def setup(self) -> None:
+        self.dropout = nn.Dropout(self.dropout_rate)
+        # "Normally distributed random trainable memory vectors" (section 3).
+        self.initial_tokens = self.param(
+            "initial_tokens",
+            nn.initializers.normal(1.0),
+            (self.memory_tokens, self.blocks[0].width),
+            self.blocks[0].param_dtype,
+        )
+
+    @property
+    def _dtype(self) -> Any:
+        return self.blocks[0].dtype or self.blocks[0].param_dtype
+
+    @property
+    def _slides(self) -> bool:
+        """Whether nothing connects segments, so that acting moves on step by step."""
+        return not self.memory_tokens and not self.cache_size
+
+    def _first_tokens(self, batch_size: int) -> MemoryTokens:
+        tokens_BMD = jnp.broadcast_to(
+            self.initial_tokens.astype(self._dtype), (batch_size, *self.initial_tokens.shape)
+        )
+        return self.valve.initial(tokens_BMD)
+
+    def initial_memory(self, batch_size: int) -> RATEMemory:
+        """The memory before the first segment: the trained tokens M_0, and an empty cache."""
+        empty = jnp.zeros((batch_size, self.cache_size, self.blocks[0].width), self._dtype)
+        return RATEMemory(
+            tokens=self._first_tokens(batch_size),
+            cache=(empty,) * len(self.blocks),
+            cached=jnp.zeros(batch_size, jnp.int32),
+        )
+
+    def __call__(
+        self, memory: RATEMemory, steps: Steps, deterministic: bool = True
+    ) -> tuple[RATEMemory, ActionDistribution]:
+        """One segment: the learner's form.
+
+        Args:
+          memory: what the segment before has left. Gradients flow into its tokens, and not into its
+            cache (Dai et al. 2019).
+          steps: `[B, K]`.
+          deterministic: without dropout.
+
+        Returns:
+          The memory, and the policy `[B, K]` at each step.
+        """
+        memory, y_BKD = self._segment(memory, self.embedding(steps), steps.mask, deterministic)
+        return memory, self.head(y_BKD)
+
+    def _segment(
+        self,
+        memory: RATEMemory,
+        tokens_BK3D: Float[Array, "B K 3 D"],
+        mask_BK: Bool[Array, "B K"],
+        deterministic: bool = True,
+    ) -> tuple[RATEMemory, Float[Array, "B K D"]]:
+        """The memory after a segment, and the outputs at its o tokens."""
+        batch, num_steps = mask_BK.shape
+        tokens = memory.tokens.tokens
+        step_tokens = tokens_BK3D.reshape(batch, 3 * num_steps, -1)
+        x_BQD = jnp.concatenate([tokens, step_tokens, tokens], axis=1)
+        x_BQD = self.dropout(x_BQD, deterministic)
+        mask_BQS = memory_token_mask(mask_BK, memory.cached, self.cache_size, self.memory_tokens)
+        read, write = self.memory_tokens, self.memory_tokens + 3 * num_steps
+        *_, last = self.blocks
+        every, useful = memory_token_spans(num_steps, self.cache_size, self.memory_tokens)
+        cache = []
+        for block, cache_BCD in zip(self.blocks, memory.cache, strict=True):
+            stream_BTD = jnp.concatenate([cache_BCD, x_BQD[:, read:write]], axis=1)
+            newest = stream_BTD.shape[1] - self.cache_size
+            cache.append(jax.lax.stop_gradient(stream_BTD[:, newest:]))
+            spans = useful if block is last else every
+            x_BQD = block(cache_BCD, x_BQD, mask_BQS, deterministic, spans)
+        valid_B = 3 * jnp.sum(mask_BK, axis=1, dtype=jnp.int32)
+        memory = RATEMemory(
+            tokens=self._retain(memory.tokens, x_BQD[:, num_steps:]),
+            cache=tuple(cache),
+            cached=jnp.minimum(memory.cached + valid_B, self.cache_size),
+        )
+        return memory, x_BQD[:, :num_steps]
+
+    def _retain(self, tokens: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        return self.valve(tokens, written_BMD) if self.memory_tokens else tokens
+
+    def _disturbed(self, tokens: MemoryTokens) -> MemoryTokens:
+        """The tokens, or noise in their place where a key for it is given."""
+        if not self.has_rng("memory_noise"):
+            return tokens
+        key = self.make_rng("memory_noise")
+        noise = jax.random.normal(key, tokens.tokens.shape, tokens.tokens.dtype)
+        return dataclasses.replace(tokens, tokens=noise)
+
+    def start(self, batch_size: int) -> RATEState | Window:
+        """Begin to act in B new episodes, which go on in lock-step."""
+        if self._slides:
+            return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
+        num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
+        empty_BSD = jnp.zeros((batch_size, num_slots, self.blocks[0].width), self._dtype)
+        zero = jnp.zeros((), jnp.int32)
+        state = RATEState(
+            tokens=self._disturbed(self._first_tokens(batch_size)),
+            weights=tuple(block.fold(num_slots, self._dtype) for block in self.blocks),
+            slots=tuple(block.hold(empty_BSD) for block in self.blocks),
+            action=empty_BSD[:, 0],
+            cached=zero,
+            step=zero,
+        )
+        return self._read(state)
+
+    def decode(
+        self, state: RATEState | Window, return_to_go_B: Float[Array, " B"], observation: Any
+    ) -> tuple[RATEState | Window, ActionDistribution]:
+        """The policy at a step `[B]`, given what is to be reached and what is seen."""
+        tokens_B2D = self.embedding.observe(return_to_go_B, observation)
+        if isinstance(state, Window):
+            state = observe_in_window(state, tokens_B2D)
+            return state, self.head(self._in_window(state))
+        # With the last action, if there was one in this segment. Otherwise something else is in the
+        # slot before the first, and stays there.
+        read = self.cache_size + self.memory_tokens
+        before = read + 3 * state.step - 1
+        x_B3D = jnp.concatenate([state.action[:, None], tokens_B2D.astype(self._dtype)], axis=1)
+        exists_3 = jnp.array([False, True, True]) | (state.step > 0)
+        seen_3S = self._seen_by_steps(state, before + jnp.arange(3, dtype=jnp.int32))
+        state, y_B3D = self._extend(state, x_B3D, before, exists_3, seen_3S)
+        return state, self.head(y_B3D[:, 2])
+
+    def _in_window(self, window: Window) -> Float[Array, "B D"]:
+        """The output at the running step's o token, the only one that the last layer computes."""
+        batch, steps, _, width = window.tokens.shape
+        x_BSD = window.tokens.reshape(batch, 3 * steps, width)
+        causal_SS = jnp.asarray(np.tri(3 * steps, dtype=bool))
+        mask_BSS = jnp.broadcast_to(causal_SS[None], (batch, *causal_SS.shape))
+        *blocks, last = self.blocks
+        spans, _ = memory_token_spans(steps, 0, 0)
+        for block in blocks:
+            x_BSD = block(x_BSD[:, :0], x_BSD, mask_BSS, True, spans)
+        place = 3 * window.index + 1
+        query_B1D = jax.lax.dynamic_slice_in_dim(x_BSD, place, 1, axis=1)
+        seen_B1S = jax.lax.dynamic_slice_in_dim(mask_BSS, place, 1, axis=1)
+        weights = last.fold(3 * steps, x_BSD.dtype)
+        _, y_B1D = last.extend(
+            weights, last.hold(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S
+        )
+        return y_B1D[:, 0]
+
+    def append(self, state: RATEState | Window, action: Any) -> RATEState | Window:
+        """Take the action `[B]` down; at a segment's end commit the memory and begin the next."""
+        token_BD = self.embedding.act(action)
+        if isinstance(state, Window):
+            return act_in_window(state, token_BD)
+        token_BD = token_BD.astype(self._dtype)
+        state = dataclasses.replace(state, action=token_BD, step=state.step + 1)
+        if self.is_initializing():
+            return self._commit(state)
+
+        # Both branches give copies: without the weights, which are most of a state.
+        def changing(state: RATEState) -> RATEState:
+            return dataclasses.replace(state, weights=())
+
+        changed = nn.cond(
+            state.step == self.context,
+            lambda model, state: changing(model._commit(state)),
+            lambda model, state: changing(state),
+            self,
+            state,
+        )
+        return dataclasses.replace(changed, weights=state.weights)
+
+    def _commit(self, state: RATEState) -> RATEState:
+        """Write the memory at the end of a segment, and read it at the start of the next."""
+        read = self.cache_size + self.memory_tokens
+        write = read + 3 * self.context
+        slot_S = jnp.arange(write + self.memory_tokens, dtype=jnp.int32)
+        by_action_1S = self._seen_by_steps(state, jnp.full(1, write - 1, jnp.int32))
+        by_write_MS = jnp.broadcast_to(
+            slot_S[None] >= self.cache_size, (self.memory_tokens, len(slot_S))
+        )
+        state, y_BTD = self._extend(
+            state,
+            jnp.concatenate([state.action[:, None], state.tokens.tokens], axis=1),
+            write - 1,
+            jnp.ones(1 + self.memory_tokens, bool),
+            jnp.concatenate([by_action_1S, by_write_MS]),
+        )
+
+        def keep_newest(x_BSD: Array) -> Array:
+            stream = jnp.concatenate([x_BSD[:, : self.cache_size], x_BSD[:, read:write]], axis=1)
+            newest = stream[:, stream.shape[1] - self.cache_size :]
+            return jax.lax.dynamic_update_slice_in_dim(x_BSD, newest, 0, axis=1)
+
+        state = RATEState(
+            tokens=self._disturbed(self._retain(state.tokens, y_BTD[:, 1:])),
+            weights=state.weights,
+            slots=tuple(keep_newest(z) for z in state.slots),
+            action=state.action,
+            cached=jnp.minimum(state.cached + 3 * self.context, self.cache_size),
+            step=jnp.zeros((), jnp.int32),
+        )
+        return self._read(state)
+
+    def _read(self, state: RATEState) -> RATEState:
+        """Put the memory tokens before the segment."""
+        read = self.cache_size + self.memory_tokens
+        num_slots = read + 3 * self.context + self.memory_tokens
+        slot_S = jnp.arange(num_slots, dtype=jnp.int32)
+        seen_S = (slot_S >= self.cache_size) & (slot_S < read)
+        return self._extend(
+            state,
+            state.tokens.tokens,
+            self.cache_size,
+            jnp.ones(self.memory_tokens, bool),
+            jnp.broadcast_to(seen_S[None], (self.memory_tokens, num_slots)),
+        )[0]
+
+    def _seen_by_steps(self, state: RATEState, slot_T: Int[Array, " T"]) -> Bool[Array, "T S"]:
+        """Which slots the tokens of steps see, given their own."""
+        num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
+        slot_S = jnp.arange(num_slots, dtype=jnp.int32)[None]
+        return (slot_S <= slot_T[:, None]) & (slot_S >= self.cache_size - state.cached)
+
+    def _extend(
+        self,
+        state: RATEState,
+        x_BTD: Float[Array, "B T D"],
+        slot: Int[Array, ""] | int,
+        exists_T: Bool[Array, " T"],
+        seen_TS: Bool[Array, "T S"],
+    ) -> tuple[RATEState, Float[Array, "B T D"]]:
+        """Run tokens through the layers, writing them into the slots from `slot` on."""
+        if not x_BTD.shape[1]:
+            return state, x_BTD
+        mask_BTS = jnp.broadcast_to(seen_TS[None], (len(x_BTD), *seen_TS.shape))
+        slots = []
+        for block, weights, slots_BSD in zip(self.blocks, state.weights, state.slots, strict=True):
+            slots_BSD, x_BTD = block.extend(weights, slots_BSD, x_BTD, slot, exists_T, mask_BTS)
+            slots.append(slots_BSD)
+        return dataclasses.replace(state, slots=tuple(slots)), x_BTD

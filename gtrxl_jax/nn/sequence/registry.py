@@ -1,0 +1,267 @@
+"""Every model of trajectories by its name and preset, behind one interface.
+
+    memory = model.apply(params, batch_size, method="initial_memory")
+    memory, policy = model.apply(params, memory, steps)                     learning: a segment
+
+    state = model.apply(params, batch_size, method="start")                 acting: step by step
+    state, policy = model.apply(params, state, return_to_go_B, observation, method="decode")
+    state = model.apply(params, state, action_B, method="append")
+
+Both ways give the same policies.
+"""
+
+import dataclasses
+import math
+from typing import Any, get_args, get_type_hints
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.nn.cores.recurrent import RecurrentCore
+from gtrxl_jax.nn.cores.registry import DTYPES
+from gtrxl_jax.nn.cores.transformer import Block
+from gtrxl_jax.nn.encoders import ENCODERS, make_encoder
+from gtrxl_jax.nn.gates import GATES
+from gtrxl_jax.nn.sequence.cloning import MLPCloning, RecurrentCloning
+from gtrxl_jax.nn.sequence.decision_transformer import DecisionTransformer, GPTBlock
+from gtrxl_jax.nn.sequence.rate import RATE
+from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding
+from gtrxl_jax.nn.sequence.valves import VALVES, make_valve
+from gtrxl_jax.specs import action_spec
+
+MODELS = ("rate", "dt", "dt-gpt", "bc-mlp", "bc-lstm")
+BLOCKS = ("trxl", "trxl-i", "gtrxl")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The architecture of a model of trajectories.
+
+    A model ignores what it does not have, so that one can be swapped for another by its name: dt
+    is rate without memory tokens and cache, dt-gpt the original Decision Transformer, bc-mlp and
+    bc-lstm are behaviour cloning.
+    """
+
+    name: str = "rate"
+    """rate, dt, dt-gpt, bc-mlp or bc-lstm."""
+    block: str = "trxl"
+    """Blocks of rate and dt: trxl, trxl-i or gtrxl."""
+    layers: int = 2
+    """Layers, one on another."""
+    width: int = 64
+    """Width of the stream, D."""
+    heads: int = 2
+    """Attention heads, H."""
+    head_width: int | None = None
+    """Width of a head of rate and dt, K; the stream's if not given, as in RATE's paper. That of
+    dt-gpt is width / heads."""
+    feedforward_width: int | None = None
+    """Hidden width of the feed-forward network; the stream's if not given; 0: none."""
+    memory_tokens: int = 5
+    """Memory tokens of rate, m; 0: none."""
+    cache_size: int = 0
+    """Hidden states of rate that the next segment sees, C, in tokens; 0: none."""
+    valve: str = "ca-2"
+    """Memory Retention Valve of rate: ca-2, ca-1, g, gru, lstm or none."""
+    valve_heads: int = 2
+    """Attention heads of the valves ca-2 and ca-1."""
+    gate: str = "gru"
+    """Gate of gtrxl: input, output, highway, sigtanh or gru."""
+    gate_bias: float | None = None
+    """b of the gated identity initialisation; the paper's if not given (gru 2, the others 1)."""
+    dropout: float = 0.0
+    """Dropout of the activations."""
+    attention_dropout: float = 0.0
+    """Dropout of the attention weights."""
+    encoder: str = "linear"
+    """Of observations: linear, mlp, conv, nature (images, as in the paper), resnet or auto."""
+    return_scale: float = 1.0
+    """What returns-to-go are divided by."""
+    max_timestep: int = 1000
+    """dt-gpt: the first timestep without an embedding of its own."""
+    dtype: str = "float32"
+    """Of the activations: float32 or bfloat16. Parameters stay float32."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether segments are connected; if not, a model looks at all of its context at once."""
+        return self.name == "rate" and bool(self.memory_tokens or self.cache_size)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": dict(),
+    "debug": dict(layers=1, width=16, heads=2, head_width=8, memory_tokens=2),
+    # RATE's table 5 and the configurations that its authors published.
+    "tmaze": dict(layers=8, heads=10, cache_size=2, dropout=0.05),
+    "aar": dict(layers=6, heads=8, cache_size=2, dropout=0.1, attention_dropout=0.05),
+    "vizdoom": dict(
+        layers=6, width=128, heads=8, dropout=0.2, attention_dropout=0.05, encoder="nature"
+    ),
+    "minigrid": dict(layers=8, heads=10, dropout=0.2, attention_dropout=0.05, encoder="nature"),
+    "memory-maze": dict(
+        layers=6,
+        heads=8,
+        memory_tokens=15,
+        valve_heads=4,
+        dropout=0.5,
+        attention_dropout=0.2,
+        encoder="nature",
+    ),
+    "atari": dict(
+        layers=6,
+        width=128,
+        heads=8,
+        memory_tokens=15,
+        dropout=0.2,
+        attention_dropout=0.05,
+        encoder="nature",
+    ),
+    "mujoco": dict(layers=3, width=128, heads=1, dropout=0.2, attention_dropout=0.05),
+}
+
+
+def model_config(name: str = "rate", preset: str = "small", **overrides: Any) -> ModelConfig:
+    """The config of a model of that name: a preset, with fields overridden.
+
+    Args:
+      name: rate, dt, dt-gpt, bc-mlp or bc-lstm.
+      preset: "small" (minutes on a laptop), "debug" (seconds), or the paper's for a task: "tmaze",
+        "aar", "vizdoom", "minigrid", "memory-maze", "atari", "mujoco".
+      overrides: fields of `ModelConfig`.
+
+    Raises:
+      ValueError: an unknown name, preset or field, or an invalid value.
+    """
+    require_name("preset of models", preset, PRESETS)
+    fields = [field.name for field in dataclasses.fields(ModelConfig)]
+    for field in overrides:
+        require_name("model setting", field, fields)
+    config = ModelConfig(**{"name": name, **PRESETS[preset], **overrides})
+    validate_model_config(config)
+    return config
+
+
+def validate_model_config(config: ModelConfig) -> None:
+    """Refuse an architecture that cannot be built.
+
+    Raises:
+      ValueError: naming the field, its value and the remedy.
+    """
+    for field, names in {
+        "name": MODELS,
+        "block": BLOCKS,
+        "valve": VALVES,
+        "gate": GATES,
+        "encoder": ENCODERS,
+        "dtype": DTYPES,
+    }.items():
+        require_name(f"model.{field}", getattr(config, field), names)
+    for field, kind in get_type_hints(ModelConfig).items():
+        value = getattr(config, field)
+        if value is None or not {int, float} & {kind, *get_args(kind)}:
+            continue
+        zero = field in ("feedforward_width", "memory_tokens", "cache_size")
+        rate = field in ("dropout", "attention_dropout")
+        if kind is float or float in get_args(kind):
+            if not math.isfinite(value):
+                raise ValueError(f"model.{field} must be finite, not {value!r}")
+            if rate and not 0 <= value < 1:
+                raise ValueError(f"model.{field} must be at least 0 and below 1, not {value!r}")
+            if field == "return_scale" and value <= 0:
+                raise ValueError(f"model.{field} must be above 0, not {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int) or value < (0 if zero else 1):
+            least = 0 if zero else 1
+            raise ValueError(
+                f"model.{field} must be a whole number of at least {least}, not {value!r}"
+            )
+    if config.name == "dt-gpt" and config.width % config.heads:
+        raise ValueError(
+            f"model.width {config.width} does not divide into model.heads {config.heads}: change "
+            "one of them"
+        )
+    valve_attends = config.name == "rate" and config.memory_tokens and config.valve.startswith("ca")
+    if valve_attends and config.width % config.valve_heads:
+        raise ValueError(
+            f"model.width {config.width} does not divide into model.valve_heads "
+            f"{config.valve_heads}: change one of them"
+        )
+
+
+def make_model(
+    config: ModelConfig,
+    observation_space: Any,
+    action_space: Any,
+    context: int,
+    param_dtype: Any = jnp.float32,
+) -> nn.Module:
+    """Build a model for an environment's spaces.
+
+    Args:
+      config: see there.
+      observation_space: see `gtrxl_jax.specs.observation_spec`.
+      action_space: see `gtrxl_jax.specs.action_spec`.
+      context: the steps that the model sees at once: of a segment, or of a window that slides.
+      param_dtype: of the parameters.
+
+    Raises:
+      ValueError: an invalid config, or an encoder that the observations do not fit.
+      TypeError: a space that is not supported.
+    """
+    validate_model_config(config)
+    action = action_spec(action_space)
+    precision: dict[str, Any] = {
+        "dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype),
+        "param_dtype": param_dtype,
+    }
+    encoder = make_encoder(observation_space, config.encoder, width=config.width, **precision)
+    head = ActionHead(action, param_dtype)
+    if config.name == "bc-mlp":
+        return MLPCloning(
+            encoder, head, (config.width,) * config.layers, config.dropout, **precision
+        )
+    if config.name == "bc-lstm":
+        core = RecurrentCore("lstm", config.layers, config.width, **precision)
+        return RecurrentCloning(encoder, core, head, config.dropout)
+    embedding = TrajectoryEmbedding(encoder, action, config.width, config.return_scale, **precision)
+    rates: dict[str, Any] = {
+        "dropout_rate": config.dropout,
+        "attention_dropout_rate": config.attention_dropout,
+    }
+    if config.name == "dt-gpt":
+        return DecisionTransformer(
+            embedding,
+            head,
+            tuple(
+                GPTBlock(config.width, config.heads, **rates, **precision)
+                for _ in range(config.layers)
+            ),
+            context,
+            config.max_timestep,
+            config.dropout,
+        )
+    feedforward_width = config.feedforward_width
+    return RATE(
+        embedding=embedding,
+        head=head,
+        valve=make_valve(config.valve, config.valve_heads, **precision),
+        blocks=tuple(
+            Block(
+                width=config.width,
+                heads=config.heads,
+                head_width=config.head_width or config.width,
+                feedforward_width=config.width if feedforward_width is None else feedforward_width,
+                norm_first=config.block != "trxl",
+                gate=config.gate if config.block == "gtrxl" else None,
+                gate_bias=config.gate_bias,
+                folded=True,
+                **rates,
+                **precision,
+            )
+            for _ in range(config.layers)
+        ),
+        context=context,
+        memory_tokens=config.memory_tokens if config.name == "rate" else 0,
+        cache_size=config.cache_size if config.name == "rate" else 0,
+        dropout_rate=config.dropout,
+    )

@@ -1,0 +1,162 @@
+"""What all models of trajectories share: tokens going in, actions coming out.
+
+A step of a trajectory is three tokens, as in Chen et al. 2021, "Decision Transformer": the
+return-to-go R, the observation o and the action a. The action is read at the o token.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
+from gtrxl_jax.specs import ActionSpec
+
+
+@struct.dataclass
+class Steps:
+    """K steps of B trajectories, one of the N segments of `gtrxl_jax.data.segments.Segments`.
+
+    Attributes:
+      observations: pytree `[B, K, ...]`.
+      actions: `[B, K]`, or `[B, K, C]`.
+      returns_to_go: `[B, K]`, the return from each step on.
+      timesteps: int `[B, K]`, the index of each step in its episode.
+      mask: bool `[B, K]`, false where there is no step. Such steps come last.
+    """
+
+    observations: Any
+    actions: Any
+    returns_to_go: jax.Array
+    timesteps: jax.Array
+    mask: jax.Array
+
+
+class TrajectoryEmbedding(nn.Module):
+    """Linear maps of return-to-go, observation features and action (Chen et al. 2021).
+
+    Attributes:
+      observation: the observation's encoder, `[..., F]`.
+      action: the layout of actions.
+      width: D.
+      return_scale: what returns-to-go are divided by.
+      dtype: of the computation; None for that of the parameters.
+      param_dtype: of the parameters.
+    """
+
+    observation: nn.Module
+    action: ActionSpec
+    width: int
+    return_scale: float = 1.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        self.return_projection = nn.Dense(self.width, **precision)
+        self.observation_projection = nn.Dense(self.width, **precision)
+        self.action_projection = nn.Dense(self.width, **precision)
+
+    def observe(self, returns_to_go: Float[Array, "..."], observation: Any) -> Array:
+        """The R and the o token, `[..., 2, D]`."""
+        dtype = self.dtype or self.param_dtype
+        scaled = returns_to_go.astype(dtype) / self.return_scale
+        features = self.observation(observation)
+        return jnp.stack(
+            [self.return_projection(scaled[..., None]), self.observation_projection(features)],
+            axis=-2,
+        )
+
+    def act(self, action: Any) -> Float[Array, "... D"]:
+        """The a token, `[..., D]`."""
+        return self.action_projection(self.action.features(action, self.dtype or self.param_dtype))
+
+    def __call__(self, steps: Steps) -> Float[Array, "B K 3 D"]:
+        """The tokens of each step."""
+        observed = self.observe(steps.returns_to_go, steps.observations)
+        return jnp.concatenate([observed, self.act(steps.actions)[..., None, :]], axis=-2)
+
+
+class ActionHead(nn.Module):
+    """A linear layer to a policy: a `Categorical` for each choice, a `Gaussian` for the rest.
+
+    A Gaussian's mean is the predicted action, within the action's range by a tanh where it is
+    bounded (Chen et al. 2021); its scale is not learned: 1 half-width of the range, or 1.
+
+    Attributes:
+      action: the actions.
+      param_dtype: of the parameters, the computation and the outputs.
+    """
+
+    action: ActionSpec
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
+        sizes, num_continuous = self.action.discrete, self.action.num_continuous
+        output = nn.Dense(num_continuous + sum(sizes), param_dtype=self.param_dtype, name="output")
+        starts = [num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
+        raw, *logits = jnp.split(output(x.astype(self.param_dtype)), starts, axis=-1)
+        gaussian = self._gaussian(raw) if num_continuous else None
+        categoricals = tuple(Categorical(z) for z in logits)
+        if self.action.is_hybrid:
+            return Hybrid(gaussian, categoricals)
+        return gaussian if gaussian is not None else categoricals[0]
+
+    def _gaussian(self, raw: Float[Array, "... C"]) -> Gaussian:
+        lead = (1,) * (raw.ndim - 1)
+        bounded = jnp.isfinite(jnp.asarray(self.action.continuous, raw.dtype)).all(axis=-1)
+        centre, half = (
+            jnp.asarray(z, raw.dtype).reshape(*lead, -1)
+            for z in self.action.centre_and_half_width()
+        )
+        mean = jnp.where(bounded.reshape(*lead, -1), jnp.tanh(raw), raw)
+        return Gaussian(mean=centre + half * mean, scale=jnp.broadcast_to(half, raw.shape))
+
+
+@struct.dataclass
+class Window:
+    """The tokens of the last K steps, for models that look at all of them anew at each step.
+
+    Attributes:
+      tokens: `[B, K, 3, D]`, oldest first; what comes after the running step is unspecified.
+      index: int, the running step's place.
+      timestep: int, its index in the episode.
+    """
+
+    tokens: jax.Array
+    index: jax.Array
+    timestep: jax.Array
+
+
+def empty_window(batch_size: int, context: int, width: int, dtype: jnp.dtype) -> Window:
+    """The window of K = `context` steps at the start of an episode."""
+    zero = jnp.zeros((), jnp.int32)
+    return Window(jnp.zeros((batch_size, context, 3, width), dtype), zero, zero)
+
+
+def observe_in_window(window: Window, tokens_B2D: Float[Array, "B 2 D"]) -> Window:
+    """Put the R and the o token of the running step into the window, which slides if it is full."""
+    context = window.tokens.shape[1]
+    full = window.index == context
+    tokens = jnp.where(full, jnp.roll(window.tokens, -1, axis=1), window.tokens)
+    index = jnp.minimum(window.index, context - 1)
+    zero = jnp.zeros((), jnp.int32)
+    tokens = jax.lax.dynamic_update_slice(tokens, tokens_B2D[:, None], (zero, index, zero, zero))
+    return Window(tokens, index, window.timestep)
+
+
+def act_in_window(window: Window, token_BD: Float[Array, "B D"]) -> Window:
+    """Put the a token of the running step into the window, and go on to the next step."""
+    zero = jnp.zeros((), jnp.int32)
+    start = (zero, window.index, zero + 2, zero)
+    tokens = jax.lax.dynamic_update_slice(window.tokens, token_BD[:, None, None], start)
+    return Window(tokens, window.index + 1, window.timestep + 1)
+
+
+def at_step(y_BKD: Float[Array, "B K D"], index: Int[Array, ""]) -> Float[Array, "B D"]:
+    """The outputs at one step of a window."""
+    return jax.lax.dynamic_index_in_dim(y_BKD, index, axis=1, keepdims=False)

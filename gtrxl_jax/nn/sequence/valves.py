@@ -1,0 +1,165 @@
+"""Memory Retention Valves: how RATE's memory tokens change from one segment to the next.
+
+RATE (arXiv 2306.09459), section 3, equations 3 to 6, and appendix E. A valve takes the memory M_n
+that a segment began with and the outputs M~ at the segment's write tokens, and gives M_{n+1}.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Float
+
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
+
+
+@struct.dataclass
+class MemoryTokens:
+    """What a valve carries.
+
+    Attributes:
+      tokens: M_n, `[B, m, D]`.
+      cell: the cell state of the LSTM valve, `[B, m, D]`; None for the others.
+    """
+
+    tokens: jax.Array
+    cell: jax.Array | None = None
+
+
+class Valve(nn.Module):
+    """M_{n+1} = valve(M_n, M~): `[B, m, D]` each.
+
+    Attributes:
+      heads: of the attention, in the valves that have it; it must divide the width.
+      bias: b of the gated valve, a constant.
+      dtype: of the computation; None follows the inputs.
+      param_dtype: of the parameters.
+    """
+
+    heads: int = 2
+    bias: float = 2.0
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def initial(self, tokens_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        """The carry of a new episode, whose memory is `tokens_BMD`."""
+        return MemoryTokens(tokens_BMD)
+
+    def product(self, x: Float[Array, "B M D"], count: int, name: str) -> list[Array]:
+        """`count` products of x with square matrices, made by one multiplication."""
+        dense = nn.Dense(
+            count * x.shape[-1],
+            use_bias=False,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name=name,
+        )
+        return jnp.split(dense(x), count, axis=-1)
+
+    def attend(
+        self, query_BMD: Float[Array, "B M D"], source_BMD: Float[Array, "B M D"]
+    ) -> Float[Array, "B M D"]:
+        """softmax(Q K' / sqrt(K)) V over all tokens, heads concatenated, W_O. No residual."""
+        (q_BMD,) = self.product(query_BMD, 1, "query")
+        k_BMD, v_BMD = self.product(source_BMD, 2, "key_value")
+        *lead, width = q_BMD.shape
+        head_width = width // self.heads
+        q, k, v = (x.reshape(*lead, self.heads, head_width) for x in (q_BMD, k_BMD, v_BMD))
+        scores = jnp.einsum("bqhk,bmhk->bhqm", q * head_width**-0.5, k)
+        weights = jax.nn.softmax(scores.astype(np.promote_types(scores.dtype, np.float32)))
+        out = jnp.einsum("bhqm,bmhk->bqhk", weights.astype(v.dtype), v)
+        return self.product(out.reshape(*lead, width), 1, "output")[0]
+
+
+class CrossAttentionValve(Valve):
+    """CA-2, the paper's: the old memory asks, ReLU(M~) answers."""
+
+    @nn.compact
+    def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        return MemoryTokens(self.attend(memory.tokens, nn.relu(written_BMD)))
+
+
+class ReversedCrossAttentionValve(Valve):
+    """CA-1: M~ asks, the old memory answers.
+
+    M~ passes no ReLU, unlike in CA-2. The sources leave that open; a ReLU before W_Q would only
+    restrict what the queries can be.
+    """
+
+    @nn.compact
+    def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        return MemoryTokens(self.attend(written_BMD, memory.tokens))
+
+
+class GatedValve(Valve):
+    """G: (1 - z) M_n + z h, GTrXL's gate with the roles of appendix E.
+
+    r = sigmoid(M_n W_r + M~ U_r);  z = sigmoid(M_n W_z + M~ U_z - b);
+    h = tanh(M_n W_g + (M~ * r) U_g).
+    """
+
+    @nn.compact
+    def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        w_r, w_z, w_g = self.product(memory.tokens, 3, "memory")
+        u_r, u_z = self.product(written_BMD, 2, "written")
+        opening = nn.sigmoid(w_z + u_z - self.bias)
+        (u_g,) = self.product(nn.sigmoid(w_r + u_r) * written_BMD, 1, "reset_written")
+        return MemoryTokens((1 - opening) * memory.tokens + opening * jnp.tanh(w_g + u_g))
+
+
+class GRUValve(Valve):
+    """A GRU cell over each token (Cho et al. 2014): M~ the input, the memory the hidden state."""
+
+    @nn.compact
+    def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        cell = nn.GRUCell(
+            written_BMD.shape[-1],
+            recurrent_kernel_init=orthogonal,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name="cell",
+        )
+        return MemoryTokens(cell(memory.tokens, written_BMD)[0])
+
+
+class LSTMValve(Valve):
+    """An LSTM cell over each token (Hochreiter and Schmidhuber 1997), with a cell of its own."""
+
+    def initial(self, tokens_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        """The cell state begins at zero."""
+        return MemoryTokens(tokens_BMD, jnp.zeros_like(tokens_BMD))
+
+    @nn.compact
+    def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        width = written_BMD.shape[-1]
+        lstm = LSTMCell(width, dtype=self.dtype, param_dtype=self.param_dtype, name="cell")
+        assert memory.cell is not None
+        (cell, tokens), _ = lstm((memory.cell, memory.tokens), written_BMD)
+        return MemoryTokens(tokens, cell)
+
+
+class NoValve(Valve):
+    """No valve: M_{n+1} = M~."""
+
+    def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
+        return MemoryTokens(written_BMD)
+
+
+VALVES: dict[str, type[Valve]] = {
+    "ca-2": CrossAttentionValve,
+    "ca-1": ReversedCrossAttentionValve,
+    "g": GatedValve,
+    "gru": GRUValve,
+    "lstm": LSTMValve,
+    "none": NoValve,
+}
+
+
+def make_valve(name: str, heads: int, dtype: Any, param_dtype: Any) -> Valve:
+    """The valve of that name."""
+    valve = VALVES[require_name("valve", name, VALVES)]
+    return valve(heads=heads, dtype=dtype, param_dtype=param_dtype)

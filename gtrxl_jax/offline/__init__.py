@@ -1,0 +1,26 @@
+"""Offline training: models of trajectories, on data sets.
+
+from gtrxl_jax.offline import OfflineTrainer, preset
+from gtrxl_jax.runs import train
+
+run = train(OfflineTrainer(preset("debug")))
+"""
+
+from typing import TYPE_CHECKING
+
+from gtrxl_jax.lazy import lazy
+
+if TYPE_CHECKING:
+    from gtrxl_jax.offline.config import OfflineConfig, preset
+    from gtrxl_jax.offline.trainer import OfflineTrainer
+
+__all__ = ["OfflineConfig", "OfflineTrainer", "preset"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "OfflineConfig": "gtrxl_jax.offline.config",
+        "OfflineTrainer": "gtrxl_jax.offline.trainer",
+        "preset": "gtrxl_jax.offline.config",
+    },
+)

@@ -1,0 +1,280 @@
+"""What an offline run is: nested dataclasses, presets, and the checks made before anything else."""
+
+import dataclasses
+import math
+
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.data.segments import STARTS, WEIGHTS
+from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config, validate_model_config
+from gtrxl_jax.online.config import CheckpointConfig
+from gtrxl_jax.runs.config import schema
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """The environment that the data are of, and in which the model is evaluated."""
+
+    name: str = "TMazePassive-v0"
+    """A name known to gymnax or to this package."""
+    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
+    """Its parameters, as name value pairs. T-Maze and AssociativeRetrieval take RATE's for the
+    length at hand, see evaluation.lengths; these change them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """The trajectories."""
+
+    path: str = ""
+    """A Minari data set, as `gtrxl collect` writes it. Empty: the environment's oracle plays."""
+    episodes: int = 2000
+    """Episodes of the oracle, of each length."""
+    stream: bool = False
+    """Read windows from path as they are drawn, for data that outgrow memory. The batches of a
+    visit are read while the one before it runs, and held at once: see updates_per_visit."""
+    start: str = ""
+    """Where windows begin: episode (its first step) or uniform; by the environment if empty."""
+    weight: str = ""
+    """How episodes are drawn: uniform, or by length; by the environment if empty."""
+    seed: int = 0
+    """Of the oracle's episodes: all seeds of a run learn from the same."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamWConfig:
+    """AdamW (Loshchilov and Hutter 2019); it decays matrices, not biases, norms or tokens."""
+
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+    beta_1: float = 0.9
+    """Decay of the mean of gradients."""
+    beta_2: float = 0.95
+    """Decay of the mean of their squares."""
+    weight_decay: float = 0.1
+    """Of the matrices, times the learning rate."""
+    clip_norm: float | None = 1.0
+    """Largest global norm of the gradient."""
+    warmup: float = 0.05
+    """Share of the steps over which the rate rises linearly from 0."""
+    final: float = 0.1
+    """Share of the rate that is left at the end of a linear decay."""
+    accumulate: int = 1
+    """Gradients averaged for one step of the optimiser."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineEvaluationConfig:
+    """Evaluation: episodes played in the environment."""
+
+    episodes: int = 128
+    """Episodes of each length, all at once."""
+    interval: int = 0
+    """Updates between evaluations; 0: only the final one."""
+    policy: str = "mode"
+    """mode: the likeliest action; sample: drawn."""
+    lengths: tuple[int, ...] = ()
+    """Of the episodes, in steps, for T-Maze and AssociativeRetrieval, as RATE counts them; the
+    training length, context * segments, if not given."""
+    target_return: float | None = None
+    """What the model is asked to reach; the mean of the data's best tenth if not given."""
+    restart_return: bool = False
+    """Ask for all of it again in each segment, as RATE does in MuJoCo."""
+    memory_noise: bool = False
+    """Put noise in the place of memory tokens: the control for what they carry."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineConfig:
+    """A whole offline run: predict the actions of trajectories, then act."""
+
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimiser: AdamWConfig = dataclasses.field(default_factory=AdamWConfig)
+    evaluation: OfflineEvaluationConfig = dataclasses.field(default_factory=OfflineEvaluationConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(
+        default_factory=lambda: CheckpointConfig(interval=100)
+    )
+    context: int = 30
+    """Steps of a segment, K."""
+    segments: int = 3
+    """Segments of a trajectory, N. A model without memory sees all N * K steps at once."""
+    bptt: int | None = None
+    """Segments that the gradient goes back through the memory; as many as there are if not given.
+    The optimiser takes a step for every bptt + 1 segments, so 0 is the scheme of RATE's authors."""
+    curriculum: bool = False
+    """Begin with trajectories of one segment, go on to two, and so on (RATE, appendix C)."""
+    batch_size: int = 64
+    """Trajectories of an update, B."""
+    total_updates: int = 300
+    """Batches of each seed."""
+    updates_per_visit: int = 20
+    """Batches between two visits of the host, which logs."""
+    remat: bool = True
+    """Compute a segment's activations again in the backward pass instead of keeping them."""
+    seed: int = 0
+    """The first seed; a run is a function of its config, the seed among it."""
+    num_seeds: int = 1
+    """Seeds trained in one program: seed, seed + 1, ..."""
+    devices: int = 0
+    """Devices that share the batch; 0: all there are. They must divide it."""
+    parameter_shards: int = 1
+    """Neighbouring devices that split one copy of the parameters and of the optimiser's state
+    between them; 1: a copy on each."""
+    on_divergence: str = "stop"
+    """What to do when a seed diverges. stop: end the run; continue: count it, and go on with the
+    others."""
+
+    @property
+    def length(self) -> int:
+        """Steps of the longest trajectories that are trained on."""
+        return self.context * self.segments
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Segments, and steps of each, as the model sees them: see `segments`."""
+        return (self.segments, self.context) if self.model.remembers else (1, self.length)
+
+    @property
+    def num_visits(self) -> int:
+        """Visits of the host: enough for `total_updates`."""
+        return math.ceil(self.total_updates / self.updates_per_visit)
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Segments of the trajectories of each stage of the curriculum; one stage without it."""
+        return tuple(range(1, self.segments + 1)) if self.curriculum else (self.segments,)
+
+    def stage(self, visit: int) -> int:
+        """The stage of that visit, which counts from 1: each has its share of the visits."""
+        return (visit - 1) * len(self.stages) // self.num_visits
+
+    def windows(self, stage: int) -> tuple[int, int]:
+        """Segments of a stage's windows, and steps of each, as the model sees them."""
+        segments, context = self.stages[stage], self.context
+        return (segments, context) if self.model.remembers else (1, segments * context)
+
+    def chunk(self, segments: int) -> int:
+        """How many of the segments of a trajectory the gradient connects."""
+        return segments if self.bptt is None else min(self.bptt + 1, segments)
+
+
+def _default() -> OfflineConfig:
+    return OfflineConfig(
+        # A window that slides is looked at anew at each step: few episodes for dt's sake.
+        evaluation=OfflineEvaluationConfig(episodes=64, lengths=(30, 90, 150, 360, 900)),
+        curriculum=True,
+        # So small that there is no need to compute anything twice.
+        remat=False,
+    )
+
+
+def _debug() -> OfflineConfig:
+    return OfflineConfig(
+        data=DataConfig(episodes=32),
+        model=model_config("rate", "debug"),
+        evaluation=OfflineEvaluationConfig(episodes=16, lengths=(8, 16)),
+        context=4,
+        segments=2,
+        batch_size=8,
+        total_updates=20,
+        updates_per_visit=10,
+    )
+
+
+def _tmaze() -> OfflineConfig:
+    """RATE's table 5 and its authors' configuration, with 5 segments of 30."""
+    return OfflineConfig(
+        model=model_config("rate", "tmaze"),
+        optimiser=AdamWConfig(learning_rate=3e-4),
+        evaluation=OfflineEvaluationConfig(lengths=(30, 90, 150, 360, 600, 900)),
+        segments=5,
+        curriculum=True,
+        total_updates=25_000,
+        updates_per_visit=100,
+    )
+
+
+PRESETS = {"default": _default, "debug": _debug, "tmaze": _tmaze}
+"""default: minutes on two cores; debug: seconds; tmaze: the sizes of RATE's paper."""
+
+
+def preset(name: str = "default") -> OfflineConfig:
+    """The offline config of that name.
+
+    Raises:
+      ValueError: an unknown name.
+    """
+    return PRESETS[require_name("preset", name, PRESETS)]()
+
+
+def validate(config: OfflineConfig) -> None:
+    """Refuse a run that cannot be, before anything is built or compiled.
+
+    Raises:
+      ValueError: naming the field, its value and the remedy.
+      TypeError: the same, for a value that is not of the field's type.
+    """
+    schema.check_types(config)
+    validate_model_config(config.model)
+    schema.check_ranges(
+        config,
+        skip=("model.", "task.params"),
+        may_be_zero=_MAY_BE_ZERO,
+        at_most_one=_AT_MOST_ONE,
+    )
+    for field, value, names in (
+        ("data.start", config.data.start, STARTS),
+        ("data.weight", config.data.weight, WEIGHTS),
+    ):
+        if value:
+            require_name(field, value, names)
+    require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
+    require_name("on_divergence", config.on_divergence, ("stop", "continue"))
+    if config.data.stream and not config.data.path:
+        raise ValueError(
+            "data.stream reads a data set from disk: give its data.path (`gtrxl collect` writes "
+            "one), or leave data.stream out"
+        )
+    if config.data.stream and config.num_seeds > 1:
+        raise ValueError(
+            f"data.stream reads the batches of one seed, and num_seeds is {config.num_seeds}: run "
+            "them one by one, with seed, or leave data.stream out"
+        )
+    if config.seed + config.num_seeds > 2**31:
+        raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
+    chunk = (config.segments if config.bptt is None else config.bptt) + 1
+    if chunk < config.segments and (config.segments % chunk or config.curriculum and config.bptt):
+        raise ValueError(
+            f"bptt {config.bptt} divides segments into groups of {chunk}, which must divide "
+            f"segments {config.segments} (and leave no remainder at any stage of a curriculum): "
+            f"use 0, or {config.segments - 1} or more"
+        )
+
+
+_MAY_BE_ZERO = (
+    "seed", "devices", "data.seed", "evaluation.interval", "checkpoint.interval", "bptt",
+    "evaluation.target_return", "optimiser.warmup", "optimiser.final", "optimiser.weight_decay",
+    "optimiser.beta_1", "optimiser.beta_2",
+)  # fmt: skip
+
+
+_AT_MOST_ONE = ("optimiser.warmup", "optimiser.final", "optimiser.beta_1", "optimiser.beta_2")
+
+
+def to_json(config: OfflineConfig) -> str:
+    """The config as JSON, to be kept beside the results."""
+    return schema.to_json("offline", config)
+
+
+def from_json(text: str) -> OfflineConfig:
+    """The config that `to_json` wrote.
+
+    Raises:
+      ValueError: the text is no config of an offline run, or has fields that this version lacks, or
+        values that cannot be.
+      TypeError: a value is not of its field's type.
+    """
+    config = schema.from_json("offline", OfflineConfig, text)
+    validate(config)
+    return config

@@ -1,0 +1,146 @@
+"""What an offline run learns from: held in memory, or read from disk as it is drawn.
+
+Both give an update the same batch, for the same key; the returns-to-go of rewards that are no whole
+numbers may differ in their last bits.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Key
+
+from gtrxl_jax.data.loader import load_segments
+from gtrxl_jax.data.minari import MinariReader
+from gtrxl_jax.data.segments import Sampling
+from gtrxl_jax.data.trajectories import Trajectories, select
+from gtrxl_jax.offline.config import OfflineConfig
+from gtrxl_jax.offline.environments import require_spaces
+from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
+
+THREADS = 4
+"""That read a data set, a batch each."""
+
+
+Feed = Generator[tuple[int, Any], None, None]
+
+
+class Data(Protocol):
+    """The data of a run."""
+
+    def returns(self) -> Float[np.ndarray, " E"]:
+        """The sum of each episode's rewards."""
+
+    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
+        """The stage of each visit from number `first` on, and what it reads. To be closed.
+
+        Args:
+          first: counts from 1.
+          key: the batch of update n, which counts from 0, is drawn with `fold_in(key, n)`.
+          mesh: the devices that it is put on.
+
+        Raises:
+          ValueError: the data are damaged, or a stage of the curriculum has no episodes.
+        """
+
+
+class Held:
+    """Whole on every device; the program of a visit draws from them.
+
+    What a visit reads are the `Trajectories` of each stage.
+    """
+
+    def __init__(self, config: OfflineConfig, trajectories: Trajectories):
+        self._config = config
+        self._trajectories = trajectories
+
+    def returns(self) -> Float[np.ndarray, " E"]:
+        """See `Data`."""
+        rewards_ET = np.asarray(self._trajectories.rewards)
+        length_E = np.asarray(self._trajectories.length)
+        inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
+        return np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
+
+    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
+        """See `Data`."""
+        length_E = np.asarray(self._trajectories.length)
+        of_stages = tuple(
+            select(self._trajectories, index) if self._config.curriculum else self._trajectories
+            for index in (episodes_of(self._config, n, length_E) for n in self._config.stages)
+        )
+        placed = replicated(of_stages, mesh)
+        for number in range(first, self._config.num_visits + 1):
+            yield self._config.stage(number), placed
+
+
+class Streamed:
+    """Read from a data set on disk, by threads that are a visit ahead.
+
+    What a visit reads are the `Segments` of its updates, `[U, B, N, K]`. The devices share each
+    batch, and a process reads only its own part.
+    """
+
+    def __init__(self, config: OfflineConfig, sampling: Sampling):
+        self._config = config
+        self._sampling = sampling
+
+    def returns(self) -> Float[np.ndarray, " E"]:
+        """See `Data`."""
+        with MinariReader(self._config.data.path) as reader:
+            require_spaces(self._config, reader.spaces)
+            sums = [reader.rewards(e).sum(dtype=np.float64) for e in range(reader.num_episodes)]
+        return np.array(sums)
+
+    def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
+        """See `Data`."""
+        config = self._config
+        updates, batch_size = config.updates_per_visit, config.batch_size
+        rows = local_rows(mesh, batch_size)
+        with MinariReader(config.data.path) as reader:
+            require_spaces(config, reader.spaces)
+            # Refuses a stage without episodes before the first is trained on.
+            episodes = [episodes_of(config, n, reader.length) for n in config.stages]
+            visits = range(first, config.num_visits + 1)
+            for stage, group in itertools.groupby(visits, config.stage):
+                numbers = list(group)
+                batches = load_segments(
+                    reader,
+                    key,
+                    batch_size,
+                    *config.windows(stage),
+                    self._sampling,
+                    episodes=episodes[stage],
+                    rows=rows,
+                    first=(numbers[0] - 1) * updates,
+                    ahead=max(updates, THREADS),
+                    threads=THREADS,
+                )
+                with contextlib.closing(batches):
+                    for _ in numbers:
+                        read = [next(batches) for _ in range(updates)]
+                        stacked = jax.tree.map(lambda *x: np.stack(x), *read)
+                        yield stage, split_local_rows(stacked, mesh, batch_size, axis=1)
+
+
+def episodes_of(
+    config: OfflineConfig, segments: int, length: Int[np.ndarray, " E"]
+) -> Int[np.ndarray, " F"]:
+    """The episodes that a stage of a curriculum draws from: those that are no longer than it.
+
+    Raises:
+      ValueError: there are none.
+    """
+    if not config.curriculum:
+        return np.arange(len(length))
+    longest = segments * config.context
+    (index,) = np.nonzero(length <= longest)
+    if not index.size:
+        raise ValueError(
+            f"curriculum needs episodes of at most {longest} steps, and the shortest has "
+            f"{np.min(length)}: add shorter ones, or leave curriculum out"
+        )
+    return index

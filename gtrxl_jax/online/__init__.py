@@ -1,0 +1,28 @@
+"""Online training: agents in jitted environments.
+
+from gtrxl_jax.online import OnlineTrainer, preset
+from gtrxl_jax.runs import train
+
+run = train(OnlineTrainer(preset("debug")))
+run.result.evaluation["success"]
+"""
+
+from typing import TYPE_CHECKING
+
+from gtrxl_jax.lazy import lazy
+
+if TYPE_CHECKING:
+    from gtrxl_jax.online.config import OnlineConfig, preset
+    from gtrxl_jax.online.trainer import OnlineTrainer
+
+__all__ = ["OnlineConfig", "OnlineTrainer", "preset"]
+
+# The configs alone need neither environments nor gymnax, which take seconds to load.
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "OnlineConfig": "gtrxl_jax.online.config",
+        "OnlineTrainer": "gtrxl_jax.online.trainer",
+        "preset": "gtrxl_jax.online.config",
+    },
+)

@@ -1,0 +1,218 @@
+"""Online training: V-MPO on a batch of jitted environments, rollout and learner in one program.
+
+    trainer = OnlineTrainer(config)
+    state = trainer.init(seed)                    a pytree that is the whole run
+    state, numbers = trainer.update(state)        one update
+    visit = make_visit(trainer)                   (see `programs`) several, without the host
+    state, metrics = visit(state)
+
+All are pure functions: jit them, vmap them over seeds and hyperparameters, shard their state.
+An update is: T steps of acting with the target network, over a cache that is projected once; one
+forward and backward pass of the online network over the T + 1 steps; one step of the optimiser.
+
+The outputs of acting are those of the target network on the segment (a core's acting equals its
+learning), so the target's distributions are taken from the rollout and not computed again.
+
+An agent of one task is the multi-task agent of N = 1: each task has its own value output and, with
+PopArt, its own statistics of returns. Where jax_enable_x64 is on, all of a run is float64.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Generator, Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Key, Shaped
+
+from gtrxl_jax.acting.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
+from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.nn.agent import Agent, make_agent
+from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.online.config import OnlineConfig, to_json, validate
+from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
+from gtrxl_jax.online.hyperparameters import (
+    Hyperparameters,
+    draw_hyperparameters,
+    drawn_hyperparameters,
+)
+from gtrxl_jax.online.state import Rollout, TrainState
+from gtrxl_jax.online.vmpo import VMPOLearner
+from gtrxl_jax.ops import popart
+from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
+from gtrxl_jax.runs.divergence import over_updates
+from gtrxl_jax.specs import action_spec, environment_action, zero_timestep
+from gtrxl_jax.timestep import TimeStep
+
+
+def make_stream(config: OnlineConfig) -> MultiTaskStream:
+    """The environments of a run, an equal share for each of its tasks."""
+    env = config.env
+    share = env.num_envs // env.num_tasks
+    return MultiTaskStream(
+        tuple(
+            Stream(*make_env(env.name, **{**env.params, **task}), num_envs=share)
+            for task in env.tasks or ({},)
+        )
+    )
+
+
+def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
+    """The agent of a run."""
+    settings = dataclasses.asdict(config.agent)
+    del settings["popart"], settings["popart_rate"]
+    return make_agent(
+        make_core(config.core).clone(param_dtype=jnp.result_type(float)),
+        stream.observation_space,
+        stream.action_space,
+        num_tasks=stream.num_tasks,
+        **settings,
+    )
+
+
+class OnlineTrainer:
+    """The pure functions of an online run, made from its config.
+
+    Attributes:
+      config: the run's.
+      stream: its environments.
+      agent: its agent.
+      player, title, environment, observation_space, action_space, config_json,
+        num_visits, steps_per_visit: see `Trainer`.
+
+    Raises:
+      ValueError: the config cannot be; nothing has been compiled.
+    """
+
+    shown: tuple[str, ...] = ("episode/return", "episode/success")
+
+    def __init__(self, config: OnlineConfig):
+        validate(config)
+        self.config, self.config_json = config, to_json(config)
+        self.stream = make_stream(config)
+        self.agent = make_run_agent(config, self.stream)
+        self.num_visits, self.steps_per_visit = config.num_visits, config.steps_per_visit
+        evaluation = config.evaluation
+        require_name("evaluation.policy", evaluation.policy, POLICIES)
+        self.player = AgentPlayer(self.agent)
+        self.title = f"{config.core.name}, trained by V-MPO in {config.env.name}"
+        self.environment = (config.env.name, dict(config.env.params))
+        self.observation_space = self.stream.observation_space
+        self.action_space = self.stream.action_space
+        self._play = make_evaluate(
+            self.player, self.stream.tasks, evaluation.episodes, evaluation.policy
+        )
+        self._apply: Any = self.agent.apply
+        self.learner = VMPOLearner(config, self.agent, self.stream.task_B)
+
+    def mesh(self) -> Mesh:
+        """The devices that share the environments.
+
+        Raises:
+          ValueError: there are too few, or they do not divide the environments of a task.
+        """
+        config = self.config
+        return make_mesh(
+            config.devices,
+            config.env.num_envs,
+            num_tasks=config.env.num_tasks,
+            parameter_shards=config.parameter_shards,
+        )
+
+    def hyperparameters(self, key: Key[Array, ""]) -> Hyperparameters:
+        """The config's numbers; those under `sweep` drawn with the key."""
+        return draw_hyperparameters(self.config, action_spec(self.stream.action_space), key)
+
+    def init(
+        self, seed: Int[Array, ""] | int, hyperparameters: Hyperparameters | None = None
+    ) -> TrainState:
+        """The state of a new run. `hyperparameters` stand in for those of the config."""
+        key, key_network, key_stream, key_sweep = jax.random.split(jax.random.key(seed), 4)
+        hyperparameters = hyperparameters or self.hyperparameters(key_sweep)
+        batch = self.config.env.num_envs
+        memory = self.agent.initial_memory(1)
+        example = zero_timestep(self.observation_space, self.action_space, 1, 1)
+        network = self.agent.init(key_network, memory, example)["params"]
+        learned, optimiser = self.learner.init(network, hyperparameters)
+        stream, timestep = self.stream.reset(key_stream)
+        return TrainState(
+            learned=learned,
+            # A copy: donating the state must not give one buffer away twice.
+            target=jax.tree.map(jnp.copy, network),
+            optimiser=optimiser,
+            popart=popart.init(self.stream.num_tasks),
+            stream=stream,
+            timestep=timestep,
+            memory=self.agent.initial_memory(batch),
+            key=key,
+            update=jnp.zeros((), jnp.int32),
+            hyperparameters=hyperparameters,
+        )
+
+    def drawn(self, state: TrainState) -> dict[str, Float[Array, "*S"]]:
+        """See `Trainer`: the hyperparameters under `sweep`."""
+        return drawn_hyperparameters(self.config, state.hyperparameters)
+
+    def rollout(
+        self, state: TrainState, key: Key[Array, ""]
+    ) -> tuple[Any, MultiTaskState, TimeStep, Rollout]:
+        """Act for T steps with the target network.
+
+        Returns:
+          Memory, environments and time step afterwards, and what happened.
+        """
+        variables = {"params": gather_parameters(state.target)}
+        space = self.stream.action_space
+
+        def step(carry: Any, key: Array) -> Any:
+            cache, stream, timestep = carry
+            # Said again, lest the compiler keep them split in the loop and gather activations.
+            whole = gather_parameters(variables)
+            cache, output = self._apply(whole, cache, timestep, method="step")
+            action = output.policy.sample(key)
+            stream, following = self.stream.step(stream, environment_action(space, action))
+            record = (timestep, action, output.policy, stream.episode)
+            return (cache, stream, following), record
+
+        cache = self._apply(variables, state.memory, self.config.unroll, method="start")
+        (cache, stream, timestep), records = jax.lax.scan(
+            step, (cache, state.stream, state.timestep), jax.random.split(key, self.config.unroll)
+        )
+        timesteps, actions, policy, episodes = jax.tree.map(lambda x: x.swapaxes(0, 1), records)
+        timesteps = jax.tree.map(
+            lambda x_BT, x_B: jnp.concatenate([x_BT, x_B[:, None]], axis=1), timesteps, timestep
+        )
+        memory = self._apply(variables, cache, method="finish")
+        return memory, stream, timestep, Rollout(timesteps, actions, policy, episodes)
+
+    def update(
+        self, state: TrainState, data: Any = None, stage: Hashable = None
+    ) -> tuple[TrainState, tuple[Summary, Summary]]:
+        """Roll out and learn. Returns the new state, and metrics with `episode_sums`."""
+        del data, stage
+        key = jax.random.fold_in(state.key, state.update)
+        memory, stream, timestep, rollout = self.rollout(state, key)
+        state, metrics = self.learner.learn(state, rollout)
+        state = dataclasses.replace(state, memory=memory, stream=stream, timestep=timestep)
+        sums = episode_sums(rollout.episodes, self.stream.task_B, self.stream.num_tasks)
+        return state, (metrics, sums)
+
+    def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:
+        """See `Trainer`: one stage, and no data but what the agent meets."""
+        yield from itertools.repeat((None, None), self.num_visits + 1 - first)
+
+    def summarise(self, metrics: tuple[Summary, Summary]) -> Summary:
+        """Means over a visit's updates, and over the episodes that ended in them."""
+        learning, sums = metrics
+        diverged = over_updates(learning["unsound"])
+        means = {k: jnp.mean(x_U) for k, x_U in learning.items() if k != "unsound"}
+        return means | episode_means(sums) | diverged
+
+    def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+        """Return, length and success of fresh episodes, by task if there are several."""
+        return summarise(self._play(network, key))

@@ -1,0 +1,208 @@
+"""V-MPO's learner: from a state and a rollout that started from it to the state after an update.
+
+The online network sees the T + 1 steps once. Its values give the lambda-returns, these PopArt's new
+statistics, and the loss is taken in the new units: a step of the optimiser later, the head has them
+too, so that no V has changed but by the optimiser's step.
+
+Adam moves a parameter by about its rate at each update, whatever its gradient: it would take the
+multipliers a thousand updates from 1 to where they belong. So by default they have an update of
+their own, `vmpo.scale_multipliers`.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.nn.agent import Agent
+from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
+from gtrxl_jax.online.config import OnlineConfig
+from gtrxl_jax.online.episodes import Summary, by_task, gate_openings
+from gtrxl_jax.online.hyperparameters import Hyperparameters
+from gtrxl_jax.online.state import Rollout, TrainState
+from gtrxl_jax.ops import popart, vmpo
+from gtrxl_jax.ops.returns import lambda_returns, transition_mask
+from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
+from gtrxl_jax.runs.divergence import finite, first_unsound, in_range
+from gtrxl_jax.runs.schedule import warmup_and_decay
+
+
+class VMPOLearner:
+    """The pure functions that learn from a rollout.
+
+    Attributes:
+      config: the run's.
+      agent: the agent.
+      task_B: the task of each environment, 0 .. N - 1.
+    """
+
+    def __init__(self, config: OnlineConfig, agent: Agent, task_B: Int[Array, " B"]):
+        self.config, self.agent, self.task_B = config, agent, task_B
+        self._apply: Any = agent.apply
+        self.optimiser = optax.scale_by_adam()
+        rates = config.optimiser
+        # Of the learning rate, which is one of the hyperparameters.
+        self.schedule = warmup_and_decay(1.0, rates.warmup, rates.final, config.num_updates)
+
+    def init(
+        self, network: Any, hyperparameters: Hyperparameters
+    ) -> tuple[dict[str, Any], optax.OptState]:
+        """What is learned, and the optimiser's state for it."""
+        learned = {"network": network, "multipliers": hyperparameters.multipliers}
+        return learned, self.optimiser.init(learned)
+
+    def returns(
+        self, state: TrainState, rollout: Rollout, value_BS: Float[Array, "B S"]
+    ) -> Float[Array, "B T"]:
+        """The lambda-returns of a rollout; the values are in the units of its rewards."""
+        steps, dtype = rollout.timesteps, value_BS.dtype
+        return lambda_returns(
+            reward_BS=steps.reward.astype(dtype),
+            discount_BS=steps.discount.astype(dtype),
+            last_BS=steps.last,
+            value_BS=value_BS,
+            gamma=state.hyperparameters.gamma,
+            lambda_=state.hyperparameters.gae_lambda,
+        )
+
+    def loss(
+        self, learned: dict[str, Any], state: TrainState, rollout: Rollout
+    ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
+        """V-MPO's loss on a rollout that started from `state.memory`; metrics, PopArt's statistics.
+
+        The gradient to the value head is that to the head before it is rescaled.
+        """
+        variables = {"params": learned["network"]}
+        (_, y_BSD), recorded = self._apply(
+            variables, state.memory, rollout.timesteps, method="features", mutable=["metrics"]
+        )
+        steps = rollout.timesteps
+        task_BS = jnp.broadcast_to(self.task_B[:, None], steps.last.shape)
+        mask_BT = transition_mask(steps.last)
+
+        def of_task(output: Array) -> Float[Array, "B S"]:
+            return jnp.take_along_axis(output, task_BS[..., None], axis=-1)[..., 0]
+
+        output_BS = of_task(self._apply(variables, y_BSD, method="heads").value)
+        value_BS = popart.unnormalise(state.popart, jax.lax.stop_gradient(output_BS), task_BS)
+        returns_BT = self.returns(state, rollout, value_BS)
+        statistics = state.popart
+        if self.config.agent.popart:
+            rate = self.config.agent.popart_rate
+            statistics = popart.update(statistics, returns_BT, task_BS[:, :-1], mask_BT, rate)
+        factor_N, shift_N = popart.conversion(state.popart, statistics)
+
+        def losses(y_BSD: Array, psi_BT: Array | None = None) -> Any:
+            """Losses and advantages are in each task's normalised units, so that tasks compare."""
+            output = self._apply(variables, y_BSD, method="heads")
+            return vmpo.vmpo_losses(
+                policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
+                target_policy=rollout.policy,
+                actions=rollout.actions,
+                values_BT=(factor_N[task_BS] * of_task(output.value) + shift_N[task_BS])[:, :-1],
+                returns_BT=popart.normalise(statistics, returns_BT, task_BS[:, :-1]),
+                mask_BT=mask_BT,
+                multipliers=learned["multipliers"],
+                hyperparameters=state.hyperparameters.bounds,
+                psi_BT=psi_BT,
+            )
+
+        terms, metrics, psi_BT = losses(y_BSD)
+        metrics |= {f"loss/{name}": term for name, term in terms.items()}
+        # With the weights at hand: sorting the advantages again would gather them again, too.
+        metrics |= _shares(lambda y_BSD: losses(y_BSD, psi_BT)[0], jax.lax.stop_gradient(y_BSD))
+        total = jnp.sum(jnp.stack(list(terms.values())))
+        return total, (metrics | gate_openings(recorded), statistics)
+
+    def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Summary]:
+        """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
+        (loss, (metrics, statistics)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
+            gather_parameters(state.learned), state, rollout
+        )
+        gradients = split_parameters(gradients)
+        network, target = state.learned["network"], state.target
+        if self.config.agent.popart:
+            old = state.popart
+            gradients["network"] = rescale_value_gradient(gradients["network"], old, statistics)
+            network = rescale_value_head(network, old, statistics)
+            target = rescale_value_head(target, old, statistics)
+            metrics |= by_task("popart/mean", statistics.mean_N)
+            metrics |= by_task("popart/scale", statistics.scale_N)
+        gradient_norm = optax.tree.norm(gradients["network"])
+        if clip := self.config.optimiser.clip_norm:
+            # A factor, not optax's selection between two gradients: XLA fuses it into Adam.
+            factor = jnp.minimum(1.0, clip / gradient_norm)
+            gradients["network"] = jax.tree.map(lambda g: factor * g, gradients["network"])
+            metrics["gradient_clipped"] = (gradient_norm > clip).astype(gradient_norm.dtype)
+        with ordinary_promotion():
+            steps, optimiser = self.optimiser.update(gradients, state.optimiser)
+            decay = self.schedule(state.update.astype(float))
+        rate = state.hyperparameters.learning_rate * decay
+        learned = optax.apply_updates(
+            {**state.learned, "network": network}, jax.tree.map(lambda s: -rate * s, steps)
+        )
+        settings = self.config.vmpo
+        if settings.multipliers == "scale":
+            learned["multipliers"] = vmpo.scale_multipliers(
+                state.learned["multipliers"],
+                metrics["psi/kl"],
+                {part: metrics[f"kl/{part}"] for part in state.learned["multipliers"].alphas},
+                state.hyperparameters.bounds,
+                settings.multiplier_rate,
+            )
+        learned["multipliers"] = vmpo.project_multipliers(
+            learned["multipliers"], settings.alpha_bounds
+        )
+        metrics |= {
+            "gradient_norm": gradient_norm,
+            "parameter_norm": optax.tree.norm(learned["network"]),
+            "learning_rate": rate,
+        }
+        sound = {
+            "observation": finite(rollout.timesteps.observation),
+            "reward": finite(rollout.timesteps.reward),
+            "loss": finite(loss),
+            "gradient norm": finite(gradient_norm),
+            "parameters": finite(metrics["parameter_norm"]),
+            "temperature": in_range(learned["multipliers"].temperature),
+            "multiplier of the KL": in_range(learned["multipliers"].alphas),
+        }
+        metrics["unsound"] = first_unsound(sound)
+        update = state.update + 1
+        copy = update % self.config.vmpo.target_period == 0
+        state = dataclasses.replace(
+            state,
+            learned=learned,
+            target=jax.tree.map(
+                lambda new, old: jnp.where(copy, new, old), learned["network"], target
+            ),
+            optimiser=optimiser,
+            popart=statistics,
+            update=update,
+        )
+        return state, metrics
+
+
+def _shares(losses: Any, y: Array) -> Summary:
+    """Each loss's share of the gradient that enters the core: `share/policy`, `/value`, `/kl`.
+
+    The norm of the gradient to the core's output y, over the sum of the norms of all three. The
+    entropy bonus is counted with the policy's loss.
+
+    Args:
+      losses: the terms of the loss by name, of y.
+      y: the core's output.
+    """
+    groups = {"policy": ("policy", "entropy"), "value": ("value",), "kl": ("alpha_",)}
+
+    def total(y: Array, names: tuple[str, ...]) -> Array:
+        return sum(term for name, term in losses(y).items() if name.startswith(names))
+
+    norms = {group: optax.tree.norm(jax.grad(total)(y, names)) for group, names in groups.items()}
+    everything = sum(norms.values())
+    everything = jnp.where(everything > 0, everything, 1)
+    return {f"share/{group}": norm / everything for group, norm in norms.items()}

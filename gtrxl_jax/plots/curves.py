@@ -1,0 +1,283 @@
+"""Scores of each seed and their median: while learning, and against the horizon."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
+from numpy.typing import ArrayLike
+
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.ops.statistics import interquartile_mean
+from gtrxl_jax.plots.style import (
+    FONT_SIZE,
+    GREY,
+    legend_outside,
+    looks,
+    new_figure,
+    save_figure,
+    style_axes,
+)
+
+T = TypeVar("T")
+
+MIDDLES: dict[str, Any] = {"median": np.median, "IQM": interquartile_mean}
+"""What stands for all seeds: the median, or for returns the interquartile mean."""
+OF_HORIZONS = "median; hollow: each seed"
+
+
+def learning_curves(
+    runs: Mapping[str, ArrayLike],
+    x: ArrayLike | Mapping[str, ArrayLike],
+    path: str | os.PathLike[str],
+    *,
+    x_label: str = "environment steps",
+    y_label: str = "success rate",
+    y_limits: tuple[float, float] | None = None,
+    chance: float | None = None,
+    middle: str = "median",
+) -> None:
+    """Draw each seed as a thin line, and the middle of all seeds as a thick one, by kind of run.
+
+    Points at which a seed has no number (NaN) are left out of its line, and of the middle.
+
+    Args:
+      runs: for each label the curves `[S, N]` of its S seeds.
+      x: where the points are, `[N]`; one for all, or one for each label.
+      path: the PNG to write.
+      x_label: what x is, with its unit.
+      y_label: what the curves are, with their unit.
+      y_limits: the range of the y axis; fitted to the data if None.
+      chance: draws a line at the score of guessing.
+      middle: of `MIDDLES`; none is drawn if it is empty, for seeds that differ in their settings.
+
+    Raises:
+      ValueError: there are no runs, or a label's curves are not `[S, N]` for its x `[N]`; an
+        unknown middle.
+    """
+    if middle:
+        require_name("middle", middle, MIDDLES)
+    figure = new_figure(6.5, 3.2)
+    axes = figure.add_subplot()
+    for label, look in looks(_require_any(runs)):
+        x_N = np.asarray(x[label] if isinstance(x, Mapping) else x, np.float64)
+        y_SN = _require_curves(label, runs[label], x_N)
+        look = look | {"marker": "", "label": _with_seeds(label, y_SN)}
+        alone = not middle or len(y_SN) == 1
+        for y_N in y_SN:
+            known_N = np.isfinite(y_N)
+            thin = {} if alone else {"linewidth": 0.6, "alpha": 0.45, "label": ""}
+            axes.plot(x_N[known_N], y_N[known_N], **look | {"linewidth": 1.2} | thin)
+            if alone:
+                look["label"] = ""
+        if not alone:
+            known_N = np.isfinite(y_SN).all(axis=0)
+            middle_N = MIDDLES[middle](y_SN[:, known_N], axis=0)
+            axes.plot(x_N[known_N], middle_N, **look, linewidth=1.8)
+    if y_limits:
+        axes.set_ylim(*y_limits)
+    axes.margins(x=0.01)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _draw_chance(axes, chance)
+    _finish(
+        figure,
+        axes,
+        path,
+        x_label,
+        y_label,
+        f"{middle}; thin: each seed" if middle else "each seed",
+    )
+
+
+def success_against_horizon(
+    results: Mapping[str, ArrayLike],
+    horizons: ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    published: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    span: float | None = None,
+    x_label: str = "steps between cue and decision",
+    y_label: str = "success rate",
+    chance: float | None = None,
+) -> None:
+    """Draw how far back each core remembers: success against how long ago the cue was.
+
+    A line through the medians over seeds, and a dot for each seed. Labels stand side by side.
+
+    Args:
+      results: for each label the final success rates `[S, H]` of its S seeds, in [0, 1]; NaN where
+        a seed has none, which is left out.
+      horizons: the H distances between cue and decision, positive and increasing; drawn on a
+        logarithmic axis.
+      path: the PNG to write.
+      published: for each label horizons and numbers from elsewhere, drawn as points.
+      span: how many steps the memory of one layer covers; shaded, for what lies beyond needs more
+        than one layer, or a recurrence.
+      x_label: what the horizons are, with their unit.
+      y_label: what the results are.
+      chance: draws a line at the score of guessing.
+
+    Raises:
+      ValueError: there are no results, they are not `[S, H]`, or the horizons are not positive and
+        increasing.
+    """
+    horizon_H = _require_horizons(horizons)
+    figure = new_figure(6.5, 3.2)
+    axes = figure.add_subplot()
+    _draw_success(axes, results, horizon_H, published or {}, chance)
+    if span is not None:
+        left, right = axes.get_xlim()
+        axes.axvspan(left, min(span, right), color="#f0f0f0", zorder=0, linewidth=0)
+        axes.set_xlim(left, right)
+        axes.annotate(
+            f"within one layer's memory ({span:g} steps)",
+            (0, 1.01),
+            xycoords="axes fraction",
+            color=GREY,
+            fontsize=8,
+        )
+    _finish(figure, axes, path, x_label, y_label, OF_HORIZONS)
+
+
+def panels_of_success(
+    results: Mapping[str, Mapping[str, ArrayLike]],
+    horizons: ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    published: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]] | None = None,
+    x_label: str = "steps between cue and decision",
+    y_label: str = "success rate",
+    chance: float | None = None,
+    columns: int = 3,
+) -> None:
+    """Draw `success_against_horizon` in small panels, where one would be too full.
+
+    Args:
+      results: for each panel, by its title, what `success_against_horizon` takes. A line that has
+        the same place in several panels looks the same there.
+      horizons: those of all panels.
+      path: the PNG to write.
+      published: for the panels that have it, what `success_against_horizon` takes.
+      x_label: of all panels.
+      y_label: of all panels.
+      chance: see there.
+      columns: panels side by side.
+
+    Raises:
+      ValueError: see `success_against_horizon`.
+    """
+    horizon_H = _require_horizons(horizons)
+    rows = -(-len(_require_any(results)) // columns)
+    figure = new_figure(6.5, 0.6 + 1.7 * rows)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+    entries: dict[str, Any] = {}
+    for (title, lines), axes in zip(results.items(), panels, strict=False):
+        _draw_success(axes, lines, horizon_H, (published or {}).get(title, {}), chance)
+        axes.set_title(title, fontsize=FONT_SIZE)
+        style_axes(axes)
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    for axes in list(panels):
+        axes.set_axis_off()
+    figure.supxlabel(x_label, fontsize=FONT_SIZE)
+    figure.supylabel(y_label, fontsize=FONT_SIZE)
+    legend_outside(figure, OF_HORIZONS, entries)
+    save_figure(figure, path)
+
+
+def _require_horizons(horizons: ArrayLike) -> Float[np.ndarray, " H"]:
+    horizon_H = np.asarray(horizons, np.float64)
+    if horizon_H.ndim != 1 or (np.diff(horizon_H, prepend=0) <= 0).any():
+        raise ValueError(f"horizons must be positive and increasing; got {horizon_H.tolist()}")
+    return horizon_H
+
+
+def _draw_success(
+    axes: Axes,
+    results: Mapping[str, ArrayLike],
+    horizon_H: Float[np.ndarray, " H"],
+    published: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    chance: float | None,
+) -> None:
+    spread = 0.4 * np.diff(np.log2(horizon_H)).min(initial=1)
+    for (label, look), place in zip(
+        looks(_require_any(results)), np.linspace(-0.5, 0.5, len(results) + 2)[1:-1], strict=True
+    ):
+        y_SH = _require_curves(label, results[label], horizon_H)
+        x_H = horizon_H * 2 ** (spread * place)
+        axes.plot(
+            np.broadcast_to(x_H, y_SH.shape).ravel(),
+            y_SH.ravel(),
+            look["marker"],
+            color=look["color"],
+            markersize=4,
+            fillstyle="none",
+            markeredgewidth=0.7,
+            alpha=0.7,
+        )
+        known_H = ~np.isnan(y_SH).all(axis=0)
+        axes.plot(
+            x_H[known_H],
+            np.nanmedian(y_SH[:, known_H], axis=0),
+            **look,
+            markersize=5.5,
+            markeredgecolor="white",
+            markeredgewidth=0.7,
+            linewidth=1.5,
+            label=_with_seeds(label, y_SH),
+        )
+    for (label, (x_P, y_P)), marker in zip(published.items(), "oD^vsPX*", strict=False):
+        axes.plot(x_P, y_P, marker, color=GREY, fillstyle="none", label=f"{label} (published)")
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(horizon_H.tolist()))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
+    _draw_chance(axes, chance)
+
+
+def _require_any(runs: Mapping[str, T]) -> Mapping[str, T]:
+    if not runs:
+        raise ValueError("there are no runs to draw: give at least one label with its curves")
+    return runs
+
+
+def _require_curves(
+    label: str, values: ArrayLike, x_N: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, "S N"]:
+    y_SN = np.asarray(values, np.float64)
+    if y_SN.ndim != 2 or not len(y_SN) or x_N.shape != y_SN.shape[1:]:
+        raise ValueError(
+            f"the curves of {label!r} must be [seeds, points] with one x a point; "
+            f"got {list(y_SN.shape)} and x {list(x_N.shape)}"
+        )
+    return y_SN
+
+
+def _with_seeds(label: str, y_SN: Float[np.ndarray, "S N"]) -> str:
+    seeds = len(y_SN)
+    return f"{label} ({seeds} seed{'s' * (seeds != 1)})"
+
+
+def _draw_chance(axes: Axes, chance: float | None) -> None:
+    if chance is not None:
+        axes.axhline(chance, color=GREY, linestyle=(0, (4, 3)), linewidth=1.0, label="chance")
+
+
+def _finish(
+    figure: Figure,
+    axes: Axes,
+    path: str | os.PathLike[str],
+    x_label: str,
+    y_label: str,
+    shown: str,
+) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    style_axes(axes)
+    legend_outside(figure, shown)
+    save_figure(figure, path)

@@ -1,0 +1,121 @@
+"""The pictures of a run: how it learned, what it attends to, how it plays."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episode, render_episode
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.nn.agent import Agent
+from gtrxl_jax.plots.attention import attention_map, attention_over_episode
+from gtrxl_jax.plots.constraints import constraints
+from gtrxl_jax.plots.curves import learning_curves, success_against_horizon
+from gtrxl_jax.plots.episodes import save_gif
+from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.runs.results import read_result
+
+RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
+"""Success on the T-Maze at those lengths after training on 150 steps (RATE, table 3, CA-2)."""
+
+
+def draw_curves(folder: Path, label: str) -> list[Path]:
+    """Draw the learning curve of a run, success where the environment tells, else the return; and
+    how its updates kept V-MPO's constraints.
+    """
+    metrics = read_metrics(folder / "metrics.jsonl")
+    name = "episode/success" if "episode/success" in metrics else "episode/return"
+    curves = {"training": metrics[name]}
+    if (evaluation := name.replace("episode", "evaluation")) in metrics:
+        curves["evaluation"] = metrics[evaluation]
+    path = folder / "learning_curve.png"
+    success = name.endswith("success")
+    differ = any(name.startswith("hyperparameter/") for name in metrics)
+    learning_curves(
+        {f"{label}, {kind}": np.atleast_2d(values.T) for kind, values in curves.items()},
+        metrics["step"],
+        path,
+        y_label="success rate" if success else "return",
+        y_limits=(-0.02, 1.02) if success else None,
+        middle="" if differ else "median" if success else "IQM",
+    )
+    constraints(metrics, folder / "constraints.png")
+    return [path, folder / "constraints.png"]
+
+
+def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Draw offline runs, `folder/name` each, side by side: their losses, and how far they remember.
+
+    The second picture is success against the length of episodes, where the runs were evaluated at
+    several, beside what RATE's paper has for the T-Maze.
+    """
+    losses, steps, success = {}, {}, {}
+    lengths: list[int] = []
+    for name in names:
+        metrics = read_metrics(folder / name / "metrics.jsonl")
+        losses[name] = np.atleast_2d(np.log10(metrics["loss"]).T)
+        steps[name] = metrics["step"]
+        result = read_result(folder / name)
+        if result is None:
+            raise FileNotFoundError(f"{folder / name} has no result: let its run come to its end")
+        scores = {k: v for k, v in result.per_seed.items() if k.startswith("success/")}
+        lengths = sorted(int(key.split("/")[1]) for key in scores)
+        success[name] = np.array([scores[f"success/{length}"] for length in lengths]).T
+    paths = [folder / "loss.png"]
+    learning_curves(losses, steps, paths[0], x_label="updates", y_label="loss, log10 of nats")
+    if len(lengths) > 1:
+        paths.append(folder / "success_by_length.png")
+        task = json.loads((folder / names[0] / "config.json").read_text())["task"]["name"]
+        success_against_horizon(
+            success,
+            lengths,
+            paths[-1],
+            published={"RATE-5": RATE_5} if task.startswith("TMaze") else None,
+            x_label="steps of an episode",
+            chance=0.5,
+        )
+    return paths
+
+
+def draw_episodes(
+    folder: Path, agent: Agent, tasks: Sequence[Stream], network: Any, policy: str
+) -> list[Path]:
+    """Play and draw one episode of each task: attention where the core has it, a GIF of `render`.
+
+    The names of the files end in `_task_0`, `_task_1`, ... if there are several tasks.
+    """
+    paths = []
+    for k, stream in enumerate(tasks):
+        suffix = f"_task_{k}" if len(tasks) > 1 else ""
+        episode = record_episode(agent, stream, network, jax.random.key(0), policy)
+        if episode.attention is not None:
+            paths += _draw_attention(folder, suffix, episode, episode.attention)
+        if (frames := render_episode(stream, episode)) is not None:
+            paths.append(folder / f"episode{suffix}.gif")
+            save_gif(frames, paths[-1])
+    return paths
+
+
+def _draw_attention(
+    folder: Path,
+    suffix: str,
+    episode: RecordedEpisode,
+    attention_LHSW: Float[np.ndarray, "L H S W"],
+) -> list[Path]:
+    decision = episode.decision
+    weights_LHTW = attention_LHSW[:, :, : decision + 1]
+    window = weights_LHTW.shape[-1]
+    at_decision = folder / f"attention{suffix}.png"
+    over_episode = folder / f"attention_over_episode{suffix}.png"
+    distance = None if episode.cue is None else decision - episode.cue
+    attention_map(
+        weights_LHTW[:, :, -1],
+        at_decision,
+        cue=distance if distance is not None and distance < window else None,
+    )
+    attention_over_episode(weights_LHTW, over_episode, cue=episode.cue)
+    return [at_decision, over_episode]

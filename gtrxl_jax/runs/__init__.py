@@ -1,0 +1,12 @@
+"""A run on its hosts, whatever it trains: loop, directory, checkpoints, metrics, results."""
+
+from typing import TYPE_CHECKING
+
+from gtrxl_jax.lazy import lazy
+
+if TYPE_CHECKING:
+    from gtrxl_jax.runs.loop import train
+
+__all__ = ["train"]
+
+__getattr__, __dir__ = lazy(__name__, {"train": "gtrxl_jax.runs.loop"})

@@ -1,0 +1,130 @@
+"""The card of a trained model: what it is, how good, where it comes from, how to use it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from gtrxl_jax.files import atomic
+from gtrxl_jax.ops.statistics import SOLVED
+from gtrxl_jax.runs.scores import Score, main_scores
+
+
+def write_card(
+    folder: str | os.PathLike[str], title: str, record: dict[str, Any], network: Any
+) -> Path:
+    """Write card.md into the folder of a run.
+
+    Args:
+      folder: the run.
+      title: what was trained, and on what.
+      record: its result, see `gtrxl_jax.runs.results.record_of`.
+      network: its parameters, to be counted.
+    """
+    path = Path(folder, "card.md")
+    with atomic(path) as temporary:
+        temporary.write_text(card(title, record, _count(network), Path(folder).name))
+    return path
+
+
+def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
+    """The text of a card.
+
+    Args:
+      title: as in `write_card`.
+      record: as in `write_card`.
+      parameters: how many numbers the network has.
+      name: of the folder.
+    """
+    seeds, diverged = record["seeds"], record["num_diverged"]
+    several = len(seeds) > 1
+    scores = {name: Score.of(score) for name, score in record["evaluation"].items()}
+    lines = [
+        f"# {title}",
+        "",
+        f"{parameters:,} parameters{' for each seed' if several else ''}.",
+        "",
+        *_table(scores, seeds, record["drawn"]),
+        "",
+        *([f"{diverged} of {len(seeds)} seeds diverged.", ""] * bool(diverged)),
+        "It was trained on this one task, for which its config.json says everything, and has been "
+        "tested on no other.",
+        "",
+        "## Use",
+        "",
+        "```python",
+        "import gtrxl_jax",
+        "",
+        f'run = gtrxl_jax.load("{name}")',
+        "state = run.start(batch_size=8)",
+        "state, action = run.act(state, timestep, key)  # as often as there are time steps",
+        "```",
+        "",
+        "## Where it comes from",
+        "",
+        f"`{record['command']}`, seed{'s' if several else ''} {', '.join(map(str, seeds))}; "
+        f"{record['steps']:,} steps in {record['train_seconds']:.0f} s after "
+        f"{record['compile_seconds']:.0f} s of compilation, on {record['device']}, "
+        f"{record['date'][:10]}, commit {record['commit']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _count(network: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(network))
+
+
+def _table(
+    scores: Mapping[str, Score], seeds: Sequence[int], drawn: Mapping[str, Sequence[float]]
+) -> list[str]:
+    """The scores; by seed where the seeds differ in drawn settings."""
+    if len(seeds) > 1 and drawn:
+        shown = main_scores(scores)
+        by_seed = zip(
+            seeds,
+            zip(*drawn.values(), strict=True),
+            zip(*(scores[name].per_seed for name in shown), strict=True),
+            strict=True,
+        )
+        return [
+            "On held-out episodes, by seed, for each drew its own settings:",
+            "",
+            f"| seed | {' | '.join([*drawn, *shown])} |",
+            f"|---{'|---' * len([*drawn, *shown])}|",
+            *(
+                "| "
+                + " | ".join([str(seed), *(f"{x:.3g}" for x in settings), *map(_number, of_one)])
+                + " |"
+                for seed, settings, of_one in by_seed
+            ),
+        ]
+    over = "On held-out episodes, mean and 95 % interval over the episodes of one seed:"
+    if len(seeds) > 1:
+        over = (
+            f"On held-out episodes, over {len(seeds)} seeds. A seed has solved the task with a "
+            f"success of at least {SOLVED}; the interval of how many do is Wilson's, that of the "
+            "interquartile mean (IQM) a bootstrap's, both 95 %:"
+        )
+    ordered = sorted(scores.items(), key=_by_length)
+    drew = ", ".join(f"{name} {value:.3g}" for name, (value, *_) in drawn.items())
+    return [
+        *([f"Its settings were drawn: {drew}.", ""] * bool(drawn)),
+        over,
+        "",
+        "| score | value |",
+        "|---|---|",
+        *(f"| {name} | {score} |" for name, score in ordered),
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _by_length(score: tuple[str, Any]) -> tuple[str, int]:
+    """Scores by name, those of several lengths by length."""
+    name, _, length = score[0].partition("/")
+    return name, int(length) if length.isdecimal() else 0

@@ -1,0 +1,120 @@
+"""The terminal's view of a run: how far, how fast, how long yet, and how good."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays
+
+
+class ConsoleWriter(MetricWriter):
+    """Shows one bar in a terminal, and plain lines anywhere else (a file, a batch system's log).
+
+    A metric is shown by the last part of its name, after any "/": its latest finite value, as the
+    mean over seeds where it has an entry for each. The speed is over the last writes, so that
+    compilation counts only at the start.
+
+    Args:
+      total_steps: the step at which the run ends.
+      show: names of the metrics to show, in this order.
+      title: what the run is, said when it starts.
+      console: where to write; the standard error stream by default, for standard output may be
+        another program's input.
+      clock: seconds that never go back.
+      unit: what is counted.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        show: Sequence[str] = ("episode/return", "episode/success"),
+        *,
+        title: str = "",
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        unit: str = "step",
+    ):
+        self._total = total_steps
+        self._show = tuple(show)
+        self._clock = clock
+        self._unit = unit
+        self._latest: dict[str, float] = {}
+        self._title = title
+        self._console = console or Console(stderr=True)
+        self._recent = deque([(0, clock())], maxlen=_SPEED_WINDOW)
+        self._bar: Progress | None = None
+
+    def start(self, step: int) -> None:
+        if self._title:
+            begin = f", from {self._unit} {step:,}" if step else ""
+            self._say(f"{self._title}{begin}: compiling")
+        self._recent = deque([(step, self._clock())], maxlen=_SPEED_WINDOW)
+        if self._console.is_terminal:
+            self._bar = Progress(
+                BarColumn(bar_width=16),
+                TextColumn("{task.completed:,}/{task.total:,}"),
+                _Status(),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("", total=self._total, completed=step, status="")
+            self._bar.start()
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        self._recent.append((step, self._clock()))
+        for name, value in as_arrays(metrics).items():
+            mean = float(np.mean(value, dtype=np.float64))
+            if name in self._show and math.isfinite(mean):
+                self._latest[name] = mean
+        status = "  ".join(self._status())
+        if self._bar:
+            self._bar.update(self._task, completed=step, status=status)
+        else:
+            share = f"{step / self._total:.0%}" if self._total else "100%"
+            line = f"{share:>4}  {self._unit} {step:,}/{self._total:,}  {status}".rstrip()
+            self._say(line)
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def _status(self) -> list[str]:
+        (first_step, first_time), (last_step, last_time) = self._recent[0], self._recent[-1]
+        parts = []
+        if last_step > first_step and last_time > first_time:
+            speed = (last_step - first_step) / (last_time - first_time)
+            parts.append(f"{_significant(speed)} {self._unit}s/s")
+            if last_step < self._total:
+                parts.append(f"{_duration((self._total - last_step) / speed)} left")
+        shown = [name for name in self._show if name in self._latest]
+        return parts + [f"{name.rpartition('/')[2]} {self._latest[name]:.3g}" for name in shown]
+
+
+_SPEED_WINDOW = 10
+
+
+class _Status(ProgressColumn):
+    """What is said after the bar; cut, not wrapped, in a narrow terminal."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["status"], style="cyan", no_wrap=True, overflow="ellipsis")
+
+
+def _significant(number: float) -> str:
+    """Three digits, and thousands apart: 0.123, 12.3, 123, 12,300."""
+    digits = 2 - math.floor(math.log10(number))
+    return f"{round(number, digits):,.{max(digits, 0)}f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

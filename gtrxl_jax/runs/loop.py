@@ -1,0 +1,314 @@
+"""A run from its config to its results: the host's side of training.
+
+    run = train(OnlineTrainer(config), folder=Path("runs/mine"))
+
+A run folder holds
+
+    config.json       what the run is
+    metrics.jsonl     its numbers, one line for each visit of the host
+    checkpoints/      its state (see `checkpoint`)
+    result.json       the final evaluation, with command, commit, device, date, seeds and times
+    card.md           what was trained, how good it is, where it comes from, how to use it
+    *.png, *.gif      pictures
+
+Whatever ends the process, `train` with the same config and folder goes on from the last checkpoint,
+and the numbers are those of a run that nothing has ended: the lines of metrics.jsonl after the
+checkpoint are dropped, and written again.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import signal
+import time
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gtrxl_jax.choices import require_name
+from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs import divergence
+from gtrxl_jax.parallel import hosts
+from gtrxl_jax.runs.card import write_card
+from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.divergence import DivergedError, Divergence
+from gtrxl_jax.runs.directory import claimed, require_same_run
+from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
+from gtrxl_jax.runs.restoring import networks_of
+from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
+from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs.results import Result, read_result, record_of, write_result
+from gtrxl_jax.runs.scores import scores_of
+from gtrxl_jax.runs.trainer import Trainer
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A run that has ended.
+
+    Attributes:
+      trainer: what was trained, with its config and its agent.
+      networks: the trained network's parameters for each seed; empty of a run that is not run
+        again and had diverged before it saved.
+      result: what came out.
+    """
+
+    trainer: Any
+    networks: list[Any]
+    result: Result
+
+
+def train(
+    trainer: Trainer,
+    *,
+    writers: Sequence[MetricWriter] = (),
+    folder: str | os.PathLike[str] | None = None,
+) -> Trained:
+    """Run a trainer to its end.
+
+    With a folder the run survives: SIGTERM, and SIGINT once, let it finish its visit, save and
+    raise `RunInterrupted`; whatever ended it, the same call goes on where it was. A run that has
+    its result is not run again, but loaded.
+
+    Args:
+      trainer: the run. Metrics have an entry for each of its seeds, if there are several.
+      writers: where metrics go, besides the folder; of several processes (see `hosts`) the first
+        one's.
+      folder: see above; nothing is kept if None.
+
+    Raises:
+      ValueError: the run cannot have the devices that it asks for, or the folder is another run's
+        or in use.
+      RunInterrupted: it was asked to stop, and is saved.
+      DivergedError: a seed has diverged, and the config says to stop.
+      SaveError: a checkpoint could not be written; those before it are intact.
+      UnusableError: no checkpoint in the folder is as this run wrote it.
+    """
+    if folder is None:
+        return _Loop(trainer, Writers(*writers)).run()
+    require_same_run(folder, trainer.config_json)
+    if result := read_result(folder):
+        saved = checkpoint.available_steps(folder)
+        return Trained(trainer, networks_of(trainer, folder)[0] if saved else [], result)
+    with claimed(folder, trainer.config_json), Interruption() as interruption:
+        everything = Writers()
+        if hosts.is_first():
+            everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
+        trained = _Loop(trainer, everything, Path(folder), interruption).run()
+        if hosts.is_first():
+            record = record_of(trainer.config, trained.result)
+            write_card(folder, trainer.title, record, trained.networks[0])
+            write_result(folder, record)
+    return trained
+
+
+@dataclasses.dataclass
+class _Progress:
+    """How far a run is: what is recorded with its state.
+
+    Attributes:
+      visit: visits made.
+      train_seconds: from the first update on, in all processes, up to the last checkpoint of each.
+      visit_seconds: of these, in visits.
+      best: step and score of the best checkpoint.
+      diverged: the seeds that are no longer counted.
+    """
+
+    visit: int = 0
+    train_seconds: float = 0.0
+    visit_seconds: float = 0.0
+    best: tuple[int, float] | None = None
+    diverged: list[Divergence] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> "_Progress":
+        fields = {field.name: record[field.name] for field in dataclasses.fields(cls)}
+        fields["best"] = tuple(fields["best"]) if fields["best"] else None
+        return cls(**fields | {"diverged": [Divergence(**one) for one in fields["diverged"]]})
+
+
+class _Loop:
+    """The host's loop over the visits of a run, with what it knows of it so far."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        writer: MetricWriter,
+        folder: Path | None = None,
+        interruption: Interruption | None = None,
+    ):
+        self._trainer, self._config = trainer, trainer.config
+        self._writer = writer
+        self._folder = folder
+        self._interruption = interruption
+        self._progress = _Progress()
+        self._scores: dict[str, np.ndarray] = {}
+        self._drawn: dict[str, np.ndarray] = {}
+        self._save_is_due = False
+
+    def run(self) -> Trained:
+        """All of it, from where the folder has it."""
+        began = time.monotonic()
+        with contextlib.ExitStack() as resources:
+            resources.enter_context(self._writer)
+            self._programs = Programs(self._trainer)
+            self._require_score()
+            restored = self._restored()
+            progress = self._progress
+            self._writer.start(self._step)
+            saver = None
+            if self._folder:
+                best = progress.best and progress.best[0]
+                saver = Saver(self._folder, keep=self._config.checkpoint.keep, best=best)
+                resources.enter_context(saver)
+            feed = self._programs.feed(progress.visit + 1)
+            resources.enter_context(contextlib.closing(feed))
+            # Innermost: before anything waits for the other processes, as closing does.
+            resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
+            # Before anything is compiled: it refuses data that do not fit the run.
+            upcoming = next(feed, None)
+            state = self._programs.init() if restored is None else restored
+            self._drawn = jax.device_get(self._trainer.drawn(state))
+            if upcoming:
+                self._programs.visit(*upcoming)
+            compile_seconds = time.monotonic() - began
+            since = time.monotonic() - progress.train_seconds
+            if self._interruption:
+                self._interruption.working()
+            while upcoming and not self._all_diverged:
+                state = self._visit(state, *upcoming, since, saver)
+                upcoming = next(feed, None)
+            if saver:
+                saver.wait()
+            if not self._scores:
+                self._scores = self._evaluate(state)
+            progress.train_seconds = time.monotonic() - since
+        networks = self._programs.here(state.network)
+        return Trained(self._trainer, networks, self._result(compile_seconds))
+
+    @property
+    def _step(self) -> int:
+        return self._progress.visit * self._trainer.steps_per_visit
+
+    @property
+    def _all_diverged(self) -> bool:
+        return len(self._progress.diverged) == self._config.num_seeds
+
+    def _require_score(self) -> None:
+        """Refuse a best checkpoint by a score that there will not be, before compiling."""
+        if best := self._config.checkpoint.best:
+            names = [f"evaluation/{name}" for name in self._programs.score_names()]
+            require_name("checkpoint.best", best, names)
+
+    def _restored(self) -> Any:
+        """The state of the newest checkpoint, and to `_progress` its record; None without one."""
+        if not self._folder or not checkpoint.available_steps(self._folder):
+            return None
+        state, record = checkpoint.restore(self._folder, self._programs.like)
+        hosts.first_alone(
+            functools.partial(checkpoint.set_aside_unusable, self._folder), "set_aside_unusable"
+        )
+        self._progress = _Progress.of(record)
+        return state
+
+    def _visit(
+        self, state: Any, stage: Hashable, data: Any, since: float, saver: Saver | None
+    ) -> Any:
+        """One visit, with all that the host does after it. Takes the state, returns the new one."""
+        trainer, progress = self._trainer, self._progress
+        visit = self._programs.visit(stage, data)
+        before = time.monotonic()
+        state, metrics = visit(state, data)
+        metrics = jax.device_get(metrics)
+        seconds = time.monotonic() - before
+        metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_visit / seconds
+        metrics |= {f"hyperparameter/{name}": value for name, value in self._drawn.items()}
+        diverged = self._diverged(metrics)
+        progress.visit += 1
+        progress.visit_seconds += seconds
+        progress.diverged += diverged
+        best = False
+        if progress.visit == trainer.num_visits or self._passed(self._config.evaluation.interval):
+            self._scores = self._evaluate(state)
+            metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
+            best = self._is_best(metrics)
+        self._writer.write(self._step, metrics)
+        if diverged and self._config.on_divergence == "stop":
+            raise DivergedError("; ".join(map(str, diverged)))
+        progress.train_seconds = time.monotonic() - since
+        if saver and not self._all_diverged:
+            self._save(saver, state, best)
+        return state
+
+    def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
+        """Seeds that diverged in this visit, and not before."""
+        steps_per_update = self._trainer.steps_per_visit // self._config.updates_per_visit
+        found = divergence.take_from(metrics, self._config.seed, self._step, steps_per_update)
+        known = {one.seed for one in self._progress.diverged}
+        return [one for one in found if one.seed not in known]
+
+    def _evaluate(self, state: Any) -> dict[str, np.ndarray]:
+        """Scores `[E]` or `[S, E]`; a seed that has diverged has none."""
+        scores = self._programs.evaluate(state.network, self._progress.visit)
+        for one in self._progress.diverged:
+            index = one.seed - self._config.seed if self._config.num_seeds > 1 else ...
+            for score in scores.values():
+                score[index] = np.nan
+        return scores
+
+    def _is_best(self, metrics: dict[str, Any]) -> bool:
+        """Whether this is the best so far, by the mean over the seeds that have not diverged."""
+        name = self._config.checkpoint.best
+        if not name or self._all_diverged:
+            return False
+        score = float(np.nanmean(metrics[name]))
+        sign = 1 if self._config.checkpoint.best_is == "max" else -1
+        known = self._progress.best
+        if known and sign * score <= sign * known[1]:
+            return False
+        self._progress.best = (self._step, score)
+        return True
+
+    def _save(self, saver: Saver, state: Any, best: bool) -> None:
+        """Save if it is time to, and stop if that has been asked for.
+
+        What is merely due waits while the disk is busy; it is the run that must not wait.
+        """
+        requested = self._requested()
+        at_end = self._progress.visit == self._trainer.num_visits
+        self._save_is_due |= self._passed(self._config.checkpoint.interval)
+        if best or requested or at_end or (self._save_is_due and not saver.busy):
+            saver.save(self._step, state, dataclasses.asdict(self._progress), best=best)
+            self._save_is_due = False
+        else:
+            saver.check()
+        if requested and not at_end:
+            saver.wait()
+            raise RunInterrupted(requested, self._step, self._folder)
+
+    def _requested(self) -> signal.Signals | None:
+        """The signal that has asked this process, or another of the run, to stop."""
+        heard = self._interruption and self._interruption.requested
+        number = hosts.agreed(heard or 0)
+        return signal.Signals(number) if number else None
+
+    def _passed(self, interval: int) -> bool:
+        """Whether a multiple of the interval lies in the last visit; of 0 there is none."""
+        before = self._step - self._trainer.steps_per_visit
+        return bool(interval) and self._step // interval > before // interval
+
+    def _result(self, compile_seconds: float) -> Result:
+        progress = self._progress
+        return Result(
+            evaluation=scores_of(self._scores, equal=not self._drawn),
+            steps=self._step,
+            compile_seconds=compile_seconds,
+            train_seconds=progress.train_seconds,
+            steps_per_second=self._config.num_seeds * self._step / progress.visit_seconds,
+            diverged=progress.diverged,
+            drawn={k: np.atleast_1d(v).tolist() for k, v in self._drawn.items()},
+        )

@@ -1,0 +1,148 @@
+"""The compiled programs of a run."""
+
+from collections.abc import Callable, Generator, Hashable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from gtrxl_jax.runs.compilation import compiler_options
+from gtrxl_jax.parallel.placement import gather_parameters, shardings
+from gtrxl_jax.runs.trainer import Trainer
+
+
+class Programs:
+    """The programs of a run, over its seeds and on its devices; each is compiled when it is used.
+
+    Several seeds are trained in one program; on CPU they take turns in it, see `over_seeds`.
+
+    Attributes:
+      like: shapes, types and placement of the run's state.
+
+    Raises:
+      ValueError: the run cannot have the devices that it asks for.
+    """
+
+    def __init__(self, trainer: Trainer):
+        config = trainer.config
+        self._mesh = mesh = trainer.mesh()
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._trainer = trainer
+        self._several = config.num_seeds > 1
+        self._seeds: Any = config.seed
+        init = trainer.init
+        if self._several:
+            init = over_seeds(init)
+            self._seeds = np.arange(config.seed, config.seed + config.num_seeds)
+        shapes = jax.eval_shape(init, self._seeds)
+        self._placed = shardings(shapes, mesh, seeds=self._several)
+        self.like = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._placed
+        )
+        self._init = jax.jit(
+            init,
+            out_shardings=self._placed,
+            compiler_options=compiler_options(runs_once=True),
+        )
+        self._visits: dict[Hashable, Callable[..., Any]] = {}
+
+        def evaluate(network: Any, number: Any) -> Any:
+            of_all = over_seeds(trainer.evaluate) if self._several else trainer.evaluate
+            return of_all(gather_parameters(network), _evaluation_keys(config, number))
+
+        self._evaluate = jax.jit(
+            evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
+        )
+
+    def init(self) -> Any:
+        """The state of a new run."""
+        return self._init(self._seeds)
+
+    def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
+        """Stages and data of the visits from number `first` on, see `Trainer`; to be closed."""
+        return self._trainer.feed(first, self._mesh)
+
+    def visit(self, stage: Hashable, data: Any) -> Callable[..., Any]:
+        """The program of a stage, for such data: from (state, data) to new state and metrics.
+
+        It takes the state: what was given is gone.
+        """
+        if stage not in self._visits:
+            of_one = make_visit(self._trainer, stage)
+
+            def visit(state: Any, data: Any) -> Any:
+                if not self._several:
+                    return of_one(state, data)
+                return over_seeds(lambda state: of_one(state, data))(state)
+
+            program = jax.jit(
+                visit,
+                donate_argnums=0,
+                out_shardings=(self._placed, self._everywhere),
+                compiler_options=compiler_options(),
+            )
+            with jax.set_mesh(self._mesh):
+                self._visits[stage] = program.lower(self.like, data).compile()
+        return self._visits[stage]
+
+    def score_names(self) -> list[str]:
+        """What `evaluate` will give."""
+        return sorted(jax.eval_shape(self._evaluate, self.like.network, 0))
+
+    def evaluate(self, network: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
+        """Scores of the evaluation after visit `number`: `[E]`, or `[S, E]` of several seeds."""
+        with jax.set_mesh(self._mesh):
+            scores = self._evaluate(network, number)
+        return {name: np.array(score, np.float64) for name, score in scores.items()}
+
+    def here(self, network: Any) -> list[Any]:
+        """Parameters for each seed, whole on this process's first device."""
+        whole = jax.jit(lambda x: x, out_shardings=self._everywhere)(network)
+        local = jax.tree.map(lambda x: x.addressable_data(0), whole)
+        return each_seed(self._trainer.config.num_seeds, local)
+
+
+def make_visit(trainer: Trainer, stage: Hashable = None) -> Callable[..., tuple[Any, Any]]:
+    """A visit of a stage as a pure function: from (state, data) to new state and metrics.
+
+    A scan over the updates. On CPU, too, it is faster than a host that calls one update after
+    another, and compiles in about the same time.
+    """
+
+    def visit(state: Any, data: Any = None) -> tuple[Any, Any]:
+        def update(state: Any, _: None) -> tuple[Any, Any]:
+            return trainer.update(state, data, stage)
+
+        state, metrics = jax.lax.scan(update, state, length=trainer.config.updates_per_visit)
+        return state, trainer.summarise(metrics)
+
+    return visit
+
+
+def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with a leading axis of seeds on its arguments and results.
+
+    On an accelerator seeds are a batch. A CPU is full with one of them, and its caches hold the
+    activations of one but not of all: there they take turns, within the one program.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)
+    return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
+
+
+def _evaluation_keys(config: Any, number: Any) -> Array:
+    """Fresh episodes for every evaluation, the same for every config with these seeds."""
+    base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
+    if config.num_seeds == 1:
+        return jax.random.fold_in(base, config.seed)
+    seeds = np.arange(config.seed, config.seed + config.num_seeds)
+    return jax.vmap(lambda seed: jax.random.fold_in(base, seed))(seeds)
+
+
+def each_seed(num_seeds: int, tree: Any) -> list[Any]:
+    """What a tree, of one seed or with a leading axis of several, has for each."""
+    if num_seeds == 1:
+        return [tree]
+    return [jax.tree.map(lambda x, n=n: x[n], tree) for n in range(num_seeds)]

@@ -1,0 +1,109 @@
+"""What came out of a run, with all that is needed to make it come out again."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from gtrxl_jax.files import atomic
+from gtrxl_jax.runs.divergence import Divergence
+from gtrxl_jax.runs.logging.writers import json_value
+from gtrxl_jax.runs.scores import Score
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came out of a run.
+
+    Attributes:
+      evaluation: the final one's return, length and success (where the environment tells), see
+        `Score`. With several tasks `return` is of all, `return/task_0` of one.
+      steps: environment steps of each seed.
+      compile_seconds: from the start to the first update.
+      train_seconds: from the first update to the last, evaluations included.
+      steps_per_second: of all seeds together, while training, evaluations not included.
+      diverged: the seeds that did.
+      drawn: the settings that were drawn for each seed, by their names under `sweep`, `[S]`.
+    """
+
+    evaluation: dict[str, Score]
+    steps: int
+    compile_seconds: float
+    train_seconds: float
+    steps_per_second: float
+    diverged: list[Divergence] = dataclasses.field(default_factory=list)
+    drawn: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def per_seed(self) -> dict[str, list[float]]:
+        """For each score its mean over the episodes of each seed, see `Score`."""
+        return {name: score.per_seed for name, score in self.evaluation.items()}
+
+
+def record_of(config: Any, result: Result) -> dict[str, Any]:
+    """What came out, and all that is needed to make it come out again, as JSON has it."""
+    record = provenance() | {
+        "seeds": list(range(config.seed, config.seed + config.num_seeds)),
+        **dataclasses.asdict(result),
+        "evaluation": {name: score.record for name, score in result.evaluation.items()},
+        "num_diverged": len(result.diverged),
+    }
+    return json_value(record)
+
+
+def write_result(folder: str | os.PathLike[str], record: dict[str, Any]) -> None:
+    """Write what `record_of` gives to result.json; a run that has it is not run again."""
+    with atomic(Path(folder, "result.json")) as temporary:
+        temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def read_result(folder: str | os.PathLike[str]) -> Result | None:
+    """What `write_result` wrote; None of a run that has not ended."""
+    try:
+        record = json.loads(Path(folder, "result.json").read_text())
+    except FileNotFoundError:
+        return None
+    fields = {field.name: record[field.name] for field in dataclasses.fields(Result)}
+    fields["evaluation"] = {k: Score.of(score) for k, score in fields["evaluation"].items()}
+    fields["diverged"] = [Divergence(**one) for one in fields["diverged"]]
+    return Result(**fields)
+
+
+def provenance() -> dict[str, str]:
+    """Command, commit, device and date of this process, for a results file."""
+    device = jax.devices()[0]
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": _commit(),
+        "device": f"{jax.device_count()} x {device.device_kind}"
+        + (f", {os.cpu_count()} cores" if device.platform == "cpu" else ""),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str:
+    """The commit of this package's sources, with "+" if they have changed since.
+
+    "unknown" if they are in no repository, or in one that they do not belong to, as those of an
+    installed package may be.
+    """
+    package = Path(__file__).parents[1]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        _git(package, "ls-files", "--error-unmatch", "__init__.py")
+        return _git(package, "rev-parse", "--short", "HEAD").strip() + (
+            "+" if _git(package, "status", "--porcelain", "--", ".") else ""
+        )
+    return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,176 @@
+"""Collecting: the oracles' episodes, exact numbers, balanced cues, no bias towards the short."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.acting import Cue, OraclePolicy, RandomPolicy, collect, cue_of
+from gtrxl_jax.data import check
+from gtrxl_jax.envs import AssociativeRetrieval, PassiveTMaze, associative, make_env, tmaze
+
+KEY = jax.random.key(0)
+
+
+def oracle(name, params=None, **overrides):
+    env, default = make_env(name, **overrides)
+    params = params or default
+    return env, params, OraclePolicy(env, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate_params", "cue_from"),
+    [
+        ("TMazePassive-v0", tmaze.rate_params, lambda x: x.observations[:, 0, 1]),
+        ("AssociativeRetrieval-v0", associative.rate_params, lambda x: x.actions[:, 0]),
+    ],
+)
+def test_oracles_solve_rates_tasks_with_balanced_cues(name, rate_params, cue_from):
+    whole = collect(*oracle(name, rate_params(3, 30)), 50, KEY, num_envs=16, cue=cue_of(name))
+    check(whole)
+    assert (whole.num_episodes, whole.max_length) == (50, 89)
+    np.testing.assert_array_equal(whole.length, 89)
+    np.testing.assert_array_equal(whole.rewards.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(whole.rewards[:, :-1], 0.0)
+    assert whole.terminated.all()
+    values, counts = np.unique(cue_from(whole), return_counts=True)
+    assert len(values) == 2
+    np.testing.assert_array_equal(counts, 25)
+    # The noise differs from episode to episode.
+    assert len(np.unique(whole.observations[..., -1], axis=0)) == 50
+
+
+def test_an_odd_number_is_balanced_as_far_as_it_goes():
+    name = "TMazePassive-v0"
+    whole = collect(*oracle(name, corridor_length=2), 7, KEY, num_envs=4, cue=cue_of(name))
+    assert np.unique(whole.observations[:, 0, 1], return_counts=True)[1].tolist() == [4, 3]
+
+
+@pytest.mark.parametrize("num_envs", [1, 5, 8, 32])
+def test_gives_exactly_as_many_episodes_whatever_the_batch(num_envs):
+    added = []
+    whole = collect(
+        *oracle("TMazePassive-v0", corridor_length=3),
+        9,
+        KEY,
+        num_envs=num_envs,
+        progress=lambda episodes: added.append(episodes),
+    )
+    assert whole.num_episodes == 9
+    assert sum(len(episodes.length) for episodes in added) == 9
+    assert len(added) == -(-9 // num_envs)
+    assert all(episodes.success.all() for episodes in added)
+
+
+def test_the_same_arguments_give_the_same_data():
+    def play(key):
+        env, params = make_env("TMazePassive-v0", corridor_length=3)
+        return collect(env, params, RandomPolicy(env, params), 12, key, num_envs=5)
+
+    one, same, other = play(KEY), play(KEY), play(jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, one, same)
+    assert (one.observations[:, 0] != other.observations[:, 0]).any()
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting:
+    """Takes the action that its own count of steps says, and tells what it was shown."""
+
+    def initial(self, batch):
+        return jnp.zeros(batch, jnp.int32)
+
+    def act(self, carry, env_state, timestep, key):
+        carry = jnp.where(timestep.first, 0, carry + 1)
+        return carry, carry % 3
+
+
+def test_episodes_are_those_of_the_environment():
+    """Replay the actions one at a time: rewards, observations and ends are the environment's."""
+    env, params = AssociativeRetrieval(), associative.AssociativeParams(wait_steps=4)
+    whole = collect(env, params, Counting(), 6, KEY, num_envs=6)
+    check(whole)
+    np.testing.assert_array_equal(whole.actions[:, :2], [[0, 1]] * 6)
+    np.testing.assert_array_equal(whole.length, 2)  # a move before the flag ends it
+    assert whole.terminated.all()
+
+    env, params = make_env("TMazePassive-v0", corridor_length=3, max_steps_in_episode=9)
+    whole = collect(env, params, RandomPolicy(env, params), 24, KEY, num_envs=24)
+    assert len(np.unique(whole.length)) > 1  # some turn before the time limit
+    step = jax.jit(env.step_env)
+    for e in range(24):
+        _, state = env.reset_env(KEY, params)
+        state = state.replace(hint=jnp.asarray(whole.observations[e, 0, 1], jnp.int32))
+        for t in range(whole.length[e]):
+            observation, state, reward, terminated, _ = step(
+                KEY, state, jnp.asarray(whole.actions[e, t]), params
+            )
+            # All but the noise.
+            np.testing.assert_array_equal(whole.observations[e, t + 1, :3], observation[:3])
+            np.testing.assert_allclose(whole.rewards[e, t], reward)
+            assert bool(terminated) == (t == whole.length[e] - 1 and whole.terminated[e])
+        assert whole.terminated[e] or whole.length[e] == 9
+        for padding in (
+            whole.observations[e, whole.length[e] + 1 :],
+            whole.actions[e, whole.length[e] :],
+            whole.rewards[e, whole.length[e] :],
+        ):
+            assert not padding.any()
+
+
+def test_short_episodes_are_no_likelier_for_being_short():
+    """Were environments to start anew while others still play, the short would be too many."""
+    env, params = make_env("TMazePassive-v0", corridor_length=1, max_steps_in_episode=40)
+    whole = collect(env, params, RandomPolicy(env, params), 2000, KEY, num_envs=500)
+    # From the junction a turn has probability 1/2, from the start a step to it 1/4: the chain of
+    # the two cells gives the mean length.
+    places, mean = np.array([1.0, 0.0]), 0.0
+    for _ in range(40):
+        mean += places.sum()
+        places = places @ np.array([[3 / 4, 1 / 4], [1 / 4, 1 / 4]])
+    spread = whole.length.std() / np.sqrt(2000)
+    assert abs(whole.length.mean() - mean) < 5 * spread
+
+
+def test_environments_of_others_with_continuous_actions():
+    env, params = make_env("Pendulum-v1", max_steps_in_episode=5)
+    whole = collect(env, params, RandomPolicy(env, params), 3, KEY, num_envs=2)
+    assert whole.actions.shape == (3, 5, 1)
+    assert (whole.actions.dtype, whole.observations.dtype) == (np.float32, np.float32)
+    assert len(np.unique(whole.actions)) == 15
+    assert not whole.terminated.any()
+
+
+def test_types_are_those_of_the_spaces_with_64_bit_types_on(x64):
+    whole = collect(*oracle("TMazePassive-v0", corridor_length=2), 2, KEY, num_envs=2)
+    check(whole)
+
+
+class Endless(PassiveTMaze):
+    def is_terminated(self, state, params):
+        return jnp.zeros((), bool)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (dict(episodes=0), ValueError, "episodes must be at least 1, got 0"),
+        (dict(num_envs=0), ValueError, "num_envs must be at least 1, got 0"),
+        (dict(cue=Cue("hunt", (-1, 1))), TypeError, "TMazeState has no 'hunt' to balance over"),
+        (dict(cue=Cue("hint", (-1, 0, 1))), ValueError, "hint was never 0 in 20 rounds"),
+        (dict(env=Endless()), ValueError, "Endless goes on beyond its time limit"),
+    ],
+)
+def test_refuses_in_one_line(changes, error, message):
+    env, params = make_env("TMazePassive-v0", corridor_length=2, max_steps_in_episode=4)
+    arguments = dict(
+        env=env, params=params, policy=RandomPolicy(env, params), episodes=4, key=KEY, num_envs=4
+    )
+    with pytest.raises(error, match=message):
+        collect(**{**arguments, **changes})
+
+
+def test_an_environment_without_an_oracle_is_refused():
+    with pytest.raises(ValueError, match="CartPole has no oracle_action: collect with another"):
+        OraclePolicy(*make_env("CartPole-v1"))

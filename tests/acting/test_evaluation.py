@@ -1,0 +1,252 @@
+"""Evaluation against plain loops, and an episode recorded against naive indexing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.acting import collect, evaluation
+from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarise
+from gtrxl_jax.collection import PlayerPolicy
+from gtrxl_jax.envs import EpisodeStats, Stream, make_env
+from gtrxl_jax.nn.agent import make_agent
+from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.ops.distributions import Gaussian
+from gtrxl_jax.specs import environment_action, zero_timestep
+from tests import jobs  # noqa: F401, registers its environments
+
+EPISODES = 10
+
+
+def make_stream(name="TMazePassive-v0", **params):
+    return Stream(*make_env(name, **params), num_envs=3)
+
+
+def random_agent(stream, core="lstm", seed=1, **settings):
+    """An agent whose policy is far from uniform, and its parameters."""
+    core = make_core(core, width=8, layers=2, **settings)
+    spaces = stream.observation_space, stream.action_space
+    agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
+    shapes = jax.eval_shape(
+        agent.init, jax.random.key(0), agent.initial_memory(1), zero_timestep(*spaces, 1, 1)
+    )
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(
+        lambda p: jnp.asarray(0.6 * rng.standard_normal(p.shape), p.dtype), shapes["params"]
+    )
+    return agent, params
+
+
+def play_in_a_loop(agent, stream, params, key, policy):
+    """Return, length and last reward of the first episode of each environment."""
+    stream = Stream(stream.env, stream.params, EPISODES)
+    key_stream, key_act = jax.random.split(key)
+    state, timestep = stream.reset(jax.random.fold_in(key_stream, 0))
+    cache = agent.apply({"params": params}, agent.initial_memory(EPISODES), method="start")
+
+    @jax.jit
+    def advance(cache, state, timestep, key):
+        cache, output = agent.apply({"params": params}, cache, timestep, method="step")
+        action = output.policy.mode() if policy == "mode" else output.policy.sample(key)
+        action = environment_action(stream.action_space, action)
+        return cache, *stream.step(state, action)
+
+    results, rewards, step = {}, np.zeros(EPISODES), 0
+    while len(results) < EPISODES:
+        key = jax.random.fold_in(key_act, step)
+        cache, state, timestep = advance(cache, state, timestep, key)
+        step += 1
+        rewards += np.asarray(timestep.reward)
+        for e in np.flatnonzero(timestep.last):
+            results.setdefault(e, (rewards[e], step, float(timestep.reward[e])))
+    return np.array([results[e] for e in range(EPISODES)]).T
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [("TMazePassive-v0", "mode"), ("TMazePassive-v0", "sample"), ("Clock-v0", "sample")],
+)
+def test_the_first_episode_of_each_environment_counts(name, policy):
+    stream = make_stream(name, **({"corridor_length": 1} if "Maze" in name else {}))
+    # An agent that sometimes succeeds, by its likeliest actions and by chance.
+    agent, params = random_agent(stream, seed=46)
+    evaluate = jax.jit(make_evaluate(agent, [stream], EPISODES, policy))
+    key = jax.random.key(3)
+    results = evaluate(params, key)
+    returns, lengths, last_rewards = play_in_a_loop(agent, stream, params, key, policy)
+    assert results.done.shape == (1, EPISODES)
+    assert results.done.all()
+    np.testing.assert_allclose(results.episode_return[0], returns, rtol=1e-6)
+    np.testing.assert_array_equal(results.length[0], lengths)
+    if name == "Clock-v0":
+        assert results.success is None
+    else:
+        np.testing.assert_array_equal(results.success[0], last_rewards == 1)
+        assert results.success.any()
+        assert not results.success.all()
+    if policy == "sample":
+        # Some end before others, and play on while those are finished.
+        assert len(set(lengths)) > 1
+        assert np.any(evaluate(params, jax.random.key(4)).episode_return != results.episode_return)
+
+
+class Overshooting:
+    """A player that wants 5, but 0 after an action of 1; its state is the action that it took."""
+
+    def start(self, network, batch_size):
+        return jnp.zeros((batch_size, 2))
+
+    def step(self, network, state, timestep):
+        mean = jnp.where(state == 1, 0.0, 5.0)
+        return state, Gaussian(mean, jnp.ones_like(mean))
+
+    def take(self, network, state, action):
+        return action
+
+
+def test_environment_and_player_are_told_of_the_clipped_action():
+    """The environment pays what it is given: 1, 0 and, after three actions, 1 again."""
+    stream = make_stream("Echo-v0")
+    results = jax.jit(make_evaluate(Overshooting(), stream, 32, "mode"))((), jax.random.key(0))
+    assert set(np.unique(results.length)) == {2, 3}
+    np.testing.assert_array_equal(results.episode_return, np.where(results.length == 2, 1, 2))
+
+
+def test_data_hold_the_clipped_actions():
+    stream = make_stream("Echo-v0")
+    policy = PlayerPolicy(Overshooting(), (), stream.action_space, "sample")
+    whole = collect(stream.env, stream.params, policy, 32, jax.random.key(0), num_envs=32)
+    played_ET = np.arange(3) < whole.length[:, None]
+    assert np.abs(whole.actions).max() == 1
+    assert (np.abs(whole.actions[played_ET]) < 1).any()
+    np.testing.assert_array_equal(whole.actions[..., 0], whole.rewards)
+
+
+def test_the_likeliest_action_needs_no_chance():
+    """Two policies with the same modes play alike by mode, and differ by sampling."""
+    stream = make_stream(corridor_length=3)
+    agent, params = random_agent(stream)
+    head = params["policy_head"]
+    flatter = params | {
+        "policy_head": head | {"output": jax.tree.map(lambda p: p / 50, head["output"])}
+    }
+    key = jax.random.key(0)
+    for policy, alike in {"mode": True, "sample": False}.items():
+        evaluate = jax.jit(make_evaluate(agent, stream, 32, policy))
+        one, other = (evaluate(p, key).episode_return for p in (params, flatter))
+        assert np.array_equal(one, other) == alike
+
+
+def test_each_task_has_its_episodes():
+    tasks = [make_stream(corridor_length=n, max_steps_in_episode=n + 2) for n in (1, 4, 2)]
+    agent, params = random_agent(tasks[0])
+    evaluate = jax.jit(make_evaluate(agent, tasks, EPISODES, "sample"))
+    results = evaluate(params, jax.random.key(0))
+    assert results.length.shape == (3, EPISODES)
+    assert results.done.all()
+    for lengths, corridor in zip(results.length, (1, 4, 2), strict=True):
+        # From the shortest solution to the time limit.
+        assert set(np.unique(lengths)) <= {corridor + 1, corridor + 2}
+        assert corridor + 2 in lengths
+    numbers = summarise(results)
+    assert numbers["return"].shape == (3 * EPISODES,)
+    np.testing.assert_array_equal(numbers["length/task_1"], results.length[1])
+    np.testing.assert_array_equal(numbers["length"].reshape(3, -1), results.length)
+
+
+def test_summaries_by_hand():
+    def stats(*shape):
+        rng = np.random.default_rng(0)
+        return EpisodeStats(
+            done=np.ones(shape, bool),
+            episode_return=rng.standard_normal(shape).astype(np.float32),
+            length=rng.integers(1, 9, shape),
+            success=None,
+        )
+
+    one = summarise(stats(1, 5))
+    assert set(one) == {"return", "length"}
+    assert one["return"].shape == (5,)
+    several = summarise(stats(4, 2, 5))  # seeds, tasks, episodes
+    assert set(several) == {
+        f"{n}{k}" for n in ("return", "length") for k in ("", "/task_0", "/task_1")
+    }
+    assert several["return"].shape == (4, 10)
+    assert several["return/task_1"].shape == (4, 5)
+    np.testing.assert_array_equal(several["return"][:, 5:], several["return/task_1"])
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """An episode of the Active T-Maze, by a transformer with a memory shorter than it.
+
+    Its attention is recorded in chunks that are shorter still.
+    """
+    stream = make_stream("TMazeActive-v0", corridor_length=4, cue_distance=2)
+    agent, params = random_agent(stream, "gtrxl", heads=2, memory_size=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "CHUNK", 4)
+        episode = record_episode(agent, stream, params, jax.random.key(5), policy="sample")
+    return stream, agent, params, episode
+
+
+def test_a_recorded_episode_is_whole(recorded):
+    _, _, _, episode = recorded
+    steps = episode.timesteps
+    np.testing.assert_array_equal(steps.first, np.arange(len(steps.first)) == 0)
+    np.testing.assert_array_equal(steps.last, np.arange(len(steps.last)) == len(steps.last) - 1)
+    np.testing.assert_array_equal(episode.states.time, np.arange(len(steps.first)))
+    assert episode.success == (steps.reward[-1] == 1)
+
+
+def test_recorded_attention_is_by_distance(recorded):
+    _, agent, params, episode = recorded
+    steps, window = len(episode.timesteps.first), 3 + 1
+    attention = episode.attention
+    assert steps > 2 * 4
+    assert attention.shape == (2, 2, steps, window)
+    np.testing.assert_allclose(attention.sum(axis=-1), 1, rtol=1e-5)
+    timesteps = jax.tree.map(lambda x: x[None], episode.timesteps)
+    memory = agent.initial_memory(1)
+    _, variables = jax.jit(
+        lambda: agent.apply({"params": params}, memory, timesteps, mutable="attention")
+    )()
+    for layer in range(2):
+        (by_key,) = variables["attention"]["core"][f"blocks_{layer}"]["attention"]["weights"]
+        assert by_key.shape == (1, 2, steps, 3 + steps)
+        for head, query, key in np.ndindex(*by_key.shape[1:]):
+            # The first three keys are the memory before the episode: nothing has been written.
+            source = key - 3
+            weight = by_key[0, head, query, key]
+            if 0 <= source <= query and query - source < window:
+                place = window - 1 - (query - source)
+                np.testing.assert_allclose(attention[layer, head, query, place], weight, rtol=1e-5)
+            else:
+                assert weight == 0
+    assert np.std(attention[:, :, -1]) > 1e-3
+    for query, place in np.ndindex(steps, window):
+        if query - (window - 1 - place) < 0:
+            np.testing.assert_array_equal(attention[:, :, query, place], 0)
+
+
+def test_the_cue_is_where_it_is_seen(recorded):
+    _, _, _, episode = recorded
+    assert episode.cue == np.flatnonzero(episode.timesteps.observation[:, 1])[0]
+    assert episode.cue > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("TMazeActive-v0", {"corridor_length": 3, "cue_distance": 9, "max_steps_in_episode": 5}),
+        ("Clock-v0", {}),
+    ],
+)
+def test_an_episode_without_attention_and_without_a_cue(name, params):
+    stream = make_stream(name, **params)
+    agent, network = random_agent(stream)
+    episode = record_episode(agent, stream, network, jax.random.key(0))
+    assert episode.attention is None
+    assert episode.cue is None
+    assert (episode.success is None) == (name == "Clock-v0")
+    assert episode.timesteps.last[-1]

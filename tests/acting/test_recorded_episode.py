@@ -1,0 +1,65 @@
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax import Stream, make_agent, make_core, make_env, zero_timestep
+from gtrxl_jax.acting import evaluation
+from gtrxl_jax.acting.evaluation import record_episode, render_episode
+
+
+def untrained(env, core, **params):
+    """What `record_episode` needs, of an agent that has learned nothing."""
+    stream = Stream(*make_env(env, **params), num_envs=4)
+    spaces = stream.observation_space, stream.action_space
+    agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
+    example = zero_timestep(*spaces, 1, 1)
+    network = agent.init(jax.random.key(0), agent.initial_memory(1), example)["params"]
+    return agent, stream, network
+
+
+def test_attention_to_a_step_is_a_column_of_what_was_recorded():
+    core = make_core("gtrxl", "debug", layers=2, memory_size=3)
+    agent, stream, network = untrained(
+        "TMazePassive-v0", core, corridor_length=8, max_steps_in_episode=10
+    )
+    episode = record_episode(agent, stream, network, jax.random.key(1), "sample")
+    layers, heads, steps, window = episode.attention.shape
+    assert (layers, heads, window) == (2, 2, 4)
+    assert steps == 11  # it does not find the junction before the time limit of 10 actions
+    assert episode.decision == 9
+    np.testing.assert_allclose(episode.attention.sum(-1), 1, rtol=1e-5)
+
+    columns = np.stack([episode.attention_to(step) for step in range(steps)], axis=-1)
+    for query in range(steps):
+        for key in range(steps):
+            ago = query - key
+            expected = episode.attention[:, :, query, 3 - ago] if 0 <= ago <= 3 else 0
+            np.testing.assert_array_equal(columns[:, :, query, key], expected)
+    np.testing.assert_allclose(columns.sum(-1), 1, rtol=1e-5)  # nothing before the episode
+
+    frames = render_episode(stream, episode)
+    assert frames.shape[0] == steps
+    assert frames.dtype == np.uint8
+    np.testing.assert_array_equal(render_episode(stream, episode, max_frames=2), frames[:2])
+    for step in (-1, steps):
+        with pytest.raises(ValueError, match=f"step must be in 0 to {steps - 1}.* got {step}"):
+            episode.attention_to(step)
+
+
+def test_what_is_not_there_is_said_to_be_missing():
+    core = make_core("lstm", "debug")
+    agent, stream, network = untrained("CartPole-v1", core, max_steps_in_episode=5)
+    episode = record_episode(agent, stream, network, jax.random.key(1))
+    assert render_episode(stream, episode) is None
+    with pytest.raises(ValueError, match="no attention: the agent's core is not a transformer"):
+        episode.attention_to(0)
+
+
+def test_further_episodes_are_not_compiled_again():
+    core = make_core("gtrxl", "debug")
+    agent, stream, network = untrained("TMazePassive-v0", core, corridor_length=4)
+    record_episode(agent, stream, network, jax.random.key(0))
+    programs = [evaluation._play, evaluation._record]
+    before = [program._cache_size() for program in programs]
+    record_episode(agent, stream, jax.tree.map(lambda x: 2 * x, network), jax.random.key(1))
+    assert [program._cache_size() for program in programs] == before

@@ -1,0 +1,371 @@
+"""The command line from end to end, and what it says to mistakes."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gtrxl_jax.cli.arguments import parse_train
+from gtrxl_jax.cli.main import main
+from gtrxl_jax.online.config import from_json, preset
+from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
+from gtrxl_jax.runs.divergence import DivergedError
+from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.runs.preemption import RunInterrupted
+
+
+def call(*arguments):
+    """Run the command line: what it wrote to standard output, and to standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        main([str(argument) for argument in arguments])
+    return out.getvalue(), err.getvalue()
+
+
+def refused(*arguments, code=2):
+    """Run what must end with this exit code: what it wrote to standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as caught,
+    ):
+        main([str(argument) for argument in arguments])
+    assert caught.value.code == code
+    assert out.getvalue() == ""
+    return err.getvalue()
+
+
+def test_a_reader_that_leaves_early_is_no_mistake():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gtrxl_jax.cli", "train", "--help"]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.fixture(scope="module")
+def debug(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "debug"
+    return folder, call("train", "--preset", "debug", "--folder", folder)
+
+
+def test_the_debug_job_leaves_a_whole_run(debug):
+    folder, (out, err) = debug
+    config = from_json((folder / "config.json").read_text())
+    assert config == preset("debug")
+    steps = config.num_updates * config.steps_per_update
+
+    assert out.count("\n") == 1
+    assert out.startswith("success ")
+    assert out.endswith(f"| {folder}\n")
+    assert f"| {steps:,} steps a seed in " in out
+    assert "compiling" in err
+
+    metrics = read_metrics(folder / "metrics.jsonl")
+    assert metrics["step"].tolist() == [320 * n for n in range(1, 8)]
+    assert {"episode/return", "evaluation/success", "kl/categorical"} <= metrics.keys()
+
+    result = json.loads((folder / "result.json").read_text())
+    assert {"command", "commit", "device", "date"} <= result.keys()
+    assert result["seeds"] == [0]
+    assert result["steps"] == steps
+    success = result["evaluation"]["success"]
+    low, high = success["interval"]
+    assert 0 <= low <= success["mean"] <= high <= 1
+    assert out.startswith(f"success {success['mean']:.3f} [{low:.3f}, {high:.3f}]; return ")
+
+    # At the interval of 1000, in whole visits, and at the end.
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
+    names = ("learning_curve", "constraints", "attention", "attention_over_episode")
+    pictures = {"episode.gif", *(f"{name}.png" for name in names)}
+    for name in pictures:
+        assert (folder / name).stat().st_size > 500
+        assert name in err
+    expected = {"config.json", "metrics.jsonl", "result.json", "card.md", "checkpoints", *pictures}
+    assert {path.name for path in folder.iterdir()} == expected
+
+
+def test_evaluate_gives_the_same_scores_again(debug, tmp_path):
+    folder, _ = debug
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "attention.png").unlink()
+    first, _ = call("evaluate", copy, "--episodes", 64)
+    again, _ = call("evaluate", copy, "--episodes", 64, "--pictures")
+    assert first == again
+    assert first.count("\n") == 1
+    assert first.endswith("| 64 episodes for each of 1 seed(s)\n")
+    assert (copy / "attention.png").exists()
+
+
+def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
+    folder = tmp_path / "run"
+    out, err = call(
+        "train", "--preset", "debug", "--folder", folder, "--num-seeds", 3, "--core.name", "lstm",
+        "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--agent.popart",
+        "--env.tasks", "corridor_length", 2,
+        "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--tensorboard",
+    )  # fmt: skip
+    assert out.startswith("success solved by ")
+    assert " of 3 seeds [" in out
+    assert "; return median " in out
+    config = from_json((folder / "config.json").read_text())
+    assert config.core.name == "lstm"
+    assert config.env.params == {"corridor_length": 3}
+    assert config.env.tasks == (
+        {"corridor_length": 2},
+        {"corridor_length": 4, "step_penalty": 0.5},
+    )
+    metrics = read_metrics(folder / "metrics.jsonl")
+    assert metrics["episode/return/task_1"].shape == (1, 3)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["seeds"] == [0, 1, 2]
+    assert len(result["evaluation"]["success/task_0"]["per_seed"]) == 3
+    assert "attention" not in err
+    files = {path.name for path in folder.iterdir()}
+    assert {"episode_task_0.gif", "episode_task_1.gif", "seed_0", "seed_1", "seed_2"} < files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--preset debgu", "unknown preset 'debgu': did you mean 'debug'"),
+        ("--env.name TMazePasive-v0", "unknown environment 'TMazePasive-v0': did you mean 'TMazeP"),
+        ("--core.name gtrlx", "unknown core 'gtrlx': did you mean 'gtrxl'"),
+        ("--core.gate gur", "unknown gate 'gur': did you mean 'gru'"),
+        ("--core-preset papper", "unknown preset of gtrxl 'papper': did you mean 'paper'"),
+        ("--core.name lstm --core-preset thin", "unknown preset of lstm 'thin'"),
+        ("--core.width 18 --core.heads 4", "core.width 18 does not divide into core.heads 4"),
+        ("--core.layers 0", "core.layers must be a whole number of at least 1, not 0"),
+        ("--agent.encoder mpl", "unknown encoder 'mpl': did you mean 'mlp'"),
+        ("--agent.head-width 0", "agent.head_width must be above 0 and finite, not 0"),
+        ("--env.num-envs 12", "env.num_envs 12 does not divide over 8 devices"),
+        ("--env.num-envs 0", "env.num_envs must be above 0 and finite, not 0"),
+        ("--env.num-envs -8", "env.num_envs must be above 0 and finite, not -8"),
+        ("--devices 9", "devices is 9, but there are 8"),
+        ("--unroll -1", "unroll must be above 0 and finite, not -1"),
+        ("--num-seeds 0", "num_seeds must be above 0 and finite, not 0"),
+        ("--optimiser.learning-rate nan", "optimiser.learning_rate must be above 0 and finite"),
+        ("--vmpo.gamma 1.5", "vmpo.gamma must be at most 1, not 1.5"),
+        ("--evaluation.policy best", "unknown evaluation.policy 'best'"),
+        ("--sweep.epsilon-alpha 1 0.1", "sweep.epsilon_alpha must be (low, high)"),
+        ("--env.params corridor_lenght 3", "corridor_lenght': did you mean 'corridor_length'"),
+        ("--env.params corridor_length 0", "corridor_length must be at least 1, got 0"),
+        ("--env.params corridor_length far", "corridor_length must be a whole number, got 'far'"),
+        ("--env.params penalty behid", "unknown penalty 'behid': did you mean 'behind'"),
+        ("--env.tasks penalty forward", "unknown penalty 'forward': choose one of them. Valid: be"),
+        (
+            "--env.tasks corridor_length 2 --env.tasks corridor_length 2.5",
+            "corridor_length must be a whole number, got 2.5",
+        ),
+        (
+            "--env.tasks corridor_length 1 --env.tasks step_penalty 2",
+            "env.num_envs 8 does not divide over 8 devices and 2 tasks",
+        ),
+        (
+            "--env.name MiniGrid-MemoryS8 --env.tasks view_size 5 --env.tasks view_size 3",
+            "observation space of task 1 is",
+        ),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_mistake_gets_one_line_and_leaves_nothing(
+    arguments, message, named, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = ["--folder", "here"] if named else []
+    options = arguments.split()
+    if "--preset" not in options:
+        options = ["--preset", "debug", *options]
+    error = refused("train", *options, *folder)
+    assert error.startswith("gtrxl train: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--unroll many", "--unrol 3", "--optimiser.clip-norm", "--env.params corridor_length"],
+)
+def test_what_cannot_be_parsed_is_refused(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    option, *_ = arguments.split()
+    assert option in refused("train", "--preset", "debug", *arguments.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("arguments", [("--seed", 1), ("--core.name", "lstm")])
+def test_another_run_is_not_written_over(debug, arguments):
+    folder, _ = debug
+    before = contents(folder)
+    error = refused("train", "--preset", "debug", "--folder", folder, *arguments)
+    assert error.startswith(f"gtrxl train: error: {folder} holds another run (")
+    assert error.count("\n") == 1
+    assert contents(folder) == before
+
+
+def test_a_run_that_is_finished_is_not_run_again(debug):
+    folder, (out, _) = debug
+    before = contents(folder)
+    again, err = call("train", "--preset", "debug", "--folder", folder)
+    scores = out.partition(" |")[0]
+    assert again == f"finished already: {scores} | {folder}\n"
+    assert err == ""
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "line"),
+    [
+        (
+            RunInterrupted(signal.SIGTERM, 640, "a"),
+            75,
+            "gtrxl: stopped by SIGTERM at step 640, saved in a: the same command goes on",
+        ),
+        (
+            RunInterrupted(signal.SIGINT, 640, "a"),
+            130,
+            "gtrxl: stopped by SIGINT at step 640, saved in a: the same command goes on",
+        ),
+        (DivergedError("seed 0 diverged"), 1, "gtrxl: error: seed 0 diverged"),
+        (SaveError("no space"), 1, "gtrxl: error: no space"),
+        (OSError(28, "No space left"), 1, "gtrxl: error: [Errno 28] No space left"),
+    ],
+)
+def test_how_a_run_ended_is_told_by_the_exit_code(ended, code, line, tmp_path, monkeypatch):
+    def train(*_, **__):
+        raise ended
+
+    monkeypatch.setattr("gtrxl_jax.runs.loop.train", train)
+    arguments = ["train", "--preset", "debug", "--folder", tmp_path / "a"]
+    assert refused(*arguments, code=code) == line + "\n"
+
+
+def test_a_checkpoint_of_another_config_is_refused(debug, tmp_path):
+    folder, _ = debug
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    width = config["core"]["width"]
+    config["core"]["width"] *= 2
+    (copy / "config.json").write_text(json.dumps(config))
+    before = contents(copy)
+    *lines, error = refused("evaluate", copy).splitlines()
+    for line, step in zip(lines, (2240, 1280), strict=True):
+        assert f"the checkpoint of step {step} in {copy} cannot be used" in line
+        assert f"core.width is {width} there, {2 * width} here" in line
+    assert error.startswith("gtrxl evaluate: error: no checkpoint in ")
+    assert contents(copy) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"core": {"width": 10, "heads": 4}}, "core.width 10 does not divide into core.heads 4"),
+        ({"core": {"with": 10}}, "unknown config field 'core.with': did you mean 'core.width'"),
+        ({"kind": "onlin"}, "unknown kind of run 'onlin': did you mean 'online'"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(change, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"kind": "online", **change}))
+    error = refused("evaluate", tmp_path)
+    assert error.startswith("gtrxl evaluate: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--episodes", 0], "episodes must be at least 1, not 0"),
+        (["--policy", "best"], "unknown policy 'best'"),
+        ([], "holds no run: it has no config.json"),
+    ],
+)
+def test_evaluations_that_cannot_be_are_refused(arguments, message, tmp_path):
+    error = refused("evaluate", tmp_path / "nothing", *arguments)
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_command_is_refused():
+    assert "invalid choice: 'trian'" in refused("trian")
+    assert "required: command" in refused()
+
+
+def test_tracebacks_can_be_had(monkeypatch):
+    monkeypatch.setenv("GTRXL_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="unknown preset 'debgu'"):
+        main(["train", "--preset", "debgu"])
+
+
+def test_the_list_is_of_what_may_be_used():
+    out, _ = call("list", "--json")
+    names = json.loads(out)
+    assert names["cores"] == ["lstm", "gru", "trxl", "trxl-i", "gtrxl"]
+    assert {"TMazePassive-v0", "CartPole-v1"} <= set(names["environments"])
+    for name in names["presets"]:
+        parse_train(["--preset", name])
+    for core in names["cores"]:
+        parse_train(["--core.name", core])
+    for gate in names["gates"]:
+        parse_train(["--core.gate", gate])
+    plain, _ = call("list")
+    assert len(plain.splitlines()) == len(names)
+    for kind, values in names.items():
+        assert f"{kind}: {', '.join(values)}\n" in plain
+
+
+def test_arguments_change_what_the_presets_give():
+    assert parse_train([]).config == preset("default")
+    thin = parse_train(["--core-preset", "thin", "--core.layers", "3"]).config.core
+    assert (thin.layers, thin.width, thin.memory_size) == (3, 256, 512)
+    lstm = parse_train(["--core.name", "lstm", "--core-preset", "paper"]).config.core
+    assert (lstm.name, lstm.layers, lstm.width) == ("lstm", 3, 256)
+    # Parameters add to the preset's while the environment is the preset's.
+    both = parse_train(["--env.params", "step_penalty", "0.5", "penalty", "behind"]).config.env
+    assert both.params == {"corridor_length": 30, "step_penalty": 0.5, "penalty": "behind"}
+    tasks = ["--env.tasks", "penalty", "behind", "--env.tasks", "corridor_length", "3"]
+    assert parse_train(tasks).config.env.tasks == ({"penalty": "behind"}, {"corridor_length": 3})
+    other = parse_train(["--env.name", "MemoryChain-v0"]).config.env
+    assert other.params == {}
+
+
+def test_collects_a_data_set(tmp_path):
+    folder = tmp_path / "set"
+    params = ["corridor_length", "3", "penalty", "behind"]
+    maze = ["--env.name", "TMazePassive-v0", "--env.params", *params]
+    out, err = call("collect", folder, *maze, "--env.num-envs", "8", "--episodes", "12")
+    assert out == f"success 1.000, return 1.000 | 12 episodes, 48 steps | {folder}\n"
+    assert err.splitlines()[-1].startswith("100%  episode 12/12  ")
+    assert err.splitlines()[-1].endswith("episodes/s  return 1  success 1")
+    assert (folder / "data" / "main_data.hdf5").is_file()
+    line = refused("collect", folder, *maze)
+    assert line == f"gtrxl collect: error: {folder} exists already: choose another folder\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env.name", "CartPole-v1"], "CartPole has no oracle_action"),
+        (["--policy", "orakel"], "policy 'orakel' is neither oracle nor random"),
+        (["--env.name", "TMazePassive"], "did you mean 'TMazePassive-v0'"),
+    ],
+)
+def test_refuses_what_cannot_be_collected(tmp_path, arguments, message):
+    line = refused("collect", tmp_path / "set", *arguments)
+    assert line.startswith("gtrxl collect: error: ")
+    assert message in line
+    assert line.count("\n") == 1

@@ -1,0 +1,80 @@
+"""`gtrxl train-offline` and what follows it, as they are typed."""
+
+import json
+
+import pytest
+
+from gtrxl_jax.cli.arguments import parse_train_offline
+from gtrxl_jax.cli.main import main
+from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
+from gtrxl_jax.offline.environments import make_stream
+
+
+def test_models_are_trained_compared_and_evaluated(tmp_path, capsys):
+    folder = tmp_path / "run"
+    small = ["--total-updates", "2", "--updates-per-visit", "1", "--evaluation.episodes", "4"]
+    command = ["train-offline", "--preset", "debug", "--baselines", "bc-mlp", *small]
+    main([*command, "--folder", str(folder)])
+    shown = capsys.readouterr()
+    assert shown.out.count("success/16") == 2
+    for name in ("rate", "bc-mlp"):
+        result = json.loads((folder / name / "result.json").read_text())
+        assert set(result["evaluation"]) >= {"success/8", "success/16"}
+    assert (folder / "success_by_length.png").stat().st_size > 5000
+    assert (folder / "loss.png").exists()
+
+    main([*command, "--folder", str(folder)])
+    assert capsys.readouterr().out.count("finished already") == 2
+
+    main(["evaluate", str(folder / "bc-mlp"), "--episodes", "3"])
+    assert "3 episodes" in capsys.readouterr().out
+
+    with pytest.raises(SystemExit) as exit_:
+        main([*command, "--folder", str(folder), "--context", "5"])
+    assert exit_.value.code == 2
+    assert "another run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_what_the_config_says(name):
+    assert parse_train_offline(["--preset", name]).config == preset(name)
+
+
+def test_a_model_preset_keeps_the_rest():
+    config = parse_train_offline(["--model-preset", "tmaze", "--model.valve", "gru"]).config
+    assert config.model.layers == 8
+    assert config.model.valve == "gru"
+    assert config.segments == preset("default").segments
+
+
+def test_parameters_of_the_task_may_be_words():
+    arguments = ["--task.params", "step_penalty", "0.5", "penalty", "behind"]
+    config = parse_train_offline(arguments).config
+    assert config.task.params == {"step_penalty": 0.5, "penalty": "behind"}
+    assert from_json(to_json(config)) == config
+    assert make_stream(config, 30).params.penalty == "behind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "tmase"], "did you mean 'tmaze'"),
+        (["--model-preset", "smal"], "did you mean 'small'"),
+        (["--model.name", "rates"], "did you mean 'rate'"),
+        (["--baselines", "gpt"], "model.name"),
+        (["--model.valve-heads", "3"], "model.valve_heads 3"),
+        (["--task.name", "TMazePassive"], "TMazePassive-v0"),
+        (["--task.params", "penalty", "behid"], "unknown penalty 'behid': did you mean 'behind'"),
+        (["--data.path", "nowhere/at/all"], "nowhere/at/all"),
+        (["--batch-size", "63", "--preset", "debug"], "63"),
+    ],
+)
+def test_a_mistake_gets_one_line(arguments, words, capsys, tmp_path):
+    with pytest.raises(SystemExit) as exit_:
+        main(["train-offline", "--folder", str(tmp_path / "run"), *arguments])
+    assert exit_.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith("gtrxl train-offline: error: ")
+    assert words in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,108 @@
+"""Offline runs by the host's loop: saved, resumed, placed, loaded, evaluated."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.loading import evaluate, load
+from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.runs.divergence import DivergedError
+from gtrxl_jax.runs.logging.writers import MetricWriter
+from gtrxl_jax.runs.loop import train
+from gtrxl_jax.specs import zero_timestep
+from tests.jobs import changed
+
+CONFIG = changed(
+    preset("debug"),
+    total_updates=12,
+    updates_per_visit=3,
+    checkpoint__interval=3,
+    curriculum=True,
+    model__dropout=0.1,
+    devices=2,
+)
+
+
+class Crash(Exception):
+    """Stands for whatever ends a process."""
+
+
+class CrashAt(MetricWriter):
+    def __init__(self, step):
+        self.step = step
+
+    def write(self, step, metrics):
+        if step == self.step:
+            raise Crash
+
+
+@pytest.fixture(scope="module")
+def trajectories():
+    return trajectories_of(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def whole(trajectories, tmp_path_factory):
+    """A run that nothing has ended."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, train(OfflineTrainer(CONFIG, trajectories), folder=folder)
+
+
+def lines(folder):
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["time"], record["steps_per_second"]
+    return records
+
+
+def test_a_run_that_is_ended_goes_on_bit_for_bit(whole, trajectories, tmp_path):
+    """Ended between the stages of its curriculum."""
+    folder = tmp_path / "run"
+    with pytest.raises(Crash):
+        train(OfflineTrainer(CONFIG, trajectories), folder=folder, writers=[CrashAt(9)])
+    again = train(OfflineTrainer(CONFIG, trajectories), folder=folder)
+    assert lines(folder) == lines(whole[0])
+    jax.tree.map(np.testing.assert_array_equal, again.networks, whole[1].networks)
+    assert again.result.evaluation == whole[1].result.evaluation
+
+
+def test_a_loaded_run_acts_as_it_was_trained(whole):
+    """No data are needed for it, and its actions are those of the segment form."""
+    folder, trained = whole
+    loaded = load(folder)
+    assert loaded.config.evaluation.target_return == 1.0
+    assert "_data" not in vars(loaded.trainer)
+    jax.tree.map(np.testing.assert_array_equal, loaded.network, trained.networks[0])
+    state = loaded.start(batch_size=3)
+    timestep = zero_timestep(loaded.trainer.observation_space, loaded.trainer.action_space, 3)
+    for n in range(6):  # beyond the end of a segment
+        state, action = loaded.act(state, timestep, jax.random.key(n))
+        assert action.shape == (3,)
+        assert action.dtype == jnp.int32
+
+
+def test_a_run_is_evaluated_at_its_lengths(whole):
+    scores, _ = evaluate(whole[0], episodes=8)
+    assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (8, 16)}
+
+
+def test_several_seeds_are_several_runs(trajectories):
+    config = changed(CONFIG, num_seeds=2, total_updates=3)
+    several = train(OfflineTrainer(config, trajectories))
+    second = train(OfflineTrainer(changed(CONFIG, seed=1, total_updates=3), trajectories))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        several.networks[1],
+        second.networks[0],
+    )
+
+
+def test_a_run_that_diverges_says_so(trajectories):
+    config = changed(CONFIG, optimiser__learning_rate=1e30, optimiser__clip_norm=None)
+    with pytest.raises(DivergedError, match=r"(loss|parameters|gradient norm) is not finite"):
+        train(OfflineTrainer(config, trajectories))

@@ -1,0 +1,106 @@
+"""Runs whose data are read from disk as they are drawn: those of the data in memory."""
+
+import shutil
+import sys
+
+import h5py
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.cli.main import main
+from gtrxl_jax.data import minari
+from gtrxl_jax.loading import load
+from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.parallel.placement import local_rows
+from gtrxl_jax.runs.loop import train
+from tests.jobs import changed
+from tests.offline.test_run import Crash, CrashAt, lines
+
+CONFIG = changed(
+    preset("debug"),
+    total_updates=8,
+    updates_per_visit=2,
+    checkpoint__interval=2,
+    curriculum=True,
+    devices=2,
+    data__start="uniform",
+    model__name="bc-lstm",
+    evaluation__lengths=(8,),
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "tmaze"
+    minari.save(trajectories_of(CONFIG), path)
+    return path
+
+
+def config_of(path, stream=True, **changes):
+    return changed(CONFIG, data__path=str(path), data__stream=stream, **changes)
+
+
+def test_a_run_is_that_of_the_data_in_memory_though_it_is_ended_between(path, tmp_path):
+    """Over the stages of a curriculum, on two devices, bit by bit."""
+    held = train(OfflineTrainer(config_of(path, stream=False)), folder=tmp_path / "held")
+    with pytest.raises(Crash):
+        train(OfflineTrainer(config_of(path)), folder=tmp_path / "run", writers=[CrashAt(6)])
+    streamed = train(OfflineTrainer(config_of(path)), folder=tmp_path / "run")
+    assert lines(tmp_path / "run") == lines(tmp_path / "held")
+    jax.tree.map(np.testing.assert_array_equal, streamed.networks, held.networks)
+    assert streamed.result.evaluation == held.result.evaluation
+
+
+def test_a_visit_reads_its_own_batches_split_over_the_devices(path):
+    trainer = OfflineTrainer(config_of(path, model__name="rate"))
+    mesh = trainer.mesh()
+    np.testing.assert_array_equal(local_rows(mesh, 8), np.arange(8))
+    feed = trainer.feed(2, mesh)
+    stages, (second, third, _) = zip(*feed, strict=True)
+    assert stages == (0, 1, 1)
+    assert second.mask.shape == (2, 8, 1, 4)
+    assert third.mask.shape == (2, 8, 2, 4)
+    assert {shard.data.shape for shard in third.mask.addressable_shards} == {(2, 4, 2, 4)}
+
+
+def test_data_that_do_not_fit_are_refused_before_anything_is_compiled(path, monkeypatch, tmp_path):
+    def compiled(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("gtrxl_jax.runs.programs.Programs.init", compiled)
+    with pytest.raises(ValueError, match="choose task.name and data.path to fit"):
+        OfflineTrainer(config_of(path, task__name="AssociativeRetrieval-v0"))
+    with pytest.raises(ValueError, match="curriculum needs episodes of at most 2 steps"):
+        train(OfflineTrainer(config_of(path, context=2)))
+    monkeypatch.setitem(sys.modules, "grain", None)
+    with pytest.raises(ImportError, match=r"pip install gtrxl_jax\[offline\]"):
+        train(OfflineTrainer(config_of(path)))
+
+
+def test_the_command_line_streams_and_what_it_trained_needs_no_data(path, monkeypatch, tmp_path):
+    def load_all(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(minari, "load", load_all)
+    shutil.copytree(path, tmp_path / "data")
+    command = (
+        "train-offline --preset debug --model.name bc-mlp --baselines bc-mlp --data.stream "
+        "--total-updates 2 --updates-per-visit 2 --evaluation.episodes 8 --evaluation.lengths 8 "
+        f"--no-pictures --data.path {tmp_path / 'data'} --folder {tmp_path / 'run'}"
+    )
+    main(command.split())
+    assert len(lines(tmp_path / "run" / "bc-mlp")) == 1
+    shutil.rmtree(tmp_path / "data")
+    assert load(tmp_path / "run" / "bc-mlp").config.evaluation.target_return == 1.0
+
+
+def test_damage_ends_the_run_when_it_is_met(path, tmp_path):
+    shutil.copytree(path, tmp_path / "data")
+    with h5py.File(tmp_path / "data" / "data" / "main_data.hdf5", "a") as file:
+        for episode in file.values():
+            episode["observations"][0] = np.nan
+    with pytest.raises(ValueError, match="must be finite"):
+        train(OfflineTrainer(config_of(tmp_path / "data")), folder=tmp_path / "run")

@@ -1,0 +1,227 @@
+"""Training on trajectories: what is learned from what, and how it acts afterwards."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.data.segments import sample_segments
+from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json, validate
+from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.runs.programs import make_visit
+from tests.jobs import changed
+
+DEBUG = preset("debug")
+
+
+@pytest.fixture(scope="module")
+def trajectories():
+    return trajectories_of(changed(DEBUG, curriculum=True))
+
+
+def make(trajectories, **changes):
+    return OfflineTrainer(changed(DEBUG, **changes), trajectories)
+
+
+def data_of(trainer):
+    """What its first visit reads."""
+    return next(trainer.feed(1, trainer.mesh()))[1]
+
+
+def batch_of(trainer, segments=2, context=4):
+    return sample_segments(data_of(trainer)[-1], jax.random.key(3), 8, segments, context)
+
+
+def gradients(trainer, batch, weigh):
+    """The gradient of one loss over all of a batch's segments, of which `weigh` says what counts.
+
+    By hand: the trainer's own loss on its chunk, for a mask that leaves the wanted steps.
+    """
+    state = trainer.init(0)
+    chunk = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), batch)
+    last = jnp.zeros(chunk.mask.shape, bool)
+    keys = jax.random.split(jax.random.key(0), chunk.mask.shape[0])
+    memory = trainer._initial_memory(state.network, 8)
+
+    def loss(network):
+        return trainer.loss(network, memory, weigh(chunk), last, keys, True)[0]
+
+    return jax.grad(loss)(state.network)
+
+
+def test_an_update_learns_by_heart(trajectories):
+    trainer = make(trajectories, optimiser__learning_rate=3e-3, optimiser__warmup=0.0)
+    state, batch = trainer.init(0), batch_of(trainer)
+    update = jax.jit(trainer.learn)
+    losses = []
+    for n in range(30):
+        state, metrics = update(state, batch, jax.random.key(n))
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < 0.3 * losses[0]
+    assert metrics["accuracy"] > 0.8
+
+
+def test_remat_changes_no_gradient(trajectories):
+    """Dropout is drawn again as it was. (Adam's first step would be the sign of rounding.)"""
+    batch = batch_of(make(trajectories))
+    found = []
+    for remat in (True, False):
+        trainer = make(trajectories, remat=remat, model__dropout=0.2)
+        found.append(gradients(trainer, batch, lambda chunk: chunk))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), *found)
+
+
+@pytest.mark.parametrize(("bptt", "steps"), [(None, 1), (1, 1), (0, 2)])
+def test_the_optimiser_takes_a_step_for_each_chunk(trajectories, bptt, steps):
+    trainer = make(trajectories, bptt=bptt)
+    state, _ = trainer.learn(trainer.init(0), batch_of(trainer), jax.random.key(1))
+    assert state.optimiser[1].count == steps
+    assert state.update == 1
+
+
+def test_only_without_detaching_does_the_last_segment_teach_the_valve(trajectories):
+    """With bptt 0 the valve and the first segment's write tokens get a gradient of exactly 0."""
+    whole, detached = make(trajectories), make(trajectories, bptt=0)
+    batch = batch_of(whole)
+
+    def valve(trainer):
+        """How far one update moves the valve, without decay of weights."""
+        state = trainer.init(0)
+        after, _ = trainer.learn(state, batch, jax.random.key(1))
+        moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.network, state.network)
+        return max(map(float, jax.tree.leaves(moved["valve"]))), moved
+
+    without_decay = dataclasses.replace(whole.config.optimiser, weight_decay=1e-30)
+    for trainer in (whole, detached):
+        trainer.config = dataclasses.replace(trainer.config, optimiser=without_decay)
+        trainer.optimiser, trainer.schedule = trainer._make_optimiser()
+    assert valve(whole)[0] > 1e-6
+    moved, rest = valve(detached)
+    assert moved == 0
+    assert max(map(float, jax.tree.leaves(rest["blocks_0"]))) > 1e-6
+
+
+def test_detached_segments_are_the_same_until_the_second_loss(trajectories):
+    """The gradient of the first segment alone does not depend on the horizon."""
+    whole = make(trajectories)
+    batch = batch_of(whole)
+
+    def first_only(chunk):
+        return chunk.replace(mask=chunk.mask.at[1:].set(False))
+
+    gradient = gradients(whole, batch, first_only)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient["valve"]))
+    assert np.any(gradient["initial_tokens"] != 0)
+
+
+def test_padding_changes_no_loss(trajectories):
+    """Windows of 8 steps of episodes of 7: the last step is padding, whatever stands there."""
+    trainer = make(trajectories)
+    batch = batch_of(trainer)
+    assert not np.any(batch.mask[:, -1, -1])
+    noise = jnp.where(batch.mask[..., None], batch.observations, 9.0)
+    states = [
+        trainer.learn(trainer.init(0), b, jax.random.key(1))
+        for b in (batch, batch.replace(observations=noise))
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *(state.network for state, _ in states))
+    assert np.all(np.isfinite(jax.tree.leaves(states[0][1])))
+    assert states[0][1]["unsound"] == -1
+
+
+def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
+    trainer = make(trajectories, curriculum=True, total_updates=40)
+    stages, (data, *_) = zip(*trainer.feed(1, trainer.mesh()), strict=True)
+    assert stages == (0, 0, 1, 1)
+    assert [int(np.max(of_stage.length)) for of_stage in data] == [3, 7]
+    state = trainer.init(0)
+    for stage in (0, 1):
+        state, metrics = jax.jit(make_visit(trainer, stage))(state, data)
+        assert np.isfinite(metrics["loss"])
+    assert state.update == 20
+
+
+def test_a_model_without_memory_sees_all_segments_at_once(trajectories):
+    trainer = make(trajectories, model__name="dt")
+    assert trainer.model.context == 8
+    _, metrics = jax.jit(make_visit(trainer, 0))(trainer.init(0), data_of(trainer))
+    assert np.isfinite(metrics["loss"])
+    assert "memory/change" not in metrics
+
+
+def test_gradients_can_be_accumulated(trajectories):
+    """Two batches with accumulate 2 make the step of their mean."""
+    trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0)
+    state, batch = trainer.init(0), batch_of(trainer)
+    once, _ = trainer.learn(state, batch, jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, once.network, state.network)
+    twice, _ = trainer.learn(once, batch, jax.random.key(1))
+    single = make(trajectories, optimiser__warmup=0.0)
+    expected, _ = single.learn(single.init(0), batch, jax.random.key(1))
+    scale = float(trainer.schedule(1) / single.schedule(0))
+    jax.tree.map(
+        lambda a, b, c: np.testing.assert_allclose(a - c, scale * (b - c), atol=1e-6),
+        twice.network,
+        expected.network,
+        state.network,
+    )
+
+
+def test_evaluation_plays_every_length(trajectories):
+    trainer = make(trajectories, evaluation__lengths=(6, 9))
+    scores = jax.jit(trainer.evaluate)(trainer.init(0).network, jax.random.key(0))
+    assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (6, 9)}
+    assert scores["length/9"].shape == (16,)
+    assert np.all((scores["length/6"] <= 6) & (scores["length/9"] <= 9))
+
+
+def test_the_target_is_what_the_best_data_reach(trajectories):
+    assert make(trajectories).player.target_return == 1.0
+    assert make(trajectories, evaluation__target_return=0.25).player.target_return == 0.25
+
+
+def test_other_environments_need_no_length():
+    config = changed(DEBUG, task__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
+    with pytest.raises(ValueError, match="oracle"):
+        OfflineTrainer(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"context": 0}, "context must be above 0"),
+        ({"segments": 4, "bptt": 2}, "bptt 2"),
+        ({"evaluation__policy": "best"}, "evaluation.policy"),
+        ({"data__start": "middle"}, "data.start"),
+        ({"model__valve": "ca"}, "model.valve"),
+        ({"optimiser__beta_2": 1.5}, "optimiser.beta_2 must be at most 1"),
+        ({"task__name": "TMaze"}, "TMazePassive-v0"),
+        ({"task__name": "MemoryChain-v0", "evaluation__lengths": (9,)}, "evaluation.lengths"),
+        ({"evaluation__lengths": (2,)}, "at least 3"),
+        ({"data__path": "nowhere"}, "nowhere"),
+        ({"data__stream": True, "data__path": "nowhere"}, "nowhere"),
+        ({"data__stream": True}, "data.stream reads .* give its data.path"),
+        ({"data__stream": True, "data__path": "x", "num_seeds": 2}, "num_seeds is 2: run them one"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(changes, words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as error:
+        OfflineTrainer(changed(DEBUG, **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_a_curriculum_needs_short_episodes():
+    config = DEBUG
+    with pytest.raises(ValueError, match="curriculum needs episodes of at most 4 steps"):
+        data_of(OfflineTrainer(changed(config, curriculum=True), trajectories_of(config)))
+
+
+def test_configs_survive_being_written():
+    config = changed(DEBUG, evaluation__lengths=(4, 8), bptt=0, model__cache_size=3)
+    assert from_json(to_json(config)) == config
+    with pytest.raises(ValueError, match="offline"):
+        from_json('{"kind": "online"}')
+    validate(OfflineConfig())

@@ -1,0 +1,176 @@
+"""The trainer with every core, kind of action and precision, and at episodes' ends."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.online.config import EnvConfig
+from gtrxl_jax.online.trainer import OnlineTrainer, make_stream
+from gtrxl_jax.runs.programs import make_visit
+from tests.jobs import small_job
+
+PENDULUM = EnvConfig(name="Pendulum-v1", num_envs=4)
+CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
+
+
+@pytest.mark.parametrize(
+    ("core", "changes", "parts"),
+    [
+        ("lstm", {"env": PENDULUM, "vmpo__multipliers": "adam"}, {"mean", "covariance"}),
+        ("gru", {"core__dtype": "bfloat16"}, {"categorical"}),
+        ("trxl", {"env": CLOCK}, {"categorical", "mean", "covariance"}),
+        ("trxl-i", {"env": PENDULUM, "core__remat": True}, {"mean", "covariance"}),
+        ("gtrxl", {"core__dtype": "bfloat16"}, {"categorical"}),
+    ],
+)
+def test_every_core_learns_from_every_kind_of_action(core, changes, parts):
+    trainer = OnlineTrainer(small_job(core, **changes))
+    before = jax.jit(trainer.init)(0)
+    after, (metrics, _) = jax.jit(trainer.update)(before)
+    assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
+    assert {name.removeprefix("kl/") for name in metrics if name.startswith("kl/")} == parts
+    for leaf in jax.tree.leaves((after.learned, after.target, after.optimiser, after.memory)):
+        assert np.all(np.isfinite(leaf.astype(jnp.float32)))
+    assert all(np.isfinite(value) for value in metrics.values())
+    for path, leaf in jax.tree.leaves_with_path(after.learned):
+        (old,) = [o for p, o in jax.tree.leaves_with_path(before.learned) if p == path]
+        assert np.any(leaf != old), jax.tree_util.keystr(path)
+    gates = {name for name in metrics if name.startswith("gate/")}
+    expected = {"gate/block_0/attention", "gate/block_0/feedforward"}
+    assert gates == (expected if core == "gtrxl" else set())
+
+
+@pytest.fixture(scope="module")
+def clock():
+    """A trainer on two tasks of clocks, its state and its first rollout."""
+    env = EnvConfig(name="Clock-v0", num_envs=8, tasks=({}, {"pay": 2.0}))
+    trainer = OnlineTrainer(small_job("lstm", env=env))
+    state = jax.jit(trainer.init)(0)
+    return trainer, state, jax.jit(trainer.rollout)(state, jax.random.key(1))[-1]
+
+
+def test_a_time_limit_bootstraps_from_its_own_final_observation(clock):
+    trainer, state, rollout = clock
+
+    @jax.jit
+    def returns_and_values():
+        params = {"params": state.learned["network"]}
+        _, output = trainer.agent.apply(params, state.memory, rollout.timesteps)
+        rows = jnp.arange(8)
+        value_BS = output.value[rows, :, rows % 2]
+        return trainer.learner.returns(state, rollout, value_BS), output.value
+
+    steps, (returns_BT, value_BSN) = jax.device_get((rollout.timesteps, returns_and_values()))
+    gamma = trainer.config.vmpo.gamma
+    seen = set()
+    for b, t in np.argwhere(steps.last[:, 1:]):
+        time, terminates = steps.observation[b, t + 1]
+        assert time == (2 if terminates else 3)
+        pay, value_S = 1.0 + b % 2, value_BSN[b, :, b % 2]
+        expected = pay if terminates else pay + gamma * value_S[t + 1]
+        np.testing.assert_allclose(returns_BT[b, t], expected, rtol=1e-6)
+        # The reset that comes after it has another value.
+        if t + 2 < len(value_S):
+            assert steps.first[b, t + 2]
+            assert abs(value_S[t + 2] - value_S[t + 1]) > 1e-4
+        seen.add(bool(terminates))
+    assert seen == {False, True}
+
+
+def test_the_environment_gets_clipped_actions_and_the_loss_those_drawn():
+    env = EnvConfig(name="Echo-v0", num_envs=8)
+    trainer = OnlineTrainer(small_job("lstm", env=env, agent__initial_scale=3.0))
+    state = jax.jit(trainer.init)(0)
+    rollout = jax.device_get(jax.jit(trainer.rollout)(state, jax.random.key(1))[-1])
+    drawn_BT2, steps = rollout.actions, rollout.timesteps
+    assert (drawn_BT2 < -1).any()
+    assert (drawn_BT2 > 1).any()
+    # A step is the answer to the action before it, but for the first of an episode.
+    answers_BT = ~steps.first[:, 1:]
+    given_BT2 = np.where(answers_BT[..., None], np.clip(drawn_BT2, -1, 1), 0)
+    np.testing.assert_array_equal(steps.action[:, 1:], given_BT2)
+    np.testing.assert_array_equal(steps.reward[:, 1:], given_BT2[..., 0])
+    # The distributions are of what was drawn: it is not cut off at the bounds.
+    z_BT2 = (drawn_BT2 - rollout.policy.mean) / rollout.policy.scale
+    assert 0.7 < z_BT2.std() < 1.3
+
+
+def test_statistics_of_a_task_do_not_move_with_the_returns_of_another(clock):
+    trainer, state, rollout = clock
+    learn = jax.jit(trainer.learner.learn)
+    poor, metrics = learn(state, rollout)
+    steps = rollout.timesteps
+    rich_steps = steps.replace(reward=steps.reward.at[1::2].multiply(100))
+    rich, _ = learn(state, rollout.replace(timesteps=rich_steps))
+    for name in ("mean_N", "variance_N"):
+        one, other = (np.asarray(getattr(after.popart, name)) for after in (poor, rich))
+        assert one[0] == other[0] != getattr(state.popart, name)[0]
+        assert other[1] > one[1] + 0.1
+    for k in range(2):
+        np.testing.assert_array_equal(metrics[f"popart/mean/task_{k}"], poor.popart.mean_N[k])
+
+
+def test_without_memory_the_junction_knows_nothing_of_the_cue():
+    """And with it, it does: the same parameters, the same episode but for the cue."""
+    job = small_job(agent__memoryless=True, env__num_envs=4)
+    memoryless = OnlineTrainer(job)
+    state = jax.jit(memoryless.init)(0)
+    stream = make_stream(job)
+
+    def walk(key):
+        """Straight to the junction: time steps `[B, 3]`, of which the last is there."""
+        right = jnp.zeros(stream.num_envs, jnp.int32)
+        stream_state, first = stream.reset(key)
+        stream_state, second = stream.step(stream_state, right)
+        _, third = stream.step(stream_state, right)
+        return jax.tree.map(lambda *x: jnp.stack(x, axis=1), first, second, third)
+
+    timesteps = jax.jit(walk)(jax.random.key(0))
+    np.testing.assert_array_equal(timesteps.observation[:, :, 2], [[0, 0, 1]] * 4)
+    np.testing.assert_array_equal(timesteps.observation[:, 0, 1] != 0, True)
+    np.testing.assert_array_equal(timesteps.observation[:, 1:, 1], 0)
+
+    for remembers in (False, True):
+        agent = memoryless.agent.clone(memoryless=not remembers)
+
+        def at_junction(observation, agent=agent):
+            steps = timesteps.replace(observation=observation)
+            params = {"params": state.learned["network"]}
+            _, output = agent.apply(params, agent.initial_memory(4), steps)
+            outputs = jnp.concatenate([output.policy.logits[:, 2], output.value[:, 2]], axis=-1)
+            return outputs.sum(axis=0)
+
+        influence = jax.jit(jax.jacobian(at_junction))(timesteps.observation)
+        of_the_cue, of_the_present = influence[:, :, 0, 1], influence[:, :, 2]
+        assert np.all(np.any(of_the_present != 0, axis=-1))
+        if remembers:
+            assert np.all(of_the_cue != 0)
+        else:
+            np.testing.assert_array_equal(of_the_cue, 0)
+
+
+def test_three_tasks_are_told_apart_in_the_metrics():
+    tasks = tuple({"corridor_length": n, "max_steps_in_episode": n + 2} for n in (1, 3, 5))
+    job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_visit=1)
+    trainer = OnlineTrainer(job)
+    state = jax.jit(trainer.init)(0)
+    episodes = jax.jit(trainer.rollout)(state, jax.random.fold_in(state.key, 0))[-1].episodes
+    _, metrics = jax.jit(make_visit(trainer))(state)
+    done = np.asarray(episodes.done)
+    numbers = {
+        "return": episodes.episode_return,
+        "length": episodes.length,
+        "success": episodes.success,
+    }
+    for name, values in numbers.items():
+        values = np.asarray(values, np.float64)
+        of_task = [values[k::3][done[k::3]] for k in range(3)]
+        for k, own in enumerate(of_task):
+            np.testing.assert_allclose(metrics[f"episode/{name}/task_{k}"], own.mean(), rtol=1e-5)
+        everything = np.concatenate(of_task).mean()
+        np.testing.assert_allclose(metrics[f"episode/{name}"], everything, rtol=1e-5)
+    np.testing.assert_array_equal(metrics["episode/ended"], done.sum())
+    # The corridors differ, and so does how soon their time is up.
+    lengths = [metrics[f"episode/length/task_{k}"] for k in range(3)]
+    assert lengths[0] <= 3 < lengths[1] <= 5 < lengths[2] <= 7

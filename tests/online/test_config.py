@@ -1,0 +1,225 @@
+"""Configs: what is written is read, and what cannot be is refused by name."""
+
+import dataclasses
+import json
+
+import pytest
+
+from gtrxl_jax.online.config import (
+    PRESETS,
+    EnvConfig,
+    OnlineConfig,
+    OptimiserConfig,
+    SweepConfig,
+    from_json,
+    preset,
+    to_json,
+    validate,
+)
+from gtrxl_jax.runs.config import schema
+from tests.jobs import changed
+
+TASKS = ({"corridor_length": 3}, {"corridor_length": 5, "step_penalty": 0.5, "penalty": "behind"})
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_presets_are_valid_and_survive_json(name):
+    config = preset(name)
+    validate(config)
+    assert from_json(to_json(config)) == config
+
+
+def test_every_kind_of_field_survives_json():
+    config = changed(
+        preset("debug"),
+        env__params={"corridor_length": 3, "penalty": "behind"},
+        env__tasks=TASKS,
+        sweep=SweepConfig(learning_rate=(1e-4, 1e-3)),
+        agent__reward_clip=1.0,
+        agent__popart=False,
+        core__head_width=3,
+        core__gate_bias=-1.5,
+        optimiser__clip_norm=None,
+    )
+    read = from_json(to_json(config))
+    assert read == config
+    assert isinstance(read.env.tasks, tuple)
+    assert isinstance(read.sweep.learning_rate, tuple)
+    assert json.loads(to_json(config))["kind"] == "online"
+
+
+def test_fields_that_are_left_out_have_their_defaults():
+    assert from_json('{"kind": "online", "seed": 7}') == OnlineConfig(seed=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("{", ValueError, "the config is not JSON: "),
+        ("[]", ValueError, 'its "kind" is not "online"'),
+        ('{"kind": "offline"}', ValueError, 'its "kind" is not "online"'),
+        ('{"kind": "online", "sead": 1}', ValueError, "config field 'sead': did you mean 'seed'"),
+        (
+            '{"kind": "online", "env": {"num_env": 1}}',
+            ValueError,
+            "config field 'env.num_env': did you mean 'env.num_envs'",
+        ),
+        ('{"kind": "online", "env": 3}', TypeError, "env must have fields, not be 3"),
+        ('{"kind": "online", "unroll": "8"}', TypeError, "unroll must be a whole number, not '8'"),
+        ('{"kind": "online", "unroll": 0}', ValueError, "unroll must be above 0 and finite, not 0"),
+    ],
+)
+def test_text_that_is_no_config_is_refused(text, error, message):
+    with pytest.raises(error, match=message) as caught:
+        from_json(text)
+    assert "\n" not in str(caught.value)
+
+
+POSITIVE = [
+    "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
+    "agent.popart_rate", "vmpo.gamma", "vmpo.target_period", "vmpo.epsilon_eta",
+    "vmpo.epsilon_alpha", "vmpo.epsilon_mean", "vmpo.epsilon_covariance", "vmpo.multiplier_rate",
+    "vmpo.value_cost", "vmpo.initial_eta", "vmpo.initial_alpha", "vmpo.initial_alpha_mean",
+    "vmpo.initial_alpha_covariance", "optimiser.learning_rate",
+    "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll", "updates_per_visit",
+    "num_seeds", "parameter_shards",
+]  # fmt: skip
+OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
+MAY_BE_ZERO = [
+    "optimiser.warmup", "optimiser.final", "evaluation.interval", "checkpoint.interval", "seed",
+    "devices", "vmpo.gae_lambda", "vmpo.entropy_cost",
+]  # fmt: skip
+CORE_SIZES = [
+    "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
+    "core.feedforward_width",
+]  # fmt: skip
+
+
+def with_field(field, value):
+    return changed(preset("debug"), **{field.replace(".", "__"): value})
+
+
+def whole(field):
+    name, _, inner = field.rpartition(".")
+    owner = getattr(preset("debug"), name) if name else preset("debug")
+    return isinstance(getattr(owner, inner), int)
+
+
+@pytest.mark.parametrize("field", POSITIVE + OPTIONAL + MAY_BE_ZERO)
+def test_numbers_out_of_range_are_refused(field):
+    lowest = "at least 0" if field in MAY_BE_ZERO else "above 0"
+    impossible = [-1] if field in MAY_BE_ZERO else [-1, 0]
+    for value in impossible if whole(field) else [*impossible, float("nan"), float("inf")]:
+        with pytest.raises(ValueError, match=f"^{field} must be {lowest} and finite, not {value}$"):
+            validate(with_field(field, value))
+    if field in MAY_BE_ZERO:
+        validate(with_field(field, 0))
+    if field in OPTIONAL:
+        validate(with_field(field, None))
+
+
+def test_every_number_is_covered():
+    fields = {name for name, kind, _ in schema.fields(OnlineConfig()) if kind in (int, float)}
+    assert fields <= {*POSITIVE, *MAY_BE_ZERO, *CORE_SIZES}
+
+
+def test_a_best_checkpoint_over_seeds_of_a_sweep_is_refused():
+    sweep = SweepConfig(epsilon_eta=(0.01, 0.1))
+    config = changed(preset("debug"), sweep=sweep, checkpoint__best="evaluation/return")
+    validate(config)
+    with pytest.raises(
+        ValueError, match=r"^checkpoint.best evaluation/return .* sweep.epsilon_eta"
+    ):
+        validate(changed(config, num_seeds=2))
+
+
+@pytest.mark.parametrize("field", CORE_SIZES)
+@pytest.mark.parametrize("value", [0, -3])
+def test_sizes_of_the_core_out_of_range_are_refused(field, value):
+    with pytest.raises(ValueError, match=f"^{field} must be a whole number of at least 1"):
+        validate(with_field(field, value))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("vmpo.gamma", 1.5, "vmpo.gamma must be at most 1, not 1.5"),
+        ("vmpo.gae_lambda", 1.5, "vmpo.gae_lambda must be at most 1, not 1.5"),
+        ("vmpo.multipliers", "sgd", "unknown vmpo.multipliers 'sgd'"),
+        ("vmpo.alpha_bounds", (1.0, 0.1), "vmpo.alpha_bounds must be .low, high."),
+        ("agent.popart_rate", 1.0, "agent.popart_rate must be below 1, not 1.0"),
+        ("optimiser.warmup", 2.0, "optimiser.warmup must be at most 1"),
+        ("optimiser.final", 1.1, "optimiser.final must be at most 1"),
+        ("core.name", "lstn", "unknown core 'lstn': did you mean 'lstm'"),
+        ("core.gate", "gur", "unknown gate 'gur': did you mean 'gru'"),
+        ("core.dtype", "float16", "unknown dtype 'float16'"),
+        ("core.gate_bias", float("inf"), "core.gate_bias must be finite, not inf"),
+        ("core.heads", 3, "core.width 16 does not divide into core.heads 3"),
+        ("checkpoint.best_is", "least", "unknown checkpoint.best_is 'least'"),
+        ("on_divergence", "contineu", "unknown on_divergence 'contineu': did you mean 'continue'"),
+        ("sweep.learning_rate", (1e-3, 1e-3), "sweep.learning_rate must be .low, high."),
+        ("sweep.learning_rate", (1e-2, 1e-3), "sweep.learning_rate must be .low, high."),
+        ("sweep.epsilon_eta", (0.0, 1.0), "sweep.epsilon_eta must be above 0"),
+        ("env.tasks", TASKS * 3, "env.num_envs 8 does not divide into 6 env.tasks"),
+        ("seed", 2**31 - 1, None),
+        ("seed", 2**31, "seed must leave all seeds below 2..31, not 2147483648"),
+    ],
+)
+def test_other_values_that_cannot_be_are_refused(field, value, message):
+    if message is None:
+        validate(with_field(field, value))
+        return
+    with pytest.raises(ValueError, match=message) as caught:
+        validate(with_field(field, value))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("unroll", 2.5, "a whole number"),
+        ("unroll", True, "a whole number"),
+        ("unroll", None, "a whole number"),
+        ("vmpo.gamma", "0.9", "a number"),
+        ("vmpo.gamma", False, "a number"),
+        ("optimiser.clip_norm", "1", "a number"),
+        ("agent.popart", 1, "True or False"),
+        ("agent.encoder", 3, "a text"),
+        ("core.width", 16.0, "a whole number"),
+        ("sweep.epsilon_eta", (0.1,), "tuple"),
+        ("sweep.epsilon_eta", 0.1, "tuple"),
+        ("env.params", [3], "dict"),
+        ("env.params", {3: 3}, "dict"),
+        ("env.tasks", {"corridor_length": 3}, "tuple"),
+        ("env.tasks", (3,), "tuple"),
+        ("env", {"num_envs": 3}, "of type EnvConfig"),
+    ],
+)
+def test_values_of_another_type_are_refused(field, value, wanted):
+    with pytest.raises(TypeError, match=f"^{field} must be .*{wanted}") as caught:
+        validate(with_field(field, value))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ValueError, match="unknown preset 'papper': did you mean 'paper'"):
+        preset("papper")
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "updates"), [(1, 5), (4 * 6 * 5, 5), (4 * 6 * 5 + 1, 10), (1000, 45)]
+)
+def test_updates_are_whole_visits_that_reach_the_total(total_steps, updates):
+    config = OnlineConfig(
+        env=EnvConfig(num_envs=4), unroll=6, updates_per_visit=5, total_steps=total_steps
+    )
+    assert config.steps_per_update == 24
+    assert config.num_updates == updates
+    assert config.num_updates * config.steps_per_update >= total_steps
+
+
+def test_configs_are_immutable():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        OnlineConfig().seed = 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        OptimiserConfig().final = 0.5

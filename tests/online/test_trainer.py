@@ -1,0 +1,390 @@
+"""The trainer in float64: against naive code, over seeds and hyperparameters."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.online.config import EnvConfig, SweepConfig
+from gtrxl_jax.online.trainer import OnlineTrainer
+from tests.jobs import small_job
+
+# Its episodes terminate or are truncated, those of T-Maze only terminate. The pole falls soon.
+CARTPOLE = EnvConfig("CartPole-v1", {"max_steps_in_episode": 8, "tau": 0.04}, num_envs=8)
+JOBS = {
+    # As the paper has it, and as it is by default.
+    "one task": small_job(
+        "lstm",
+        env=CARTPOLE,
+        vmpo__target_period=2,
+        vmpo__gae_lambda=1.0,
+        vmpo__multipliers="adam",
+        vmpo__value_cost=1.0,
+        vmpo__entropy_cost=0.0,
+        agent__popart=False,
+        optimiser__clip_norm=None,
+    ),
+    "two tasks": small_job(
+        vmpo__target_period=3,
+        vmpo__entropy_cost=0.1,
+        env=dataclasses.replace(
+            CARTPOLE,
+            tasks=({"max_steps_in_episode": 2}, {"max_steps_in_episode": 10}),
+            num_envs=16,
+        ),
+        optimiser__clip_norm=0.2,
+        optimiser__warmup=0.5,
+        optimiser__final=0.1,
+        total_steps=7 * 16 * 4,
+    ),
+}
+UPDATES = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Some updates of a job: states before and after each, and the rollout that each made."""
+
+    trainer: OnlineTrainer
+    states: list[Any]
+    rollouts: list[Any]
+    metrics: list[Any]
+
+
+@functools.cache
+def start(name):
+    """The trainer of a job, its jitted `init` and `update`, and the config's hyperparameters."""
+    trainer = OnlineTrainer(JOBS[name])
+    hyperparameters = trainer.hyperparameters(jax.random.key(0))
+    return trainer, jax.jit(trainer.init), jax.jit(trainer.update), hyperparameters
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def run(request):
+    trainer, init, update, hyperparameters = start(request.param)
+    rollout = jax.jit(trainer.rollout)
+    states, rollouts, metrics = [init(0, hyperparameters)], [], []
+    for number in range(UPDATES):
+        state = states[-1]
+        rollouts.append(rollout(state, jax.random.fold_in(state.key, number))[-1])
+        state, (numbers, _) = update(state)
+        states.append(state)
+        metrics.append(numbers)
+    return Run(trainer, states, rollouts, metrics)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def segment(agent, network, memory, timesteps):
+    return agent.apply({"params": network}, memory, timesteps)
+
+
+def assert_close(actual, expected, tolerance=1e-9):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance),
+        actual,
+        expected,
+    )
+
+
+def assert_equal(actual, expected):
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+
+def largest_difference(a, b):
+    return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.max(np.abs(x - y))), a, b)))
+
+
+def test_acting_equals_learning(run):
+    """The recorded distributions are the target network's on the segment, and so is the memory."""
+    assert largest_difference(run.states[1].target, run.states[1].learned["network"]) > 1e-5
+    for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
+        acted = jax.tree.map(lambda x: x[:, :-1], rollout.timesteps)
+        memory, output = segment(run.trainer.agent, before.target, before.memory, acted)
+        assert output.policy.logits.dtype == np.float64
+        assert_close(rollout.policy, output.policy)
+        assert_close(after.memory, memory)
+    assert any(rollout.timesteps.first[:, 1:].any() for rollout in run.rollouts)
+
+
+def test_nothing_is_lost_between_unrolls(run):
+    for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
+        assert_equal(jax.tree.map(lambda x: x[:, 0], rollout.timesteps), before.timestep)
+        assert_equal(jax.tree.map(lambda x: x[:, -1], rollout.timesteps), after.timestep)
+        assert_equal(rollout.timesteps.first[:, 1:], rollout.timesteps.last[:, :-1])
+        moves = ~rollout.timesteps.first[:, 1:]
+        assert_equal(rollout.timesteps.action[:, 1:][moves], rollout.actions[moves])
+
+
+def test_the_target_is_copied_every_period(run):
+    period = run.trainer.config.vmpo.target_period
+    for number, (before, after) in enumerate(zip(run.states, run.states[1:], strict=False), 1):
+        if number % period == 0:
+            assert_equal(after.target, after.learned["network"])
+        else:
+            assert largest_difference(after.target, after.learned["network"]) > 0
+            # All of it but the value head, which PopArt rescales.
+            for name in before.target.keys() - {"value_head"}:
+                assert_equal(after.target[name], before.target[name])
+
+
+# The same updates from the definitions, with loops where they are clearest.
+
+
+def naive_returns(steps, value_BS, gamma, lambda_):
+    """G of every transition, by (row, time): V plus the discounted sum of temporal differences."""
+    returns = {}
+    for b, t in np.ndindex(steps.reward.shape[0], steps.reward.shape[1] - 1):
+        if steps.last[b, t]:
+            continue
+        total, factor, k = value_BS[b, t], 1.0, t
+        while True:
+            k += 1
+            discount = gamma * float(steps.discount[b, k])
+            difference = float(steps.reward[b, k]) + discount * value_BS[b, k] - value_BS[b, k - 1]
+            total += factor * difference
+            factor *= lambda_ * discount
+            if steps.last[b, k] or k == steps.reward.shape[1] - 1:
+                returns[b, t] = total
+                break
+    return returns
+
+
+@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.grad, argnums=1, has_aux=True)
+def naive_loss(agent, network, memory, rollout, costs, psi_BT, valid_BT, target_BT):
+    """Loss of the network, given all that has no gradient; and the mean KL.
+
+    The value head of the network has PopArt's new units already.
+    """
+    _, output = agent.apply({"params": network}, memory, rollout.timesteps)
+    rows, times = np.indices(psi_BT.shape)
+    log_pi = jax.nn.log_softmax(output.policy.logits)[:, :-1]
+    old = jax.nn.log_softmax(rollout.policy.logits)
+    value_BT = output.value[rows, times, rows % output.value.shape[-1]]
+    kl = jnp.sum(valid_BT * jnp.sum(jnp.exp(old) * (old - log_pi), axis=-1)) / jnp.sum(valid_BT)
+    policy = -jnp.sum(psi_BT * log_pi[rows, times, rollout.actions])
+    value = 0.5 * jnp.sum(valid_BT * (value_BT - target_BT) ** 2) / jnp.sum(valid_BT)
+    entropy = -jnp.sum(valid_BT * jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)) / jnp.sum(valid_BT)
+    alpha, value_cost, entropy_cost = costs
+    return policy + value_cost * value + alpha * kl - entropy_cost * entropy, kl
+
+
+def naive_gradients(run, state, rollout):
+    """The network in PopArt's new units, gradients of V-MPO's loss, the statistics, psi's KL."""
+    config, network = run.trainer.config, state.learned["network"]
+    eta = float(state.learned["multipliers"].temperature)
+    alpha = float(state.learned["multipliers"].alphas["categorical"])
+    steps = jax.device_get(rollout.timesteps)
+    tasks = run.trainer.stream.num_tasks
+    task_B = np.arange(len(steps.reward)) % tasks
+    mean_B = np.asarray(state.popart.mean_N)[task_B]
+    scale_B = np.sqrt(np.asarray(state.popart.variance_N)[task_B])
+
+    _, output = segment(run.trainer.agent, network, state.memory, rollout.timesteps)
+    normalised_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
+    value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
+    returns = naive_returns(steps, value_BS, config.vmpo.gamma, config.vmpo.gae_lambda)
+    statistics = (np.asarray(state.popart.mean_N), np.asarray(state.popart.variance_N))
+    if config.agent.popart:
+        statistics = naive_statistics(state, returns, tasks, config.agent.popart_rate)
+        network = rescaled(network, state.popart, *statistics)
+    mean_B, scale_B = statistics[0][task_B], np.sqrt(statistics[1])[task_B]
+    if state.update == 0:  # the head was not made for any statistics: its outputs are normalised
+        value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
+
+    advantages = {(b, t): (g - value_BS[b, t]) / scale_B[b] for (b, t), g in returns.items()}
+    best = sorted(advantages, key=advantages.get, reverse=True)[: len(advantages) // 2]
+    weights = np.exp([advantages[i] / eta for i in best])
+    psi_BT, valid_BT, target_BT = np.zeros((3, *rollout.actions.shape))
+    for (b, t), weight in zip(best, weights, strict=True):
+        psi_BT[b, t] = weight / weights.sum()
+    for (b, t), g in returns.items():
+        valid_BT[b, t], target_BT[b, t] = 1, (g - mean_B[b]) / scale_B[b]
+
+    costs = alpha, config.vmpo.value_cost, config.vmpo.entropy_cost
+    constants = costs, psi_BT, valid_BT, target_BT
+    gradient, kl = naive_loss(run.trainer.agent, network, state.memory, rollout, *constants)
+    mean_best = sum(psi_BT[i] * advantages[i] for i in best)
+    gradients = {
+        "network": gradient,
+        "temperature": config.vmpo.epsilon_eta + np.log(weights.mean()) - mean_best / eta,
+        "alpha": config.vmpo.epsilon_alpha - float(kl),
+    }
+    psi_kl = sum(psi_BT[i] * np.log(psi_BT[i] * len(best)) for i in best)
+    return network, gradients, statistics, psi_kl
+
+
+class NaiveAdam:
+    """Adam with clipping of the network's gradient, and the schedule of the rate."""
+
+    def __init__(self, config):
+        self.settings, self.updates, self.count = config.optimiser, config.num_updates, 0
+        self.first = self.second = None
+
+    def rate(self):
+        warmup, u = round(self.settings.warmup * self.updates), self.count - 1
+        if u < warmup:
+            return self.settings.learning_rate * (1 + (warmup - 1) * u / warmup) / warmup
+        decayed = (1 - self.settings.final) * (u - warmup) / (self.updates - warmup)
+        return self.settings.learning_rate * (1 - decayed)
+
+    def steps(self, gradients, norm):
+        clip = self.settings.clip_norm
+        if clip and norm > clip:
+            clipped = jax.tree.map(lambda g: g * clip / norm, gradients["network"])
+            gradients = gradients | {"network": clipped}
+        zeros = jax.tree.map(lambda g: 0 * g, gradients)
+        self.first, self.second = self.first or zeros, self.second or zeros
+        self.count += 1
+        self.first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, self.first, gradients)
+        self.second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradients)
+        unbias, rate = (1 - 0.9**self.count, 1 - 0.999**self.count), self.rate()
+        return jax.tree.map(
+            lambda m, v: -rate * (m / unbias[0]) / (np.sqrt(v / unbias[1]) + 1e-8),
+            self.first,
+            self.second,
+        )
+
+
+def naive_statistics(state, returns, tasks, rate):
+    """PopArt's mean and variance of each task: moments weighted by how long ago a sample was."""
+    mean_N, variance_N = np.array(state.popart.mean_N), np.array(state.popart.variance_N)
+    for k in range(tasks):
+        mine = np.array([g for (b, _), g in returns.items() if b % tasks == k])
+        before, new = float(state.popart.weight_N[k]), 1 - (1 - rate) ** len(mine)
+        share = new / (before * (1 - new) + new)
+        square = (1 - share) * (variance_N[k] + mean_N[k] ** 2) + share * np.mean(mine**2)
+        mean_N[k] = (1 - share) * mean_N[k] + share * np.mean(mine)
+        variance_N[k] = square - mean_N[k] ** 2
+    return mean_N, variance_N
+
+
+def rescaled(network, old, mean_N, variance_N):
+    """The network with a value head for which V = scale * output + mean stays what it was.
+
+    A head that no statistics were known for stays as it is.
+    """
+    if np.all(old.weight_N == 0):
+        return network
+    head = network["value_head"]["output"]
+    scale_N, old_scale_N = np.sqrt(variance_N), np.sqrt(old.variance_N)
+    bias_N = (old_scale_N * head["bias"] + old.mean_N - mean_N) / scale_N
+    head = {"kernel": head["kernel"] * (old_scale_N / scale_N)[None], "bias": bias_N}
+    return {**network, "value_head": {**network["value_head"], "output": head}}
+
+
+def test_updates_equal_naive_ones(run):
+    """Returns, loss, gradients, clipping, Adam, its schedule and PopArt, over several updates."""
+    config, adam = run.trainer.config, NaiveAdam(run.trainer.config)
+    for number, (state, rollout) in enumerate(zip(run.states, run.rollouts, strict=False)):
+        after, metrics = run.states[number + 1], run.metrics[number]
+        network, gradients, statistics, psi_kl = naive_gradients(run, state, rollout)
+        norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradients["network"])))
+        assert_close(metrics["gradient_norm"], norm)
+        assert config.optimiser.clip_norm is None or norm > config.optimiser.clip_norm
+        steps = adam.steps(gradients, norm)
+        assert_close(metrics["learning_rate"], adam.rate())
+
+        old, new = state.learned["multipliers"], after.learned["multipliers"]
+        if config.vmpo.multipliers == "adam":
+            assert_close(new.temperature, old.temperature + steps["temperature"])
+            assert_close(new.alphas["categorical"], old.alphas["categorical"] + steps["alpha"])
+        else:
+            violation = psi_kl / config.vmpo.epsilon_eta - 1
+            assert_close(new.temperature, old.temperature * np.exp(0.05 * min(violation, 10)))
+            slack = gradients["alpha"] / config.vmpo.epsilon_alpha
+            assert_close(
+                new.alphas["categorical"],
+                old.alphas["categorical"] * np.exp(0.05 * min(-slack, 10)),
+            )
+        assert_close(metrics["psi/kl"], psi_kl)
+        assert_close((after.popart.mean_N, after.popart.variance_N), statistics)
+        assert_close(
+            after.learned["network"],
+            jax.tree.map(lambda p, s: p + s, network, steps["network"]),
+        )
+
+
+def test_the_updates_had_every_kind_of_ending(run):
+    last, discount = (
+        np.concatenate([getattr(rollout.timesteps, name)[:, 1:] for rollout in run.rollouts])
+        for name in ("last", "discount")
+    )
+    assert (last & (discount == 0)).any()
+    assert (last & (discount == 1)).any()
+    assert not last[:, -1].all()
+
+
+def test_values_outlive_new_statistics(run):
+    """Of the target as of the online network, whose values PopArt only expresses anew."""
+    period = run.trainer.config.vmpo.target_period
+    # Before the first update there are no statistics for a value to be expressed by.
+    states = list(enumerate(zip(run.states[1:], run.states[2:], strict=False), 2))
+    timesteps, memory = run.rollouts[0].timesteps, run.states[0].memory
+    for before, after in [pair for number, pair in states if number % period]:
+        values = []
+        for state in (before, after):
+            _, output = segment(run.trainer.agent, state.target, memory, timesteps)
+            scale_N, mean_N = np.sqrt(state.popart.variance_N), np.asarray(state.popart.mean_N)
+            values.append(scale_N * np.asarray(output.value) + mean_N)
+        assert_close(*values)
+        if run.trainer.config.agent.popart:
+            assert np.all(after.popart.mean_N != before.popart.mean_N)
+
+
+# The same program for several seeds and hyperparameters.
+
+
+def twice(update, state):
+    """The state after two updates, and the metrics of the second."""
+    state, _ = update(state)
+    state, (metrics, _) = update(state)
+    return state, metrics
+
+
+def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each():
+    trainer, init, update, defaults = start("two tasks")
+    other = defaults.replace(
+        learning_rate=3 * defaults.learning_rate,
+        bounds=jax.tree.map(lambda x: 2 * x, defaults.bounds),
+    )
+    hyperparameters = jax.tree.map(lambda *x: jnp.stack(x), defaults, defaults, other)
+    states = jax.jit(jax.vmap(trainer.init))(np.array([0, 1, 0]), hyperparameters)
+    states, metrics = twice(jax.jit(jax.vmap(trainer.update)), states)
+    for row, (seed, own) in enumerate([(0, defaults), (1, defaults), (0, other)]):
+        single, single_metrics = twice(update, init(seed, own))
+        for name in ("learned", "target", "popart", "timestep", "memory"):
+            mapped = jax.tree.map(lambda x, row=row: x[row], getattr(states, name))
+            assert_close(mapped, getattr(single, name))
+        assert_close({name: x[row] for name, x in metrics.items()}, single_metrics, 1e-6)
+    network = states.learned["network"]["core"]["blocks_0"]["attention"]["query"]["kernel"]
+    assert np.max(np.abs(network[1] - network[0])) > 1e-2
+    assert np.max(np.abs(network[2] - network[0])) > 1e-5
+
+
+def test_a_sweep_draws_within_its_bounds():
+    bounds = {"learning_rate": (1e-4, 1e-2), "epsilon_alpha": (0.001, 0.1)}
+    trainer = OnlineTrainer(small_job("lstm", sweep=SweepConfig(**bounds)))
+    draws = jax.vmap(trainer.hyperparameters)(jax.random.split(jax.random.key(0), 500))
+    epsilon_alpha = draws.bounds.epsilon_alphas["categorical"]
+    for drawn, (low, high) in zip(
+        (draws.learning_rate, epsilon_alpha), bounds.values(), strict=True
+    ):
+        exponent = np.log(np.asarray(drawn) / low) / np.log(high / low)
+        assert exponent.min() >= -1e-12
+        assert exponent.max() <= 1 + 1e-12
+        # Uniform in the logarithm: the mean is within five standard errors of one half.
+        assert abs(exponent.mean() - 0.5) < 5 / np.sqrt(12 * 500)
+    np.testing.assert_allclose(np.corrcoef(draws.learning_rate, epsilon_alpha)[0, 1], 0, atol=0.2)
+    np.testing.assert_array_equal(draws.gamma, trainer.config.vmpo.gamma)
+    np.testing.assert_array_equal(draws.bounds.epsilon_eta, trainer.config.vmpo.epsilon_eta)

@@ -1,0 +1,154 @@
+"""The same run on one device and on several, with parameters on each of them or split."""
+
+import functools
+import itertools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs.checkpoints.arrays import by_name
+from gtrxl_jax.runs.directory import claimed
+from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.programs import Programs
+from tests.jobs import changed, small_job
+
+ONLINE = small_job(
+    agent__popart=True,
+    env__num_envs=16,
+    env__tasks=({"corridor_length": 1}, {"corridor_length": 3}),
+    evaluation__episodes=8,
+    vmpo__target_period=3,
+)
+OFFLINE = changed(
+    preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_visit=2, bptt=0
+)
+PLACES = [(2, 1), (4, 2), (8, 4)]
+"""Devices, and shards of the parameters."""
+
+
+@functools.cache
+def trajectories():
+    return trajectories_of(OFFLINE)
+
+
+def trainer_of(kind, devices, shards, **changes):
+    changes |= {"devices": devices, "parameter_shards": shards}
+    if kind == "online":
+        return OnlineTrainer(changed(ONLINE, **changes))
+    return OfflineTrainer(changed(OFFLINE, **changes), trajectories())
+
+
+def outcome(trainer, visits=2):
+    """The state after some visits, the metrics of each, and the programs that made them."""
+    programs = Programs(trainer)
+    state, metrics = programs.init(), []
+    for stage, data in itertools.islice(programs.feed(1), visits):
+        state, numbers = programs.visit(stage, data)(state, data)
+        metrics.append(jax.device_get(numbers))
+    return state, metrics, programs
+
+
+@functools.cache
+def on_one_device(kind, double, **changes):
+    with jax.enable_x64(double):
+        state, metrics, programs = outcome(trainer_of(kind, 1, 1, **changes))
+        return jax.device_get(numbers_of(state)), metrics, programs.evaluate(state.network, 1)
+
+
+def numbers_of(state):
+    """Its arrays by name, without keys."""
+    return {
+        name: leaf
+        for name, leaf in by_name(state).items()
+        if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    }
+
+
+def assert_close(actual, expected, tolerance):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for (path, a), b in zip(
+        jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True
+    ):
+        name = jax.tree_util.keystr(path)
+        # What environments count is float32 wherever they are.
+        most = max(tolerance, 1e-6 if np.asarray(a).dtype == np.float32 else 0)
+        np.testing.assert_allclose(a, b, rtol=most, atol=most, err_msg=name)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", ["online", "offline"])
+def test_the_run_is_the_same(kind, place, x64):
+    state, metrics, programs = outcome(trainer_of(kind, *place))
+    expected_state, expected_metrics, expected_scores = on_one_device(kind, True)
+    assert_close(numbers_of(state), expected_state, 1e-9)
+    assert_close(metrics, expected_metrics, 1e-9)
+    if place == PLACES[-1]:
+        assert_close(programs.evaluate(state.network, 1), expected_scores, 1e-9)
+
+
+@pytest.mark.parametrize(("kind", "place"), [("online", (8, 1)), ("offline", (8, 2))])
+def test_in_float32_the_order_of_sums_is_all_the_difference(kind, place):
+    """One update: Adam's second would be of the sign of what is left of gradients that are 0."""
+    changes = {"updates_per_visit": 1}
+    state, metrics, _ = outcome(trainer_of(kind, *place, **changes), visits=1)
+    expected = outcome(trainer_of(kind, 1, 1, **changes), visits=1)
+    assert_close(metrics, expected[1], 1e-5)
+    rate = 1e-3  # what Adam moves a parameter by, in the first update, whatever its gradient
+    moments = {n: x for n, x in numbers_of(state).items() if re.search(r"/[mn]u/", n)}
+    assert_close(moments, {n: numbers_of(expected[0])[n] for n in moments}, 1e-6)
+    assert_close(state.network, expected[0].network, 2 * rate)
+
+
+@pytest.mark.parametrize("kind", ["online", "offline"])
+def test_parameters_and_moments_are_split_and_the_batch_too(kind):
+    programs = Programs(trainer_of(kind, 8, 2))
+    state = programs.init()
+    split = set()
+    for name, leaf in numbers_of(state).items():
+        (shape,) = {shard.data.shape for shard in leaf.addressable_shards}
+        assert len(leaf.addressable_shards) == 8
+        if name.split("/")[0] in ("stream", "timestep", "memory"):
+            assert shape == (leaf.shape[0] // 8, *leaf.shape[1:]), name
+        elif name.endswith("/kernel") and leaf.shape[-1] % 2 == 0:
+            assert shape == (*leaf.shape[:-1], leaf.shape[-1] // 2), name
+            split.add(name.split("/")[0] + ("/mu" if "/mu/" in name else ""))
+        else:
+            assert shape == leaf.shape, name
+    online = {"learned", "target", "optimiser", "optimiser/mu"}
+    assert split == (online if kind == "online" else {"network", "optimiser", "optimiser/mu"})
+
+
+def test_several_seeds_are_split_alike():
+    kind, changes = "offline", {"num_seeds": 2, "updates_per_visit": 1}
+    state, metrics, _ = outcome(trainer_of(kind, 4, 2, **changes), visits=1)
+    for name, leaf in numbers_of(state).items():
+        assert leaf.shape[0] == 2
+        if name.endswith("feedforward/Dense_0/kernel"):
+            assert leaf.addressable_shards[0].data.shape == (*leaf.shape[:2], leaf.shape[2] // 2)
+    expected = outcome(trainer_of(kind, 1, 1, **changes), visits=1)
+    assert_close(metrics, expected[1], 1e-5)
+
+
+def test_a_run_goes_on_with_its_parameters_split_otherwise(tmp_path, x64):
+    """The placement is no part of what a run is."""
+    places = [(8, 1), (4, 2)]
+    steps = ONLINE.steps_per_visit
+    half, whole = (trainer_of("online", *place, total_steps=2 * steps) for place in places)
+    half.num_visits = 1
+    train(half, folder=tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    train(whole, folder=tmp_path / "run")
+    programs = Programs(whole)
+    state, _ = checkpoint.restore(tmp_path / "run", programs.like)
+    # The learning rate decays over the steps of the run: they are the same in both.
+    expected, *_ = on_one_device("online", True, total_steps=2 * steps)
+    assert_close(numbers_of(state), expected, 1e-9)
+    with claimed(tmp_path / "run", trainer_of("online", 2, 1, total_steps=2 * steps).config_json):
+        pass

@@ -1,0 +1,206 @@
+"""Two processes that train one run: its numbers, and what becomes of one when the other dies."""
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.cli.main import main
+from gtrxl_jax.data import minari
+from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.parallel import hosts
+from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
+from gtrxl_jax.runs.preemption import RunInterrupted
+from tests.jobs import changed
+
+ROOT = Path(__file__).parents[2]
+ONLINE = shlex.split(
+    "train --preset debug --core.name gru --core.width 8 --env.num-envs 8 --unroll 4 "
+    "--updates-per-visit 2 --evaluation.episodes 8 --evaluation.interval 0 --checkpoint.interval 1 "
+    "--parameter-shards 2 --no-pictures"
+)
+OFFLINE = shlex.split(
+    "train-offline --preset debug --model.name bc-mlp --data.episodes 16 --evaluation.episodes 8 "
+    "--evaluation.lengths 8 --total-updates 4 --updates-per-visit 2 --baselines --no-pictures"
+)
+VISIT = 8 * 4 * 2
+"""Steps between two visits of the host, online."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Programs are compiled once for all the runs of this file."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def start(cache):
+    """Starts two processes with two devices each; none outlives the test."""
+    started = []
+
+    def two(*command):
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            port = listener.getsockname()[1]
+        devices = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "gtrxl_jax.cli.main", *map(str, command), "--distributed"],
+                env=os.environ
+                | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": devices}
+                | {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
+                | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
+                | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+                | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for index in range(2)
+        ]
+        started.extend(processes)
+        return processes
+
+    yield two
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(processes):
+    """Exit codes, and what each said."""
+    said = ["".join(process.communicate(timeout=300)) for process in processes]
+    return [process.returncode for process in processes], said
+
+
+def lines(folder):
+    """The metrics without the clock's."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["time"], record["steps_per_second"]
+    return records
+
+
+def wait_until(condition, processes):
+    while not condition():
+        assert all(process.poll() is None for process in processes), ended(processes)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "command", [[*ONLINE, "--total-steps", 4 * VISIT], OFFLINE], ids=["online", "offline"]
+)
+def test_two_processes_are_one_run(command, start, tmp_path):
+    """They add up gradients in another order than one does, in float32: hence the tolerance."""
+    codes, said = ended(start(*command, "--folder", tmp_path / "two"))
+    assert codes == [0, 0], said
+    main([*map(str, command), "--folder", str(tmp_path / "one"), "--devices", "4"])
+    two, one = (next((tmp_path / name).rglob("metrics.jsonl")).parent for name in ("two", "one"))
+    assert [line["step"] for line in lines(two)] == [line["step"] for line in lines(one)]
+    for ours, theirs in zip(lines(two), lines(one), strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            # NaN, of a visit in which no episode ended, is a string in JSON.
+            pair = float(ours[name]), float(theirs[name])
+            np.testing.assert_allclose(*pair, 1e-4, 1e-5, err_msg=name)
+    config, other = ((path / "config.json").read_text() for path in (two, one))
+    assert config == other.replace('"devices": 4', '"devices": 0')
+    assert available_steps(two)[-1] == available_steps(one)[-1] == lines(one)[-1]["step"]
+    # One of them speaks.
+    assert "step" in said[0]
+    assert "step" not in said[1]
+
+    codes, said = ended(start(*command, "--folder", tmp_path / "two"))
+    assert codes == [0, 0], said
+    assert "finished already" in said[0]
+
+
+def test_two_processes_read_one_data_set(start, tmp_path):
+    """Each its own rows of every batch; one that has all of the data in memory learns the same."""
+    data = tmp_path / "data"
+    minari.save(trajectories_of(changed(preset("debug"), data__episodes=16)), data)
+    command = [*OFFLINE, "--data.path", str(data)]
+    codes, said = ended(start(*command, "--data.stream", "--folder", tmp_path / "two"))
+    assert codes == [0, 0], said
+    main([*command, "--folder", str(tmp_path / "one"), "--devices", "4"])
+    two, one = (lines(next((tmp_path / name).iterdir())) for name in ("two", "one"))
+    for ours, theirs in zip(two, one, strict=True):
+        np.testing.assert_allclose(ours["loss"], theirs["loss"], 1e-4)
+
+
+def test_one_that_dies_ends_the_other_and_both_go_on_later(start, tmp_path):
+    command = [*ONLINE, "--total-steps", 10**6, "--folder", tmp_path]
+    processes = start(*command)
+    wait_until(lambda: len(available_steps(tmp_path)) > 1, processes)
+    processes[1].kill()
+    codes, said = ended(processes)
+    assert codes[0] not in (0, 75)
+    assert "another task died" in said[0] or "another process of the run has ended" in said[0]
+    saved = available_steps(tmp_path)[-1]
+
+    processes = start(*command)
+    wait_until(lambda: available_steps(tmp_path)[-1] > saved, processes)
+    processes[1].send_signal(signal.SIGTERM)
+    codes, said = ended(processes)
+    assert codes == [75, 75], said
+    assert f"from step {saved:,}" in said[0]
+    step = available_steps(tmp_path)[-1]
+    assert f"stopped by SIGTERM at step {step:,}" in said[0]
+    assert [line["step"] for line in lines(tmp_path)] == list(range(VISIT, step + 1, VISIT))
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "no other processes to join .* set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and"),
+        ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES must be a whole number, not 'two'"),
+        ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}, "JAX_PROCESS_ID must be from 0 to"),
+    ],
+)
+def test_processes_that_cannot_be_found_are_asked_for(variables, message, monkeypatch):
+    monkeypatch.setattr("jax._src.xla_bridge.backends_are_initialized", lambda: False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        hosts.join()
+
+
+def test_a_folder_is_needed_by_several(capsys, monkeypatch):
+    monkeypatch.setattr(hosts, "join", lambda: None)
+    with pytest.raises(SystemExit) as stopped:
+        main([*ONLINE, "--distributed"])
+    assert stopped.value.code == 2
+    assert "distributed needs --folder" in capsys.readouterr().err
+
+
+def test_alone_nothing_is_waited_for_and_errors_are_as_they_were():
+    done = []
+    hosts.first_alone(lambda: done.append(1), "place")
+    assert done == [1]
+    assert hosts.agreed(15) == 15
+    assert hosts.is_first()
+    with pytest.raises(RuntimeError, match="mine"), hosts.ending_together():
+        raise RuntimeError("mine")
+
+
+def test_of_several_one_that_fails_alone_ends_at_once(capsys, monkeypatch):
+    codes = []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with hosts.ending_together(RunInterrupted):
+        raise OSError("the disk is\nfull")
+    assert (codes, capsys.readouterr().err) == ([1], "gtrxl: error: the disk is full\n")
+    stop = RunInterrupted(signal.SIGTERM, 1, "here")
+    with pytest.raises(RunInterrupted), hosts.ending_together(RunInterrupted):
+        raise stop
+    assert codes == [1]

@@ -1,0 +1,71 @@
+"""What is split over devices, and what cannot be."""
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.parallel.placement import (
+    BATCHED,
+    gather_parameters,
+    make_mesh,
+    shardings,
+    split_batch,
+    split_parameters,
+)
+from tests.jobs import small_job
+
+
+def test_the_mesh_has_the_devices_asked_for():
+    assert make_mesh(0, 16).shape == {"data": 8, "model": 1}
+    assert make_mesh(2, 6).shape == {"data": 2, "model": 1}
+    assert make_mesh(4, 24, num_tasks=3).shape == {"data": 4, "model": 1}
+    assert make_mesh(8, 16, parameter_shards=4).shape == {"data": 2, "model": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "message"),
+    [
+        ((9, 9), {}, "devices is 9, but there are 8: ask for fewer"),
+        ((0, 12), {}, "env.num_envs 12 does not divide over 8 devices: make it a multiple of 8"),
+        ((2, 3), {"field": "batch_size"}, "batch_size 3 does not divide over 2 devices"),
+        ((4, 8), {"num_tasks": 3}, "4 devices and 3 tasks: make it a multiple of 12"),
+        ((4, 8), {"parameter_shards": 3}, "parameter_shards 3 does not divide 4 devices"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(arguments, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_mesh(*arguments, **changes)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("seeds", [False, True])
+def test_the_batch_is_split_and_parameters_by_the_rules(seeds, shards):
+    tasks = ({"corridor_length": 3}, {"corridor_length": 5})
+    trainer = OnlineTrainer(small_job(env__num_envs=16, env__tasks=tasks))
+    init = jax.vmap(trainer.init) if seeds else trainer.init
+    state = jax.eval_shape(init, jax.numpy.arange(3) if seeds else 0)
+    mesh = make_mesh(8, 16, num_tasks=2, parameter_shards=shards)
+    placed = shardings(state, mesh, seeds=seeds)
+    assert jax.tree.structure(placed) == jax.tree.structure(state)
+    lead = (None,) if seeds else ()
+    leaves = zip(jax.tree.leaves_with_path(placed), jax.tree.leaves(state), strict=True)
+    num_split = 0
+    for (path, sharding), leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if path[0].name in BATCHED:
+            expected = PartitionSpec(*lead, ("data", "model"))
+            assert leaf.shape[int(seeds)] in (8, 16)
+        elif name.endswith("kernel") and leaf.shape[-1] % shards == 0:
+            expected = PartitionSpec(*lead, None, "model")
+            num_split += 1
+        else:
+            expected = PartitionSpec()
+        assert sharding.spec == expected, name
+    assert num_split > 40
+
+
+def test_without_a_mesh_nothing_is_placed():
+    tree = {"kernel": jax.numpy.ones((4, 4))}
+    for place in (split_batch, split_parameters, gather_parameters):
+        assert place(tree)["kernel"] is tree["kernel"]

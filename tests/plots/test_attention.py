@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from gtrxl_jax.plots import attention
+from gtrxl_jax.plots.attention import attention_map, attention_over_episode
+from gtrxl_jax.plots.style import COLOURS
+
+STRONGEST = (253, 231, 36)  # the end of viridis
+CUE = tuple(bytes.fromhex(COLOURS[1][1:]))
+UNSEEN = (221, 221, 221)
+
+
+@pytest.fixture
+def see(tmp_path, monkeypatch):
+    """Draw, and find a colour in the PNG: where its pixels are in the first panel's coordinates.
+
+    What is up to `beyond` pixels above or below the panel counts too.
+    """
+    figures = []
+    original = attention.save_figure
+    monkeypatch.setattr(
+        attention, "save_figure", lambda *args: figures.append(args[0]) or original(*args)
+    )
+
+    def draw(function, weights, **options):
+        function(weights, tmp_path / "a.png", **options)
+        with Image.open(tmp_path / "a.png") as image:
+            assert image.format == "PNG"
+            pixels = np.asarray(image.convert("RGB")).astype(int)[::-1]  # from the bottom, as axes
+        axes = figures[-1].axes[0]
+
+        def find(colour, beyond=0):
+            box = axes.get_window_extent()
+            rows, columns = (np.abs(pixels - colour) <= 2).all(axis=-1).nonzero()
+            points = np.stack([columns, rows], axis=1) + 0.5
+            inside = (points[:, 0] > box.x0 - 8) & (points[:, 0] < box.x1 + 8)
+            inside &= (points[:, 1] > box.y0 - beyond) & (points[:, 1] < box.y1 + beyond)
+            return axes.transData.inverted().transform(points[inside]).T
+
+        return find
+
+    return draw
+
+
+def middle(values):
+    return (values.min() + values.max()) / 2
+
+
+@pytest.mark.parametrize("ago", [0, 3, 8])
+def test_the_map_has_the_attended_step_at_the_pointer(see, ago):
+    weights_LHW = np.zeros((3, 2, 9))
+    weights_LHW[:, :, 8 - ago] = 1  # the last of the window is the step itself
+    find = see(attention_map, weights_LHW, cue=ago)
+    attended_x, attended_y = find(STRONGEST)
+    pointer_x, pointer_y = find(CUE, beyond=12)  # the triangles without the word
+    assert middle(attended_x) == pytest.approx(ago, abs=0.02)
+    assert middle(pointer_x) == pytest.approx(ago, abs=0.02)
+    assert pointer_y.min() < attended_y.min() == pytest.approx(-0.5, abs=0.1)
+    assert pointer_y.max() > attended_y.max() == pytest.approx(5.5, abs=0.1)
+
+
+def test_layers_and_heads_are_rows_from_the_top(see):
+    for layer, head in np.ndindex(2, 3):
+        weights_LHW = np.full((2, 3, 5), 0.01)
+        weights_LHW[layer, head, 2] = 0.9
+        x, y = see(attention_map, weights_LHW)(STRONGEST)
+        assert middle(x) == pytest.approx(2, abs=0.02)
+        assert middle(y) == pytest.approx(3 * layer + head, abs=0.05)
+
+
+@pytest.mark.parametrize("place", [0, 1, 700, 1498, 1499])
+def test_no_column_of_a_long_memory_is_left_out(see, place):
+    weights_LHW = np.zeros((1, 1, 1500))
+    weights_LHW[0, 0, place] = 1
+    x, _ = see(attention_map, weights_LHW)(STRONGEST)
+    assert middle(x) == pytest.approx(1499 - place, abs=1)
+
+
+@pytest.mark.parametrize("cue", [0, 5, 12])
+def test_the_episode_has_absolute_times(see, cue):
+    steps, memory = 16, 6
+    last = min(cue + memory, steps - 1)
+    weights_LHTW = np.zeros((1, 1, steps, memory + 1))
+    for query in range(cue, last + 1):
+        weights_LHTW[0, 0, query, memory - (query - cue)] = 1
+    find = see(attention_over_episode, weights_LHTW, cue=cue)
+    x, y = find(STRONGEST)
+    assert (x.min(), x.max()) == pytest.approx((cue - 0.5, cue + 0.5), abs=0.05)
+    assert (y.min(), y.max()) == pytest.approx((cue - 0.5, last + 0.5), abs=0.05)
+    assert middle(find(CUE, beyond=12)[0]) == pytest.approx(cue, abs=0.05)
+    x, y = find(UNSEEN).round()
+    assert (x > y).any()
+    assert (x < y - memory).any()
+    assert not ((y - memory <= x) & (x <= y)).any()
+
+
+def test_an_episode_shorter_than_the_memory_hides_only_the_future(see):
+    x, y = see(attention_over_episode, np.full((1, 1, 8, 33), 0.01))(UNSEEN).round()
+    assert (x > y).all()
+    assert set(zip(x, y, strict=True)) == {(x, y) for x in range(8) for y in range(x)}
+
+
+def test_layers_and_heads_are_chosen_by_index(tmp_path):
+    weights_LHTW = np.random.default_rng(0).dirichlet(np.ones(5), (3, 4, 6))
+    attention_over_episode(weights_LHTW, tmp_path / "all.png")
+    attention_over_episode(weights_LHTW, tmp_path / "some.png", layers=[2, 0], heads=[3])
+    attention_over_episode(weights_LHTW[[2, 0]][:, [3]], tmp_path / "same.png")
+    sizes = {}
+    for name in ["all", "some", "same"]:
+        with Image.open(tmp_path / f"{name}.png") as image:
+            sizes[name] = image.size
+            assert (np.asarray(image.convert("RGB")).std(axis=(0, 1)) > 10).all()
+    assert sizes["some"] == sizes["same"]
+    assert sizes["some"][0] < sizes["all"][0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((2, 5), {}, r"weights must be \[layers, heads, window\]; got shape \[2, 5\]"),
+        ((2, 0, 5), {}, r"must be \[layers, heads, window\]"),
+        ((2, 2, 5), {"cue": 5}, "cue must be in 0 to 4, what the weights reach; got 5"),
+        ((2, 2, 5), {"cue": -1}, "cue must be in 0 to 4"),
+    ],
+)
+def test_the_map_refuses_what_it_cannot_draw(tmp_path, shape, options, message):
+    with pytest.raises(ValueError, match=message):
+        attention_map(np.zeros(shape), tmp_path / "a.png", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, np.nan])
+def test_weights_that_are_no_softmax_are_refused(tmp_path, value):
+    weights = np.full((1, 1, 2, 3), 0.5)
+    weights[0, 0, 1, 1] = value
+    with pytest.raises(ValueError, match="weights must be what softmax gives"):
+        attention_over_episode(weights, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cue": 4}, "cue must be in 0 to 3"),
+        ({"layers": [2]}, "layers must be in 0 to 1"),
+        ({"heads": [0, 3]}, "heads must be in 0 to 2"),
+        ({"heads": []}, "at least one each"),
+    ],
+)
+def test_the_episode_refuses_what_is_not_there(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        attention_over_episode(np.zeros((2, 3, 4, 3)), tmp_path / "a.png", **options)

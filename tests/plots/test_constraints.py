@@ -1,0 +1,49 @@
+"""The picture of V-MPO's constraints: what it shows, and of which metrics."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gtrxl_jax.plots import constraints as module
+from gtrxl_jax.plots.constraints import constraints
+
+
+def metrics_of_a_run(*seeds):
+    rng = np.random.default_rng(0)
+    names = ("psi/kl", "kl/mean", "kl/covariance", "entropy", "share/policy", "share/value")
+    bounds = {"bound/psi": 0.1, "bound/mean": 0.05, "bound/covariance": 1e-3}
+    return (
+        {"step": np.arange(20) * 1000}
+        | {name: rng.random((20, *seeds)) for name in names}
+        | {name: np.full((20, *seeds), bound) for name, bound in bounds.items()}
+    )
+
+
+@pytest.mark.parametrize("seeds", [(), (3,)])
+def test_panels_show_ratios_to_bounds(tmp_path, monkeypatch, seeds):
+    figures = []
+    monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))
+    metrics = metrics_of_a_run(*seeds)
+    constraints(metrics, tmp_path / "constraints.png")
+    kls, shares, entropy = figures[0].axes
+    lines = {line.get_label(): line.get_ydata() for line in kls.lines}
+    mean = metrics["kl/mean"].reshape(20, -1).mean(axis=1)
+    np.testing.assert_allclose(lines["mean"], mean / 0.05)
+    assert {"psi", "mean", "covariance"} <= lines.keys()
+    assert [line.get_label() for line in shares.lines] == ["policy", "value"]
+    expected = metrics["entropy"].reshape(20, -1).mean(axis=1)
+    np.testing.assert_allclose(entropy.lines[0].get_ydata(), expected)
+
+
+def test_the_picture_is_written(tmp_path):
+    constraints(metrics_of_a_run(), tmp_path / "constraints.png")
+    with Image.open(tmp_path / "constraints.png") as image:
+        assert min(image.size) > 500
+
+
+def test_other_metrics_are_refused(tmp_path):
+    metrics = metrics_of_a_run()
+    del metrics["bound/psi"]
+    with pytest.raises(ValueError, match=r"no \['bound/psi'\].*V-MPO"):
+        constraints(metrics, tmp_path / "constraints.png")
+    assert not list(tmp_path.iterdir())

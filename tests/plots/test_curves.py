@@ -1,0 +1,186 @@
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import stats
+
+from gtrxl_jax.plots import curves
+from gtrxl_jax.plots.curves import learning_curves, panels_of_success, success_against_horizon
+from gtrxl_jax.plots.style import COLOURS, looks
+
+HORIZONS = [8, 16, 32, 64]
+STEPS = np.linspace(0, 1e6, 20)
+
+
+def make_curves(seeds=4, points=20):
+    return np.random.default_rng(seeds).uniform(size=(seeds, points))
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figure that was saved last, to look at its parts."""
+    figures = []
+    original = curves.save_figure
+    monkeypatch.setattr(
+        curves, "save_figure", lambda *args: figures.append(args[0]) or original(*args)
+    )
+    return lambda: figures[-1].axes[0]
+
+
+def lines(axes):
+    """Those that the legend names."""
+    return {
+        line.get_label(): line for line in axes.get_lines() if line.get_label()[:1] not in ("", "_")
+    }
+
+
+@pytest.mark.parametrize("middle", ["median", "IQM"])
+def test_learning_curves_are_those_of_each_seed_and_their_middle(tmp_path, drawn, middle):
+    y_SN = make_curves(5)
+    learning_curves({"GTrXL": y_SN}, STEPS, tmp_path / "a.png", middle=middle)
+    *seeds, line = drawn().get_lines()
+    for seed, y_N in zip(seeds, y_SN, strict=True):
+        np.testing.assert_array_equal(seed.get_xydata(), np.stack([STEPS, y_N], axis=1))
+        assert seed.get_linewidth() < line.get_linewidth()
+    assert line.get_label() == "GTrXL (5 seeds)"
+    expected = np.median(y_SN, 0) if middle == "median" else stats.trim_mean(y_SN, 0.25)
+    np.testing.assert_allclose(line.get_xydata(), np.stack([STEPS, expected], axis=1))
+    assert not drawn().collections  # no band, which could leave [0, 1]
+    (legend,) = drawn().figure.legends
+    assert legend.get_title().get_text() == f"{middle}; thin: each seed"
+
+
+def test_seeds_that_differ_are_drawn_without_a_middle(tmp_path, drawn):
+    learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "a.png", middle="")
+    assert len(drawn().get_lines()) == 3
+    (legend,) = drawn().figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["GTrXL (3 seeds)"]
+    assert legend.get_title().get_text() == "each seed"
+    with pytest.raises(ValueError, match="unknown middle 'mean': did you mean 'median'"):
+        learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "b.png", middle="mean")
+
+
+def test_one_seed_is_one_line(tmp_path, drawn):
+    learning_curves(
+        {"LSTM": make_curves(1)}, STEPS, tmp_path / "a.png", y_limits=(0, 1), chance=0.5
+    )
+    assert [line.get_label() for line in drawn().get_lines()] == ["LSTM (1 seed)", "chance"]
+    assert drawn().get_ylim() == (0, 1)
+
+
+def test_points_without_a_number_are_left_out_and_each_run_may_have_its_own_x(tmp_path, drawn):
+    a_SN, b_SN = make_curves(2, 5), make_curves(3, 4)
+    a_SN[1, 2] = np.nan
+    learning_curves(
+        {"a": a_SN, "b": b_SN}, {"a": np.arange(5), "b": [0, 10, 20, 30]}, tmp_path / "a.png"
+    )
+    np.testing.assert_array_equal(lines(drawn())["a (2 seeds)"].get_xdata(), [0, 1, 3, 4])
+    np.testing.assert_array_equal(drawn().get_lines()[0].get_xdata(), np.arange(5))
+    np.testing.assert_array_equal(lines(drawn())["b (3 seeds)"].get_xdata(), [0, 10, 20, 30])
+
+
+def test_horizons_are_the_ticks_and_the_span_is_shaded(tmp_path, drawn):
+    results = {"GTrXL": make_curves(3, 4), "LSTM": make_curves(5, 4)}
+    success_against_horizon(results, HORIZONS, tmp_path / "a.png", span=24, chance=0.5)
+    axes = drawn()
+    assert set(lines(axes)) == {"GTrXL (3 seeds)", "LSTM (5 seeds)", "chance"}
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16", "32", "64"]
+    shade = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert shade.x0 == pytest.approx(axes.get_xlim()[0])
+    assert shade.x1 == pytest.approx(24)
+    assert [text.get_text() for text in axes.texts] == ["within one layer's memory (24 steps)"]
+
+
+def test_each_seed_is_a_marker_beside_those_of_other_labels(tmp_path, drawn):
+    results = {"GTrXL": make_curves(3, 4), "LSTM": make_curves(5, 4)}
+    success_against_horizon(results, HORIZONS, tmp_path / "a.png")
+    seeds_a, a, seeds_b, b = drawn().get_lines()
+    for values, seeds, line in ((results["GTrXL"], seeds_a, a), (results["LSTM"], seeds_b, b)):
+        np.testing.assert_array_equal(seeds.get_ydata(), values.ravel())
+        np.testing.assert_array_equal(seeds.get_xdata(), np.tile(line.get_xdata(), len(values)))
+        np.testing.assert_allclose(line.get_ydata(), np.median(values, axis=0))
+    assert np.all(a.get_xdata() < HORIZONS)
+    assert np.all(b.get_xdata() > HORIZONS)
+    np.testing.assert_allclose(a.get_xdata() * b.get_xdata(), np.square(HORIZONS))
+
+
+def test_a_seed_without_a_result_at_a_horizon_is_left_out_there(tmp_path, drawn):
+    values = make_curves(3, 4)
+    values[1:, 2], values[:, 3] = np.nan, np.nan
+    success_against_horizon({"GTrXL": values}, HORIZONS, tmp_path / "a.png")
+    line = lines(drawn())["GTrXL (3 seeds)"]
+    np.testing.assert_allclose(line.get_xdata(), HORIZONS[:3])
+    np.testing.assert_allclose(line.get_ydata(), [*np.median(values[:, :2], 0), values[0, 2]])
+
+
+def test_panels_share_their_axes_and_one_legend(tmp_path, drawn):
+    results = {
+        title: {"a": make_curves(3, 4), "b": make_curves(2, 4)} for title in ("x", "y", "z", "u")
+    }
+    published = {"y": {"a": (HORIZONS[:2], [0.5, 0.7])}}
+    panels_of_success(results, HORIZONS, tmp_path / "a.png", published=published, chance=0.5)
+    figure = drawn().figure
+    shown = [axes for axes in figure.axes if axes.axison]
+    assert [axes.get_title() for axes in shown] == list(results)
+    assert len({axes.get_ylim() for axes in shown}) == 1
+    assert [line.get_color() for line in lines(shown[3]).values()][:2] == list(COLOURS[:2])
+    (legend,) = figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == ["a (3 seeds)", "b (2 seeds)", "chance", "a (published)"]
+    with pytest.raises(ValueError, match="no runs to draw"):
+        panels_of_success({}, HORIZONS, tmp_path / "b.png")
+
+
+@pytest.mark.parametrize("draw", ["learning", "horizon"])
+def test_the_picture_is_a_png_with_every_colour_and_a_legend_beside_the_data(tmp_path, drawn, draw):
+    path = tmp_path / "new" / "folder" / "a.png"
+    runs = {name: make_curves(3, 4) for name in "abcdefg"}
+    if draw == "learning":
+        learning_curves(runs, HORIZONS, path)
+    else:
+        success_against_horizon(runs, HORIZONS, path)
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        assert image.size == (1300, 640)
+        pixels = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
+    assert {tuple(bytes.fromhex(colour[1:])) for colour in COLOURS} <= pixels
+    (legend,) = drawn().figure.legends
+    assert legend.get_window_extent().x0 >= drawn().get_window_extent().x1
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_same_data_give_the_same_file(tmp_path):
+    for name in "ab":
+        learning_curves({"GTrXL": make_curves()}, STEPS, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_looks_are_distinct_for_more_labels_than_there_are_colours():
+    given = [tuple(look.items()) for _, look in looks(map(str, range(4 * len(COLOURS))))]
+    assert len(set(given)) == len(given)
+
+
+@pytest.mark.parametrize(
+    "y", [np.zeros(4), np.zeros((2, 3)), np.zeros((0, 4)), np.zeros((1, 2, 4))]
+)
+@pytest.mark.parametrize("draw", [learning_curves, success_against_horizon])
+def test_curves_of_another_shape_are_refused(tmp_path, draw, y):
+    with pytest.raises(
+        ValueError, match=r"curves of 'LSTM' must be \[seeds, points\].*and x \[4\]"
+    ):
+        draw({"LSTM": y}, HORIZONS, tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("draw", [learning_curves, success_against_horizon])
+def test_nothing_to_draw_is_said(tmp_path, draw):
+    with pytest.raises(ValueError, match="no runs to draw"):
+        draw({}, HORIZONS, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    "horizons", [[0, 1, 2, 3], [8, 16, 16, 32], [64, 32, 16, 8], [[1, 2, 3, 4]]]
+)
+def test_horizons_that_are_none_are_refused(tmp_path, horizons):
+    with pytest.raises(ValueError, match="horizons must be positive and increasing"):
+        success_against_horizon({"LSTM": make_curves(2, 4)}, horizons, tmp_path / "a.png")

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+
+from gtrxl_jax.plots.episodes import save_gif
+
+
+def make_frames(steps=6, height=7, width=9, colours=200):
+    palette = np.random.default_rng(0).integers(0, 256, (colours, 3), np.uint8)
+    return palette[np.random.default_rng(1).integers(0, colours, (steps, height, width))]
+
+
+def read(path):
+    with Image.open(path) as image:
+        assert image.format == "GIF"
+        assert image.info["loop"] == 0
+        frames = [
+            (np.asarray(frame.convert("RGB")), frame.info["duration"])
+            for frame in ImageSequence.Iterator(image)
+        ]
+    return np.stack([pixels for pixels, _ in frames]), [duration for _, duration in frames]
+
+
+def test_every_pixel_of_every_frame_is_a_square_of_its_own_colour(tmp_path):
+    frames = make_frames()
+    save_gif(frames, tmp_path / "a.gif")
+    pixels, _ = read(tmp_path / "a.gif")
+    np.testing.assert_array_equal(pixels, np.kron(frames, np.ones((1, 37, 37, 1), np.uint8)))
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.gif"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [((1, 1), (256, 256)), ((84, 84), (336, 336)), ((300, 500), (300, 500))]
+)
+def test_small_frames_are_enlarged_and_large_ones_kept(tmp_path, size, shown):
+    save_gif(make_frames(2, *size), tmp_path / "a.gif")
+    assert read(tmp_path / "a.gif")[0].shape[1:3] == shown
+
+
+@pytest.mark.parametrize(
+    ("fps", "durations"),
+    [
+        (10, [100, 100, 100, 100, 100, 1000]),
+        (30, [30, 40, 30, 30, 40, 1000]),
+        (50, [20, 20, 20, 20, 20, 1000]),
+        (0.5, [2000] * 6),
+    ],
+)
+def test_time_passes_at_the_rate_asked_for(tmp_path, fps, durations):
+    save_gif(make_frames(), tmp_path / "a.gif", fps)
+    assert read(tmp_path / "a.gif")[1] == durations
+
+
+def test_standing_still_takes_its_time(tmp_path):
+    frames = make_frames(2)[[0, 0, 0, 1]]
+    save_gif(frames, tmp_path / "a.gif", fps=10)
+    assert sum(read(tmp_path / "a.gif")[1]) == 1300
+
+
+@pytest.mark.parametrize(
+    ("frames", "fps", "error", "message"),
+    [
+        (np.zeros((2, 4, 4, 3)), 10, TypeError, "must be uint8, 0 to 255; got float64"),
+        (
+            np.zeros((4, 4, 3), np.uint8),
+            10,
+            ValueError,
+            r"\[frames, height, width, 3\].*\[4, 4, 3\]",
+        ),
+        (np.zeros((2, 4, 4, 4), np.uint8), 10, ValueError, r"got shape \[2, 4, 4, 4\]"),
+        (np.zeros((0, 4, 4, 3), np.uint8), 10, ValueError, r"got shape \[0, 4, 4, 3\]"),
+        (np.zeros((2, 4, 4, 3), np.uint8), 0, ValueError, "fps must be above 0 and at most 50"),
+        (np.zeros((2, 4, 4, 3), np.uint8), 60, ValueError, "fps must be above 0 and at most 50"),
+    ],
+)
+def test_bad_frames_are_refused(tmp_path, frames, fps, error, message):
+    with pytest.raises(error, match=message):
+        save_gif(frames, tmp_path / "a.gif", fps)
+    assert not list(tmp_path.iterdir())

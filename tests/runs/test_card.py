@@ -1,0 +1,77 @@
+"""The card of a run says what result.json says."""
+
+import jax.numpy as jnp
+
+from gtrxl_jax.runs.card import write_card
+
+RESULT = {
+    "evaluation": {
+        "success/900": {
+            "per_seed": [0, 1, 0.5],
+            "median": 0.5,
+            "solved": 1,
+            "interval": [0.1, 0.8],
+        },
+        "success/90": {"per_seed": [1, 1, 1], "median": 1, "solved": 3, "interval": [0.4, 1]},
+        "return/90": {"per_seed": [2, 2, 2], "median": 2, "iqm": 2, "interval": ["NaN", "NaN"]},
+    },
+    "drawn": {},
+    "seeds": [3, 4, 5],
+    "num_diverged": 1,
+    "steps": 12_000,
+    "command": "gtrxl train --seed 3",
+    "train_seconds": 61.4,
+    "compile_seconds": 7.2,
+    "device": "1 x cpu, 2 cores",
+    "date": "2026-01-02T03:04:05+00:00",
+    "commit": "abc1234",
+}
+
+
+def test_a_card_of_several_seeds(tmp_path):
+    network = {"a": jnp.zeros((20, 60)), "b": jnp.zeros(34)}
+    text = write_card(tmp_path, "gtrxl on a task", RESULT, network).read_text()
+    assert text.startswith("# gtrxl on a task\n")
+    assert "1,234 parameters for each seed." in text
+    assert "over 3 seeds. A seed has solved the task with a success of at least 0.95" in text
+    assert "1 of 3 seeds diverged" in text
+    rows = (
+        "| return/90 | median 2.000, IQM 2.000 [nan, nan] |",
+        "| success/90 | solved by 3 of 3 seeds [0.400, 1.000], median 1.000 |",
+        "| success/900 | solved by 1 of 3 seeds [0.100, 0.800], median 0.500 |",
+    )
+    order = [text.index(row) for row in rows]
+    assert order == sorted(order)
+    assert f'gtrxl_jax.load("{tmp_path.name}")' in text
+    assert "seeds 3, 4, 5; 12,000 steps in 61 s after 7 s" in text
+    assert "2026-01-02, commit abc1234" in text
+
+
+def test_a_card_of_one_seed(tmp_path):
+    evaluation = {"success": {"per_seed": [0.5], "mean": 0.5, "interval": [0.4, 0.6]}}
+    alone = RESULT | {"evaluation": evaluation, "seeds": [0], "num_diverged": 0}
+    text = write_card(tmp_path, "rate", alone, {}).read_text()
+    assert "over the episodes of one seed" in text
+    assert "| success | 0.500 [0.400, 0.600] |" in text
+    assert "diverged" not in text
+    assert "seed 0;" in text
+
+
+def test_a_card_of_seeds_that_drew_settings_has_a_row_for_each(tmp_path):
+    evaluation = {"return": {"per_seed": [2, "NaN", -1]}, "success": {"per_seed": [1, "NaN", 0.25]}}
+    drawn = {"learning_rate": [1e-3, 0.5, 0.012345], "epsilon_alpha": [0.01, 0.02, 0.03]}
+    record = RESULT | {"evaluation": evaluation, "drawn": drawn}
+    text = write_card(tmp_path, "gtrxl", record, {}).read_text()
+    assert "| seed | learning_rate | epsilon_alpha | success | return |" in text
+    assert "| 3 | 0.001 | 0.01 | 1.000 | 2.000 |" in text
+    assert "| 4 | 0.5 | 0.02 | nan | nan |" in text
+    assert "| 5 | 0.0123 | 0.03 | 0.250 | -1.000 |" in text
+    assert not {"median", "IQM", "mean", "solved by"} & set(text.split())
+
+
+def test_a_card_of_one_seed_that_drew_settings_tells_them(tmp_path):
+    evaluation = {"success": {"per_seed": [0.5], "mean": 0.5, "interval": [0.4, 0.6]}}
+    one = {"seeds": [0], "num_diverged": 0, "drawn": {"learning_rate": [0.012345]}}
+    text = write_card(tmp_path, "gtrxl", RESULT | one | {"evaluation": evaluation}, {}).read_text()
+    assert "Its settings were drawn: learning_rate 0.0123." in text
+    assert "| success | 0.500 [0.400, 0.600] |" in text

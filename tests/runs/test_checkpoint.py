@@ -1,0 +1,355 @@
+import json
+import logging
+import resource
+import shutil
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import struct
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs.checkpoints.checkpoint import SaveError, Saver, available_steps, set_aside_unusable
+from gtrxl_jax.runs.directory import claimed
+from gtrxl_jax.runs.checkpoints.checksums import UnusableError
+
+CONFIG = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 4}})
+OTHER = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 12}})
+
+
+class Statistics(NamedTuple):
+    mean: jax.Array
+    count: jax.Array
+
+
+@struct.dataclass
+class State:
+    params: dict
+    optimiser: optax.OptState
+    memory: list
+    statistics: Statistics
+    key: jax.Array
+    nothing: None = None
+
+
+def make_state(width=8, seed=0):
+    """A state of every container and kind of array that a run carries."""
+    network = nn.Sequential([nn.Dense(width), nn.Dense(3)])
+    params = network.init(jax.random.key(seed), jnp.zeros((1, 5)))
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adam(optax.constant_schedule(0.1))
+    )
+    return State(
+        params=params,
+        optimiser=optimiser.init(params),
+        memory=[jnp.ones((2, width), jnp.bfloat16), jnp.zeros((2, 0, width)), jnp.ones(2, bool)],
+        statistics=Statistics(np.full(3, 0.1, np.float32), jnp.int32(7)),
+        key=jax.random.split(jax.random.key(seed), 4),
+    )
+
+
+def save(folder, step, state, config, **settings):
+    with claimed(folder, config), Saver(folder, **settings) as saver:
+        saver.save(step, state)
+        saver.wait()
+
+
+def restore(folder, like, step=None):
+    state, record = checkpoint.restore(folder, like, step)
+    assert step in (None, record["step"])
+    return state
+
+
+def assert_same(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert isinstance(a, jax.Array)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "runs" / "a"
+
+
+@pytest.mark.parametrize("abstract", [True, False])
+def test_what_is_saved_is_restored(run, abstract):
+    state = make_state()
+    save(run, 10, state, CONFIG)
+    like = jax.eval_shape(make_state) if abstract else make_state(seed=1)
+    assert_same(restore(run, like), state)
+
+
+def test_keys_go_on_with_the_same_numbers(run):
+    for impl in ["threefry2x32", "rbg"]:
+        key = jax.random.key(3, impl=impl)
+        save(run / impl, 1, {"key": key}, CONFIG)
+        restored = restore(run / impl, {"key": jax.random.key(0, impl=impl)})["key"]
+        np.testing.assert_array_equal(jax.random.normal(restored, 3), jax.random.normal(key, 3))
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        (jax.random.key, jax.random.PRNGKey),
+        (jax.random.PRNGKey, jax.random.key),
+        (
+            lambda seed: jax.random.key(seed, impl="rbg"),
+            lambda seed: jax.random.key(seed, impl="unsafe_rbg"),
+        ),
+    ],
+)
+def test_keys_of_another_kind_are_refused(run, there, here):
+    save(run, 1, {"key": there(0)}, CONFIG)
+    with pytest.raises(ValueError, match="key in .* is a PRNG key of type"):
+        restore(run, {"key": here(0)})
+
+
+def test_float64_is_kept(run, x64):
+    value = jnp.array([np.pi, 1 / 3])
+    assert value.dtype == jnp.float64
+    save(run, 1, {"x": value}, CONFIG)
+    np.testing.assert_array_equal(restore(run, {"x": value})["x"], value)
+
+
+def test_the_newest_is_restored_unless_told_and_the_oldest_are_deleted(run):
+    for step in [1, 2, 3, 10]:
+        save(run, step, {"step": jnp.int32(step)}, CONFIG, keep=2)
+    like = {"step": jnp.int32(0)}
+    assert available_steps(run) == [3, 10]
+    assert restore(run, like)["step"] == 10
+    assert restore(run, like, step=3)["step"] == 3
+    with pytest.raises(ValueError, match=r"no checkpoint of step 2; it has \[3, 10\]"):
+        restore(run, like, step=2)
+
+
+def test_arrays_go_where_they_are_wanted_whatever_they_were(run):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    value = jnp.arange(16.0).reshape(8, 2)
+    keys = jax.random.split(jax.random.key(0), 8)
+    state = {"x": jax.device_put(value, sharded), "key": jax.device_put(keys, sharded)}
+    save(run, 1, state, CONFIG)
+    for wanted in [sharded, whole]:
+        restored = restore(run, jax.device_put(state, wanted))
+        assert_same(restored, state)
+        assert restored["x"].sharding.is_equivalent_to(wanted, 2)
+        assert restored["key"].sharding.is_equivalent_to(wanted, 1)
+    shape = {"x": jax.ShapeDtypeStruct((8, 2), jnp.float32), "key": jax.eval_shape(lambda: keys)}
+    restored = restore(run, shape)
+    assert_same(restored, state)
+    assert restored["x"].devices() == restored["key"].devices() == {jax.devices()[0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda s: make_state(width=16),
+            r"in 10 of \d+ arrays: params/params/layers_0/bias is float32\[8\] there and "
+            r"float32\[16\] here; build the agent from .*config.json, or restore another run",
+        ),
+        (
+            lambda s: s.replace(params={"params": {"layers_0": s.params["params"]["layers_0"]}}),
+            r"in 2 of \d+ arrays: params/params/layers_1/\w+ is .* there and absent here",
+        ),
+        (
+            lambda s: s.replace(params=s.params | {"gate": jnp.ones(2)}),
+            r"params/gate is absent there and float32\[2\] here",
+        ),
+        (
+            lambda s: s.replace(statistics=s.statistics._replace(count=jnp.float32(0))),
+            r"statistics/count is int32\[\] there and float32\[\] here",
+        ),
+        (
+            lambda s: s.replace(memory=[s.memory[0], jnp.zeros((2, 1, 8)), s.memory[2]]),
+            r"memory/1 is absent there and float32\[2, 1, 8\] here",
+        ),
+        (
+            lambda s: s.replace(memory=[jnp.zeros((2, 0)), *s.memory[1:]]),
+            r"memory/0 is bfloat16\[2, 8\] there and float32\[2, 0\] here",
+        ),
+        (
+            lambda s: s.replace(key=s.key[:2]),
+            r"key is uint32\[4, 2\] there and uint32\[2, 2\] here",
+        ),
+    ],
+)
+def test_another_architecture_is_named_by_its_first_difference(run, change, message):
+    save(run, 1, make_state(), CONFIG)
+    with pytest.raises(ValueError, match=message) as error:
+        restore(run, change(make_state()))
+    assert "\n" not in str(error.value)
+
+
+def test_a_step_is_saved_once_and_in_order(run):
+    save(run, 2, {"x": jnp.ones(2)}, CONFIG)
+    before = sorted(run.rglob("*"))
+    for step in [1, 2]:
+        with pytest.raises(ValueError, match=f"a checkpoint of step 2, and {step} does not come"):
+            save(run, step, {"x": jnp.zeros(2)}, CONFIG)
+    assert sorted(run.rglob("*")) == before
+    np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 1)
+
+
+def test_a_run_killed_while_saving_has_its_last_whole_checkpoint(run):
+    save(run, 1, {"x": jnp.ones(2)}, CONFIG)
+    half = run / "checkpoints" / "2.orbax-checkpoint-tmp"
+    shutil.copytree(run / "checkpoints" / "1", half)
+    assert available_steps(run) == [1]
+    np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 1)
+    assert half.exists()  # another process may be writing it: only the run itself clears it away
+    save(run, 2, {"x": 2 * jnp.ones(2)}, CONFIG)
+    assert not half.exists()
+    np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 2)
+
+
+def test_nothing_to_restore_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        restore(tmp_path / "missing", {"x": jnp.zeros(2)})
+    with claimed(tmp_path / "new", CONFIG):
+        pass
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        restore(tmp_path / "new", {"x": jnp.zeros(2)})
+    assert available_steps(tmp_path / "new") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ({"a": {"name": "gtrxl"}}, TypeError, "a/name is not an array"),
+        ({"f": jnp.sin}, TypeError, "f is not an array"),
+        ({"a": {"b": 1.0}, "a/b": 2.0}, ValueError, "two arrays of the state are called a/b"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_refused(run, state, error, message):
+    with pytest.raises(error, match=message):
+        save(run, 1, state, CONFIG)
+    assert available_steps(run) == []
+
+
+def test_saving_and_restoring_say_nothing(run, capfd, caplog):
+    with caplog.at_level(logging.INFO):
+        save(run, 1, make_state(), CONFIG)
+        restore(run, jax.eval_shape(make_state))
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_state_may_be_donated_as_soon_as_it_is_saved(run):
+    """What is written is the state as it was, whatever its buffers hold by then."""
+    overwrite = jax.jit(lambda x: x + 1, donate_argnums=0)
+    x = jnp.zeros(500_000)
+    with claimed(run, CONFIG), Saver(run, keep=9) as saver:
+        for step in range(1, 4):
+            saver.save(step, {"x": x})
+            x = overwrite(x)
+    for step in range(1, 4):
+        np.testing.assert_array_equal(restore(run, {"x": x}, step)["x"], step - 1)
+
+
+def test_the_best_stays_until_a_better_one(run):
+    like = {"x": jnp.zeros(2)}
+    with claimed(run, CONFIG), Saver(run, keep=2) as saver:
+        for step in range(1, 6):
+            saver.save(step, like, {"score": step}, best=step == 2)
+    assert available_steps(run) == [2, 4, 5]
+    assert checkpoint.restore(run, like)[1]["score"] == 5
+    with claimed(run, CONFIG), Saver(run, keep=2, best=2) as saver:
+        saver.save(6, like)
+        saver.wait()
+        assert available_steps(run) == [2, 5, 6]
+        saver.save(7, like, best=True)
+        saver.save(8, like)
+        saver.save(9, like)
+    assert available_steps(run) == [7, 8, 9]
+
+
+def damage(path, kind):
+    content = bytearray(path.read_bytes())
+    if kind == "flipped":
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content[: len(content) // 2] if kind == "cut" else content)
+    if kind == "missing":
+        path.unlink()
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    for step in (1, 2):
+        save(folder, step, make_state(seed=step), CONFIG)
+    return folder
+
+
+FILES = ["_METADATA", "_sharding", "manifest.ocdbt", "d/*", "ocdbt.process_0/d/*", "seal.json"]
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "missing"])
+@pytest.mark.parametrize("pattern", FILES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    two_checkpoints, tmp_path, capfd, kind, pattern
+):
+    run = shutil.copytree(two_checkpoints, tmp_path / "run")
+    newest = run / "checkpoints" / "2" / "default"
+    damage(max(newest.glob(pattern), key=lambda path: path.stat().st_size), kind)
+    like = jax.eval_shape(make_state)
+    with pytest.raises(UnusableError, match="the checkpoint of step 2 in .* cannot be used: ") as e:
+        restore(run, like, 2)
+    assert "\n" not in str(e.value)
+    assert_same(restore(run, like), make_state(seed=1))
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err == f"{e.value}; it is passed over\n"
+    set_aside_unusable(run)
+    assert available_steps(run) == [1]
+    assert (run / "unusable" / "2").is_dir()
+    save(run, 2, make_state(seed=2), CONFIG)
+    assert_same(restore(run, like), make_state(seed=2))
+
+
+def test_a_checkpoint_of_another_run_is_refused(run, tmp_path):
+    """Though it has the same arrays; and one of this run under another step is no better."""
+    save(run, 1, {"x": jnp.ones(2)}, CONFIG)
+    other = json.dumps(json.loads(CONFIG) | {"seed": 2})
+    save(tmp_path / "other", 3, {"x": jnp.ones(2)}, other)
+    checkpoints = run / "checkpoints"
+    shutil.copytree(tmp_path / "other" / "checkpoints" / "3", checkpoints / "3")
+    shutil.copytree(checkpoints / "1", checkpoints / "4")
+    like = {"x": jnp.zeros(2)}
+    with pytest.raises(UnusableError, match=r"step 3 .* another run \(seed is 2 there, 1 here\)"):
+        restore(run, like, 3)
+    with pytest.raises(UnusableError, match=r"step 4 .* another run \(step is 1 there, 4 here\)"):
+        restore(run, like, 4)
+    np.testing.assert_array_equal(restore(run, like)["x"], 1)
+    shutil.rmtree(checkpoints / "1")
+    with pytest.raises(UnusableError, match=r"no checkpoint in .* can be used, of \[3, 4\]"):
+        restore(run, like)
+
+
+def test_a_full_disk_is_said_once_and_costs_no_checkpoint(run, capfd):
+    """No file may grow beyond what the first checkpoint took: the second cannot be written."""
+    state = {f"x{n}": jax.random.normal(jax.random.key(n), (40_000,)) for n in range(8)}
+    save(run, 1, {"x": jnp.ones(2)}, CONFIG)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with claimed(run, CONFIG), Saver(run) as saver:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            saver.save(2, state)
+            with pytest.raises(SaveError, match="step 2 cannot be saved in .*, those before") as e:
+                saver.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(e.value)
+    assert capfd.readouterr() == ("", "")
+    assert available_steps(run) == [1]
+    np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 1)

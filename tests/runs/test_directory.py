@@ -1,0 +1,85 @@
+"""A run's folder has one config, and one process at a time."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gtrxl_jax.runs.directory import claimed, load_config
+
+CONFIG = json.dumps({"seed": 1, "version": "0.1.0", "core": {"name": "gtrxl", "layers": 4}})
+
+
+def changed(**fields):
+    return json.dumps(json.loads(CONFIG) | fields)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "runs" / "a"
+
+
+def test_a_folder_can_be_claimed_again_by_the_same_run(run):
+    for config in (CONFIG, json.dumps(json.loads(CONFIG), indent=2), changed(version="0.2.0")):
+        with claimed(run, config):
+            assert load_config(run) == CONFIG
+    assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def test_another_run_is_refused_before_anything_is_written(run):
+    with claimed(run, CONFIG):
+        pass
+    message = r"another run \(core.layers is 4 there, 12 here\): choose another folder"
+    other = changed(core={"name": "gtrxl", "layers": 12})
+    with pytest.raises(ValueError, match=message), claimed(run, other):
+        pass
+    assert load_config(run) == CONFIG
+
+
+def test_a_folder_without_a_run_has_no_config(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"holds no run: it has no config.json"):
+        load_config(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json is not JSON"), claimed(tmp_path, CONFIG):
+        pass
+
+
+def test_of_runs_that_start_at_once_one_gets_the_folder(run):
+    def attempt(seed):
+        try:
+            with claimed(run, changed(seed=seed)):
+                return seed
+        except ValueError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        (winner,) = [seed for seed in pool.map(attempt, range(8)) if seed is not None]
+    assert json.loads(load_config(run))["seed"] == winner
+
+
+HOLD = """
+import sys
+from gtrxl_jax.runs.directory import claimed
+with claimed(*sys.argv[1:]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_run_that_is_going_on_is_left_alone_and_one_that_was_killed_lets_go(run):
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", HOLD, run, CONFIG]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=root, **pipes) as holder:
+        try:
+            assert holder.stdout.readline() == b"held\n"
+            message = "in use by a running process"
+            with pytest.raises(ValueError, match=message), claimed(run, CONFIG):
+                pass
+        finally:
+            holder.kill()
+    with claimed(run, CONFIG):
+        pass

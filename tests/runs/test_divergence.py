@@ -1,0 +1,186 @@
+"""What counts as divergence, and what a run does about it."""
+
+import dataclasses
+import json
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import spaces
+
+from gtrxl_jax.runs import divergence
+from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
+from gtrxl_jax.online.config import EnvConfig, SweepConfig
+from gtrxl_jax.runs.divergence import (
+    HEALTHY,
+    QUANTITIES,
+    DivergedError,
+    Divergence,
+    finite,
+    first_unsound,
+    in_range,
+    over_updates,
+    take_from,
+)
+from gtrxl_jax.loading import load
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.results import read_result
+from gtrxl_jax.runs.loop import train
+from tests.jobs import Clock, small_job
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("value", "sound"), [(0.0, True), (-1e30, True), (NAN, False), (INF, False), (-INF, False)]
+)
+def test_what_is_finite(value, sound):
+    tree = {"a": jnp.zeros((2, 3)), "b": [jnp.arange(3), jnp.zeros(4).at[2].set(value)]}
+    assert finite(tree) == sound
+
+
+@pytest.mark.parametrize(
+    ("value", "sound"),
+    [(1e-8, True), (10.0, True), (0.0, False), (-1.0, False), (1e7, False), (NAN, False)],
+)
+def test_multipliers_in_range(value, sound):
+    assert in_range({"mean": jnp.ones(()), "covariance": jnp.asarray(value)}) == sound
+
+
+def test_the_first_that_spoils_the_others_is_named():
+    sound = {name: jnp.array(True) for name in QUANTITIES[1:]}
+    assert first_unsound(sound) == HEALTHY
+    for name in reversed(QUANTITIES[1:]):
+        sound[name] = jnp.array(False)
+        assert QUANTITIES[first_unsound(sound)] == name
+
+
+def test_a_visit_reports_its_first_failure_for_each_seed():
+    unsound_SU = jnp.array([[HEALTHY] * 4, [HEALTHY, HEALTHY, 3, 1], [2] * 4], jnp.int32)
+    metrics = jax.device_get(jax.vmap(over_updates)(unsound_SU)) | {"loss": np.zeros(3)}
+    found = take_from(metrics, first_seed=7, begin=1000, steps_per_update=10)
+    assert found == [
+        Divergence(seed=8, quantity="gradient norm", step=1030),
+        Divergence(seed=9, quantity="loss", step=1010),
+    ]
+    assert set(metrics) == {"loss"}
+    one = over_updates(unsound_SU[1])
+    assert take_from(dict(one), 0, 0, 5) == [Divergence(0, "gradient norm", 15)]
+
+
+class Broken(Clock):
+    """A clock of one discrete action that shows, or pays, NaN after a while."""
+
+    shows = False
+
+    def step_env(self, key, state, action, params):
+        observation, state, reward, done, info = super().step_env(key, state, action, params)
+        nan = jnp.where(state.time == 2, jnp.nan, 0.0)
+        if self.shows:
+            return observation + nan, state, reward, done, info
+        return observation, state, reward + nan, done, info
+
+    def action_space(self, params=None):
+        return spaces.Discrete(2)
+
+
+class Blind(Broken):
+    """The one that shows NaN."""
+
+    shows = True
+
+
+gymnax.register("Broken-v0", Broken)
+gymnax.register("Blind-v0", Blind)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity"), [("Broken-v0", "reward"), ("Blind-v0", "observation")]
+)
+def test_an_environment_that_gives_nan_stops_the_run_at_once(name, quantity, tmp_path):
+    env = EnvConfig(name=name, num_envs=8)
+    job = small_job("lstm", env=env, devices=1, checkpoint__interval=1)
+    with pytest.raises(DivergedError) as error:
+        train(OnlineTrainer(job), folder=tmp_path)
+    assert str(error.value) == (
+        f"seed 0 diverged: its {quantity} is not finite, or out of range, at step 56"
+    )
+    assert available_steps(tmp_path) == []
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert "diverged/quantity" not in json.loads(line)
+    assert read_result(tmp_path) is None
+
+
+JOB = small_job(
+    "lstm",
+    env__params={"corridor_length": 2},
+    sweep=SweepConfig(learning_rate=(1e-5, 1e38)),
+    optimiser__warmup=0.5,
+    total_steps=900,
+    num_seeds=4,
+    seed=3,
+    devices=1,
+    checkpoint__interval=1,
+)
+
+
+@pytest.fixture(scope="module")
+def survivors(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("survivors")
+    job = dataclasses.replace(JOB, on_divergence="continue")
+    return folder, train(OnlineTrainer(job), folder=folder)
+
+
+def test_seeds_that_diverge_are_counted_and_the_others_go_on(survivors):
+    folder, trained = survivors
+    result = trained.result
+    gone = {one.seed - JOB.seed for one in result.diverged}
+    assert 0 < len(gone) < JOB.num_seeds
+    record = json.loads((folder / "result.json").read_text())
+    assert record["num_diverged"] == len(gone)
+    for n in range(JOB.num_seeds):
+        network = jax.tree.leaves(trained.networks[n])
+        assert all(np.all(np.isfinite(x)) for x in network) == (n not in gone)
+        assert np.isnan(result.per_seed["return"][n]) == (n in gone)
+    assert read_result(folder).diverged == result.diverged
+
+
+def test_a_run_that_is_to_stop_keeps_the_last_state_before(survivors, tmp_path):
+    _, trained = survivors
+    first = min(trained.result.diverged, key=lambda one: one.step)
+    with pytest.raises(DivergedError, match=f"seed {first.seed} diverged: .* step {first.step}"):
+        train(OnlineTrainer(JOB), folder=tmp_path)
+    assert all(step < first.step for step in available_steps(tmp_path))
+    if available_steps(tmp_path):
+        for network in load(tmp_path).networks:
+            assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(network))
+
+
+def test_when_all_have_diverged_the_run_ends_with_that_for_a_result(tmp_path):
+    job = small_job("lstm", optimiser__learning_rate=1e38, devices=1, on_divergence="continue")
+    result = train(OnlineTrainer(job), folder=tmp_path).result
+    again = train(OnlineTrainer(job), folder=tmp_path)
+    assert again.result.diverged == result.diverged
+    assert again.networks == []
+    assert [one.seed for one in result.diverged] == [0]
+    assert np.isnan(result.evaluation["return"].mean)
+    assert result.steps < job.num_visits * job.steps_per_visit
+    assert available_steps(tmp_path) == []
+
+
+def test_every_quantity_is_checked_online():
+    """None of the names is a dead letter: with all that the online trainer has, all are there."""
+    job = small_job("lstm", devices=1)
+    trainer = OnlineTrainer(job)
+    checked = []
+
+    def spy(sound):
+        checked.extend(sound)
+        return first_unsound(sound)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gtrxl_jax.online.vmpo.first_unsound", spy)
+        jax.eval_shape(trainer.update, jax.eval_shape(trainer.init, 0))
+    assert tuple(checked) == divergence.QUANTITIES

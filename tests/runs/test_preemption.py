@@ -1,0 +1,107 @@
+"""What a run hears while it goes on, and what it does then."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from gtrxl_jax.runs import preemption
+from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
+
+
+class Exit(SystemExit):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def exits(monkeypatch):
+    """The exit codes with which the process would have ended at once."""
+    codes = []
+    monkeypatch.setattr(preemption, "_exit", codes.append)
+    return codes
+
+
+def send(number, until):
+    os.kill(os.getpid(), number)
+    deadline = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_works_is_asked_once_and_told_so(number, exits, capfd):
+    before = signal.getsignal(number)
+    with Interruption() as asked:
+        asked.working()
+        assert asked.requested is None
+        send(number, lambda: asked.requested)
+        assert asked.requested == number
+    assert exits == []
+    assert signal.getsignal(number) is before
+    assert capfd.readouterr().err.startswith(f"{number.name}: finishing this visit and saving")
+
+
+def test_an_interrupt_after_that_stops_at_once_and_another_termination_does_not(exits):
+    with Interruption() as asked:
+        asked.working()
+        send(signal.SIGINT, lambda: asked.requested)
+        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGINT, lambda: exits)
+    assert exits == [130]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_before_there_is_anything_to_save_a_run_stops_at_once(number, code, exits):
+    with Interruption():
+        send(number, lambda: exits)
+    assert exits == [code]
+
+
+def test_it_is_heard_while_the_main_thread_is_busy(exits):
+    """As it is with a program of many seconds: not one of Python's instructions ends."""
+    with Interruption() as asked:
+        asked.working()
+        helper = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+        helper.start()
+        heard = threading.Event()
+        watch = threading.Thread(target=lambda: (helper.join(), heard.set()))
+        watch.start()
+        # A product of large whole numbers is one instruction.
+        _ = 7**3_000_000
+        assert heard.wait(10)
+        send(signal.SIGTERM, lambda: asked.requested)
+    assert exits == []
+
+
+def test_an_ignored_signal_stays_ignored(exits):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interruption() as asked:
+            asked.working()
+            os.kill(os.getpid(), signal.SIGINT)
+            send(signal.SIGTERM, lambda: asked.requested)
+            assert asked.requested == signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_outside_the_main_thread_nothing_is_heard_and_nothing_breaks():
+    seen = []
+
+    def run():
+        with Interruption() as asked:
+            seen.append(asked.requested)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [None]
+
+
+def test_a_stopped_run_says_when_by_what_and_where(tmp_path):
+    stopped = RunInterrupted(signal.SIGTERM, 12_800, tmp_path)
+    assert str(stopped) == f"stopped by SIGTERM at step 12,800, saved in {tmp_path}"
+    assert stopped.exit_code == 75

@@ -1,0 +1,91 @@
+import io
+import itertools
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from gtrxl_jax.runs.logging.progress import ConsoleWriter
+
+
+def clock(seconds_apart=1.0):
+    return map(float, itertools.count(0, seconds_apart)).__next__
+
+
+@pytest.fixture
+def log():
+    return io.StringIO()
+
+
+def plain(log, total, *args, **kwargs):
+    return ConsoleWriter(total, *args, console=Console(file=log), clock=clock(), **kwargs)
+
+
+def test_lines_say_how_far_how_fast_how_long_and_how_good(log):
+    with plain(log, 10_000) as writer:
+        writer.write(2_500, {"episode/return": 0.51234, "loss": 3.0})
+        writer.write(10_000, {"episode/return": 1.0, "episode/success": jnp.array([0.5, 1.0])})
+    assert log.getvalue().splitlines() == [
+        " 25%  step 2,500/10,000  2,500 steps/s  0:03 left  return 0.512",
+        "100%  step 10,000/10,000  5,000 steps/s  return 1  success 0.75",
+    ]
+
+
+def test_counts_what_it_is_told_to_count(log):
+    with plain(log, 10, unit="episode") as writer:
+        writer.write(5, {})
+    assert log.getvalue() == " 50%  episode 5/10  5.00 episodes/s  0:01 left\n"
+
+
+def test_the_latest_finite_value_stays(log):
+    with plain(log, 4, show=("loss",)) as writer:
+        writer.write(1, {"loss": 0.5})
+        writer.write(2, {"loss": np.nan})
+        writer.write(3, {})
+    assert [line[-8:] for line in log.getvalue().splitlines()] == ["loss 0.5"] * 3
+
+
+def test_speed_forgets_the_compilation_and_counts_from_where_the_run_was_taken_up(log):
+    times = iter([-9.0, 0.0, 100.0, *np.arange(101.0, 121.0)])
+    console = Console(file=log)
+    writer = ConsoleWriter(10**6, title="a run", console=console, clock=times.__next__)
+    writer.start(700)
+    assert log.getvalue() == "a run, from step 700: compiling\n"
+    log.truncate(log.seek(0))
+    for update in range(1, 22):
+        writer.write(700 + 1000 * update, {})
+    lines = log.getvalue().splitlines()
+    assert "10.0 steps/s" in lines[0]
+    assert "1,000 steps/s" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"), [(1, "0:01"), (60, "1:00"), (3600, "1:00:00"), (90061, "25:01:01")]
+)
+def test_time_left(log, steps, left):
+    with plain(log, 1 + steps) as writer:
+        writer.write(1, {})
+    assert f" {left} left" in log.getvalue()
+
+
+def test_lines_are_not_wrapped_nor_taken_for_markup(log):
+    with plain(log, 10, show=("[red]" + "x" * 200,)) as writer:
+        writer.write(1, {"[red]" + "x" * 200: 1.0})
+    (line,) = log.getvalue().splitlines()
+    assert line.endswith("[red]" + "x" * 200 + " 1")
+
+
+def test_a_terminal_gets_one_bar_that_fits_into_it(log):
+    console = Console(file=log, force_terminal=True, color_system=None, width=80)
+    with ConsoleWriter(500_000, console=console, clock=clock()) as writer:
+        writer.start(0)
+        for step in range(50_000, 500_001, 50_000):
+            writer.write(step, {"episode/return": step / 500_000, "episode/success": 0.25})
+    text = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", log.getvalue())
+    lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[-1].split() == [
+        "━" * 16, "500,000/500,000", "50,000", "steps/s", "return", "1", "success", "0.25",
+    ]  # fmt: skip

@@ -1,0 +1,198 @@
+"""A run that is stopped comes to the end of one that is not, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs import preemption
+from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
+from gtrxl_jax.runs.preemption import RunInterrupted
+from gtrxl_jax.loading import load
+from gtrxl_jax.runs.logging.writers import MetricWriter
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.parallel.placement import make_mesh
+from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs.loop import train
+from tests.jobs import changed, small_job
+
+ROOT = Path(__file__).parents[2]
+CONFIG = small_job(
+    "gru",
+    env__params={"corridor_length": 1},
+    agent__popart=True,
+    evaluation__interval=1,
+    checkpoint__interval=200,
+    checkpoint__best="evaluation/return",
+    checkpoint__keep=1,
+    num_seeds=2,
+    devices=4,
+)
+VISIT, VISITS = CONFIG.steps_per_visit, CONFIG.num_visits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """The runs of this file are of few programs."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
+        jax.config.update(name, value)
+    yield
+    for name, value in zip(names, before, strict=True):
+        jax.config.update(name, value)
+
+
+class Stop(MetricWriter):
+    """Does something when a visit is written, before it is saved."""
+
+    def __init__(self, visit, action):
+        self.visit, self.action = visit, action
+
+    def write(self, step, metrics):
+        if step == self.visit * VISIT:
+            self.action()
+
+
+class Crash(Exception):
+    """Stands for whatever ends a process."""
+
+
+def crash():
+    raise Crash
+
+
+def lines(folder):
+    """The metrics without the clock's."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["time"], record["steps_per_second"]
+    return records
+
+
+def state_of(folder, trainer=None):
+    return checkpoint.restore(folder, Programs(trainer or OnlineTrainer(CONFIG)).like)[0]
+
+
+def assert_same(one, other, **tolerance):
+    for (path, a), (_, b) in zip(
+        jax.tree.leaves_with_path(one), jax.tree.leaves_with_path(other), strict=True
+    ):
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        if tolerance:
+            np.testing.assert_allclose(a, b, **tolerance)
+        else:
+            np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing stops: its folder, its result and its final state."""
+    folder = tmp_path_factory.mktemp("whole")
+    result = train(OnlineTrainer(CONFIG), folder=folder).result
+    return folder, result, state_of(folder)
+
+
+def test_a_run_that_crashes_twice_goes_on_as_if_it_had_not(whole, tmp_path):
+    visits = sorted(random.Random(0).sample(range(1, VISITS + 1), 2))
+    for visit in visits:
+        with pytest.raises(Crash):
+            train(OnlineTrainer(CONFIG), writers=[Stop(visit, crash)], folder=tmp_path)
+        # The line of the visit is there, its checkpoint is not.
+        assert lines(tmp_path)[-1]["step"] == visit * VISIT
+        assert max(available_steps(tmp_path), default=0) < visit * VISIT
+    result = train(OnlineTrainer(CONFIG), folder=tmp_path).result
+    folder, expected, state = whole
+    assert lines(tmp_path) == lines(folder)
+    assert_same(state_of(tmp_path), state)
+    assert (result.evaluation, result.per_seed) == (expected.evaluation, expected.per_seed)
+    assert result.steps == expected.steps == VISITS * VISIT
+    assert available_steps(tmp_path) == available_steps(folder)
+
+
+def test_a_run_goes_on_with_another_number_of_devices(whole, tmp_path):
+    with pytest.raises(Crash):
+        train(OnlineTrainer(CONFIG), writers=[Stop(4, crash)], folder=tmp_path)
+    trainer = OnlineTrainer(CONFIG)
+    trainer.mesh = lambda: make_mesh(2, CONFIG.env.num_envs)
+    train(trainer, folder=tmp_path)
+    state = state_of(tmp_path, trainer)
+    assert all(len(x.sharding.device_set) == 2 for x in jax.tree.leaves(state))
+    assert_same(state.learned, whole[2].learned, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_saves_where_it_is(whole, tmp_path, number, monkeypatch):
+    heard = threading.Event()
+    monkeypatch.setattr(preemption, "_say", lambda line: heard.set())
+
+    def ask():
+        signal.raise_signal(number)
+        assert heard.wait(60)
+
+    with pytest.raises(RunInterrupted, match=f"{number.name} at step {3 * VISIT:,}") as stopped:
+        train(OnlineTrainer(CONFIG), writers=[Stop(3, ask)], folder=tmp_path)
+    assert stopped.value.exit_code == {signal.SIGTERM: 75, signal.SIGINT: 130}[number]
+    assert available_steps(tmp_path)[-1] == 3 * VISIT
+    assert lines(tmp_path) == lines(whole[0])[:3]
+    train(OnlineTrainer(CONFIG), folder=tmp_path)
+    assert lines(tmp_path) == lines(whole[0])
+    assert_same(state_of(tmp_path), whole[2])
+
+
+def test_a_finished_run_is_loaded(whole):
+    folder, result, state = whole
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    again = train(OnlineTrainer(CONFIG), writers=[Stop(1, crash)], folder=folder)
+    assert again.result == result
+    assert_same(again.networks[1], jax.tree.map(lambda x: x[1], state.network))
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_another_run_in_the_folder_is_refused(whole):
+    with pytest.raises(ValueError, match="holds another run .unroll is 7 there, 8 here"):
+        train(OnlineTrainer(changed(CONFIG, unroll=8)), folder=whole[0])
+
+
+def test_the_best_is_kept_and_can_be_loaded(whole):
+    folder, _, _ = whole
+    scores = [np.mean(line["evaluation/return"]) for line in lines(folder)]
+    best = (1 + int(np.argmax(scores))) * VISIT
+    assert available_steps(folder) == sorted({best, VISITS * VISIT})
+    assert load(folder, best=True).step == best
+    assert load(folder).step == VISITS * VISIT
+
+
+def test_a_best_by_a_score_that_there_is_not_is_refused_before_anything_runs(tmp_path):
+    job = changed(CONFIG, checkpoint__best="evaluation/retrun")
+    with pytest.raises(ValueError, match="checkpoint.best 'evaluation/retrun': did you mean"):
+        train(OnlineTrainer(job), folder=tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists() or not lines(tmp_path)
+    assert available_steps(tmp_path) == []
+
+
+def kill_and_resume(*arguments):
+    subprocess.run(
+        [sys.executable, ROOT / "experiments" / "kill_and_resume.py", "--no-keep", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+
+
+def test_processes_that_are_killed_leave_what_the_next_can_go_on_from():
+    kill_and_resume("--kills", "2", "--signals", "SIGKILL", "SIGTERM")
+
+
+@pytest.mark.slow
+def test_25_kills_leave_no_trace():
+    kill_and_resume()

@@ -1,0 +1,187 @@
+import builtins
+import json
+import struct
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.runs.logging.writers import (
+    JsonLinesWriter,
+    MetricWriter,
+    TensorBoardWriter,
+    Writers,
+    read_metrics,
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / "metrics.jsonl"
+
+
+def write(path, *records):
+    with JsonLinesWriter(path) as writer:
+        for step, metrics in records:
+            writer.write(step, metrics)
+
+
+def test_each_line_is_json_with_step_and_time(path):
+    before = time.time()
+    write(path, (1, {"loss": 0.5, "n": 3}), (np.int64(2), {"loss": jnp.float32(0.25)}))
+    first, second = map(json.loads, path.read_text().splitlines())
+    assert before <= first.pop("time") <= second.pop("time") <= time.time()
+    assert first == {"step": 1, "loss": 0.5, "n": 3}
+    assert second == {"step": 2, "loss": 0.25}
+
+
+def test_what_is_written_is_read(path):
+    write(
+        path,
+        (10, {"loss": 0.1, "seeds": jnp.arange(3.0), "half": jnp.bfloat16(0.5)}),
+        (20, {"loss": np.float32(0.1), "seeds": [np.nan, np.inf, -np.inf], "half": True}),
+    )
+    read = read_metrics(path)
+    assert set(read) == {"step", "time", "loss", "seeds", "half"}
+    assert read["step"].dtype == np.int64
+    np.testing.assert_array_equal(read["step"], [10, 20])
+    np.testing.assert_array_equal(read["loss"], [0.1, np.float32(0.1)])
+    np.testing.assert_array_equal(read["seeds"], [[0, 1, 2], [np.nan, np.inf, -np.inf]])
+    np.testing.assert_array_equal(read["half"], [0.5, 1.0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_keep_each_line_valid(path, value):
+    write(path, (1, {"x": value, "xs": jnp.array([value, 1.0])}))
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    json.loads(path.read_text(), parse_constant=refuse)
+    np.testing.assert_array_equal(read_metrics(path)["x"], [value])
+
+
+def test_each_line_is_on_disk_before_the_next(path):
+    writer = JsonLinesWriter(path)
+    for step in range(3):
+        writer.write(step, {"x": step})
+        np.testing.assert_array_equal(read_metrics(path)["x"], np.arange(step + 1))
+    writer.close()
+
+
+@pytest.mark.parametrize("cut", [1, 10, 40])
+def test_a_killed_run_loses_only_its_last_line_and_goes_on(path, cut):
+    write(path, (1, {"x": 1.0}), (2, {"x": 2.0}))
+    path.write_bytes(path.read_bytes()[:-cut])
+    np.testing.assert_array_equal(read_metrics(path)["step"], [1])
+    write(path, (3, {"x": 3.0}))
+    np.testing.assert_array_equal(read_metrics(path)["step"], [1, 3])
+
+
+def test_lines_of_one_step_are_one_row_and_gaps_are_nan(path):
+    write(path, (1, {"a": 1.0}), (1, {"b": [1.0, 2.0]}), (2, {"a": 3.0}))
+    read = read_metrics(path)
+    np.testing.assert_array_equal(read["step"], [1, 2])
+    np.testing.assert_array_equal(read["a"], [1, 3])
+    np.testing.assert_array_equal(read["b"], [[1, 2], [np.nan, np.nan]])
+
+
+def test_a_resumed_run_replaces_what_came_after_its_checkpoint(path):
+    write(path, *((step, {"x": step}) for step in (10, 20, 30, 40)))
+    write(path, (20, {"x": -20}), (25, {"x": -25}))
+    read = read_metrics(path)
+    np.testing.assert_array_equal(read["step"], [10, 20, 25])
+    np.testing.assert_array_equal(read["x"], [10, -20, -25])
+
+
+def test_an_empty_file_has_no_steps(path):
+    write(path)
+    assert {name: list(values) for name, values in read_metrics(path).items()} == {"step": []}
+
+
+@pytest.mark.parametrize("line", ["not json", "[1, 2]", '{"loss": 1}', ""])
+def test_reader_names_the_line_that_is_no_record(path, line):
+    write(path, (1, {"x": 1.0}))
+    with open(path, "a") as file:
+        file.write(line + "\n" + '{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is no record"):
+        read_metrics(path)
+
+
+def test_reader_refuses_a_changing_number_of_seeds(path):
+    write(path, (1, {"x": [1.0, 2.0]}), (2, {"x": [1.0, 2.0, 3.0]}))
+    with pytest.raises(ValueError, match="'x' changes its number of seeds"):
+        read_metrics(path)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "error", "message"),
+    [
+        ({"x": np.zeros((2, 3))}, ValueError, r"'x' has shape \(2, 3\)"),
+        ({"x": "high"}, TypeError, "'x' must be a real number"),
+        ({"x": 1j}, TypeError, "'x' must be a real number"),
+        ({"x": None}, TypeError, "'x' must be a real number"),
+        ({"step": 3}, ValueError, "'step' has a name of the file's own"),
+    ],
+)
+def test_bad_metrics_are_refused_and_nothing_is_written(path, metrics, error, message):
+    with JsonLinesWriter(path) as writer, pytest.raises(error, match=message):
+        writer.write(1, metrics)
+    assert path.read_bytes() == b""
+
+
+def read_events(folder):
+    """Every scalar in a folder of event files, `{tag: [(step, value), ...]}`."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    scalars = {}
+    for path in folder.glob("*tfevents*"):
+        content = path.read_bytes()
+        while content:  # a record: length, checksum of it, payload, checksum of it
+            (length,) = struct.unpack("<Q", content[:8])
+            event = Event.FromString(content[12 : 12 + length])
+            content = content[16 + length :]
+            for value in event.summary.value:
+                scalars.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return scalars
+
+
+def test_tensorboard_has_one_run_a_seed(tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.write(1, {"loss": 0.5, "return": jnp.array([1.0, 2.0])})
+        writer.write(2, {"loss": np.nan, "return": jnp.array([3.0, np.inf])})
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["seed_0", "seed_1"]
+    assert read_events(tmp_path) == {"loss": [(1, 0.5)]}
+    assert read_events(tmp_path / "seed_0") == {"return": [(1, 1.0), (2, 3.0)]}
+    assert read_events(tmp_path / "seed_1") == {"return": [(1, 2.0)]}
+
+
+def test_tensorboard_without_its_package_names_the_extra(tmp_path, monkeypatch):
+    original = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "tensorboardX":
+            raise ModuleNotFoundError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'gtrxl_jax\[log\]'"):
+        TensorBoardWriter(tmp_path)
+
+
+def test_writers_are_one_writer(tmp_path):
+    closed = []
+
+    class Probe(MetricWriter):
+        def write(self, step, metrics):
+            assert (step, metrics) == (7, {"x": 1.0})
+
+        def close(self):
+            closed.append(self)
+
+    first, second = Probe(), Probe()
+    with Writers(first, second, JsonLinesWriter(tmp_path / "m.jsonl")) as writer:
+        writer.write(7, {"x": jnp.float32(1.0)})
+    assert closed == [first, second]
+    np.testing.assert_array_equal(read_metrics(tmp_path / "m.jsonl")["x"], [1.0])

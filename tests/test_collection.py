@@ -1,0 +1,165 @@
+"""A data set from a config: whose policy acts, what the file says, what is refused."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
+from gtrxl_jax.data import check, minari
+from gtrxl_jax.loading import load
+from gtrxl_jax.offline import config as offline_config
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.config import EnvConfig, preset, to_json
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.directory import claimed
+from gtrxl_jax.specs import zero_timestep
+
+MAZE = CollectionEnvConfig("TMazePassive-v0", {"corridor_length": 3, "step_penalty": 0.0}, 8)
+
+
+def make(**changes):
+    return dataclasses.replace(CollectionConfig(env=MAZE, episodes=10), **changes)
+
+
+@pytest.fixture(scope="module")
+def agent_run(tmp_path_factory):
+    """A run whose agent has learned nothing: its folder and its config."""
+    config = preset("debug")
+    config = dataclasses.replace(
+        config, env=EnvConfig(params={"corridor_length": 2, "max_steps_in_episode": 6}, num_envs=8)
+    )
+    folder = tmp_path_factory.mktemp("runs") / "agent"
+    trainer = OnlineTrainer(config)
+    with claimed(folder, to_json(config)), Saver(folder) as saver:
+        saver.save(1, jax.jit(trainer.init)(0))
+    return folder, config
+
+
+def test_an_oracles_data_are_saved_with_where_they_come_from(tmp_path):
+    seen = []
+    done = collect_dataset(make(seed=3), tmp_path / "set", seen.append)
+    assert (done.episodes, done.steps, done.mean_return, done.success) == (10, 40, 1.0, 1.0)
+    assert [so_far.episodes for so_far in seen] == sorted({so_far.episodes for so_far in seen})
+    assert seen[-1] == done
+    whole = minari.load(tmp_path / "set")
+    np.testing.assert_array_equal(whole.length, [4] * 10)
+    assert (whole.observations[:, 0, 1] == 1).sum() == 5
+    assert minari.load_metadata(tmp_path / "set") == minari.Metadata(
+        "TMazePassive-v0", MAZE.params, "oracle", 3
+    )
+
+
+def test_the_same_config_gives_the_same_data(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        collect_dataset(make(policy="random", balance=False, seed=seed), tmp_path / name)
+    a, b, c = (minari.load(tmp_path / name) for name in "abc")
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    assert (a.observations[:, 0] != c.observations[:, 0]).any()
+
+
+def test_a_runs_agent_acts_with_its_memory(tmp_path, agent_run):
+    """Its actions are those that the segment form of its network finds likeliest."""
+    folder, config = agent_run
+    config = make(env=CollectionEnvConfig(num_envs=4), policy=str(folder), actions="mode")
+    done = collect_dataset(config, tmp_path / "set")
+    assert done.episodes == 10
+    whole = minari.load(tmp_path / "set")
+    check(whole)
+    metadata = minari.load_metadata(tmp_path / "set")
+    assert metadata.env_name == "TMazePassive-v0"
+    assert metadata.env_params == {"corridor_length": 2, "max_steps_in_episode": 6}
+
+    loaded = load(folder)
+    trainer, (network,) = loaded.trainer, loaded.networks
+    agent, zeros = trainer.agent, np.zeros((10, 1), np.float32)
+    steps = whole.max_length
+    timesteps = trainer.stream.reset(jax.random.key(0))[1].replace(
+        observation=whole.observations[:, :steps],
+        action=np.concatenate([zeros.astype(np.int32), whole.actions[:, :-1]], axis=1),
+        reward=np.concatenate([zeros, whole.rewards[:, :-1]], axis=1),
+        discount=np.ones((10, steps), np.float32),
+        first=np.broadcast_to(np.arange(steps) == 0, (10, steps)),
+        last=np.zeros((10, steps), bool),
+    )
+    memory = agent.initial_memory(10)
+    _, output = jax.jit(agent.apply)({"params": network}, memory, timesteps)
+    real = np.arange(steps) < whole.length[:, None]
+    np.testing.assert_array_equal(output.policy.mode()[real], whole.actions[real])
+
+
+def test_a_runs_agent_may_meet_other_parameters(tmp_path, agent_run):
+    env = CollectionEnvConfig(params={"corridor_length": 3}, num_envs=10)
+    collect_dataset(make(env=env, policy=str(agent_run[0]), actions="sample"), tmp_path / "set")
+    assert minari.load_metadata(tmp_path / "set").env_params == {
+        "corridor_length": 3,
+        "max_steps_in_episode": 6,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (dict(episodes=0), ValueError, "episodes must be at least 1, got 0"),
+        (dict(seed=-1), ValueError, "seed must be at least 0 and below 2\\*\\*31, not -1"),
+        (dict(policy="orakel"), FileNotFoundError, "policy 'orakel' is neither oracle nor random"),
+        (dict(actions="modes"), ValueError, "unknown actions 'modes': did you mean 'mode'"),
+        (dict(actions="mode"), ValueError, "actions is of a run's agent"),
+        (dict(env=CollectionEnvConfig()), ValueError, "env.name must be given"),
+        (dict(env=CollectionEnvConfig("TMaze-v0")), ValueError, "unknown environment 'TMaze-v0'"),
+        (dict(env=CollectionEnvConfig("CartPole-v1")), ValueError, "no oracle_action"),
+        (
+            dict(env=dataclasses.replace(MAZE, params={"corridor": 3})),
+            ValueError,
+            "unknown parameter of TMazePassive-v0 'corridor'",
+        ),
+        (
+            dict(env=dataclasses.replace(MAZE, num_envs=0)),
+            ValueError,
+            "env.num_envs must be at least 1, got 0",
+        ),
+    ],
+)
+def test_refuses_in_one_line_and_leaves_nothing(tmp_path, changes, error, message):
+    with pytest.raises(error, match=message) as caught:
+        collect_dataset(make(**changes), tmp_path / "set")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refuses_a_folder_that_is_taken_before_anything_is_played(tmp_path):
+    (tmp_path / "set").mkdir()
+    with pytest.raises(FileExistsError, match="set exists already"):
+        collect_dataset(make(policy="no such policy"), tmp_path / "set")
+
+
+def test_refuses_an_environment_that_the_agent_was_not_made_for(tmp_path, agent_run):
+    env = CollectionEnvConfig("AssociativeRetrieval-v0")
+    with pytest.raises(ValueError, match="has other observations or actions than TMazePassive-v0"):
+        collect_dataset(make(env=env, policy=str(agent_run[0])), tmp_path / "set")
+
+
+def test_an_offline_runs_model_acts_in_episodes_of_its_training_length(tmp_path):
+    config = offline_config.preset("debug")
+    trainer = OfflineTrainer(config)
+    with claimed(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
+        saver.save(1, jax.jit(trainer.init)(0))
+    config = CollectionConfig(policy=str(tmp_path / "run"), episodes=6, balance=False)
+    done = collect_dataset(config, tmp_path / "set")
+    assert done.episodes == 6
+    whole = minari.load(tmp_path / "set")
+    # 2 segments of 4 steps: the corridor is two shorter, and there is time for 8 actions.
+    assert minari.load_metadata(tmp_path / "set").env_params["corridor_length"] == 6
+    assert whole.length.max() <= 8
+    player, network = trainer.player, load(tmp_path / "run").network
+    timestep = zero_timestep(trainer.observation_space, trainer.action_space, 6)
+    timestep = dataclasses.replace(timestep, observation=whole.observations[:, 0])
+    _, policy = player.step(network, player.start(network, 6), timestep)
+    np.testing.assert_array_equal(policy.mode(), whole.actions[:, 0])
+
+
+def test_refuses_a_folder_without_a_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        collect_dataset(make(policy=str(tmp_path)), tmp_path / "set")

@@ -1,0 +1,69 @@
+"""What a run has learned acts as it did in the run."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import gtrxl_jax
+from gtrxl_jax.online.config import to_json
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.directory import claimed
+from tests.jobs import small_job
+
+JOB = small_job("gtrxl", env__params={"corridor_length": 3}, num_seeds=2, seed=4)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that has only begun: its folder and its state."""
+    folder = tmp_path_factory.mktemp("run")
+    trainer = OnlineTrainer(JOB)
+    state = jax.jit(jax.vmap(trainer.init))(np.arange(4, 6))
+    with claimed(folder, to_json(JOB)), Saver(folder) as saver:
+        saver.save(10, state, {"best": None})
+    return folder, state
+
+
+def test_an_agent_acts_as_its_network_does_on_the_whole_segment(run):
+    folder, state = run
+    loaded = gtrxl_jax.load(folder)
+    assert (loaded.config, loaded.step, len(loaded.networks)) == (JOB, 10, 2)
+    for network, index in zip(loaded.networks, range(2), strict=True):
+        expected = jax.tree.map(lambda x, n=index: x[n], state.network)
+        jax.tree.map(np.testing.assert_array_equal, network, expected)
+
+    stream = loaded.trainer.stream
+    environments, timestep = stream.reset(jax.random.key(0))
+    timesteps, actions = [], []
+    acting = loaded.start(batch_size=stream.num_envs)
+    for step in range(7):
+        acting, action = loaded.act(acting, timestep, jax.random.key(step))
+        timesteps.append(timestep)
+        actions.append(action)
+        environments, timestep = stream.step(environments, action)
+
+    timesteps_BT = jax.tree.map(lambda *x: np.stack(x, axis=1), *timesteps)
+    memory = loaded.agent.initial_memory(stream.num_envs)
+    _, output = loaded.agent.apply({"params": loaded.network}, memory, timesteps_BT)
+    np.testing.assert_array_equal(np.stack(actions, axis=1), output.policy.mode())
+
+
+def test_a_run_without_a_best_says_so(run):
+    with pytest.raises(ValueError, match="has no best checkpoint: its config names no score"):
+        gtrxl_jax.load(run[0], best=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_newer"),
+    [("0.0.9", False), (gtrxl_jax.__version__, False), ("999.0", True), ("0.1.10", True)],
+)
+def test_a_run_of_a_newer_version_is_refused(tmp_path, version, is_newer):
+    config = json.loads(to_json(JOB))
+    assert config["version"] == gtrxl_jax.__version__
+    (tmp_path / "config.json").write_text(json.dumps(config | {"version": version}))
+    message = rf"by gtrxl_jax {version}, and this is" if is_newer else "holds no checkpoint"
+    with pytest.raises(ValueError if is_newer else FileNotFoundError, match=message):
+        gtrxl_jax.load(tmp_path)
