@@ -3,10 +3,10 @@
     python experiments/kill_and_resume.py
 
 runs `gtrxl train --preset debug`, which saves as often as the disk allows, once without trouble and
-once killed (SIGKILL) at 25 random moments: while it starts, between visits, and, about every other
-time, while a checkpoint is being written. After each the same command goes on. Then all lines of
-metrics.jsonl but for wall-clock times, every array of the last checkpoint, and the scores must be
-equal. It writes experiments/results/kill_and_resume.md. About ten minutes on two cores.
+once killed (SIGKILL) at 25 random moments: while it starts, between iterations, and, about every
+other time, while a checkpoint is being written. After each the same command goes on. Then all lines
+of metrics.jsonl but for wall-clock times, every array of the last checkpoint, and the scores must
+be equal. It writes experiments/results/kill_and_resume.md. About ten minutes on two cores.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.results import provenance, read_result
 
 RESULTS = Path(__file__).parent / "results"
-STEPS_PER_VISIT = 20 * 8 * 8
+STEPS_PER_ITERATION = 20 * 8 * 8
 WALL_CLOCK = ("time", "steps_per_second")
 EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 75, signal.SIGINT: 130}
 
@@ -54,13 +54,14 @@ class Settings:
     """Write the report to results."""
 
 
-def start(folder: Path, num_visits: int, cache: Path) -> subprocess.Popen[bytes]:
-    """Start the run, or take it up."""
+def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[bytes]:
+    """Start the run, or resume it."""
+    steps = str(STEPS_PER_ITERATION * num_iterations)
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "gtrxl_jax.cli", "train", "--preset", "debug"),
-            *("--updates-per-visit", "20", "--total-steps", str(STEPS_PER_VISIT * num_visits)),
-            *("--checkpoint.interval", "1", "--evaluation.interval", str(3 * STEPS_PER_VISIT)),
+            *("--updates-per-iteration", "20", "--total-steps", steps),
+            *("--checkpoint.interval", "1", "--evaluation.interval", str(3 * STEPS_PER_ITERATION)),
             *("--folder", str(folder), "--no-pictures"),
         ],
         # Programs are the same each time: compiled once, they are there at the next start.
@@ -94,15 +95,15 @@ def stop(run: subprocess.Popen[bytes], folder: Path, number: int, chance: random
     """Stop the run at a random moment. Returns when that was."""
     before = lines_of(folder)
     saving = chance.random() < 0.5
-    visits = chance.randint(1, 4)
+    iterations = chance.randint(1, 4)
     if not saving and number == signal.SIGKILL and chance.random() < 0.3:
         time.sleep(chance.uniform(0, 10))
     else:
-        # A run that is taken up drops lines first: those of visits after its checkpoint.
+        # A run that is taken up drops lines first: those of iterations after its checkpoint.
         while run.poll() is None and lines_of(folder) == before:
             time.sleep(0.001)
         before = lines_of(folder)
-        while run.poll() is None and lines_of(folder) < before + visits:
+        while run.poll() is None and lines_of(folder) < before + iterations:
             time.sleep(0.001)
         while run.poll() is None and saving and not is_saving(folder):
             time.sleep(0.0005)
@@ -144,26 +145,27 @@ def require_equal(one: Path, other: Path) -> int:
 def main(settings: Settings) -> None:
     """Stop the run as often as asked for, and compare."""
     chance = random.Random(settings.seed)
-    num_visits = 12 * (settings.kills + 1)
+    num_iterations = 12 * (settings.kills + 1)
     moments: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
         whole, stopped, cache = (Path(temporary, name) for name in ("whole", "stopped", "cache"))
-        finish(start(whole, num_visits, cache))
+        finish(start(whole, num_iterations, cache))
         while sum(moments.values()) < settings.kills:
             number = signal.Signals[settings.signals[moments.total() % len(settings.signals)]]
-            run = start(stopped, num_visits, cache)
+            run = start(stopped, num_iterations, cache)
             moment = stop(run, stopped, number, chance)
             finish(run, EXIT_CODES[number])
             moments[moment] += 1
-            print(f"{number.name} {moment}, after {lines_of(stopped)} visits", flush=True)
-        finish(start(stopped, num_visits, cache))
-        visits = require_equal(whole, stopped)
+            print(f"{number.name} {moment}, after {lines_of(stopped)} iterations", flush=True)
+        finish(start(stopped, num_iterations, cache))
+        iterations = require_equal(whole, stopped)
     counts = ", ".join(f"{count} {moment}" for moment, count in moments.items())
     origin = provenance()
     report = (
         "# Kill and resume\n\n"
-        f"{settings.kills} kills ({counts}) of a run of {visits} visits that saves as often as the "
-        "disk allows: metrics, final state and scores are bitwise those of a run left alone.\n\n"
+        f"{settings.kills} kills ({counts}) of a run of {iterations} iterations that saves as "
+        "often as the disk allows: metrics, final state and scores are bitwise those of a run left "
+        "alone.\n\n"
         f"`python experiments/kill_and_resume.py` on {origin['device']}, {origin['date'][:10]}, "
         f"commit {origin['commit']}.\n"
     )

@@ -70,7 +70,7 @@ def job(settings: Settings, model: str, seed: int) -> OfflineConfig:
         segments=settings.segments,
         curriculum=True,
         total_updates=settings.steps or 600,
-        updates_per_visit=10,
+        updates_per_iteration=10,
         seed=seed,
     )
 
@@ -97,12 +97,12 @@ def last_action_probabilities(trainer: OfflineTrainer, episodes: Segments) -> Ca
     target_B = last(by_segment.actions)
 
     @jax.jit
-    def probabilities(network: Any) -> Any:
+    def probabilities(params: Any) -> Any:
         def one(memory: Any, segment: Segments) -> Any:
-            memory, policy = model.apply({"params": network}, memory, segment)
+            memory, policy = model.apply({"params": params}, memory, segment)
             return memory, policy.log_prob(segment.actions)
 
-        start = model.apply({"params": network}, len(rows), method="initial_memory")
+        start = model.apply({"params": params}, len(rows), method="initial_memory")
         _, log_prob_NBK = jax.lax.scan(one, start, by_segment)
         right_B = jnp.exp(last(log_prob_NBK))
         return jnp.stack([jnp.mean(right_B, where=target_B == goal) for goal in (0, 1)])
@@ -111,7 +111,7 @@ def last_action_probabilities(trainer: OfflineTrainer, episodes: Segments) -> Ca
 
 
 def measure(settings: Settings, label: str, seed: int) -> Record:
-    """Train one model, taking the two probabilities at each visit."""
+    """Train one model, taking the two probabilities at each iteration."""
     began = time.monotonic()
     trainer = OfflineTrainer(job(settings, MODELS[label], seed))
     measures = {
@@ -122,14 +122,14 @@ def measure(settings: Settings, label: str, seed: int) -> Record:
     state = programs.init()
     points: dict[str, list[list[float]]] = {name: [] for name in measures}
     for stage, data in trainer.feed(1, trainer.mesh()):
-        state, _ = programs.visit(stage, data)(state, data)
+        state, _ = programs.iteration(stage, data)(state, data)
         for name, measure in measures.items():
-            points[name].append(np.asarray(measure(state.network)).tolist())
-    played = jax.jit(trainer.evaluate)(state.network, jax.random.key(seed))
+            points[name].append(np.asarray(measure(state.params)).tolist())
+    played = jax.jit(trainer.evaluate)(state.params, jax.random.key(seed))
     length = settings.context * settings.segments
     success = {"training": f"success/{length}", "twice": f"success/{2 * length}"}
     return {
-        "steps": trainer.num_visits * trainer.steps_per_visit,
+        "steps": trainer.num_iterations * trainer.steps_per_iteration,
         "seconds": round(time.monotonic() - began, 1),
         "points": points,
         "correlation": {name: correlation(np.array(p)) for name, p in points.items()},

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.files import atomic
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
@@ -73,8 +73,8 @@ class Run:
       labels: what tells its cell from others, by name.
       seed: of the run.
       job: a config, whose seed is replaced; or a function to a dict of what came out.
-      goal: a score, and the value to reach; the first evaluation, or training visit, that does is
-        kept.
+      goal: a score, and the value to reach; the first evaluation, or training iteration, that
+        does is kept.
     """
 
     labels: Mapping[str, str | int | float]
@@ -134,7 +134,7 @@ def _select(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
             values.setdefault(name, set()).add(str(value))
     cells = {run.cell for run in runs}
     for label in only:
-        require_name("cell", label, sorted(cells.union(*values.values())))
+        check_choice("cell", label, sorted(cells.union(*values.values())))
     asked = {name: known & set(only) for name, known in values.items() if known & set(only)}
 
     def is_asked(run: Run) -> bool:
@@ -157,7 +157,7 @@ def _read(folder: Path, runs: Sequence[Run]) -> list[Record]:
 
 def _run_all(runs: Sequence[Run], folder: Path, since: float, *, quiet: bool) -> None:
     for number, run in enumerate(runs, start=1):
-        with _claimed(folder / run.file, since) as free:
+        with _locked(folder / run.file, since) as free:
             if not free:
                 continue
             began = time.monotonic()
@@ -169,7 +169,7 @@ def _run_all(runs: Sequence[Run], folder: Path, since: float, *, quiet: bool) ->
 
 
 @contextlib.contextmanager
-def _claimed(path: Path, since: float) -> Iterator[bool]:
+def _locked(path: Path, since: float) -> Iterator[bool]:
     """Whether a run is to be made here: it is not kept yet, and no other process makes it.
 
     A lock on a file, which the system takes back from a process that ends, however it ends.
@@ -258,7 +258,7 @@ def _train(config: OnlineConfig | OfflineConfig, run: Run, quiet: bool) -> Recor
     if not quiet:
         writers += [
             ConsoleWriter(
-                trainer.num_visits * trainer.steps_per_visit,
+                trainer.num_iterations * trainer.steps_per_iteration,
                 trainer.shown,
                 title=f"{run.cell}, seed {run.seed}",
             )

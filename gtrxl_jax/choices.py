@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def require_name(field: str, name: str, known: Iterable[str]) -> str:
+def check_choice(field: str, name: str, known: Iterable[str]) -> str:
     """Return `name` if it is among the known ones.
 
     Raises:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 
 from gtrxl_jax.acting.collecting import OraclePolicy, Policy, RandomPolicy, collect, cue_of
 from gtrxl_jax.acting.evaluation import POLICIES, Player, choose
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.data import minari
 from gtrxl_jax.data.segments import require_count
 from gtrxl_jax.envs.registry import make_env
@@ -59,29 +59,29 @@ class PlayerPolicy:
 
     Attributes:
       player: which.
-      network: its parameters.
+      params: its parameters.
       action_space: the environment's.
       actions: "mode" or "sample".
     """
 
     player: Player
-    network: Any
+    params: Any
     action_space: Any
     actions: str
 
     def initial(self, batch: int) -> Any:
         """The parameters, and the state of acting."""
         start = jax.jit(self.player.start, static_argnums=1)
-        return self.network, start(self.network, batch)
+        return self.params, start(self.params, batch)
 
     def act(
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[Any, Any]:
         """The player's policy at a time step, and an action of it, which the player notes."""
-        network, state = carry
-        state, policy = self.player.step(network, state, timestep)
+        params, state = carry
+        state, policy = self.player.step(params, state, timestep)
         action = environment_action(self.action_space, choose(policy, self.actions, key))
-        return (network, self.player.take(network, state, action)), action
+        return (params, self.player.observe_action(params, state, action)), action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ def collect_dataset(
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed must be at least 0 and below 2**31, not {config.seed}")
     if config.actions:
-        require_name("actions", config.actions, POLICIES)
+        check_choice("actions", config.actions, POLICIES)
     minari.require_writable(folder)
     name, overrides, env, params, policy = _players(config)
     played: list[EpisodeStats] = []
@@ -185,7 +185,7 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
             f"the agent of {config.policy} was trained: leave env.name out"
         )
     actions = config.actions or of_run.config.evaluation.policy
-    agent = PlayerPolicy(of_run.player, loaded.network, stream.action_space, actions)
+    agent = PlayerPolicy(of_run.player, loaded.params, stream.action_space, actions)
     return name, overrides, env, params, agent
 
 

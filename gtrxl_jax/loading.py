@@ -15,14 +15,14 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from gtrxl_jax.acting.evaluation import choose
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.config.schema import kind_of
 from gtrxl_jax.runs.directory import Folder, load_config, require_version
-from gtrxl_jax.runs.restoring import networks_of
+from gtrxl_jax.runs.restoring import params_of
 from gtrxl_jax.runs.scores import Score, scores_of
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.specs import environment_action
@@ -41,13 +41,13 @@ class Loaded:
 
     Attributes:
       trainer: what is trained, with its config and its agent.
-      networks: the trained network's parameters for each seed.
+      params_per_seed: the trained network's parameters for each seed.
       step: of the checkpoint that they are from.
       drawn: the settings that were drawn for each seed, by name, `[S]`.
     """
 
     trainer: Any
-    networks: list[Any]
+    params_per_seed: list[Any]
     step: int
     drawn: dict[str, list[float]]
 
@@ -58,20 +58,20 @@ class Loaded:
 
     @property
     def agent(self) -> Any:
-        """The run's, a Flax module: its outputs are `agent.apply({"params": network}, ...)`."""
+        """The run's, a Flax module: its outputs are `agent.apply({"params": params}, ...)`."""
         return self.trainer.agent
 
     @property
-    def network(self) -> Any:
+    def params(self) -> Any:
         """The trained network's parameters; of several seeds those of the first."""
-        return self.networks[0]
+        return self.params_per_seed[0]
 
     def start(self, batch_size: int) -> Any:
         """The state of acting before the first time step of B environments."""
-        return self.trainer.player.start(self.network, batch_size)
+        return self.trainer.player.start(self.params, batch_size)
 
     def act(self, state: Any, timestep: TimeStep, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Act with `network` on a time step, by the policy of the run's evaluations.
+        """Act with `params` on a time step, by the policy of the run's evaluations.
 
         Args:
           state: from `start`, or from the last `act`.
@@ -81,17 +81,17 @@ class Loaded:
         Returns:
           The state, and actions `[B]` in the layout of the environment.
         """
-        return self._act(self.network, state, timestep, key)
+        return self._act(self.params, state, timestep, key)
 
     @functools.cached_property
     def _act(self) -> Any:
         player, space = self.trainer.player, self.trainer.action_space
 
-        def act(network: Any, state: Any, timestep: TimeStep, key: Any) -> tuple[Any, Any]:
-            state, distribution = player.step(network, state, timestep)
+        def act(params: Any, state: Any, timestep: TimeStep, key: Any) -> tuple[Any, Any]:
+            state, distribution = player.step(params, state, timestep)
             action = choose(distribution, self.config.evaluation.policy, key)
             action = environment_action(space, action)
-            return player.take(network, state, action), action
+            return player.observe_action(params, state, action), action
 
         return jax.jit(act)
 
@@ -111,8 +111,8 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
     """
     require_version(folder)
     text = load_config(folder)
-    trainer = TRAINERS[require_name("kind of run", kind_of(text), TRAINERS)](text)
-    return Loaded(trainer, *networks_of(trainer, folder, best=best))
+    trainer = TRAINERS[check_choice("kind of run", kind_of(text), TRAINERS)](text)
+    return Loaded(trainer, *params_of(trainer, folder, best=best))
 
 
 def evaluate(
@@ -140,8 +140,8 @@ def evaluate(
     settings = dataclasses.replace(settings, episodes=episodes, policy=policy or settings.policy)
     trainer = type(loaded.trainer)(dataclasses.replace(loaded.config, evaluation=settings))
     play = jax.jit(trainer.evaluate)
-    keys = jax.random.split(jax.random.key(seed), len(loaded.networks))
-    played = [play(network, key) for network, key in zip(loaded.networks, keys, strict=True)]
+    keys = jax.random.split(jax.random.key(seed), len(loaded.params_per_seed))
+    played = [play(params, key) for params, key in zip(loaded.params_per_seed, keys, strict=True)]
     scores = {
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }

@@ -22,7 +22,7 @@ def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
         evaluation=EvaluationConfig(episodes=16, interval=0),
         total_steps=600,
         unroll=7,
-        updates_per_visit=2,
+        updates_per_iteration=2,
     )
     return changed(job, **changes)
 

@@ -14,7 +14,7 @@ from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import EnvConfig, preset, to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
-from gtrxl_jax.runs.directory import claimed
+from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.specs import zero_timestep
 
 MAZE = CollectionEnvConfig("TMazePassive-v0", {"corridor_length": 3, "step_penalty": 0.0}, 8)
@@ -33,7 +33,7 @@ def agent_run(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("runs") / "agent"
     trainer = OnlineTrainer(config)
-    with claimed(folder, to_json(config)), Saver(folder) as saver:
+    with locked(folder, to_json(config)), Saver(folder) as saver:
         saver.save(1, jax.jit(trainer.init)(0))
     return folder, config
 
@@ -73,7 +73,7 @@ def test_a_runs_agent_acts_with_its_memory(tmp_path, agent_run):
     assert metadata.env_params == {"corridor_length": 2, "max_steps_in_episode": 6}
 
     loaded = load(folder)
-    trainer, (network,) = loaded.trainer, loaded.networks
+    trainer, (params,) = loaded.trainer, loaded.params_per_seed
     agent, zeros = trainer.agent, np.zeros((10, 1), np.float32)
     steps = whole.max_length
     timesteps = trainer.stream.reset(jax.random.key(0))[1].replace(
@@ -85,7 +85,7 @@ def test_a_runs_agent_acts_with_its_memory(tmp_path, agent_run):
         last=np.zeros((10, steps), bool),
     )
     memory = agent.initial_memory(10)
-    _, output = jax.jit(agent.apply)({"params": network}, memory, timesteps)
+    _, output = jax.jit(agent.apply)({"params": params}, memory, timesteps)
     real = np.arange(steps) < whole.length[:, None]
     np.testing.assert_array_equal(output.policy.mode()[real], whole.actions[real])
 
@@ -144,7 +144,7 @@ def test_refuses_an_environment_that_the_agent_was_not_made_for(tmp_path, agent_
 def test_an_offline_runs_model_acts_in_episodes_of_its_training_length(tmp_path):
     config = offline_config.preset("debug")
     trainer = OfflineTrainer(config)
-    with claimed(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
+    with locked(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
         saver.save(1, jax.jit(trainer.init)(0))
     config = CollectionConfig(policy=str(tmp_path / "run"), episodes=6, balance=False)
     done = collect_dataset(config, tmp_path / "set")
@@ -153,10 +153,10 @@ def test_an_offline_runs_model_acts_in_episodes_of_its_training_length(tmp_path)
     # 2 segments of 4 steps: the corridor is two shorter, and there is time for 8 actions.
     assert minari.load_metadata(tmp_path / "set").env_params["corridor_length"] == 6
     assert whole.length.max() <= 8
-    player, network = trainer.player, load(tmp_path / "run").network
+    player, params = trainer.player, load(tmp_path / "run").params
     timestep = zero_timestep(trainer.observation_space, trainer.action_space, 6)
     timestep = dataclasses.replace(timestep, observation=whole.observations[:, 0])
-    _, policy = player.step(network, player.start(network, 6), timestep)
+    _, policy = player.step(params, player.start(params, 6), timestep)
     np.testing.assert_array_equal(policy.mode(), whole.actions[:, 0])
 
 

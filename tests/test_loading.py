@@ -10,7 +10,7 @@ import gtrxl_jax
 from gtrxl_jax.online.config import to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
-from gtrxl_jax.runs.directory import claimed
+from gtrxl_jax.runs.directory import locked
 from tests.jobs import small_job
 
 JOB = small_job("gtrxl", env__params={"corridor_length": 3}, num_seeds=2, seed=4)
@@ -22,7 +22,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     trainer = OnlineTrainer(JOB)
     state = jax.jit(jax.vmap(trainer.init))(np.arange(4, 6))
-    with claimed(folder, to_json(JOB)), Saver(folder) as saver:
+    with locked(folder, to_json(JOB)), Saver(folder) as saver:
         saver.save(10, state, {"best": None})
     return folder, state
 
@@ -30,10 +30,10 @@ def run(tmp_path_factory):
 def test_an_agent_acts_as_its_network_does_on_the_whole_segment(run):
     folder, state = run
     loaded = gtrxl_jax.load(folder)
-    assert (loaded.config, loaded.step, len(loaded.networks)) == (JOB, 10, 2)
-    for network, index in zip(loaded.networks, range(2), strict=True):
-        expected = jax.tree.map(lambda x, n=index: x[n], state.network)
-        jax.tree.map(np.testing.assert_array_equal, network, expected)
+    assert (loaded.config, loaded.step, len(loaded.params_per_seed)) == (JOB, 10, 2)
+    for params, index in zip(loaded.params_per_seed, range(2), strict=True):
+        expected = jax.tree.map(lambda x, n=index: x[n], state.params)
+        jax.tree.map(np.testing.assert_array_equal, params, expected)
 
     stream = loaded.trainer.stream
     environments, timestep = stream.reset(jax.random.key(0))
@@ -47,7 +47,7 @@ def test_an_agent_acts_as_its_network_does_on_the_whole_segment(run):
 
     timesteps_BT = jax.tree.map(lambda *x: np.stack(x, axis=1), *timesteps)
     memory = loaded.agent.initial_memory(stream.num_envs)
-    _, output = loaded.agent.apply({"params": loaded.network}, memory, timesteps_BT)
+    _, output = loaded.agent.apply({"params": loaded.params}, memory, timesteps_BT)
     np.testing.assert_array_equal(np.stack(actions, axis=1), output.policy.mode())
 
 

@@ -132,12 +132,12 @@ def test_an_unknown_cell_is_rejected(study, grid, tmp_path):
 
 def test_a_run_that_another_process_makes_is_left_to_it(study, tmp_path):
     path = tmp_path / "a-0.json"
-    with study._claimed(path, 0) as free, study._claimed(path, 0) as again:
+    with study._locked(path, 0) as free, study._locked(path, 0) as again:
         assert (free, again) == (True, False)
-    with study._claimed(path, 0) as free:
+    with study._locked(path, 0) as free:
         assert free
         path.write_text("{}")
-    with study._claimed(path, 0) as free:
+    with study._locked(path, 0) as free:
         assert not free
 
 

@@ -81,12 +81,12 @@ class Settings:
 
 
 def online(size: str, devices: int, shards: int) -> Trainer:
-    """A run of one update a visit."""
+    """A run of one update an iteration."""
     preset = dataclasses.replace(
         config.preset("debug"),
         core=core_config("gtrxl", size),
         env=config.EnvConfig(params={"corridor_length": 3}, num_envs=16),
-        updates_per_visit=1,
+        updates_per_iteration=1,
         devices=devices,
         parameter_shards=shards,
     )
@@ -99,7 +99,7 @@ def offline(size: str, devices: int, shards: int) -> Trainer:
         offline_config.preset("debug"),
         model=model_config("rate", size),
         batch_size=16,
-        updates_per_visit=1,
+        updates_per_iteration=1,
         devices=devices,
         parameter_shards=shards,
     )
@@ -109,12 +109,12 @@ def offline(size: str, devices: int, shards: int) -> Trainer:
 def sent(trainer: Trainer) -> list[Collective]:
     """The collectives of an update."""
     programs = Programs(trainer)
-    return collectives(programs.visit(*next(programs.feed(1))).as_text())
+    return collectives(programs.iteration(*next(programs.feed(1))).as_text())
 
 
 def num_parameters(trainer: Trainer) -> int:
     """Of the network."""
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(trainer.init, 0).network))
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(trainer.init, 0).params))
 
 
 def compiled(settings: Settings) -> list[Row]:

@@ -3,10 +3,10 @@
     python experiments/bench/encoders.py
 
 The encoder of MinAtar at 10 x 10, and those of GTrXL and of DQN at 64 x 64 and 84 x 84: the time of
-a forward pass, its gradient, and that gradient within a `lax.scan`, as a visit has it, where XLA's
+a forward pass, its gradient, and that gradient within a `lax.scan`, as in an iteration, where XLA's
 CPU backend runs JAX's own gradients of a convolution tens of times slower (see `ops.convolution`).
-Both kinds of gradient are timed at 10 x 10. Then a trainer's visit in MinAtar's Breakout, against
-the program of one update by itself.
+Both kinds of gradient are timed at 10 x 10. Then an iteration of a trainer in MinAtar's Breakout,
+against the program of one update by itself.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from gtrxl_jax.nn import encoders
 from gtrxl_jax.online.config import EnvConfig, preset
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.compilation import compiler_options
-from gtrxl_jax.runs.programs import make_visit
+from gtrxl_jax.runs.programs import make_iteration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Settings:
     loop: int = 4
     """Gradients in a loop."""
     updates: int = 5
-    """Of a visit."""
+    """Of an iteration."""
     sides: tuple[int, ...] = (10, 64, 84)
     rounds: int = 3
     keep: bool = True
@@ -96,27 +96,27 @@ def of_encoder(name: str, side: int, settings: Settings) -> list[Row]:
 
 
 def of_trainer(settings: Settings) -> list[Row]:
-    """Steps a second in MinAtar's Breakout, of a visit and of an update's own program."""
+    """Steps a second in MinAtar's Breakout, of an iteration and of an update's own program."""
     config = dataclasses.replace(
         preset(settings.preset),
         env=EnvConfig("Breakout-MinAtar", num_envs=settings.batch),
-        updates_per_visit=settings.updates,
+        updates_per_iteration=settings.updates,
     )
     trainer = OnlineTrainer(config)
     state = jax.jit(trainer.init, compiler_options=compiler_options(runs_once=True))(0)
-    visit, update = (
+    iteration, update = (
         jax.jit(function, compiler_options=compiler_options()).lower(state).compile()
-        for function in (make_visit(trainer), trainer.update)
+        for function in (make_iteration(trainer), trainer.update)
     )
     seconds = interleaved(
-        {"visit": lambda: visit(state), "update": lambda: update(state)}, settings.rounds
+        {"iteration": lambda: iteration(state), "update": lambda: update(state)}, settings.rounds
     )
-    in_visit = config.steps_per_visit / seconds["visit"]
+    in_iteration = config.steps_per_iteration / seconds["iteration"]
     alone = config.steps_per_update / seconds["update"]
     return [
-        Row("Breakout: a visit", in_visit, "environment steps/s"),
+        Row("Breakout: an iteration", in_iteration, "environment steps/s"),
         Row("Breakout: updates one by one", alone, "environment steps/s"),
-        Row("a visit against updates one by one", in_visit / alone, "x"),
+        Row("an iteration against updates one by one", in_iteration / alone, "x"),
     ]
 
 

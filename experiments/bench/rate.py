@@ -6,12 +6,12 @@
 At the authors' T-Maze size: 8 layers, 10 heads of 64, width 64, 5 memory tokens, segments of
 K = 30 steps, N = 3, 64 trajectories a batch. Both sides take a step of the optimiser for each
 segment, with the memory detached (`bptt` 0); ours is timed with the gradient through the whole
-trajectory as well. Ours are visits of the trainer, several batches in one program. An acting step
-is of one environment: theirs late in a segment, ours at its mean over a segment, with the commit of
-the memory at its end. PATH is a checkout of https://github.com/AIRI-Institute/RATE, whose model is
-timed in the same process; without it, only their design as `torch_rate` writes it again. Where
-PyTorch is not installed, only our side is timed. Peak memory is what XLA allots to the temporaries
-of a training batch, for N and for twice and four times as many segments.
+trajectory as well. Ours are iterations of the trainer, several batches in one program. An acting
+step is of one environment: theirs late in a segment, ours at its mean over a segment, with the
+commit of the memory at its end. PATH is a checkout of https://github.com/AIRI-Institute/RATE, whose
+model is timed in the same process; without it, only their design as `torch_rate` writes it again.
+Where PyTorch is not installed, only our side is timed. Peak memory is what XLA allots to the
+temporaries of a training batch, for N and for twice and four times as many segments.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from gtrxl_jax.data.segments import Segments
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import OfflineConfig, OfflineEvaluationConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
-from gtrxl_jax.runs.programs import make_visit
+from gtrxl_jax.runs.programs import make_iteration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Settings:
     context: int = 30
     segments: int = 3
     batches: int = 4
-    """In a visit of our trainer, one program."""
+    """In an iteration of our trainer, one program."""
     rounds: int = 3
     acting_rounds: int = 20
     """Short ones, of a segment's steps each."""
@@ -82,16 +82,16 @@ def random_batch(settings: Settings, segments: int) -> Segments:
 
 
 def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
-    """A visit of the trainer, to be called repeatedly."""
+    """An iteration of the trainer, to be called repeatedly."""
     batch = random_batch(settings, settings.segments)
     batches = jax.tree.map(lambda x: jnp.stack([x] * settings.batches), batch)
-    changes["updates_per_visit"] = settings.batches
+    changes["updates_per_iteration"] = settings.batches
     trainer = make_trainer(settings, settings.segments, **changes)
-    visit = jax.jit(make_visit(trainer, 0), donate_argnums=0)
+    iteration = jax.jit(make_iteration(trainer, 0), donate_argnums=0)
     held = [jax.jit(trainer.init)(0)]
 
     def call() -> Any:
-        held[0], metrics = visit(held[0], batches)
+        held[0], metrics = iteration(held[0], batches)
         return metrics
 
     return call
@@ -100,15 +100,15 @@ def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
 def acting(settings: Settings) -> Callable[[], Any]:
     """The steps of a segment, one after another: what is seen, and the action that is taken."""
     trainer = make_trainer(settings, settings.segments)
-    network = jax.jit(trainer.init)(0).network
-    model, variables = trainer.model, {"params": network}
+    params = jax.jit(trainer.init)(0).params
+    model, variables = trainer.model, {"params": params}
     held = [jax.jit(lambda: model.apply(variables, 1, method="start"))()]
 
     @functools.partial(jax.jit, donate_argnums=1)
     def step(variables: Any, state: Any, asked_B: Any, observation: Any) -> Any:
         state, policy = model.apply(variables, state, asked_B, observation, method="decode")
         action = policy.mode()
-        return model.apply(variables, state, action, method="append"), action
+        return model.apply(variables, state, action, method="observe_action"), action
 
     asked, observation = jnp.ones(1), jnp.ones((1, 4))
 

@@ -23,7 +23,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.compilation import compiler_options
-from gtrxl_jax.runs.programs import make_visit
+from gtrxl_jax.runs.programs import make_iteration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ def job(settings: Settings) -> OnlineConfig:
         ),
         agent=AgentConfig(encoder_width=settings.width),
         unroll=settings.unroll,
-        updates_per_visit=1,
+        updates_per_iteration=1,
     )
 
 
@@ -94,7 +94,9 @@ def main(settings: Settings) -> None:
     state = jax.jit(trainer.init, compiler_options=compiler_options(runs_once=True))(0)
     jax.block_until_ready(state)
     init_seconds = time.perf_counter() - began
-    visit = jax.jit(make_visit(trainer), compiler_options=compiler_options()).lower(state).compile()
+    iteration = (
+        jax.jit(make_iteration(trainer), compiler_options=compiler_options()).lower(state).compile()
+    )
     compile_seconds = time.perf_counter() - began
 
     rollout = jax.jit(trainer.rollout)
@@ -109,7 +111,7 @@ def main(settings: Settings) -> None:
         {
             "rollout": lambda: rollout(state, jax.random.key(1)),
             "learn": lambda: learn(state, collected),
-            "update": lambda: visit(state),
+            "update": lambda: iteration(state),
         }
         | {f"peer {n}": lambda run=run: run(jax.random.key(0)) for n, run in runs.items()},
         settings.rounds,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, Key
 
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate, select
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
@@ -86,7 +86,7 @@ class RandomPolicy:
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[Any, Any]:
         """A sample of the action space, which has to be bounded."""
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             space = self.env.action_space(self.params)
             return carry, jax.vmap(space.sample)(jax.random.split(key, len(timestep.first)))
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
@@ -28,13 +28,13 @@ Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 class Player(Protocol):
     """What plays B episodes from their start on, in lock-step, with a network's parameters."""
 
-    def start(self, network: Any, batch_size: int) -> Any:
+    def start(self, params: Any, batch_size: int) -> Any:
         """The state of acting, before the first time step."""
 
-    def step(self, network: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
+    def step(self, params: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
         """The policy at a time step `[B]`."""
 
-    def take(self, network: Any, state: Any, action: Any) -> Any:
+    def observe_action(self, params: Any, state: Any, action: Any) -> Any:
         """Note the action that was taken there, as the environment was given it."""
 
 
@@ -44,20 +44,20 @@ class AgentPlayer:
 
     agent: Agent
 
-    def start(self, network: Any, batch_size: int) -> Any:
+    def start(self, params: Any, batch_size: int) -> Any:
         """A cache over an empty memory."""
         apply: Any = self.agent.apply
-        return apply({"params": network}, self.agent.initial_memory(batch_size), method="start")
+        return apply({"params": params}, self.agent.initial_memory(batch_size), method="start")
 
-    def step(self, network: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
+    def step(self, params: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
         """The agent's."""
         apply: Any = self.agent.apply
-        state, output = apply({"params": network}, state, timestep, method="step")
+        state, output = apply({"params": params}, state, timestep, method="step")
         return state, output.policy
 
-    def take(self, network: Any, state: Any, action: Any) -> Any:
+    def observe_action(self, params: Any, state: Any, action: Any) -> Any:
         """Nothing to note."""
-        del network, action
+        del params, action
         return state
 
 
@@ -74,13 +74,13 @@ def make_evaluate(
       policy: "mode" takes the likeliest action, "sample" draws as in training.
 
     Returns:
-      A pure function of (network, key) to statistics `[N, E]`, of one episode for each of E
+      A pure function of (params, key) to statistics `[N, E]`, of one episode for each of E
       environments of each task. `done` is false where the environment's time limit was not kept.
 
     Raises:
       ValueError: an unknown policy.
     """
-    require_name("policy", policy, POLICIES)
+    check_choice("policy", policy, POLICIES)
     tasks = [tasks] if isinstance(tasks, Stream) else tasks
     stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
     limits = [time_limit(task.env, task.params) for task in tasks]
@@ -88,10 +88,10 @@ def make_evaluate(
     if isinstance(player, Agent):
         player = AgentPlayer(player)
 
-    def evaluate(network: Any, key: Key[Array, ""]) -> EpisodeStats:
+    def evaluate(params: Any, key: Key[Array, ""]) -> EpisodeStats:
         key_stream, key_act = jax.random.split(key)
         state, timestep = split_batch(stream.reset(key_stream))
-        playing = player.start(network, stream.num_envs)
+        playing = player.start(params, stream.num_envs)
 
         def going_on(carry: Any) -> Bool[Array, ""]:
             *_, results, step = carry
@@ -99,10 +99,10 @@ def make_evaluate(
 
         def advance(carry: Any) -> Any:
             playing, state, timestep, results, step = carry
-            playing, distribution = player.step(network, playing, timestep)
+            playing, distribution = player.step(params, playing, timestep)
             action = choose(distribution, policy, jax.random.fold_in(key_act, step))
             action = environment_action(stream.action_space, action)
-            playing = player.take(network, playing, action)
+            playing = player.observe_action(params, playing, action)
             state, timestep = stream.step(state, action)
             # The first episode of each environment counts: later ones would favour the short.
             results = jax.tree.map(
@@ -180,7 +180,7 @@ class RecordedEpisode:
 
 
 def record_episode(
-    agent: Agent, stream: Stream, network: Any, key: Key[Array, ""], policy: str = "mode"
+    agent: Agent, stream: Stream, params: Any, key: Key[Array, ""], policy: str = "mode"
 ) -> RecordedEpisode:
     """Play one episode and keep all of it, the attention of the agent's network among it.
 
@@ -189,9 +189,9 @@ def record_episode(
     Raises:
       ValueError: an unknown policy.
     """
-    require_name("policy", policy, POLICIES)
+    check_choice("policy", policy, POLICIES)
     limit = int(time_limit(stream.env, stream.params))
-    states, timesteps = jax.device_get(_play(agent, stream, policy, limit, network, key))
+    states, timesteps = jax.device_get(_play(agent, stream, policy, limit, params, key))
     steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
     states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
     success = states.episode.success
@@ -200,7 +200,7 @@ def record_episode(
     return RecordedEpisode(
         timesteps=timesteps,
         states=states.env,
-        attention=_attention(agent, network, timesteps),
+        attention=_attention(agent, params, timesteps),
         cue=int(shown[0]) if len(shown) else None,
         success=None if success is None else bool(success[-1]),
     )
@@ -208,11 +208,11 @@ def record_episode(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _play(
-    agent: Agent, stream: Stream, policy: str, limit: int, network: Any, key: Key[Array, ""]
+    agent: Agent, stream: Stream, policy: str, limit: int, params: Any, key: Key[Array, ""]
 ) -> tuple[StreamState, TimeStep]:
     """States and time steps `[limit + 1]` of one environment, on into the next episode."""
     stream = dataclasses.replace(stream, num_envs=1)
-    variables = {"params": network}
+    variables = {"params": params}
     apply: Any = agent.apply
 
     def advance(carry: Any, key: Key[Array, ""]) -> Any:
@@ -237,7 +237,7 @@ CHUNK = 128
 
 
 def _attention(
-    agent: Agent, network: Any, timesteps: TimeStep
+    agent: Agent, params: Any, timesteps: TimeStep
 ) -> Float[np.ndarray, "L H S W"] | None:
     """The attention of a whole episode `[S]` by distance; None if the core has none."""
     steps = len(timesteps.first)
@@ -247,7 +247,7 @@ def _attention(
         # before a step depends on it.
         index = np.minimum(np.arange(begin, begin + CHUNK), steps - 1)
         chunk = jax.tree.map(lambda x, i=index: x[None, i], timesteps)
-        memory, recorded = _record(agent, network, memory, chunk)
+        memory, recorded = _record(agent, params, memory, chunk)
         if not recorded:
             return None
         windows.append(_windows(recorded))
@@ -255,10 +255,10 @@ def _attention(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _record(agent: Agent, network: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
+def _record(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
     """Memory after a segment, and the attention that the core recorded over it, {} without any."""
     apply: Any = agent.apply
-    (memory, _), recorded = apply({"params": network}, memory, timesteps, mutable="attention")
+    (memory, _), recorded = apply({"params": params}, memory, timesteps, mutable="attention")
     return memory, recorded.get("attention", {}).get("core", {})
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import tyro
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.parallel import hosts
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _train(arguments: Sequence[str]) -> None:
     trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
     if trained is not None and command.pictures and hosts.is_first():
         paths = report.draw_curves(folder, config.core.name)
-        paths += _draw_episodes(folder, trainer, trained.networks[0])
+        paths += _draw_episodes(folder, trainer, trained.params_per_seed[0])
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
 
 
@@ -131,7 +131,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
         return None
     writers: list[MetricWriter] = [
         ConsoleWriter(
-            trainer.num_visits * trainer.steps_per_visit,
+            trainer.num_iterations * trainer.steps_per_iteration,
             trainer.shown,
             title=f"{title}, in {folder}",
         )
@@ -179,7 +179,7 @@ def _evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
 
-    policy = command.policy and require_name("policy", command.policy, POLICIES)
+    policy = command.policy and check_choice("policy", command.policy, POLICIES)
     scores, loaded = loading.evaluate(
         command.folder, command.episodes, policy, command.seed, best=command.best
     )
@@ -188,10 +188,10 @@ def _evaluate(arguments: Sequence[str]) -> None:
             report.draw_offline(command.folder.parent, [command.folder.name])
         else:
             report.draw_curves(command.folder, loaded.config.core.name)
-            _draw_episodes(command.folder, loaded.trainer, loaded.network)
+            _draw_episodes(command.folder, loaded.trainer, loaded.params)
     print(
         f"{_scores(scores)} | {command.episodes} episodes for each of "
-        f"{len(loaded.networks)} seed(s)"
+        f"{len(loaded.params_per_seed)} seed(s)"
     )
 
 
@@ -258,7 +258,7 @@ def _list(arguments: Sequence[str]) -> None:
             print(f"{kind}: {', '.join(values)}")
 
 
-def _draw_episodes(folder: Path, trainer: Any, network: Any) -> list[Path]:
+def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
     """Pictures of an episode of each task."""
     from gtrxl_jax.plots import report
 
@@ -266,7 +266,7 @@ def _draw_episodes(folder: Path, trainer: Any, network: Any) -> list[Path]:
         folder,
         trainer.agent,
         trainer.stream.tasks,
-        network,
+        params,
         trainer.config.evaluation.policy,
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
 
 STARTS = ("episode", "uniform")
@@ -113,8 +113,8 @@ def draw_windows(
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
     """Draw the episode of each window and the step at which it begins. See `sample_segments`."""
     require_count("batch", batch)
-    require_name("start", start, STARTS)
-    require_name("weight", weight, WEIGHTS)
+    check_choice("start", start, STARTS)
+    check_choice("weight", weight, WEIGHTS)
     length_E = jnp.asarray(length, jnp.int32)
     key_episode, key_start = jax.random.split(key)
     zero = jnp.zeros((), jnp.int32)

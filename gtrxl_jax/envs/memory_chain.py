@@ -11,7 +11,7 @@ from gymnax.environments.bsuite import memory_chain
 from jaxtyping import Array, Bool, Float, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
 
 @struct.dataclass
@@ -58,7 +58,7 @@ class MemoryChain(memory_chain.MemoryChain):
         dict[str, Any],
     ]:
         """The step of gymnax, with `info["success"]`."""
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             observation, state, reward, terminated, info = super().step_env(
                 key, state, action, params
             )
@@ -68,7 +68,7 @@ class MemoryChain(memory_chain.MemoryChain):
         self, key: jax.Array, params: MemoryChainParams
     ) -> tuple[Float[Array, " features"], memory_chain.EnvState]:
         """The reset of gymnax."""
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             return super().reset_env(key, params)
 
     def is_truncated(

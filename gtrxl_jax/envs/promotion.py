@@ -7,7 +7,7 @@ import jax
 
 
 @contextlib.contextmanager
-def ordinary_promotion() -> Iterator[None]:
+def standard_dtype_promotion() -> Iterator[None]:
     """Trace with JAX's ordinary dtype and rank promotion.
 
     Most of gymnax and xminigrid adds booleans to floats, which `jax_numpy_dtype_promotion=strict`

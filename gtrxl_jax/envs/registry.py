@@ -12,10 +12,10 @@ import gymnax
 import jax
 from gymnax.environments import environment
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.xminigrid import MiniGridMemory
 
@@ -57,8 +57,8 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
       TypeError: for a value that is not of the field's type.
       ImportError: if the environment needs a package that is not installed.
     """
-    require_name("environment", name, gymnax.registered_envs)
-    with ordinary_promotion():
+    check_choice("environment", name, gymnax.registered_envs)
+    with standard_dtype_promotion():
         env, params = gymnax.make(name)
     fields = {field.name: field for field in dataclasses.fields(params)}
     arguments = {
@@ -67,13 +67,13 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
         if argument.kind is argument.POSITIONAL_OR_KEYWORD and argument.name != "self"
     }
     for key, value in overrides.items():
-        require_name(f"parameter of {name}", key, [*fields, *arguments])
+        check_choice(f"parameter of {name}", key, [*fields, *arguments])
         if key in fields:
             _check_value(key, value, getattr(params, key), fields[key].metadata.get("minimum"))
         else:
             _check_value(key, value, arguments[key].default)
     if set(overrides) - set(fields):
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             env, params = gymnax.make(
                 name, **{k: overrides[k] for k in overrides if k in arguments}
             )

@@ -11,7 +11,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.timestep import TimeStep
 
 PRNGKey = Key[Array, ""] | UInt[Array, "2"]
@@ -105,7 +105,7 @@ class Stream:
             _, state = self.env.reset_env(key, self.params)
             return self.env.step_env(key, state, _zero_action(self.action_space), self.params)[4]
 
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             return "success" in jax.eval_shape(info)
 
     def reset(self, key: PRNGKey) -> tuple[StreamState, TimeStep]:
@@ -133,7 +133,7 @@ class Stream:
         return jax.vmap(self._step_one)(state, _as_action(self.action_space, action))
 
     def _reset_one(self, key: PRNGKey, key_env: PRNGKey) -> tuple[StreamState, TimeStep]:
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             observation, env_state = self.env.reset_env(key_env, self.params)
         # A leaf weakly typed here and not after a step would make every caller compile twice.
         observation, env_state = jax.tree.map(_strongly_typed, (observation, env_state))
@@ -156,7 +156,7 @@ class Stream:
 
     def _step_one(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
         key, key_env = jax.random.split(state.key)
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             observation, env_state, reward, terminated, info = self.env.step_env(
                 key_env, state.env, action, self.params
             )
@@ -190,7 +190,7 @@ class Stream:
 
 def _concrete(space: Callable[[Any], spaces.Space], params: Any) -> spaces.Space:
     """A space whose bounds are arrays, not tracers, in a traced program too."""
-    with ordinary_promotion(), jax.ensure_compile_time_eval():
+    with standard_dtype_promotion(), jax.ensure_compile_time_eval():
         return space(params)
 
 

@@ -18,7 +18,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.noise import draw_noise
 
@@ -76,7 +76,7 @@ class TMazeParams(environment.EnvParams):
     penalty: str = struct.field(default="progress", pytree_node=False)
 
     def __post_init__(self) -> None:
-        require_name("penalty", self.penalty, PENALTIES)
+        check_choice("penalty", self.penalty, PENALTIES)
 
 
 @struct.dataclass
@@ -284,7 +284,7 @@ class ActiveTMaze(PassiveTMaze):
     pays neither. All else is as in `PassiveTMaze`.
 
     With o = 1 this is the Active T-Maze of Ni et al. (2023), whose cue however shows only on the
-    first visit to its cell.
+    first iteration to its cell.
     """
 
     @property

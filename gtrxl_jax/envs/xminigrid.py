@@ -9,7 +9,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, UInt8
 
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
 NUM_TILES = 5
 """The tiles that the task has: nothing (beyond the grid), floor, wall, ball, key."""
@@ -74,7 +74,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
             raise ImportError(
                 'MiniGrid-Memory needs xminigrid: pip install "gtrxl_jax[envs]"'
             ) from error
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             self._env, self._params = xminigrid.make(
                 "MiniGrid-MemoryS8", width=width, view_size=view_size
             )
@@ -97,7 +97,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
         self, key: jax.Array, params: MiniGridParams
     ) -> tuple[Float[Array, " features"], MiniGridState]:
         """Draw the objects, their places and the agent's."""
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             timestep = self._env.reset(self._inner_params(params), key)
         state = MiniGridState(time=jnp.zeros((), jnp.int32), timestep=timestep)
         return self.observe(key, state, None, params), state
@@ -113,7 +113,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
     ]:
         """The step of xminigrid."""
         action = jnp.asarray(action, jnp.int32)
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             timestep = self._env.step(self._inner_params(params), state.timestep, action)
         state = state.replace(time=state.time + 1, timestep=timestep)
         reward = jnp.asarray(timestep.reward, jnp.float32)

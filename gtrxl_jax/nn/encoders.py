@@ -14,7 +14,7 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.timestep import TimeStep
@@ -228,7 +228,7 @@ def make_encoder(
       ValueError: an unknown name, or an encoder that the observation does not fit.
       TypeError: a space that cannot be encoded.
     """
-    require_name("encoder", name, ENCODERS)
+    check_choice("encoder", name, ENCODERS)
     return _build(
         observation_spec(observation_space), name, "observation_space", width, dtype, param_dtype
     )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 
 
 class Gate(nn.Module):
@@ -137,5 +137,5 @@ def make_gate(name: str | None, bias: float | None, dtype: Any, param_dtype: Any
     """The gate of that name, with its own default bias if `bias` is None; no name: a residual."""
     if name is None:
         return Residual()
-    gate = GATES[require_name("gate", name, GATES)]
+    gate = GATES[check_choice("gate", name, GATES)]
     return gate(gate.initial_bias if bias is None else bias, dtype, param_dtype)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.data.segments import STARTS, WEIGHTS
 from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config, validate_model_config
 from gtrxl_jax.online.config import CheckpointConfig
@@ -31,7 +31,7 @@ class DataConfig:
     """Episodes of the oracle, of each length."""
     stream: bool = False
     """Read windows from path as they are drawn, for data that outgrow memory. The batches of a
-    visit are read while the one before it runs, and held at once: see updates_per_visit."""
+    iteration are read while the one before it runs, and held at once: see updates_per_iteration."""
     start: str = ""
     """Where windows begin: episode (its first step) or uniform; by the environment if empty."""
     weight: str = ""
@@ -108,8 +108,8 @@ class OfflineConfig:
     """Trajectories of an update, B."""
     total_updates: int = 300
     """Batches of each seed."""
-    updates_per_visit: int = 20
-    """Batches between two visits of the host, which logs."""
+    updates_per_iteration: int = 20
+    """Batches of an iteration, after which metrics are written."""
     remat: bool = True
     """Compute a segment's activations again in the backward pass instead of keeping them."""
     seed: int = 0
@@ -133,26 +133,26 @@ class OfflineConfig:
     @property
     def shape(self) -> tuple[int, int]:
         """Segments, and steps of each, as the model sees them: see `segments`."""
-        return (self.segments, self.context) if self.model.remembers else (1, self.length)
+        return (self.segments, self.context) if self.model.is_recurrent else (1, self.length)
 
     @property
-    def num_visits(self) -> int:
-        """Visits of the host: enough for `total_updates`."""
-        return math.ceil(self.total_updates / self.updates_per_visit)
+    def num_iterations(self) -> int:
+        """Iterations of the host: enough for `total_updates`."""
+        return math.ceil(self.total_updates / self.updates_per_iteration)
 
     @property
     def stages(self) -> tuple[int, ...]:
         """Segments of the trajectories of each stage of the curriculum; one stage without it."""
         return tuple(range(1, self.segments + 1)) if self.curriculum else (self.segments,)
 
-    def stage(self, visit: int) -> int:
-        """The stage of that visit, which counts from 1: each has its share of the visits."""
-        return (visit - 1) * len(self.stages) // self.num_visits
+    def stage(self, iteration: int) -> int:
+        """The stage of an iteration, counted from 1: each stage has its share of them."""
+        return (iteration - 1) * len(self.stages) // self.num_iterations
 
     def windows(self, stage: int) -> tuple[int, int]:
         """Segments of a stage's windows, and steps of each, as the model sees them."""
         segments, context = self.stages[stage], self.context
-        return (segments, context) if self.model.remembers else (1, segments * context)
+        return (segments, context) if self.model.is_recurrent else (1, segments * context)
 
     def chunk(self, segments: int) -> int:
         """How many of the segments of a trajectory the gradient connects."""
@@ -178,7 +178,7 @@ def _debug() -> OfflineConfig:
         segments=2,
         batch_size=8,
         total_updates=20,
-        updates_per_visit=10,
+        updates_per_iteration=10,
     )
 
 
@@ -191,7 +191,7 @@ def _tmaze() -> OfflineConfig:
         segments=5,
         curriculum=True,
         total_updates=25_000,
-        updates_per_visit=100,
+        updates_per_iteration=100,
     )
 
 
@@ -205,7 +205,7 @@ def preset(name: str = "default") -> OfflineConfig:
     Raises:
       ValueError: an unknown name.
     """
-    return PRESETS[require_name("preset", name, PRESETS)]()
+    return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
 def validate(config: OfflineConfig) -> None:
@@ -228,9 +228,9 @@ def validate(config: OfflineConfig) -> None:
         ("data.weight", config.data.weight, WEIGHTS),
     ):
         if value:
-            require_name(field, value, names)
-    require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
-    require_name("on_divergence", config.on_divergence, ("stop", "continue"))
+            check_choice(field, value, names)
+    check_choice("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
+    check_choice("on_divergence", config.on_divergence, ("stop", "continue"))
     if config.data.stream and not config.data.path:
         raise ValueError(
             "data.stream reads a data set from disk: give its data.path (`gtrxl collect` writes "

@@ -36,7 +36,7 @@ class Data(Protocol):
         """The sum of each episode's rewards."""
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
-        """The stage of each visit from number `first` on, and what it reads. To be closed.
+        """The stage of each iteration from number `first` on, and what it reads. To be closed.
 
         Args:
           first: counts from 1.
@@ -48,10 +48,10 @@ class Data(Protocol):
         """
 
 
-class Held:
-    """Whole on every device; the program of a visit draws from them.
+class InMemory:
+    """Whole on every device; the program of an iteration draws from them.
 
-    What a visit reads are the `Trajectories` of each stage.
+    What an iteration reads are the `Trajectories` of each stage.
     """
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories):
@@ -73,15 +73,15 @@ class Held:
             for index in (episodes_of(self._config, n, length_E) for n in self._config.stages)
         )
         placed = replicated(of_stages, mesh)
-        for number in range(first, self._config.num_visits + 1):
+        for number in range(first, self._config.num_iterations + 1):
             yield self._config.stage(number), placed
 
 
 class Streamed:
-    """Read from a data set on disk, by threads that are a visit ahead.
+    """Read from a data set on disk, by threads that are an iteration ahead.
 
-    What a visit reads are the `Segments` of its updates, `[U, B, N, K]`. The devices share each
-    batch, and a process reads only its own part.
+    An iteration reads the `Segments` of its updates, `[U, B, N, K]`. The devices share each batch,
+    and a process reads only its own part.
     """
 
     def __init__(self, config: OfflineConfig, sampling: Sampling):
@@ -98,14 +98,14 @@ class Streamed:
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """See `Data`."""
         config = self._config
-        updates, batch_size = config.updates_per_visit, config.batch_size
+        updates, batch_size = config.updates_per_iteration, config.batch_size
         rows = local_rows(mesh, batch_size)
         with MinariReader(config.data.path) as reader:
             require_spaces(config, reader.spaces)
             # Refuses a stage without episodes before the first is trained on.
             episodes = [episodes_of(config, n, reader.length) for n in config.stages]
-            visits = range(first, config.num_visits + 1)
-            for stage, group in itertools.groupby(visits, config.stage):
+            iterations = range(first, config.num_iterations + 1)
+            for stage, group in itertools.groupby(iterations, config.stage):
                 numbers = list(group)
                 batches = load_segments(
                     reader,

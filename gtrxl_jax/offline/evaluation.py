@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.acting.evaluation import POLICIES, make_evaluate, summarise
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.timestep import TimeStep
@@ -52,16 +52,16 @@ class SequencePlayer:
     restart_every: int = 0
     memory_noise: bool = False
 
-    def start(self, network: Any, batch_size: int) -> PlayingState:
+    def start(self, params: Any, batch_size: int) -> PlayingState:
         """Before the first time step."""
         return PlayingState(
-            model=self._apply(network, -1, batch_size, method="start"),
+            model=self._apply(params, -1, batch_size, method="start"),
             return_to_go=jnp.full(batch_size, self.target_return, jnp.float32),
             steps=jnp.zeros((), jnp.int32),
         )
 
     def step(
-        self, network: Any, state: PlayingState, timestep: TimeStep
+        self, params: Any, state: PlayingState, timestep: TimeStep
     ) -> tuple[PlayingState, ActionDistribution]:
         """The model's policy at a time step `[B]`."""
         asked_B = state.return_to_go - timestep.reward.astype(jnp.float32)
@@ -69,22 +69,22 @@ class SequencePlayer:
             again = state.steps % self.restart_every == 0
             asked_B = jnp.where(again, jnp.float32(self.target_return), asked_B)
         model, policy = self._apply(
-            network, state.steps, state.model, asked_B, timestep.observation, method="decode"
+            params, state.steps, state.model, asked_B, timestep.observation, method="decode"
         )
         return PlayingState(model, asked_B, state.steps), policy
 
-    def take(self, network: Any, state: PlayingState, action: Any) -> PlayingState:
+    def observe_action(self, params: Any, state: PlayingState, action: Any) -> PlayingState:
         """The action becomes a token."""
-        model = self._apply(network, state.steps, state.model, action, method="append")
+        model = self._apply(params, state.steps, state.model, action, method="observe_action")
         return PlayingState(model, state.return_to_go, state.steps + 1)
 
-    def _apply(self, network: Any, step: Any, *arguments: Any, method: str) -> Any:
+    def _apply(self, params: Any, step: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.model.apply
         rngs = {}
         if self.memory_noise:
             # Other noise after every segment; the same in every evaluation.
             rngs["memory_noise"] = jax.random.fold_in(jax.random.key(0), step + 1)
-        return apply({"params": network}, *arguments, method=method, rngs=rngs)
+        return apply({"params": params}, *arguments, method=method, rngs=rngs)
 
 
 def make_play(
@@ -99,22 +99,22 @@ def make_play(
       policy: "mode" takes the likeliest action, "sample" draws one.
 
     Returns:
-      A pure function of (network, key) to scores `[E]`: `return`, `length` and, where the
+      A pure function of (params, key) to scores `[E]`: `return`, `length` and, where the
       environment tells, `success`, with the environment's name if it has one: `success/90`.
 
     Raises:
       ValueError: an unknown policy.
     """
-    require_name("evaluation.policy", policy, POLICIES)
+    check_choice("evaluation.policy", policy, POLICIES)
     first = next(iter(streams.values()))
     # Arguments of the program: environments of all lengths share what is compiled.
     params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
     params_N = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
 
-    def play(network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+    def play(params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         def one(params: Any) -> dict[str, Shaped[Array, " E"]]:
             stream = dataclasses.replace(first, params=params)
-            return summarise(make_evaluate(player, stream, episodes, policy)(network, key))
+            return summarise(make_evaluate(player, stream, episodes, policy)(params, key))
 
         scores = jax.lax.map(one, params_N)
         return {

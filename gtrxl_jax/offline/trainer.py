@@ -3,7 +3,7 @@
     trainer = OfflineTrainer(config)
     state = trainer.init(seed)                                 a pytree that is the whole run
     for stage, data in trainer.feed(1, trainer.mesh()):
-        state, metrics = make_visit(trainer, stage)(state, data)    several updates, see `programs`
+        state, metrics = make_iteration(trainer, stage)(state, data)    several updates
 
 An update draws a batch of windows of N segments of K steps, and scans the model over the segments:
 memory goes from each to the next, and the gradient back through it. Activations of a segment are
@@ -25,11 +25,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from gtrxl_jax.data.segments import Segments, default_sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.nn.sequence.trajectory import Steps
 from gtrxl_jax.offline.config import OfflineConfig, to_json, validate
-from gtrxl_jax.offline.data import Data, Feed, Held, Streamed
+from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
 from gtrxl_jax.offline.environments import evaluation_streams, parameters, trajectories_of
 from gtrxl_jax.offline.evaluation import SequencePlayer, make_play
 from gtrxl_jax.offline.metrics import (
@@ -45,7 +45,7 @@ from gtrxl_jax.parallel.placement import (
     split_batch,
     split_parameters,
 )
-from gtrxl_jax.runs.divergence import finite, first_unsound, over_updates
+from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
 from gtrxl_jax.runs.schedule import warmup_and_decay
 from gtrxl_jax.specs import zero_timestep
 
@@ -55,13 +55,13 @@ class OfflineState:
     """All of a run: saving it is saving the run.
 
     Attributes:
-      network: the model's parameters.
+      params: the model's parameters.
       optimiser: optax's state.
       key: of this run; see `_keys`.
       update: int, batches seen.
     """
 
-    network: Any
+    params: Any
     optimiser: optax.OptState
     key: Key[Array, ""]
     update: Int[Array, ""]
@@ -74,7 +74,7 @@ class OfflineTrainer:
       config: the run's, with what to ask for in evaluations.
       model: what is trained.
       player, title, environment, observation_space, action_space, config_json,
-        num_visits, steps_per_visit: see `Trainer`; a step is an update.
+        num_iterations, steps_per_iteration: see `Trainer`; a step is an update.
 
     Raises:
       ValueError: the config cannot be, or its data do not fit; nothing has been compiled.
@@ -103,8 +103,8 @@ class OfflineTrainer:
         evaluation = dataclasses.replace(config.evaluation, target_return=target)
         config = dataclasses.replace(config, evaluation=evaluation)
         self.config, self.config_json = config, to_json(config)
-        self.num_visits = config.num_visits
-        self.steps_per_visit = config.updates_per_visit
+        self.num_iterations = config.num_iterations
+        self.steps_per_iteration = config.updates_per_iteration
         context = config.shape[1]
         self.model: Any = make_model(
             config.model,
@@ -130,7 +130,7 @@ class OfflineTrainer:
             return Streamed(config, self._sampling)
         if self._trajectories is None:
             self._trajectories = trajectories_of(config)
-        return Held(config, self._trajectories)
+        return InMemory(config, self._trajectories)
 
     def feed(self, first: int, mesh: Mesh) -> Feed:
         """See `Trainer`: stages of the curriculum, and data, see `offline_data`."""
@@ -150,7 +150,7 @@ class OfflineTrainer:
     def _make_optimiser(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
         """AdamW, and its rate by updates: warm-up and linear decay (RATE's authors)."""
         config = self.config.optimiser
-        updates = self.num_visits * self.steps_per_visit
+        updates = self.num_iterations * self.steps_per_iteration
         schedule = warmup_and_decay(config.learning_rate, config.warmup, config.final, updates)
         matrices = functools.partial(
             jax.tree_util.tree_map_with_path, lambda path, _: path[-1].key == "kernel"
@@ -180,10 +180,10 @@ class OfflineTrainer:
         def all_of_it(model: Any) -> None:
             model(model.initial_memory(1), steps)
 
-        network = nn.init(all_of_it, self.model)(key_network)["params"]
-        with ordinary_promotion():
-            optimiser = self.optimiser.init(network)
-        return OfflineState(network, optimiser, key, jnp.zeros((), jnp.int32))
+        params = nn.init(all_of_it, self.model)(key_network)["params"]
+        with standard_dtype_promotion():
+            optimiser = self.optimiser.init(params)
+        return OfflineState(params, optimiser, key, jnp.zeros((), jnp.int32))
 
     def drawn(self, state: OfflineState) -> dict[str, Array]:
         """See `Trainer`: nothing, all seeds have the config's settings."""
@@ -194,8 +194,8 @@ class OfflineTrainer:
         """Draw a batch, or take that which was read for this update, and learn from it."""
         key_data, key_dropout = _keys(state.key)
         if isinstance(data, Segments):
-            # A visit begins at a multiple of its updates.
-            place = state.update % self.config.updates_per_visit
+            # An iteration begins at a multiple of its updates.
+            place = state.update % self.config.updates_per_iteration
             batch = jax.tree.map(
                 lambda x: jax.lax.dynamic_index_in_dim(x, place, keepdims=False), data
             )
@@ -204,9 +204,9 @@ class OfflineTrainer:
         return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
 
     def summarise(self, metrics: Metrics) -> Metrics:
-        """Means over a visit's updates."""
-        diverged = over_updates(metrics["unsound"])
-        return {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "unsound"} | diverged
+        """Means over an iteration's updates."""
+        diverged = over_updates(metrics["nonfinite"])
+        return {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"} | diverged
 
     def _draw(self, trajectories: Trajectories, key: Key[Array, ""], stage: int) -> Segments:
         config, sampling = self.config, self._sampling
@@ -226,25 +226,25 @@ class OfflineTrainer:
             (batch, last_steps(batch.mask)),
         )
         keys = jax.random.split(key, (segments // chunk, chunk))
-        memory = self._initial_memory(state.network, size)
+        memory = self._initial_memory(state.params, size)
         rate = self.schedule(state.update.astype(float))
 
         def one(carry: Any, inputs: Any) -> Any:
-            network, optimiser, memory = carry
+            params, optimiser, memory = carry
             number, chunk, last, keys = inputs
             gradients, (memory, metrics) = jax.grad(self.loss, has_aux=True)(
-                gather_parameters(network), memory, chunk, last, keys, number == 0
+                gather_parameters(params), memory, chunk, last, keys, number == 0
             )
             gradients = split_parameters(gradients)
             metrics["gradient_norm"] = optax.tree.norm(gradients)
-            with ordinary_promotion():
-                updates, optimiser = self.optimiser.update(gradients, optimiser, network)
-            network = optax.apply_updates(network, jax.tree.map(lambda u: -rate * u, updates))
-            return (network, optimiser, memory), metrics
+            with standard_dtype_promotion():
+                updates, optimiser = self.optimiser.update(gradients, optimiser, params)
+            params = optax.apply_updates(params, jax.tree.map(lambda u: -rate * u, updates))
+            return (params, optimiser, memory), metrics
 
         numbers = jnp.arange(segments // chunk, dtype=jnp.int32)
-        (network, optimiser, _), metrics = jax.lax.scan(
-            one, (state.network, state.optimiser, memory), (numbers, chunks, last, keys)
+        (params, optimiser, _), metrics = jax.lax.scan(
+            one, (state.params, state.optimiser, memory), (numbers, chunks, last, keys)
         )
         sums = {name: jnp.sum(metrics.pop(name)) for name in SUMS}
         metrics = jax.tree.map(jnp.mean, metrics) | {
@@ -256,17 +256,17 @@ class OfflineTrainer:
         sound = {
             "loss": jnp.isfinite(metrics["loss"]),
             "gradient norm": jnp.isfinite(metrics["gradient_norm"]),
-            "parameters": finite(network),
+            "parameters": finite(params),
         }
-        metrics["unsound"] = first_unsound(sound)
-        return OfflineState(network, optimiser, state.key, state.update + 1), metrics
+        metrics["nonfinite"] = first_nonfinite(sound)
+        return OfflineState(params, optimiser, state.key, state.update + 1), metrics
 
-    def _initial_memory(self, network: Any, batch: int) -> Any:
-        return self.model.apply({"params": network}, batch, method="initial_memory")
+    def _initial_memory(self, params: Any, batch: int) -> Any:
+        return self.model.apply({"params": params}, batch, method="initial_memory")
 
     def loss(
         self,
-        network: Any,
+        params: Any,
         memory: Any,
         chunk: Segments,
         last: Bool[Array, "C B K"],
@@ -276,7 +276,7 @@ class OfflineTrainer:
         """The mean loss over the steps of C segments `[C, B, K]`, in order.
 
         Args:
-          network: the parameters.
+          params: the parameters.
           memory: before the first of them; no gradient enters it. The first chunk of a trajectory
             begins from the network's own initial memory, and trains that.
           chunk: the segments.
@@ -287,7 +287,7 @@ class OfflineTrainer:
         Returns:
           The loss; the memory afterwards, and sums for the metrics.
         """
-        fresh = self._initial_memory(network, chunk.mask.shape[1])
+        fresh = self._initial_memory(params, chunk.mask.shape[1])
         memory = jax.tree.map(
             lambda new, old: jnp.where(is_first, new, old), fresh, jax.lax.stop_gradient(memory)
         )
@@ -295,7 +295,7 @@ class OfflineTrainer:
         def one(memory: Any, inputs: Any) -> Any:
             segment, last_BK, key = inputs
             following, policy = self.model.apply(
-                {"params": network}, memory, segment, False, rngs={"dropout": key}
+                {"params": params}, memory, segment, False, rngs={"dropout": key}
             )
             sums = step_sums(policy, segment, last_BK)
             return following, sums | memory_metrics(memory, following)
@@ -308,9 +308,9 @@ class OfflineTrainer:
         metrics = jax.tree.map(jnp.mean, records) | sums
         return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
 
-    def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes of each length: `success/90`, `return/90`, `length/90`."""
-        return self._play(network, key)
+        return self._play(params, key)
 
 
 def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:

@@ -5,7 +5,7 @@ import math
 
 import tyro
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.nn.cores.registry import CoreConfig, core_config, validate_core_config
 from gtrxl_jax.runs.config import schema
 
@@ -167,8 +167,8 @@ class OnlineConfig:
     """Environment steps of each seed."""
     unroll: int = 32
     """Steps of each environment between learner steps, T."""
-    updates_per_visit: int = 10
-    """Learner steps between two visits of the host, which logs."""
+    updates_per_iteration: int = 10
+    """Learner steps of an iteration, after which metrics are written."""
     seed: int = 0
     """The first seed; a run is a function of its config, the seed among it."""
     num_seeds: int = 1
@@ -189,18 +189,18 @@ class OnlineConfig:
 
     @property
     def num_updates(self) -> int:
-        """Learner steps of the run: at least `total_steps`, in whole visits of the host."""
-        return self.num_visits * self.updates_per_visit
+        """Learner steps of the run: at least `total_steps`, in whole iterations."""
+        return self.num_iterations * self.updates_per_iteration
 
     @property
-    def num_visits(self) -> int:
-        """How often the host visits."""
-        return math.ceil(self.total_steps / self.steps_per_visit)
+    def num_iterations(self) -> int:
+        """Iterations of the run."""
+        return math.ceil(self.total_steps / self.steps_per_iteration)
 
     @property
-    def steps_per_visit(self) -> int:
-        """Environment steps between two visits of the host."""
-        return self.steps_per_update * self.updates_per_visit
+    def steps_per_iteration(self) -> int:
+        """Environment steps of an iteration."""
+        return self.steps_per_update * self.updates_per_iteration
 
 
 def _default() -> OnlineConfig:
@@ -220,7 +220,7 @@ def _debug() -> OnlineConfig:
         checkpoint=CheckpointConfig(interval=1000),
         total_steps=2000,
         unroll=8,
-        updates_per_visit=5,
+        updates_per_iteration=5,
     )
 
 
@@ -260,7 +260,7 @@ def preset(name: str = "default") -> OnlineConfig:
     Raises:
       ValueError: an unknown name.
     """
-    return PRESETS[require_name("preset", name, PRESETS)]()
+    return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
 def validate(config: OnlineConfig) -> None:
@@ -292,7 +292,7 @@ def validate(config: OnlineConfig) -> None:
         )
     if config.seed + config.num_seeds > 2**31:
         raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
-    require_name("vmpo.multipliers", config.vmpo.multipliers, ("scale", "adam"))
+    check_choice("vmpo.multipliers", config.vmpo.multipliers, ("scale", "adam"))
     if not config.agent.popart_rate < 1:
         raise ValueError(f"agent.popart_rate must be below 1, not {config.agent.popart_rate}")
     drawn = [field for field, bounds in dataclasses.asdict(config.sweep).items() if bounds]
@@ -301,8 +301,8 @@ def validate(config: OnlineConfig) -> None:
             f"checkpoint.best {config.checkpoint.best} would be a mean over seeds that differ in "
             f"sweep.{drawn[0]}: leave one of the two out, or train one seed a run"
         )
-    require_name("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
-    require_name("on_divergence", config.on_divergence, ("stop", "continue"))
+    check_choice("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
+    check_choice("on_divergence", config.on_divergence, ("stop", "continue"))
 
 
 _MAY_BE_ZERO = (

@@ -1,4 +1,4 @@
-"""Metrics of a visit, computed in its program: of the episodes that ended, and of the gates."""
+"""Metrics computed in an iteration's program: of the episodes that ended, and of the gates."""
 
 from typing import Any
 

@@ -18,9 +18,9 @@ class TrainState:
     """All of a run: saving it is saving the run.
 
     Attributes:
-      learned: {"network": the online parameters, "multipliers": `Multipliers`}.
+      trainable: {"params": the online parameters, "multipliers": `Multipliers`}.
       target: the target network's parameters, which act.
-      optimiser: optax's state for `learned`.
+      optimiser: optax's state for `trainable`.
       popart: statistics of each task's returns; without PopArt they stay at mean 0, variance 1.
       stream: the environments.
       timestep: `[B]`, where the environments stand.
@@ -30,7 +30,7 @@ class TrainState:
       hyperparameters: see there.
     """
 
-    learned: dict[str, Any]
+    trainable: dict[str, Any]
     target: Any
     optimiser: optax.OptState
     popart: popart.PopArtStatistics
@@ -42,9 +42,9 @@ class TrainState:
     hyperparameters: Hyperparameters
 
     @property
-    def network(self) -> Any:
+    def params(self) -> Any:
         """The online network's parameters."""
-        return self.learned["network"]
+        return self.trainable["params"]
 
 
 @struct.dataclass

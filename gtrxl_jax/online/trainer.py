@@ -3,8 +3,8 @@
     trainer = OnlineTrainer(config)
     state = trainer.init(seed)                    a pytree that is the whole run
     state, numbers = trainer.update(state)        one update
-    visit = make_visit(trainer)                   (see `programs`) several, without the host
-    state, metrics = visit(state)
+    iteration = make_iteration(trainer)                   (see `programs`) several, without the host
+    state, metrics = iteration(state)
 
 All are pure functions: jit them, vmap them over seeds and hyperparameters, shard their state.
 An update is: T steps of acting with the target network, over a cache that is projected once; one
@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.acting.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
@@ -83,7 +83,7 @@ class OnlineTrainer:
       stream: its environments.
       agent: its agent.
       player, title, environment, observation_space, action_space, config_json,
-        num_visits, steps_per_visit: see `Trainer`.
+        num_iterations, steps_per_iteration: see `Trainer`.
 
     Raises:
       ValueError: the config cannot be; nothing has been compiled.
@@ -96,9 +96,12 @@ class OnlineTrainer:
         self.config, self.config_json = config, to_json(config)
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
-        self.num_visits, self.steps_per_visit = config.num_visits, config.steps_per_visit
+        self.num_iterations, self.steps_per_iteration = (
+            config.num_iterations,
+            config.steps_per_iteration,
+        )
         evaluation = config.evaluation
-        require_name("evaluation.policy", evaluation.policy, POLICIES)
+        check_choice("evaluation.policy", evaluation.policy, POLICIES)
         self.player = AgentPlayer(self.agent)
         self.title = f"{config.core.name}, trained by V-MPO in {config.env.name}"
         self.environment = (config.env.name, dict(config.env.params))
@@ -137,13 +140,13 @@ class OnlineTrainer:
         batch = self.config.env.num_envs
         memory = self.agent.initial_memory(1)
         example = zero_timestep(self.observation_space, self.action_space, 1, 1)
-        network = self.agent.init(key_network, memory, example)["params"]
-        learned, optimiser = self.learner.init(network, hyperparameters)
+        params = self.agent.init(key_network, memory, example)["params"]
+        trainable, optimiser = self.learner.init(params, hyperparameters)
         stream, timestep = self.stream.reset(key_stream)
         return TrainState(
-            learned=learned,
+            trainable=trainable,
             # A copy: donating the state must not give one buffer away twice.
-            target=jax.tree.map(jnp.copy, network),
+            target=jax.tree.map(jnp.copy, params),
             optimiser=optimiser,
             popart=popart.init(self.stream.num_tasks),
             stream=stream,
@@ -204,15 +207,15 @@ class OnlineTrainer:
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:
         """See `Trainer`: one stage, and no data but what the agent meets."""
-        yield from itertools.repeat((None, None), self.num_visits + 1 - first)
+        yield from itertools.repeat((None, None), self.num_iterations + 1 - first)
 
     def summarise(self, metrics: tuple[Summary, Summary]) -> Summary:
-        """Means over a visit's updates, and over the episodes that ended in them."""
+        """Means over an iteration's updates, and over the episodes that ended in them."""
         learning, sums = metrics
-        diverged = over_updates(learning["unsound"])
-        means = {k: jnp.mean(x_U) for k, x_U in learning.items() if k != "unsound"}
+        diverged = over_updates(learning["nonfinite"])
+        means = {k: jnp.mean(x_U) for k, x_U in learning.items() if k != "nonfinite"}
         return means | episode_means(sums) | diverged
 
-    def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Return, length and success of fresh episodes, by task if there are several."""
-        return summarise(self._play(network, key))
+        return summarise(self._play(params, key))

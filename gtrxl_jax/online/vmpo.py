@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
 from gtrxl_jax.online.config import OnlineConfig
@@ -27,7 +27,7 @@ from gtrxl_jax.online.state import Rollout, TrainState
 from gtrxl_jax.ops import popart, vmpo
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
 from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
-from gtrxl_jax.runs.divergence import finite, first_unsound, in_range
+from gtrxl_jax.runs.divergence import finite, first_nonfinite, in_range
 from gtrxl_jax.runs.schedule import warmup_and_decay
 
 
@@ -49,11 +49,11 @@ class VMPOLearner:
         self.schedule = warmup_and_decay(1.0, rates.warmup, rates.final, config.num_updates)
 
     def init(
-        self, network: Any, hyperparameters: Hyperparameters
+        self, params: Any, hyperparameters: Hyperparameters
     ) -> tuple[dict[str, Any], optax.OptState]:
         """What is learned, and the optimiser's state for it."""
-        learned = {"network": network, "multipliers": hyperparameters.multipliers}
-        return learned, self.optimiser.init(learned)
+        trainable = {"params": params, "multipliers": hyperparameters.multipliers}
+        return trainable, self.optimiser.init(trainable)
 
     def returns(
         self, state: TrainState, rollout: Rollout, value_BS: Float[Array, "B S"]
@@ -70,13 +70,13 @@ class VMPOLearner:
         )
 
     def loss(
-        self, learned: dict[str, Any], state: TrainState, rollout: Rollout
+        self, trainable: dict[str, Any], state: TrainState, rollout: Rollout
     ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
         """V-MPO's loss on a rollout that started from `state.memory`; metrics, PopArt's statistics.
 
         The gradient to the value head is that to the head before it is rescaled.
         """
-        variables = {"params": learned["network"]}
+        variables = {"params": trainable["params"]}
         (_, y_BSD), recorded = self._apply(
             variables, state.memory, rollout.timesteps, method="features", mutable=["metrics"]
         )
@@ -106,7 +106,7 @@ class VMPOLearner:
                 values_BT=(factor_N[task_BS] * of_task(output.value) + shift_N[task_BS])[:, :-1],
                 returns_BT=popart.normalise(statistics, returns_BT, task_BS[:, :-1]),
                 mask_BT=mask_BT,
-                multipliers=learned["multipliers"],
+                multipliers=trainable["multipliers"],
                 hyperparameters=state.hyperparameters.bounds,
                 psi_BT=psi_BT,
             )
@@ -121,45 +121,45 @@ class VMPOLearner:
     def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Summary]:
         """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
         (loss, (metrics, statistics)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
-            gather_parameters(state.learned), state, rollout
+            gather_parameters(state.trainable), state, rollout
         )
         gradients = split_parameters(gradients)
-        network, target = state.learned["network"], state.target
+        params, target = state.trainable["params"], state.target
         if self.config.agent.popart:
             old = state.popart
-            gradients["network"] = rescale_value_gradient(gradients["network"], old, statistics)
-            network = rescale_value_head(network, old, statistics)
+            gradients["params"] = rescale_value_gradient(gradients["params"], old, statistics)
+            params = rescale_value_head(params, old, statistics)
             target = rescale_value_head(target, old, statistics)
             metrics |= by_task("popart/mean", statistics.mean_N)
             metrics |= by_task("popart/scale", statistics.scale_N)
-        gradient_norm = optax.tree.norm(gradients["network"])
+        gradient_norm = optax.tree.norm(gradients["params"])
         if clip := self.config.optimiser.clip_norm:
             # A factor, not optax's selection between two gradients: XLA fuses it into Adam.
             factor = jnp.minimum(1.0, clip / gradient_norm)
-            gradients["network"] = jax.tree.map(lambda g: factor * g, gradients["network"])
+            gradients["params"] = jax.tree.map(lambda g: factor * g, gradients["params"])
             metrics["gradient_clipped"] = (gradient_norm > clip).astype(gradient_norm.dtype)
-        with ordinary_promotion():
+        with standard_dtype_promotion():
             steps, optimiser = self.optimiser.update(gradients, state.optimiser)
             decay = self.schedule(state.update.astype(float))
         rate = state.hyperparameters.learning_rate * decay
-        learned = optax.apply_updates(
-            {**state.learned, "network": network}, jax.tree.map(lambda s: -rate * s, steps)
+        trainable = optax.apply_updates(
+            {**state.trainable, "params": params}, jax.tree.map(lambda s: -rate * s, steps)
         )
         settings = self.config.vmpo
         if settings.multipliers == "scale":
-            learned["multipliers"] = vmpo.scale_multipliers(
-                state.learned["multipliers"],
+            trainable["multipliers"] = vmpo.scale_multipliers(
+                state.trainable["multipliers"],
                 metrics["psi/kl"],
-                {part: metrics[f"kl/{part}"] for part in state.learned["multipliers"].alphas},
+                {part: metrics[f"kl/{part}"] for part in state.trainable["multipliers"].alphas},
                 state.hyperparameters.bounds,
                 settings.multiplier_rate,
             )
-        learned["multipliers"] = vmpo.project_multipliers(
-            learned["multipliers"], settings.alpha_bounds
+        trainable["multipliers"] = vmpo.project_multipliers(
+            trainable["multipliers"], settings.alpha_bounds
         )
         metrics |= {
             "gradient_norm": gradient_norm,
-            "parameter_norm": optax.tree.norm(learned["network"]),
+            "parameter_norm": optax.tree.norm(trainable["params"]),
             "learning_rate": rate,
         }
         sound = {
@@ -168,17 +168,17 @@ class VMPOLearner:
             "loss": finite(loss),
             "gradient norm": finite(gradient_norm),
             "parameters": finite(metrics["parameter_norm"]),
-            "temperature": in_range(learned["multipliers"].temperature),
-            "multiplier of the KL": in_range(learned["multipliers"].alphas),
+            "temperature": in_range(trainable["multipliers"].temperature),
+            "multiplier of the KL": in_range(trainable["multipliers"].alphas),
         }
-        metrics["unsound"] = first_unsound(sound)
+        metrics["nonfinite"] = first_nonfinite(sound)
         update = state.update + 1
         copy = update % self.config.vmpo.target_period == 0
         state = dataclasses.replace(
             state,
-            learned=learned,
+            trainable=trainable,
             target=jax.tree.map(
-                lambda new, old: jnp.where(copy, new, old), learned["network"], target
+                lambda new, old: jnp.where(copy, new, old), trainable["params"], target
             ),
             optimiser=optimiser,
             popart=statistics,

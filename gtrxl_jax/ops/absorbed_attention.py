@@ -24,7 +24,9 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.ops.attention import masked_softmax
 
 
-def turn(p_BTHF: Float[Array, "B T H F"], phi_TF: Float[Array, "T F"]) -> Float[Array, "B T H F"]:
+def rotate_by_position(
+    p_BTHF: Float[Array, "B T H F"], phi_TF: Float[Array, "T F"]
+) -> Float[Array, "B T H F"]:
     """The coefficients c_i with c_i . Phi_j = p_i . Phi_{i-j} for every j.
 
     Args:
@@ -38,7 +40,7 @@ def turn(p_BTHF: Float[Array, "B T H F"], phi_TF: Float[Array, "T F"]) -> Float[
     )
 
 
-def folded_attention(
+def absorbed_attention(
     query_BTHD: Float[Array, "B T H D"],
     position_BTHF: Float[Array, "B T H F"],
     input_BSD: Float[Array, "B S D"],

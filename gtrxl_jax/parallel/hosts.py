@@ -32,7 +32,7 @@ def join() -> None:
     Raises:
       ValueError: they are not to be found, or a variable is no number, or out of range.
     """
-    # It would take SIGTERM for itself: `Interruption` listens, and `agreed` tells the others.
+    # It would take SIGTERM for itself: `Interruption` listens, and `all_max` tells the others.
     jax.config.update("jax_enable_preemption_service", False)
     count, index = _number(COUNT), _number(INDEX)
     if count is not None and index is not None and not 0 <= index < count:
@@ -53,7 +53,7 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def agreed(number: int) -> int:
+def all_max(number: int) -> int:
     """The largest of the numbers that the processes give, each at the same place of its program."""
     if jax.process_count() == 1:
         return number
@@ -65,7 +65,7 @@ def wait_for_all(place: str) -> None:
     multihost_utils.sync_global_devices(place)
 
 
-def first_alone(action: Callable[[], None], place: str) -> None:
+def on_main_process(action: Callable[[], None], place: str) -> None:
     """Let the first process do something while the others wait."""
     wait_for_all(f"before {place}")
     if is_first():

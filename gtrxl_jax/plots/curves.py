@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.style import (
     FONT_SIZE,
@@ -60,7 +60,7 @@ def learning_curves(
         unknown middle.
     """
     if middle:
-        require_name("middle", middle, MIDDLES)
+        check_choice("middle", middle, MIDDLES)
     figure = new_figure(6.5, 3.2)
     axes = figure.add_subplot()
     for label, look in looks(_require_any(runs)):

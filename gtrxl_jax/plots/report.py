@@ -82,7 +82,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def draw_episodes(
-    folder: Path, agent: Agent, tasks: Sequence[Stream], network: Any, policy: str
+    folder: Path, agent: Agent, tasks: Sequence[Stream], params: Any, policy: str
 ) -> list[Path]:
     """Play and draw one episode of each task: attention where the core has it, a GIF of `render`.
 
@@ -91,7 +91,7 @@ def draw_episodes(
     paths = []
     for k, stream in enumerate(tasks):
         suffix = f"_task_{k}" if len(tasks) > 1 else ""
-        episode = record_episode(agent, stream, network, jax.random.key(0), policy)
+        episode = record_episode(agent, stream, params, jax.random.key(0), policy)
         if episode.attention is not None:
             paths += _draw_attention(folder, suffix, episode, episode.attention)
         if (frames := render_episode(stream, episode)) is not None:

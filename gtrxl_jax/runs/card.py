@@ -13,7 +13,7 @@ from gtrxl_jax.runs.scores import Score, main_scores
 
 
 def write_card(
-    folder: str | os.PathLike[str], title: str, record: dict[str, Any], network: Any
+    folder: str | os.PathLike[str], title: str, record: dict[str, Any], params: Any
 ) -> Path:
     """Write card.md into the folder of a run.
 
@@ -21,11 +21,11 @@ def write_card(
       folder: the run.
       title: what was trained, and on what.
       record: its result, see `gtrxl_jax.runs.results.record_of`.
-      network: its parameters, to be counted.
+      params: its parameters, to be counted.
     """
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
-        temporary.write_text(card(title, record, _count(network), Path(folder).name))
+        temporary.write_text(card(title, record, _count(params), Path(folder).name))
     return path
 
 
@@ -73,8 +73,8 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
     return "\n".join(lines)
 
 
-def _count(network: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(network))
+def _count(params: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def _table(

@@ -19,7 +19,7 @@ _OF_A_PROCESS = ("version", "devices", "parameter_shards")
 
 
 @contextlib.contextmanager
-def claimed(folder: Folder, config_json: str) -> Iterator[None]:
+def locked(folder: Folder, config_json: str) -> Iterator[None]:
     """Hold `folder` as the run of this config, new or taken up again, until the block ends.
 
     The first process of several holds it for all, which then go on together. Nothing is written but
@@ -36,7 +36,7 @@ def claimed(folder: Folder, config_json: str) -> Iterator[None]:
     require_same_run(folder, config_json)
     path = Path(folder, "config.json")
     if not hosts.is_first():
-        hosts.wait_for_all("claimed")
+        hosts.wait_for_all("locked")
         yield
         return
     if not path.exists():
@@ -52,7 +52,7 @@ def claimed(folder: Folder, config_json: str) -> Iterator[None]:
             raise ValueError(
                 f"{folder} is in use by a running process: wait for it, or choose another folder"
             ) from None
-        hosts.wait_for_all("claimed")
+        hosts.wait_for_all("locked")
         yield
 
 

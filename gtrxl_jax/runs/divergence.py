@@ -1,7 +1,7 @@
 """Runs that go wrong: found in the program that trains them, and told by the host.
 
 After every update the program checks what must be finite or in range, in the order in which one
-thing spoils the next. A visit reports the first update that failed and the first quantity in it,
+thing spoils the next. An iteration reports the first update that failed and the first quantity in it,
 as two of its metrics, so that the host learns of it without another transfer.
 """
 
@@ -70,7 +70,7 @@ def in_range(multipliers: Any) -> Bool[Array, ""]:
     )
 
 
-def first_unsound(sound: Mapping[str, Bool[Array, ""]]) -> Int[Array, ""]:
+def first_nonfinite(sound: Mapping[str, Bool[Array, ""]]) -> Int[Array, ""]:
     """The place in `QUANTITIES` of the first that is not sound; `HEALTHY` if all are."""
     index = jnp.array(HEALTHY, jnp.int32)
     for place in reversed(range(len(QUANTITIES))):
@@ -79,21 +79,21 @@ def first_unsound(sound: Mapping[str, Bool[Array, ""]]) -> Int[Array, ""]:
     return index
 
 
-def over_updates(unsound_U: Int[Array, " U"]) -> dict[str, Int[Array, ""]]:
-    """What `first_unsound` gave in the updates of a visit, as two metrics of it."""
-    update = jnp.argmax(unsound_U != HEALTHY).astype(jnp.int32)
-    return {_QUANTITY: unsound_U[update], _UPDATE: update}
+def over_updates(nonfinite_U: Int[Array, " U"]) -> dict[str, Int[Array, ""]]:
+    """What `first_nonfinite` gave in the updates of an iteration, as two metrics of it."""
+    update = jnp.argmax(nonfinite_U != HEALTHY).astype(jnp.int32)
+    return {_QUANTITY: nonfinite_U[update], _UPDATE: update}
 
 
 def take_from(
     metrics: dict[str, np.ndarray], first_seed: int, begin: int, steps_per_update: int
 ) -> list[Divergence]:
-    """Take a visit's report out of its metrics.
+    """Take an iteration's report out of its metrics.
 
     Args:
       metrics: of one seed, or with an entry for each; the report is removed.
       first_seed: the number of the first seed.
-      begin: the step at which the visit began.
+      begin: the step at which the iteration began.
       steps_per_update: steps of an update.
     """
     quantities, updates = (np.atleast_1d(metrics.pop(name)) for name in (_QUANTITY, _UPDATE))

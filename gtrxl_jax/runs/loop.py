@@ -5,7 +5,7 @@
 A run folder holds
 
     config.json       what the run is
-    metrics.jsonl     its numbers, one line for each visit of the host
+    metrics.jsonl     its numbers, one line for each iteration
     checkpoints/      its state (see `checkpoint`)
     result.json       the final evaluation, with command, commit, device, date, seeds and times
     card.md           what was trained, how good it is, where it comes from, how to use it
@@ -29,16 +29,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.runs.checkpoints import checkpoint
 from gtrxl_jax.runs import divergence
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.card import write_card
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
 from gtrxl_jax.runs.divergence import DivergedError, Divergence
-from gtrxl_jax.runs.directory import claimed, require_same_run
+from gtrxl_jax.runs.directory import locked, require_same_run
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
-from gtrxl_jax.runs.restoring import networks_of
+from gtrxl_jax.runs.restoring import params_of
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.results import Result, read_result, record_of, write_result
@@ -52,13 +52,13 @@ class Trained:
 
     Attributes:
       trainer: what was trained, with its config and its agent.
-      networks: the trained network's parameters for each seed; empty of a run that is not run
+      params_per_seed: the trained network's parameters for each seed; empty of a run that is not run
         again and had diverged before it saved.
       result: what came out.
     """
 
     trainer: Any
-    networks: list[Any]
+    params_per_seed: list[Any]
     result: Result
 
 
@@ -70,7 +70,7 @@ def train(
 ) -> Trained:
     """Run a trainer to its end.
 
-    With a folder the run survives: SIGTERM, and SIGINT once, let it finish its visit, save and
+    With a folder the run survives: SIGTERM, and SIGINT once, let it finish its iteration, save and
     raise `RunInterrupted`; whatever ended it, the same call goes on where it was. A run that has
     its result is not run again, but loaded.
 
@@ -93,15 +93,15 @@ def train(
     require_same_run(folder, trainer.config_json)
     if result := read_result(folder):
         saved = checkpoint.available_steps(folder)
-        return Trained(trainer, networks_of(trainer, folder)[0] if saved else [], result)
-    with claimed(folder, trainer.config_json), Interruption() as interruption:
+        return Trained(trainer, params_of(trainer, folder)[0] if saved else [], result)
+    with locked(folder, trainer.config_json), Interruption() as interruption:
         everything = Writers()
         if hosts.is_first():
             everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
         trained = _Loop(trainer, everything, Path(folder), interruption).run()
         if hosts.is_first():
             record = record_of(trainer.config, trained.result)
-            write_card(folder, trainer.title, record, trained.networks[0])
+            write_card(folder, trainer.title, record, trained.params_per_seed[0])
             write_result(folder, record)
     return trained
 
@@ -111,16 +111,16 @@ class _Progress:
     """How far a run is: what is recorded with its state.
 
     Attributes:
-      visit: visits made.
+      iteration: iterations made.
       train_seconds: from the first update on, in all processes, up to the last checkpoint of each.
-      visit_seconds: of these, in visits.
+      iteration_seconds: of these, in iterations.
       best: step and score of the best checkpoint.
       diverged: the seeds that are no longer counted.
     """
 
-    visit: int = 0
+    iteration: int = 0
     train_seconds: float = 0.0
-    visit_seconds: float = 0.0
+    iteration_seconds: float = 0.0
     best: tuple[int, float] | None = None
     diverged: list[Divergence] = dataclasses.field(default_factory=list)
 
@@ -132,7 +132,7 @@ class _Progress:
 
 
 class _Loop:
-    """The host's loop over the visits of a run, with what it knows of it so far."""
+    """The host's loop over the iterations of a run, with what it knows of it so far."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Loop:
                 best = progress.best and progress.best[0]
                 saver = Saver(self._folder, keep=self._config.checkpoint.keep, best=best)
                 resources.enter_context(saver)
-            feed = self._programs.feed(progress.visit + 1)
+            feed = self._programs.feed(progress.iteration + 1)
             resources.enter_context(contextlib.closing(feed))
             # Innermost: before anything waits for the other processes, as closing does.
             resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
@@ -174,25 +174,25 @@ class _Loop:
             state = self._programs.init() if restored is None else restored
             self._drawn = jax.device_get(self._trainer.drawn(state))
             if upcoming:
-                self._programs.visit(*upcoming)
+                self._programs.iteration(*upcoming)
             compile_seconds = time.monotonic() - began
             since = time.monotonic() - progress.train_seconds
             if self._interruption:
                 self._interruption.working()
             while upcoming and not self._all_diverged:
-                state = self._visit(state, *upcoming, since, saver)
+                state = self._iteration(state, *upcoming, since, saver)
                 upcoming = next(feed, None)
             if saver:
                 saver.wait()
             if not self._scores:
                 self._scores = self._evaluate(state)
             progress.train_seconds = time.monotonic() - since
-        networks = self._programs.here(state.network)
-        return Trained(self._trainer, networks, self._result(compile_seconds))
+        params_per_seed = self._programs.to_host(state.params)
+        return Trained(self._trainer, params_per_seed, self._result(compile_seconds))
 
     @property
     def _step(self) -> int:
-        return self._progress.visit * self._trainer.steps_per_visit
+        return self._progress.iteration * self._trainer.steps_per_iteration
 
     @property
     def _all_diverged(self) -> bool:
@@ -202,37 +202,37 @@ class _Loop:
         """Refuse a best checkpoint by a score that there will not be, before compiling."""
         if best := self._config.checkpoint.best:
             names = [f"evaluation/{name}" for name in self._programs.score_names()]
-            require_name("checkpoint.best", best, names)
+            check_choice("checkpoint.best", best, names)
 
     def _restored(self) -> Any:
         """The state of the newest checkpoint, and to `_progress` its record; None without one."""
         if not self._folder or not checkpoint.available_steps(self._folder):
             return None
         state, record = checkpoint.restore(self._folder, self._programs.like)
-        hosts.first_alone(
+        hosts.on_main_process(
             functools.partial(checkpoint.set_aside_unusable, self._folder), "set_aside_unusable"
         )
         self._progress = _Progress.of(record)
         return state
 
-    def _visit(
+    def _iteration(
         self, state: Any, stage: Hashable, data: Any, since: float, saver: Saver | None
     ) -> Any:
-        """One visit, with all that the host does after it. Takes the state, returns the new one."""
+        """One iteration, with all that the host does after it. Takes the state, returns the new one."""
         trainer, progress = self._trainer, self._progress
-        visit = self._programs.visit(stage, data)
+        iteration = self._programs.iteration(stage, data)
         before = time.monotonic()
-        state, metrics = visit(state, data)
+        state, metrics = iteration(state, data)
         metrics = jax.device_get(metrics)
         seconds = time.monotonic() - before
-        metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_visit / seconds
+        metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_iteration / seconds
         metrics |= {f"hyperparameter/{name}": value for name, value in self._drawn.items()}
         diverged = self._diverged(metrics)
-        progress.visit += 1
-        progress.visit_seconds += seconds
+        progress.iteration += 1
+        progress.iteration_seconds += seconds
         progress.diverged += diverged
         best = False
-        if progress.visit == trainer.num_visits or self._passed(self._config.evaluation.interval):
+        if progress.iteration == trainer.num_iterations or self._passed(self._config.evaluation.interval):
             self._scores = self._evaluate(state)
             metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
             best = self._is_best(metrics)
@@ -245,15 +245,15 @@ class _Loop:
         return state
 
     def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
-        """Seeds that diverged in this visit, and not before."""
-        steps_per_update = self._trainer.steps_per_visit // self._config.updates_per_visit
+        """Seeds that diverged in this iteration, and not before."""
+        steps_per_update = self._trainer.steps_per_iteration // self._config.updates_per_iteration
         found = divergence.take_from(metrics, self._config.seed, self._step, steps_per_update)
         known = {one.seed for one in self._progress.diverged}
         return [one for one in found if one.seed not in known]
 
     def _evaluate(self, state: Any) -> dict[str, np.ndarray]:
         """Scores `[E]` or `[S, E]`; a seed that has diverged has none."""
-        scores = self._programs.evaluate(state.network, self._progress.visit)
+        scores = self._programs.evaluate(state.params, self._progress.iteration)
         for one in self._progress.diverged:
             index = one.seed - self._config.seed if self._config.num_seeds > 1 else ...
             for score in scores.values():
@@ -279,7 +279,7 @@ class _Loop:
         What is merely due waits while the disk is busy; it is the run that must not wait.
         """
         requested = self._requested()
-        at_end = self._progress.visit == self._trainer.num_visits
+        at_end = self._progress.iteration == self._trainer.num_iterations
         self._save_is_due |= self._passed(self._config.checkpoint.interval)
         if best or requested or at_end or (self._save_is_due and not saver.busy):
             saver.save(self._step, state, dataclasses.asdict(self._progress), best=best)
@@ -293,12 +293,12 @@ class _Loop:
     def _requested(self) -> signal.Signals | None:
         """The signal that has asked this process, or another of the run, to stop."""
         heard = self._interruption and self._interruption.requested
-        number = hosts.agreed(heard or 0)
+        number = hosts.all_max(heard or 0)
         return signal.Signals(number) if number else None
 
     def _passed(self, interval: int) -> bool:
-        """Whether a multiple of the interval lies in the last visit; of 0 there is none."""
-        before = self._step - self._trainer.steps_per_visit
+        """Whether a multiple of the interval lies in the last iteration; of 0 there is none."""
+        before = self._step - self._trainer.steps_per_iteration
         return bool(interval) and self._step // interval > before // interval
 
     def _result(self, compile_seconds: float) -> Result:
@@ -308,7 +308,7 @@ class _Loop:
             steps=self._step,
             compile_seconds=compile_seconds,
             train_seconds=progress.train_seconds,
-            steps_per_second=self._config.num_seeds * self._step / progress.visit_seconds,
+            steps_per_second=self._config.num_seeds * self._step / progress.iteration_seconds,
             diverged=progress.diverged,
             drawn={k: np.atleast_1d(v).tolist() for k, v in self._drawn.items()},
         )

@@ -77,7 +77,7 @@ class Interruption:
                 _exit(EXIT_CODES[number])
             if not self.requested:
                 self.requested = number
-                _say(f"{number.name}: finishing this visit and saving; Ctrl-C stops at once")
+                _say(f"{number.name}: finishing this iteration and saving; Ctrl-C stops at once")
 
 
 def _leave_to_the_thread(number: int, frame: FrameType | None) -> None:

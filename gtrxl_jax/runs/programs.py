@@ -46,11 +46,11 @@ class Programs:
             out_shardings=self._placed,
             compiler_options=compiler_options(runs_once=True),
         )
-        self._visits: dict[Hashable, Callable[..., Any]] = {}
+        self._iterations: dict[Hashable, Callable[..., Any]] = {}
 
-        def evaluate(network: Any, number: Any) -> Any:
+        def evaluate(params: Any, number: Any) -> Any:
             of_all = over_seeds(trainer.evaluate) if self._several else trainer.evaluate
-            return of_all(gather_parameters(network), _evaluation_keys(config, number))
+            return of_all(gather_parameters(params), _evaluation_keys(config, number))
 
         self._evaluate = jax.jit(
             evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
@@ -61,64 +61,64 @@ class Programs:
         return self._init(self._seeds)
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
-        """Stages and data of the visits from number `first` on, see `Trainer`; to be closed."""
+        """Stages and data of the iterations from number `first` on, see `Trainer`; to be closed."""
         return self._trainer.feed(first, self._mesh)
 
-    def visit(self, stage: Hashable, data: Any) -> Callable[..., Any]:
+    def iteration(self, stage: Hashable, data: Any) -> Callable[..., Any]:
         """The program of a stage, for such data: from (state, data) to new state and metrics.
 
         It takes the state: what was given is gone.
         """
-        if stage not in self._visits:
-            of_one = make_visit(self._trainer, stage)
+        if stage not in self._iterations:
+            of_one = make_iteration(self._trainer, stage)
 
-            def visit(state: Any, data: Any) -> Any:
+            def iteration(state: Any, data: Any) -> Any:
                 if not self._several:
                     return of_one(state, data)
                 return over_seeds(lambda state: of_one(state, data))(state)
 
             program = jax.jit(
-                visit,
+                iteration,
                 donate_argnums=0,
                 out_shardings=(self._placed, self._everywhere),
                 compiler_options=compiler_options(),
             )
             with jax.set_mesh(self._mesh):
-                self._visits[stage] = program.lower(self.like, data).compile()
-        return self._visits[stage]
+                self._iterations[stage] = program.lower(self.like, data).compile()
+        return self._iterations[stage]
 
     def score_names(self) -> list[str]:
         """What `evaluate` will give."""
-        return sorted(jax.eval_shape(self._evaluate, self.like.network, 0))
+        return sorted(jax.eval_shape(self._evaluate, self.like.params, 0))
 
-    def evaluate(self, network: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
-        """Scores of the evaluation after visit `number`: `[E]`, or `[S, E]` of several seeds."""
+    def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
+        """Scores of the evaluation after iteration `number`: `[E]`, or `[S, E]` of several seeds."""
         with jax.set_mesh(self._mesh):
-            scores = self._evaluate(network, number)
+            scores = self._evaluate(params, number)
         return {name: np.array(score, np.float64) for name, score in scores.items()}
 
-    def here(self, network: Any) -> list[Any]:
+    def to_host(self, params: Any) -> list[Any]:
         """Parameters for each seed, whole on this process's first device."""
-        whole = jax.jit(lambda x: x, out_shardings=self._everywhere)(network)
+        whole = jax.jit(lambda x: x, out_shardings=self._everywhere)(params)
         local = jax.tree.map(lambda x: x.addressable_data(0), whole)
         return each_seed(self._trainer.config.num_seeds, local)
 
 
-def make_visit(trainer: Trainer, stage: Hashable = None) -> Callable[..., tuple[Any, Any]]:
-    """A visit of a stage as a pure function: from (state, data) to new state and metrics.
+def make_iteration(trainer: Trainer, stage: Hashable = None) -> Callable[..., tuple[Any, Any]]:
+    """An iteration of a stage as a pure function: from (state, data) to new state and metrics.
 
     A scan over the updates. On CPU, too, it is faster than a host that calls one update after
     another, and compiles in about the same time.
     """
 
-    def visit(state: Any, data: Any = None) -> tuple[Any, Any]:
+    def iteration(state: Any, data: Any = None) -> tuple[Any, Any]:
         def update(state: Any, _: None) -> tuple[Any, Any]:
             return trainer.update(state, data, stage)
 
-        state, metrics = jax.lax.scan(update, state, length=trainer.config.updates_per_visit)
+        state, metrics = jax.lax.scan(update, state, length=trainer.config.updates_per_iteration)
         return state, trainer.summarise(metrics)
 
-    return visit
+    return iteration
 
 
 def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ class State(Protocol):
     """A flax.struct dataclass of arrays that is the whole run: saving it is saving the run."""
 
     @property
-    def network(self) -> Any:
+    def params(self) -> Any:
         """The trained network's parameters."""
 
 
@@ -22,15 +22,15 @@ class Trainer(Protocol):
     updates, give them a leading axis of seeds, and place their arrays on a mesh.
 
     Attributes:
-      config: the run's, with at least `seed`, `num_seeds`, `updates_per_visit`, `evaluation`,
+      config: the run's, with at least `seed`, `num_seeds`, `updates_per_iteration`, `evaluation`,
         `checkpoint` and `on_divergence`, which mean what they mean in `OnlineConfig`.
       config_json: the same as JSON, with its kind, so that it can be told from other runs.
       title: in a few words, what is trained, how and on what.
       environment: its name and its parameters, as `make_env` takes them.
       observation_space, action_space: the environment's.
       player: what is trained, as it acts: an `evaluation.Player`.
-      num_visits: how often the host visits.
-      steps_per_visit: what a visit adds to the step that metrics and checkpoints are filed under.
+      num_iterations: how many there are.
+      steps_per_iteration: what an iteration adds to the step that metrics and checkpoints are filed under.
       shown: the metrics that tell at a glance how the run is going.
     """
 
@@ -41,8 +41,8 @@ class Trainer(Protocol):
     observation_space: Any
     action_space: Any
     player: Any
-    num_visits: int
-    steps_per_visit: int
+    num_iterations: int
+    steps_per_iteration: int
     shown: tuple[str, ...]
 
     def mesh(self) -> Mesh:
@@ -53,7 +53,7 @@ class Trainer(Protocol):
         """
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[Any, Any], None, None]:
-        """The stage and the data of each visit from number `first` to the last. To be closed.
+        """The stage and the data of each iteration from number `first` to the last. To be closed.
 
         Stages are what arrays' shapes depend on, a curriculum's lengths for example: each has a
         program of its own, compiled when it is first needed.
@@ -80,16 +80,16 @@ class Trainer(Protocol):
         """
 
     def update(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, Any]:
-        """One update, on what `feed` gave its visit. Returns the new state, and a tree of numbers.
+        """One update, on what `feed` gave its iteration. Returns the new state, and a tree of numbers.
 
         Updates are counted by the state.
         """
 
     def summarise(self, metrics: Any) -> dict[str, Array]:
-        """The metrics of a visit, all scalars, from those of its U updates, `[U, ...]`.
+        """The metrics of an iteration, all scalars, from those of its U updates, `[U, ...]`.
 
         Among them is the report of `divergence.over_updates`.
         """
 
-    def evaluate(self, network: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes: each score by its name, with an entry for each episode."""

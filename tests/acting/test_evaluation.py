@@ -93,14 +93,14 @@ def test_the_first_episode_of_each_environment_counts(name, policy):
 class Overshooting:
     """A player that wants 5, but 0 after an action of 1; its state is the action that it took."""
 
-    def start(self, network, batch_size):
+    def start(self, params, batch_size):
         return jnp.zeros((batch_size, 2))
 
-    def step(self, network, state, timestep):
+    def step(self, params, state, timestep):
         mean = jnp.where(state == 1, 0.0, 5.0)
         return state, Gaussian(mean, jnp.ones_like(mean))
 
-    def take(self, network, state, action):
+    def observe_action(self, params, state, action):
         return action
 
 
@@ -244,8 +244,8 @@ def test_the_cue_is_where_it_is_seen(recorded):
 )
 def test_an_episode_without_attention_and_without_a_cue(name, params):
     stream = make_stream(name, **params)
-    agent, network = random_agent(stream)
-    episode = record_episode(agent, stream, network, jax.random.key(0))
+    agent, params = random_agent(stream)
+    episode = record_episode(agent, stream, params, jax.random.key(0))
     assert episode.attention is None
     assert episode.cue is None
     assert (episode.success is None) == (name == "Clock-v0")

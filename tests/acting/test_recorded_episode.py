@@ -13,16 +13,16 @@ def untrained(env, core, **params):
     spaces = stream.observation_space, stream.action_space
     agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
     example = zero_timestep(*spaces, 1, 1)
-    network = agent.init(jax.random.key(0), agent.initial_memory(1), example)["params"]
-    return agent, stream, network
+    params = agent.init(jax.random.key(0), agent.initial_memory(1), example)["params"]
+    return agent, stream, params
 
 
 def test_attention_to_a_step_is_a_column_of_what_was_recorded():
     core = make_core("gtrxl", "debug", layers=2, memory_size=3)
-    agent, stream, network = untrained(
+    agent, stream, params = untrained(
         "TMazePassive-v0", core, corridor_length=8, max_steps_in_episode=10
     )
-    episode = record_episode(agent, stream, network, jax.random.key(1), "sample")
+    episode = record_episode(agent, stream, params, jax.random.key(1), "sample")
     layers, heads, steps, window = episode.attention.shape
     assert (layers, heads, window) == (2, 2, 4)
     assert steps == 11  # it does not find the junction before the time limit of 10 actions
@@ -48,8 +48,8 @@ def test_attention_to_a_step_is_a_column_of_what_was_recorded():
 
 def test_what_is_not_there_is_said_to_be_missing():
     core = make_core("lstm", "debug")
-    agent, stream, network = untrained("CartPole-v1", core, max_steps_in_episode=5)
-    episode = record_episode(agent, stream, network, jax.random.key(1))
+    agent, stream, params = untrained("CartPole-v1", core, max_steps_in_episode=5)
+    episode = record_episode(agent, stream, params, jax.random.key(1))
     assert render_episode(stream, episode) is None
     with pytest.raises(ValueError, match="no attention: the agent's core is not a transformer"):
         episode.attention_to(0)
@@ -57,9 +57,9 @@ def test_what_is_not_there_is_said_to_be_missing():
 
 def test_further_episodes_are_not_compiled_again():
     core = make_core("gtrxl", "debug")
-    agent, stream, network = untrained("TMazePassive-v0", core, corridor_length=4)
-    record_episode(agent, stream, network, jax.random.key(0))
+    agent, stream, params = untrained("TMazePassive-v0", core, corridor_length=4)
+    record_episode(agent, stream, params, jax.random.key(0))
     programs = [evaluation._play, evaluation._record]
     before = [program._cache_size() for program in programs]
-    record_episode(agent, stream, jax.tree.map(lambda x: 2 * x, network), jax.random.key(1))
+    record_episode(agent, stream, jax.tree.map(lambda x: 2 * x, params), jax.random.key(1))
     assert [program._cache_size() for program in programs] == before

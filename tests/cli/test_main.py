@@ -82,7 +82,7 @@ def test_the_debug_job_leaves_a_whole_run(debug):
     assert 0 <= low <= success["mean"] <= high <= 1
     assert out.startswith(f"success {success['mean']:.3f} [{low:.3f}, {high:.3f}]; return ")
 
-    # At the interval of 1000, in whole visits, and at the end.
+    # At the interval of 1000, in whole iterations, and at the end.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
     names = ("learning_curve", "constraints", "attention", "attention_over_episode")
     pictures = {"episode.gif", *(f"{name}.png" for name in names)}

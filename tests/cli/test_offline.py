@@ -12,7 +12,7 @@ from gtrxl_jax.offline.environments import make_stream
 
 def test_models_are_trained_compared_and_evaluated(tmp_path, capsys):
     folder = tmp_path / "run"
-    small = ["--total-updates", "2", "--updates-per-visit", "1", "--evaluation.episodes", "4"]
+    small = ["--total-updates", "2", "--updates-per-iteration", "1", "--evaluation.episodes", "4"]
     command = ["train-offline", "--preset", "debug", "--baselines", "bc-mlp", *small]
     main([*command, "--folder", str(folder)])
     shown = capsys.readouterr()

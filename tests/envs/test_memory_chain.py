@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import Stream, make_env, time_limit
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_the_stream_gives_what_gymnax_itself_gives(name, bits):
     stream = Stream(*make_env(name, memory_length=4, num_bits=bits), num_envs=5)
     theirs, their_params = gymnax.make("MemoryChain-bsuite", num_bits=bits)
     their_params = their_params.replace(memory_length=4)
-    with ordinary_promotion():  # gymnax by itself does not run with strict promotion
+    with standard_dtype_promotion():  # gymnax by itself does not run with strict promotion
         their_step = jax.jit(
             jax.vmap(
                 lambda state, action: theirs.step(jax.random.key(0), state, action, their_params)

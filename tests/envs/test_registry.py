@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import ENVIRONMENTS, Stream, make_env, register_environments, time_limit
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
 # The other sizes of MiniGrid-Memory are the same code.
 SIZES = {f"MiniGrid-MemoryS{width}" for width in (16, 32, 64, 128)}
@@ -147,7 +147,7 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
 
 
 def test_ordinary_promotion_ends_with_its_block():
-    with ordinary_promotion():
+    with standard_dtype_promotion():
         assert (jnp.float32(1) + jnp.array([True])).shape == (1,)
     with pytest.raises(jax.dtypes.TypePromotionError):
         jnp.ones(2, jnp.float32) + jnp.ones(2, jnp.bool_)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import Stream, make_env
-from gtrxl_jax.envs.promotion import ordinary_promotion
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
 xminigrid = pytest.importorskip("xminigrid")
 FORWARD, RIGHT, LEFT = range(3)
@@ -17,7 +17,7 @@ def test_steps_are_xminigrids():
     theirs, their_params = xminigrid.make("MiniGrid-MemoryS8", view_size=5)
     key = jax.random.key(3)
     tiles = np.array([0, 1, 2, 3, 7])
-    with ordinary_promotion():
+    with standard_dtype_promotion():
         timestep = jax.jit(lambda key: theirs.reset(their_params, key))(key)
         their_step = jax.jit(lambda timestep, action: theirs.step(their_params, timestep, action))
         observation, state = env.reset(key, params)

@@ -36,7 +36,7 @@ def small_model(name="rate", action_space=ACTIONS, **overrides):
     """A model of that name in `MODELS`, with its segments and the steps of each."""
     settings = {"name": "rate", "layers": 2, **MODELS[name], **overrides}
     config = model_config(settings.pop("name"), "debug", **settings)
-    segments, context = (SEGMENTS, CONTEXT) if config.remembers else (1, SEGMENTS * CONTEXT)
+    segments, context = (SEGMENTS, CONTEXT) if config.is_recurrent else (1, SEGMENTS * CONTEXT)
     model = make_model(config, OBSERVATIONS, action_space, context, jnp.result_type(float))
     return model, segments, context
 

@@ -1,13 +1,13 @@
-"""Folded attention is relative attention: the same function of the same parameters."""
+"""Absorbed attention is relative attention: the same function of the same parameters."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.attention.absorbed import FoldedAttention
+from gtrxl_jax.nn.attention.absorbed import AbsorbedAttention
 from gtrxl_jax.nn.attention.projected import RelativeAttention
-from gtrxl_jax.ops.absorbed_attention import turn
+from gtrxl_jax.ops.absorbed_attention import rotate_by_position
 from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans, sinusoids
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -24,7 +24,7 @@ def test_outputs_and_gradients_are_those_of_the_projected_form(width, head_width
     )
     projected, folded = (
         kind(width, heads=2, head_width=head_width, param_dtype=jnp.float64)
-        for kind in (RelativeAttention, FoldedAttention)
+        for kind in (RelativeAttention, AbsorbedAttention)
     )
     params = projected.init(jax.random.key(0), x, mask)
     assert jax.tree.structure(params) == jax.tree.structure(folded.init(jax.random.key(0), x, mask))
@@ -48,7 +48,7 @@ def test_turning_gives_distances_of_either_sign():
     place = jnp.arange(6, dtype=jnp.int32)
     phi = sinusoids(place, 8, jnp.float64)
     p = jnp.asarray(np.random.default_rng(0).standard_normal((1, 6, 1, 8)))
-    scores = turn(p, phi)[0, :, 0] @ phi.T
+    scores = rotate_by_position(p, phi)[0, :, 0] @ phi.T
     distance = np.subtract.outer(np.arange(6), np.arange(6))
     expected = np.zeros((6, 6))
     for i, j in np.ndindex(6, 6):
@@ -87,7 +87,7 @@ def test_spans_change_no_output_and_no_gradient(which):
     cached = jnp.array([0, 1, 2], jnp.int32)
     mask = memory_token_mask(exists, cached, cache_size, memory_tokens)
     x = jnp.asarray(rng.standard_normal((3, mask.shape[2], width)))
-    layer = FoldedAttention(width, heads=2, head_width=4, param_dtype=jnp.float64)
+    layer = AbsorbedAttention(width, heads=2, head_width=4, param_dtype=jnp.float64)
     params = layer.init(jax.random.key(0), x, mask)
     spans = memory_token_spans(steps, cache_size, memory_tokens)[which]
     asked = np.concatenate([np.arange(mask.shape[1])[queries] for queries, _ in spans])

@@ -41,7 +41,7 @@ def test_acting_step_by_step_equals_segments(name):
             state, policy = model.apply(
                 params, state, step.returns_to_go, step.observations, method="decode"
             )
-            return model.apply(params, state, step.actions, method="append"), policy.logits
+            return model.apply(params, state, step.actions, method="observe_action"), policy.logits
 
         state = model.apply(params, BATCH, method="start")
         return jax.lax.scan(step, state, steps_SB)[1]
@@ -63,7 +63,7 @@ def test_a_window_slides(name):
         state, policy = model.apply(
             params, state, step.returns_to_go, step.observations, method="decode"
         )
-        state = model.apply(params, state, step.actions, method="append")
+        state = model.apply(params, state, step.actions, method="observe_action")
     last = jax.tree.map(lambda x: x[:, :, 3:], longer)
     np.testing.assert_allclose(
         policy.logits, run_segments(model, params, last)[1][:, -1], atol=1e-9, rtol=0
@@ -159,7 +159,11 @@ def test_half_precision_keeps_parameters_and_policies_in_full():
                 before = model.apply(params, BATCH, method="start")
                 seen = step.returns_to_go, step.observations
                 state, policy = model.apply(params, before, *seen, method="decode")
-                return before, model.apply(params, state, step.actions, method="append"), policy
+                return (
+                    before,
+                    model.apply(params, state, step.actions, method="observe_action"),
+                    policy,
+                )
 
             before, after, policy = jax.eval_shape(act, params, segment(segment(steps, 0), 0))
             assert policy.logits.dtype == jnp.float32

@@ -20,7 +20,7 @@ from tests.jobs import changed
 CONFIG = changed(
     preset("debug"),
     total_updates=12,
-    updates_per_visit=3,
+    updates_per_iteration=3,
     checkpoint__interval=3,
     curriculum=True,
     model__dropout=0.1,
@@ -67,7 +67,7 @@ def test_a_run_that_is_ended_goes_on_bit_for_bit(whole, trajectories, tmp_path):
         train(OfflineTrainer(CONFIG, trajectories), folder=folder, writers=[CrashAt(9)])
     again = train(OfflineTrainer(CONFIG, trajectories), folder=folder)
     assert lines(folder) == lines(whole[0])
-    jax.tree.map(np.testing.assert_array_equal, again.networks, whole[1].networks)
+    jax.tree.map(np.testing.assert_array_equal, again.params_per_seed, whole[1].params_per_seed)
     assert again.result.evaluation == whole[1].result.evaluation
 
 
@@ -77,7 +77,7 @@ def test_a_loaded_run_acts_as_it_was_trained(whole):
     loaded = load(folder)
     assert loaded.config.evaluation.target_return == 1.0
     assert "_data" not in vars(loaded.trainer)
-    jax.tree.map(np.testing.assert_array_equal, loaded.network, trained.networks[0])
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, trained.params_per_seed[0])
     state = loaded.start(batch_size=3)
     timestep = zero_timestep(loaded.trainer.observation_space, loaded.trainer.action_space, 3)
     for n in range(6):  # beyond the end of a segment
@@ -97,8 +97,8 @@ def test_several_seeds_are_several_runs(trajectories):
     second = train(OfflineTrainer(changed(CONFIG, seed=1, total_updates=3), trajectories))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
-        several.networks[1],
-        second.networks[0],
+        several.params_per_seed[1],
+        second.params_per_seed[0],
     )
 
 

@@ -22,7 +22,7 @@ from tests.offline.test_run import Crash, CrashAt, lines
 CONFIG = changed(
     preset("debug"),
     total_updates=8,
-    updates_per_visit=2,
+    updates_per_iteration=2,
     checkpoint__interval=2,
     curriculum=True,
     devices=2,
@@ -50,11 +50,11 @@ def test_a_run_is_that_of_the_data_in_memory_though_it_is_ended_between(path, tm
         train(OfflineTrainer(config_of(path)), folder=tmp_path / "run", writers=[CrashAt(6)])
     streamed = train(OfflineTrainer(config_of(path)), folder=tmp_path / "run")
     assert lines(tmp_path / "run") == lines(tmp_path / "held")
-    jax.tree.map(np.testing.assert_array_equal, streamed.networks, held.networks)
+    jax.tree.map(np.testing.assert_array_equal, streamed.params_per_seed, held.params_per_seed)
     assert streamed.result.evaluation == held.result.evaluation
 
 
-def test_a_visit_reads_its_own_batches_split_over_the_devices(path):
+def test_an_iteration_reads_its_own_batches_split_over_the_devices(path):
     trainer = OfflineTrainer(config_of(path, model__name="rate"))
     mesh = trainer.mesh()
     np.testing.assert_array_equal(local_rows(mesh, 8), np.arange(8))
@@ -88,7 +88,8 @@ def test_the_command_line_streams_and_what_it_trained_needs_no_data(path, monkey
     shutil.copytree(path, tmp_path / "data")
     command = (
         "train-offline --preset debug --model.name bc-mlp --baselines bc-mlp --data.stream "
-        "--total-updates 2 --updates-per-visit 2 --evaluation.episodes 8 --evaluation.lengths 8 "
+        "--total-updates 2 --updates-per-iteration 2 --evaluation.episodes 8 "
+        "--evaluation.lengths 8 "
         f"--no-pictures --data.path {tmp_path / 'data'} --folder {tmp_path / 'run'}"
     )
     main(command.split())

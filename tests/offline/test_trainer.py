@@ -11,7 +11,7 @@ from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json, validate
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
-from gtrxl_jax.runs.programs import make_visit
+from gtrxl_jax.runs.programs import make_iteration
 from tests.jobs import changed
 
 DEBUG = preset("debug")
@@ -27,7 +27,7 @@ def make(trajectories, **changes):
 
 
 def data_of(trainer):
-    """What its first visit reads."""
+    """What its first iteration reads."""
     return next(trainer.feed(1, trainer.mesh()))[1]
 
 
@@ -44,12 +44,12 @@ def gradients(trainer, batch, weigh):
     chunk = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), batch)
     last = jnp.zeros(chunk.mask.shape, bool)
     keys = jax.random.split(jax.random.key(0), chunk.mask.shape[0])
-    memory = trainer._initial_memory(state.network, 8)
+    memory = trainer._initial_memory(state.params, 8)
 
-    def loss(network):
-        return trainer.loss(network, memory, weigh(chunk), last, keys, True)[0]
+    def loss(params):
+        return trainer.loss(params, memory, weigh(chunk), last, keys, True)[0]
 
-    return jax.grad(loss)(state.network)
+    return jax.grad(loss)(state.params)
 
 
 def test_an_update_learns_by_heart(trajectories):
@@ -91,7 +91,7 @@ def test_only_without_detaching_does_the_last_segment_teach_the_valve(trajectori
         """How far one update moves the valve, without decay of weights."""
         state = trainer.init(0)
         after, _ = trainer.learn(state, batch, jax.random.key(1))
-        moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.network, state.network)
+        moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.params, state.params)
         return max(map(float, jax.tree.leaves(moved["valve"]))), moved
 
     without_decay = dataclasses.replace(whole.config.optimiser, weight_decay=1e-30)
@@ -127,9 +127,9 @@ def test_padding_changes_no_loss(trajectories):
         trainer.learn(trainer.init(0), b, jax.random.key(1))
         for b in (batch, batch.replace(observations=noise))
     ]
-    jax.tree.map(np.testing.assert_array_equal, *(state.network for state, _ in states))
+    jax.tree.map(np.testing.assert_array_equal, *(state.params for state, _ in states))
     assert np.all(np.isfinite(jax.tree.leaves(states[0][1])))
-    assert states[0][1]["unsound"] == -1
+    assert states[0][1]["nonfinite"] == -1
 
 
 def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
@@ -139,7 +139,7 @@ def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
     assert [int(np.max(of_stage.length)) for of_stage in data] == [3, 7]
     state = trainer.init(0)
     for stage in (0, 1):
-        state, metrics = jax.jit(make_visit(trainer, stage))(state, data)
+        state, metrics = jax.jit(make_iteration(trainer, stage))(state, data)
         assert np.isfinite(metrics["loss"])
     assert state.update == 20
 
@@ -147,7 +147,7 @@ def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
 def test_a_model_without_memory_sees_all_segments_at_once(trajectories):
     trainer = make(trajectories, model__name="dt")
     assert trainer.model.context == 8
-    _, metrics = jax.jit(make_visit(trainer, 0))(trainer.init(0), data_of(trainer))
+    _, metrics = jax.jit(make_iteration(trainer, 0))(trainer.init(0), data_of(trainer))
     assert np.isfinite(metrics["loss"])
     assert "memory/change" not in metrics
 
@@ -157,22 +157,22 @@ def test_gradients_can_be_accumulated(trajectories):
     trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0)
     state, batch = trainer.init(0), batch_of(trainer)
     once, _ = trainer.learn(state, batch, jax.random.key(1))
-    jax.tree.map(np.testing.assert_array_equal, once.network, state.network)
+    jax.tree.map(np.testing.assert_array_equal, once.params, state.params)
     twice, _ = trainer.learn(once, batch, jax.random.key(1))
     single = make(trajectories, optimiser__warmup=0.0)
     expected, _ = single.learn(single.init(0), batch, jax.random.key(1))
     scale = float(trainer.schedule(1) / single.schedule(0))
     jax.tree.map(
         lambda a, b, c: np.testing.assert_allclose(a - c, scale * (b - c), atol=1e-6),
-        twice.network,
-        expected.network,
-        state.network,
+        twice.params,
+        expected.params,
+        state.params,
     )
 
 
 def test_evaluation_plays_every_length(trajectories):
     trainer = make(trajectories, evaluation__lengths=(6, 9))
-    scores = jax.jit(trainer.evaluate)(trainer.init(0).network, jax.random.key(0))
+    scores = jax.jit(trainer.evaluate)(trainer.init(0).params, jax.random.key(0))
     assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (6, 9)}
     assert scores["length/9"].shape == (16,)
     assert np.all((scores["length/6"] <= 6) & (scores["length/9"] <= 9))

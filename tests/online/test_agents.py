@@ -7,7 +7,7 @@ import pytest
 
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer, make_stream
-from gtrxl_jax.runs.programs import make_visit
+from gtrxl_jax.runs.programs import make_iteration
 from tests.jobs import small_job
 
 PENDULUM = EnvConfig(name="Pendulum-v1", num_envs=4)
@@ -30,11 +30,11 @@ def test_every_core_learns_from_every_kind_of_action(core, changes, parts):
     after, (metrics, _) = jax.jit(trainer.update)(before)
     assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
     assert {name.removeprefix("kl/") for name in metrics if name.startswith("kl/")} == parts
-    for leaf in jax.tree.leaves((after.learned, after.target, after.optimiser, after.memory)):
+    for leaf in jax.tree.leaves((after.trainable, after.target, after.optimiser, after.memory)):
         assert np.all(np.isfinite(leaf.astype(jnp.float32)))
     assert all(np.isfinite(value) for value in metrics.values())
-    for path, leaf in jax.tree.leaves_with_path(after.learned):
-        (old,) = [o for p, o in jax.tree.leaves_with_path(before.learned) if p == path]
+    for path, leaf in jax.tree.leaves_with_path(after.trainable):
+        (old,) = [o for p, o in jax.tree.leaves_with_path(before.trainable) if p == path]
         assert np.any(leaf != old), jax.tree_util.keystr(path)
     gates = {name for name in metrics if name.startswith("gate/")}
     expected = {"gate/block_0/attention", "gate/block_0/feedforward"}
@@ -55,7 +55,7 @@ def test_a_time_limit_bootstraps_from_its_own_final_observation(clock):
 
     @jax.jit
     def returns_and_values():
-        params = {"params": state.learned["network"]}
+        params = {"params": state.trainable["params"]}
         _, output = trainer.agent.apply(params, state.memory, rollout.timesteps)
         rows = jnp.arange(8)
         value_BS = output.value[rows, :, rows % 2]
@@ -136,7 +136,7 @@ def test_without_memory_the_junction_knows_nothing_of_the_cue():
 
         def at_junction(observation, agent=agent):
             steps = timesteps.replace(observation=observation)
-            params = {"params": state.learned["network"]}
+            params = {"params": state.trainable["params"]}
             _, output = agent.apply(params, agent.initial_memory(4), steps)
             outputs = jnp.concatenate([output.policy.logits[:, 2], output.value[:, 2]], axis=-1)
             return outputs.sum(axis=0)
@@ -152,11 +152,11 @@ def test_without_memory_the_junction_knows_nothing_of_the_cue():
 
 def test_three_tasks_are_told_apart_in_the_metrics():
     tasks = tuple({"corridor_length": n, "max_steps_in_episode": n + 2} for n in (1, 3, 5))
-    job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_visit=1)
+    job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_iteration=1)
     trainer = OnlineTrainer(job)
     state = jax.jit(trainer.init)(0)
     episodes = jax.jit(trainer.rollout)(state, jax.random.fold_in(state.key, 0))[-1].episodes
-    _, metrics = jax.jit(make_visit(trainer))(state)
+    _, metrics = jax.jit(make_iteration(trainer))(state)
     done = np.asarray(episodes.done)
     numbers = {
         "return": episodes.episode_return,

@@ -81,7 +81,7 @@ POSITIVE = [
     "vmpo.epsilon_alpha", "vmpo.epsilon_mean", "vmpo.epsilon_covariance", "vmpo.multiplier_rate",
     "vmpo.value_cost", "vmpo.initial_eta", "vmpo.initial_alpha", "vmpo.initial_alpha_mean",
     "vmpo.initial_alpha_covariance", "optimiser.learning_rate",
-    "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll", "updates_per_visit",
+    "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll", "updates_per_iteration",
     "num_seeds", "parameter_shards",
 ]  # fmt: skip
 OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
@@ -209,9 +209,9 @@ def test_an_unknown_preset_is_refused():
 @pytest.mark.parametrize(
     ("total_steps", "updates"), [(1, 5), (4 * 6 * 5, 5), (4 * 6 * 5 + 1, 10), (1000, 45)]
 )
-def test_updates_are_whole_visits_that_reach_the_total(total_steps, updates):
+def test_updates_are_whole_iterations_that_reach_the_total(total_steps, updates):
     config = OnlineConfig(
-        env=EnvConfig(num_envs=4), unroll=6, updates_per_visit=5, total_steps=total_steps
+        env=EnvConfig(num_envs=4), unroll=6, updates_per_iteration=5, total_steps=total_steps
     )
     assert config.steps_per_update == 24
     assert config.num_updates == updates

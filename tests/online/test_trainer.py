@@ -84,8 +84,8 @@ def run(request):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def segment(agent, network, memory, timesteps):
-    return agent.apply({"params": network}, memory, timesteps)
+def segment(agent, params, memory, timesteps):
+    return agent.apply({"params": params}, memory, timesteps)
 
 
 def assert_close(actual, expected, tolerance=1e-9):
@@ -106,7 +106,7 @@ def largest_difference(a, b):
 
 def test_acting_equals_learning(run):
     """The recorded distributions are the target network's on the segment, and so is the memory."""
-    assert largest_difference(run.states[1].target, run.states[1].learned["network"]) > 1e-5
+    assert largest_difference(run.states[1].target, run.states[1].trainable["params"]) > 1e-5
     for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
         acted = jax.tree.map(lambda x: x[:, :-1], rollout.timesteps)
         memory, output = segment(run.trainer.agent, before.target, before.memory, acted)
@@ -129,9 +129,9 @@ def test_the_target_is_copied_every_period(run):
     period = run.trainer.config.vmpo.target_period
     for number, (before, after) in enumerate(zip(run.states, run.states[1:], strict=False), 1):
         if number % period == 0:
-            assert_equal(after.target, after.learned["network"])
+            assert_equal(after.target, after.trainable["params"])
         else:
-            assert largest_difference(after.target, after.learned["network"]) > 0
+            assert largest_difference(after.target, after.trainable["params"]) > 0
             # All of it but the value head, which PopArt rescales.
             for name in before.target.keys() - {"value_head"}:
                 assert_equal(after.target[name], before.target[name])
@@ -161,12 +161,12 @@ def naive_returns(steps, value_BS, gamma, lambda_):
 
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.grad, argnums=1, has_aux=True)
-def naive_loss(agent, network, memory, rollout, costs, psi_BT, valid_BT, target_BT):
+def naive_loss(agent, params, memory, rollout, costs, psi_BT, valid_BT, target_BT):
     """Loss of the network, given all that has no gradient; and the mean KL.
 
     The value head of the network has PopArt's new units already.
     """
-    _, output = agent.apply({"params": network}, memory, rollout.timesteps)
+    _, output = agent.apply({"params": params}, memory, rollout.timesteps)
     rows, times = np.indices(psi_BT.shape)
     log_pi = jax.nn.log_softmax(output.policy.logits)[:, :-1]
     old = jax.nn.log_softmax(rollout.policy.logits)
@@ -181,23 +181,23 @@ def naive_loss(agent, network, memory, rollout, costs, psi_BT, valid_BT, target_
 
 def naive_gradients(run, state, rollout):
     """The network in PopArt's new units, gradients of V-MPO's loss, the statistics, psi's KL."""
-    config, network = run.trainer.config, state.learned["network"]
-    eta = float(state.learned["multipliers"].temperature)
-    alpha = float(state.learned["multipliers"].alphas["categorical"])
+    config, params = run.trainer.config, state.trainable["params"]
+    eta = float(state.trainable["multipliers"].temperature)
+    alpha = float(state.trainable["multipliers"].alphas["categorical"])
     steps = jax.device_get(rollout.timesteps)
     tasks = run.trainer.stream.num_tasks
     task_B = np.arange(len(steps.reward)) % tasks
     mean_B = np.asarray(state.popart.mean_N)[task_B]
     scale_B = np.sqrt(np.asarray(state.popart.variance_N)[task_B])
 
-    _, output = segment(run.trainer.agent, network, state.memory, rollout.timesteps)
+    _, output = segment(run.trainer.agent, params, state.memory, rollout.timesteps)
     normalised_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
     value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
     returns = naive_returns(steps, value_BS, config.vmpo.gamma, config.vmpo.gae_lambda)
     statistics = (np.asarray(state.popart.mean_N), np.asarray(state.popart.variance_N))
     if config.agent.popart:
         statistics = naive_statistics(state, returns, tasks, config.agent.popart_rate)
-        network = rescaled(network, state.popart, *statistics)
+        params = rescaled(params, state.popart, *statistics)
     mean_B, scale_B = statistics[0][task_B], np.sqrt(statistics[1])[task_B]
     if state.update == 0:  # the head was not made for any statistics: its outputs are normalised
         value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
@@ -213,15 +213,15 @@ def naive_gradients(run, state, rollout):
 
     costs = alpha, config.vmpo.value_cost, config.vmpo.entropy_cost
     constants = costs, psi_BT, valid_BT, target_BT
-    gradient, kl = naive_loss(run.trainer.agent, network, state.memory, rollout, *constants)
+    gradient, kl = naive_loss(run.trainer.agent, params, state.memory, rollout, *constants)
     mean_best = sum(psi_BT[i] * advantages[i] for i in best)
     gradients = {
-        "network": gradient,
+        "params": gradient,
         "temperature": config.vmpo.epsilon_eta + np.log(weights.mean()) - mean_best / eta,
         "alpha": config.vmpo.epsilon_alpha - float(kl),
     }
     psi_kl = sum(psi_BT[i] * np.log(psi_BT[i] * len(best)) for i in best)
-    return network, gradients, statistics, psi_kl
+    return params, gradients, statistics, psi_kl
 
 
 class NaiveAdam:
@@ -241,8 +241,8 @@ class NaiveAdam:
     def steps(self, gradients, norm):
         clip = self.settings.clip_norm
         if clip and norm > clip:
-            clipped = jax.tree.map(lambda g: g * clip / norm, gradients["network"])
-            gradients = gradients | {"network": clipped}
+            clipped = jax.tree.map(lambda g: g * clip / norm, gradients["params"])
+            gradients = gradients | {"params": clipped}
         zeros = jax.tree.map(lambda g: 0 * g, gradients)
         self.first, self.second = self.first or zeros, self.second or zeros
         self.count += 1
@@ -269,18 +269,18 @@ def naive_statistics(state, returns, tasks, rate):
     return mean_N, variance_N
 
 
-def rescaled(network, old, mean_N, variance_N):
+def rescaled(params, old, mean_N, variance_N):
     """The network with a value head for which V = scale * output + mean stays what it was.
 
     A head that no statistics were known for stays as it is.
     """
     if np.all(old.weight_N == 0):
-        return network
-    head = network["value_head"]["output"]
+        return params
+    head = params["value_head"]["output"]
     scale_N, old_scale_N = np.sqrt(variance_N), np.sqrt(old.variance_N)
     bias_N = (old_scale_N * head["bias"] + old.mean_N - mean_N) / scale_N
     head = {"kernel": head["kernel"] * (old_scale_N / scale_N)[None], "bias": bias_N}
-    return {**network, "value_head": {**network["value_head"], "output": head}}
+    return {**params, "value_head": {**params["value_head"], "output": head}}
 
 
 def test_updates_equal_naive_ones(run):
@@ -288,14 +288,14 @@ def test_updates_equal_naive_ones(run):
     config, adam = run.trainer.config, NaiveAdam(run.trainer.config)
     for number, (state, rollout) in enumerate(zip(run.states, run.rollouts, strict=False)):
         after, metrics = run.states[number + 1], run.metrics[number]
-        network, gradients, statistics, psi_kl = naive_gradients(run, state, rollout)
-        norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradients["network"])))
+        params, gradients, statistics, psi_kl = naive_gradients(run, state, rollout)
+        norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradients["params"])))
         assert_close(metrics["gradient_norm"], norm)
         assert config.optimiser.clip_norm is None or norm > config.optimiser.clip_norm
         steps = adam.steps(gradients, norm)
         assert_close(metrics["learning_rate"], adam.rate())
 
-        old, new = state.learned["multipliers"], after.learned["multipliers"]
+        old, new = state.trainable["multipliers"], after.trainable["multipliers"]
         if config.vmpo.multipliers == "adam":
             assert_close(new.temperature, old.temperature + steps["temperature"])
             assert_close(new.alphas["categorical"], old.alphas["categorical"] + steps["alpha"])
@@ -310,8 +310,8 @@ def test_updates_equal_naive_ones(run):
         assert_close(metrics["psi/kl"], psi_kl)
         assert_close((after.popart.mean_N, after.popart.variance_N), statistics)
         assert_close(
-            after.learned["network"],
-            jax.tree.map(lambda p, s: p + s, network, steps["network"]),
+            after.trainable["params"],
+            jax.tree.map(lambda p, s: p + s, params, steps["params"]),
         )
 
 
@@ -363,13 +363,13 @@ def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each():
     states, metrics = twice(jax.jit(jax.vmap(trainer.update)), states)
     for row, (seed, own) in enumerate([(0, defaults), (1, defaults), (0, other)]):
         single, single_metrics = twice(update, init(seed, own))
-        for name in ("learned", "target", "popart", "timestep", "memory"):
+        for name in ("trainable", "target", "popart", "timestep", "memory"):
             mapped = jax.tree.map(lambda x, row=row: x[row], getattr(states, name))
             assert_close(mapped, getattr(single, name))
         assert_close({name: x[row] for name, x in metrics.items()}, single_metrics, 1e-6)
-    network = states.learned["network"]["core"]["blocks_0"]["attention"]["query"]["kernel"]
-    assert np.max(np.abs(network[1] - network[0])) > 1e-2
-    assert np.max(np.abs(network[2] - network[0])) > 1e-5
+    params = states.trainable["params"]["core"]["blocks_0"]["attention"]["query"]["kernel"]
+    assert np.max(np.abs(params[1] - params[0])) > 1e-2
+    assert np.max(np.abs(params[2] - params[0])) > 1e-5
 
 
 def test_a_sweep_draws_within_its_bounds():

@@ -15,10 +15,13 @@ from tests.jobs import changed, small_job
 # On eight devices: rows that no parameter has, to be recognised in a shape.
 BATCH, STEPS, SEGMENTS = 88, 9, 2
 JOBS = {
-    "online": (OnlineTrainer, small_job(env__num_envs=BATCH, unroll=STEPS, updates_per_visit=1)),
+    "online": (
+        OnlineTrainer,
+        small_job(env__num_envs=BATCH, unroll=STEPS, updates_per_iteration=1),
+    ),
     "offline": (
         OfflineTrainer,
-        changed(preset("debug"), batch_size=BATCH, segments=SEGMENTS, updates_per_visit=1),
+        changed(preset("debug"), batch_size=BATCH, segments=SEGMENTS, updates_per_iteration=1),
     ),
 }
 
@@ -35,8 +38,8 @@ each, as they are for each segment."""
 def crossing(trainer):
     """What an update sends, and the shapes of the parameters."""
     programs = Programs(trainer)
-    text = programs.visit(*next(programs.feed(1))).as_text()
-    return collectives(text), [leaf.shape for leaf in jax.tree.leaves(programs.like.network)]
+    text = programs.iteration(*next(programs.feed(1))).as_text()
+    return collectives(text), [leaf.shape for leaf in jax.tree.leaves(programs.like.params)]
 
 
 @pytest.mark.parametrize("kind", JOBS)

@@ -14,7 +14,7 @@ from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoints import checkpoint
 from gtrxl_jax.runs.checkpoints.arrays import by_name
-from gtrxl_jax.runs.directory import claimed
+from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
@@ -27,7 +27,7 @@ ONLINE = small_job(
     vmpo__target_period=3,
 )
 OFFLINE = changed(
-    preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_visit=2, bptt=0
+    preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_iteration=2, bptt=0
 )
 PLACES = [(2, 1), (4, 2), (8, 4)]
 """Devices, and shards of the parameters."""
@@ -45,12 +45,12 @@ def trainer_of(kind, devices, shards, **changes):
     return OfflineTrainer(changed(OFFLINE, **changes), trajectories())
 
 
-def outcome(trainer, visits=2):
-    """The state after some visits, the metrics of each, and the programs that made them."""
+def outcome(trainer, iterations=2):
+    """The state after some iterations, the metrics of each, and the programs that made them."""
     programs = Programs(trainer)
     state, metrics = programs.init(), []
-    for stage, data in itertools.islice(programs.feed(1), visits):
-        state, numbers = programs.visit(stage, data)(state, data)
+    for stage, data in itertools.islice(programs.feed(1), iterations):
+        state, numbers = programs.iteration(stage, data)(state, data)
         metrics.append(jax.device_get(numbers))
     return state, metrics, programs
 
@@ -59,7 +59,7 @@ def outcome(trainer, visits=2):
 def on_one_device(kind, double, **changes):
     with jax.enable_x64(double):
         state, metrics, programs = outcome(trainer_of(kind, 1, 1, **changes))
-        return jax.device_get(numbers_of(state)), metrics, programs.evaluate(state.network, 1)
+        return jax.device_get(numbers_of(state)), metrics, programs.evaluate(state.params, 1)
 
 
 def numbers_of(state):
@@ -90,20 +90,20 @@ def test_the_run_is_the_same(kind, place, x64):
     assert_close(numbers_of(state), expected_state, 1e-9)
     assert_close(metrics, expected_metrics, 1e-9)
     if place == PLACES[-1]:
-        assert_close(programs.evaluate(state.network, 1), expected_scores, 1e-9)
+        assert_close(programs.evaluate(state.params, 1), expected_scores, 1e-9)
 
 
 @pytest.mark.parametrize(("kind", "place"), [("online", (8, 1)), ("offline", (8, 2))])
 def test_in_float32_the_order_of_sums_is_all_the_difference(kind, place):
     """One update: Adam's second would be of the sign of what is left of gradients that are 0."""
-    changes = {"updates_per_visit": 1}
-    state, metrics, _ = outcome(trainer_of(kind, *place, **changes), visits=1)
-    expected = outcome(trainer_of(kind, 1, 1, **changes), visits=1)
+    changes = {"updates_per_iteration": 1}
+    state, metrics, _ = outcome(trainer_of(kind, *place, **changes), iterations=1)
+    expected = outcome(trainer_of(kind, 1, 1, **changes), iterations=1)
     assert_close(metrics, expected[1], 1e-5)
     rate = 1e-3  # what Adam moves a parameter by, in the first update, whatever its gradient
     moments = {n: x for n, x in numbers_of(state).items() if re.search(r"/[mn]u/", n)}
     assert_close(moments, {n: numbers_of(expected[0])[n] for n in moments}, 1e-6)
-    assert_close(state.network, expected[0].network, 2 * rate)
+    assert_close(state.params, expected[0].params, 2 * rate)
 
 
 @pytest.mark.parametrize("kind", ["online", "offline"])
@@ -121,27 +121,27 @@ def test_parameters_and_moments_are_split_and_the_batch_too(kind):
             split.add(name.split("/")[0] + ("/mu" if "/mu/" in name else ""))
         else:
             assert shape == leaf.shape, name
-    online = {"learned", "target", "optimiser", "optimiser/mu"}
-    assert split == (online if kind == "online" else {"network", "optimiser", "optimiser/mu"})
+    online = {"trainable", "target", "optimiser", "optimiser/mu"}
+    assert split == (online if kind == "online" else {"params", "optimiser", "optimiser/mu"})
 
 
 def test_several_seeds_are_split_alike():
-    kind, changes = "offline", {"num_seeds": 2, "updates_per_visit": 1}
-    state, metrics, _ = outcome(trainer_of(kind, 4, 2, **changes), visits=1)
+    kind, changes = "offline", {"num_seeds": 2, "updates_per_iteration": 1}
+    state, metrics, _ = outcome(trainer_of(kind, 4, 2, **changes), iterations=1)
     for name, leaf in numbers_of(state).items():
         assert leaf.shape[0] == 2
         if name.endswith("feedforward/Dense_0/kernel"):
             assert leaf.addressable_shards[0].data.shape == (*leaf.shape[:2], leaf.shape[2] // 2)
-    expected = outcome(trainer_of(kind, 1, 1, **changes), visits=1)
+    expected = outcome(trainer_of(kind, 1, 1, **changes), iterations=1)
     assert_close(metrics, expected[1], 1e-5)
 
 
 def test_a_run_goes_on_with_its_parameters_split_otherwise(tmp_path, x64):
     """The placement is no part of what a run is."""
     places = [(8, 1), (4, 2)]
-    steps = ONLINE.steps_per_visit
+    steps = ONLINE.steps_per_iteration
     half, whole = (trainer_of("online", *place, total_steps=2 * steps) for place in places)
-    half.num_visits = 1
+    half.num_iterations = 1
     train(half, folder=tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     train(whole, folder=tmp_path / "run")
@@ -150,5 +150,5 @@ def test_a_run_goes_on_with_its_parameters_split_otherwise(tmp_path, x64):
     # The learning rate decays over the steps of the run: they are the same in both.
     expected, *_ = on_one_device("online", True, total_steps=2 * steps)
     assert_close(numbers_of(state), expected, 1e-9)
-    with claimed(tmp_path / "run", trainer_of("online", 2, 1, total_steps=2 * steps).config_json):
+    with locked(tmp_path / "run", trainer_of("online", 2, 1, total_steps=2 * steps).config_json):
         pass

@@ -27,15 +27,15 @@ from tests.jobs import changed
 ROOT = Path(__file__).parents[2]
 ONLINE = shlex.split(
     "train --preset debug --core.name gru --core.width 8 --env.num-envs 8 --unroll 4 "
-    "--updates-per-visit 2 --evaluation.episodes 8 --evaluation.interval 0 --checkpoint.interval 1 "
-    "--parameter-shards 2 --no-pictures"
+    "--updates-per-iteration 2 --evaluation.episodes 8 --evaluation.interval 0 "
+    "--checkpoint.interval 1 --parameter-shards 2 --no-pictures"
 )
 OFFLINE = shlex.split(
     "train-offline --preset debug --model.name bc-mlp --data.episodes 16 --evaluation.episodes 8 "
-    "--evaluation.lengths 8 --total-updates 4 --updates-per-visit 2 --baselines --no-pictures"
+    "--evaluation.lengths 8 --total-updates 4 --updates-per-iteration 2 --baselines --no-pictures"
 )
-VISIT = 8 * 4 * 2
-"""Steps between two visits of the host, online."""
+ITERATION = 8 * 4 * 2
+"""Steps of an iteration, online."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def wait_until(condition, processes):
 
 
 @pytest.mark.parametrize(
-    "command", [[*ONLINE, "--total-steps", 4 * VISIT], OFFLINE], ids=["online", "offline"]
+    "command", [[*ONLINE, "--total-steps", 4 * ITERATION], OFFLINE], ids=["online", "offline"]
 )
 def test_two_processes_are_one_run(command, start, tmp_path):
     """They add up gradients in another order than one does, in float32: hence the tolerance."""
@@ -110,7 +110,7 @@ def test_two_processes_are_one_run(command, start, tmp_path):
     for ours, theirs in zip(lines(two), lines(one), strict=True):
         assert ours.keys() == theirs.keys()
         for name in ours:
-            # NaN, of a visit in which no episode ended, is a string in JSON.
+            # NaN, of an iteration in which no episode ended, is a string in JSON.
             pair = float(ours[name]), float(theirs[name])
             np.testing.assert_allclose(*pair, 1e-4, 1e-5, err_msg=name)
     config, other = ((path / "config.json").read_text() for path in (two, one))
@@ -156,7 +156,7 @@ def test_one_that_dies_ends_the_other_and_both_go_on_later(start, tmp_path):
     assert f"from step {saved:,}" in said[0]
     step = available_steps(tmp_path)[-1]
     assert f"stopped by SIGTERM at step {step:,}" in said[0]
-    assert [line["step"] for line in lines(tmp_path)] == list(range(VISIT, step + 1, VISIT))
+    assert [line["step"] for line in lines(tmp_path)] == list(range(ITERATION, step + 1, ITERATION))
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_a_folder_is_needed_by_several(capsys, monkeypatch):
 
 def test_alone_nothing_is_waited_for_and_errors_are_as_they_were():
     done = []
-    hosts.first_alone(lambda: done.append(1), "place")
+    hosts.on_main_process(lambda: done.append(1), "place")
     assert done == [1]
-    assert hosts.agreed(15) == 15
+    assert hosts.all_max(15) == 15
     assert hosts.is_first()
     with pytest.raises(RuntimeError, match="mine"), hosts.ending_together():
         raise RuntimeError("mine")

@@ -29,8 +29,8 @@ RESULT = {
 
 
 def test_a_card_of_several_seeds(tmp_path):
-    network = {"a": jnp.zeros((20, 60)), "b": jnp.zeros(34)}
-    text = write_card(tmp_path, "gtrxl on a task", RESULT, network).read_text()
+    params = {"a": jnp.zeros((20, 60)), "b": jnp.zeros(34)}
+    text = write_card(tmp_path, "gtrxl on a task", RESULT, params).read_text()
     assert text.startswith("# gtrxl on a task\n")
     assert "1,234 parameters for each seed." in text
     assert "over 3 seeds. A seed has solved the task with a success of at least 0.95" in text

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from gtrxl_jax.runs.checkpoints import checkpoint
 from gtrxl_jax.runs.checkpoints.checkpoint import SaveError, Saver, available_steps, set_aside_unusable
-from gtrxl_jax.runs.directory import claimed
+from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 
 CONFIG = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 4}})
@@ -55,7 +55,7 @@ def make_state(width=8, seed=0):
 
 
 def save(folder, step, state, config, **settings):
-    with claimed(folder, config), Saver(folder, **settings) as saver:
+    with locked(folder, config), Saver(folder, **settings) as saver:
         saver.save(step, state)
         saver.wait()
 
@@ -216,7 +216,7 @@ def test_a_run_killed_while_saving_has_its_last_whole_checkpoint(run):
 def test_nothing_to_restore_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         restore(tmp_path / "missing", {"x": jnp.zeros(2)})
-    with claimed(tmp_path / "new", CONFIG):
+    with locked(tmp_path / "new", CONFIG):
         pass
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         restore(tmp_path / "new", {"x": jnp.zeros(2)})
@@ -249,7 +249,7 @@ def test_a_state_may_be_donated_as_soon_as_it_is_saved(run):
     """What is written is the state as it was, whatever its buffers hold by then."""
     overwrite = jax.jit(lambda x: x + 1, donate_argnums=0)
     x = jnp.zeros(500_000)
-    with claimed(run, CONFIG), Saver(run, keep=9) as saver:
+    with locked(run, CONFIG), Saver(run, keep=9) as saver:
         for step in range(1, 4):
             saver.save(step, {"x": x})
             x = overwrite(x)
@@ -259,12 +259,12 @@ def test_a_state_may_be_donated_as_soon_as_it_is_saved(run):
 
 def test_the_best_stays_until_a_better_one(run):
     like = {"x": jnp.zeros(2)}
-    with claimed(run, CONFIG), Saver(run, keep=2) as saver:
+    with locked(run, CONFIG), Saver(run, keep=2) as saver:
         for step in range(1, 6):
             saver.save(step, like, {"score": step}, best=step == 2)
     assert available_steps(run) == [2, 4, 5]
     assert checkpoint.restore(run, like)[1]["score"] == 5
-    with claimed(run, CONFIG), Saver(run, keep=2, best=2) as saver:
+    with locked(run, CONFIG), Saver(run, keep=2, best=2) as saver:
         saver.save(6, like)
         saver.wait()
         assert available_steps(run) == [2, 5, 6]
@@ -291,7 +291,7 @@ def two_checkpoints(tmp_path_factory):
     return folder
 
 
-FILES = ["_METADATA", "_sharding", "manifest.ocdbt", "d/*", "ocdbt.process_0/d/*", "seal.json"]
+FILES = ["_METADATA", "_sharding", "manifest.ocdbt", "d/*", "ocdbt.process_0/d/*", "checksums.json"]
 
 
 @pytest.mark.parametrize("kind", ["flipped", "cut", "missing"])
@@ -341,7 +341,7 @@ def test_a_full_disk_is_said_once_and_costs_no_checkpoint(run, capfd):
     state = {f"x{n}": jax.random.normal(jax.random.key(n), (40_000,)) for n in range(8)}
     save(run, 1, {"x": jnp.ones(2)}, CONFIG)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with claimed(run, CONFIG), Saver(run) as saver:
+    with locked(run, CONFIG), Saver(run) as saver:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
             saver.save(2, state)

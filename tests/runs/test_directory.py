@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gtrxl_jax.runs.directory import claimed, load_config
+from gtrxl_jax.runs.directory import locked, load_config
 
 CONFIG = json.dumps({"seed": 1, "version": "0.1.0", "core": {"name": "gtrxl", "layers": 4}})
 
@@ -24,17 +24,17 @@ def run(tmp_path):
 
 def test_a_folder_can_be_claimed_again_by_the_same_run(run):
     for config in (CONFIG, json.dumps(json.loads(CONFIG), indent=2), changed(version="0.2.0")):
-        with claimed(run, config):
+        with locked(run, config):
             assert load_config(run) == CONFIG
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
 def test_another_run_is_refused_before_anything_is_written(run):
-    with claimed(run, CONFIG):
+    with locked(run, CONFIG):
         pass
     message = r"another run \(core.layers is 4 there, 12 here\): choose another folder"
     other = changed(core={"name": "gtrxl", "layers": 12})
-    with pytest.raises(ValueError, match=message), claimed(run, other):
+    with pytest.raises(ValueError, match=message), locked(run, other):
         pass
     assert load_config(run) == CONFIG
 
@@ -43,14 +43,14 @@ def test_a_folder_without_a_run_has_no_config(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no run: it has no config.json"):
         load_config(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json is not JSON"), claimed(tmp_path, CONFIG):
+    with pytest.raises(ValueError, match="config.json is not JSON"), locked(tmp_path, CONFIG):
         pass
 
 
 def test_of_runs_that_start_at_once_one_gets_the_folder(run):
     def attempt(seed):
         try:
-            with claimed(run, changed(seed=seed)):
+            with locked(run, changed(seed=seed)):
                 return seed
         except ValueError:
             return None
@@ -62,8 +62,8 @@ def test_of_runs_that_start_at_once_one_gets_the_folder(run):
 
 HOLD = """
 import sys
-from gtrxl_jax.runs.directory import claimed
-with claimed(*sys.argv[1:]):
+from gtrxl_jax.runs.directory import locked
+with locked(*sys.argv[1:]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -77,9 +77,9 @@ def test_a_run_that_is_going_on_is_left_alone_and_one_that_was_killed_lets_go(ru
         try:
             assert holder.stdout.readline() == b"held\n"
             message = "in use by a running process"
-            with pytest.raises(ValueError, match=message), claimed(run, CONFIG):
+            with pytest.raises(ValueError, match=message), locked(run, CONFIG):
                 pass
         finally:
             holder.kill()
-    with claimed(run, CONFIG):
+    with locked(run, CONFIG):
         pass

@@ -19,7 +19,7 @@ from gtrxl_jax.runs.divergence import (
     DivergedError,
     Divergence,
     finite,
-    first_unsound,
+    first_nonfinite,
     in_range,
     over_updates,
     take_from,
@@ -51,13 +51,13 @@ def test_multipliers_in_range(value, sound):
 
 def test_the_first_that_spoils_the_others_is_named():
     sound = {name: jnp.array(True) for name in QUANTITIES[1:]}
-    assert first_unsound(sound) == HEALTHY
+    assert first_nonfinite(sound) == HEALTHY
     for name in reversed(QUANTITIES[1:]):
         sound[name] = jnp.array(False)
-        assert QUANTITIES[first_unsound(sound)] == name
+        assert QUANTITIES[first_nonfinite(sound)] == name
 
 
-def test_a_visit_reports_its_first_failure_for_each_seed():
+def test_an_iteration_reports_its_first_failure_for_each_seed():
     unsound_SU = jnp.array([[HEALTHY] * 4, [HEALTHY, HEALTHY, 3, 1], [2] * 4], jnp.int32)
     metrics = jax.device_get(jax.vmap(over_updates)(unsound_SU)) | {"loss": np.zeros(3)}
     found = take_from(metrics, first_seed=7, begin=1000, steps_per_update=10)
@@ -141,8 +141,8 @@ def test_seeds_that_diverge_are_counted_and_the_others_go_on(survivors):
     record = json.loads((folder / "result.json").read_text())
     assert record["num_diverged"] == len(gone)
     for n in range(JOB.num_seeds):
-        network = jax.tree.leaves(trained.networks[n])
-        assert all(np.all(np.isfinite(x)) for x in network) == (n not in gone)
+        params = jax.tree.leaves(trained.params_per_seed[n])
+        assert all(np.all(np.isfinite(x)) for x in params) == (n not in gone)
         assert np.isnan(result.per_seed["return"][n]) == (n in gone)
     assert read_result(folder).diverged == result.diverged
 
@@ -154,8 +154,8 @@ def test_a_run_that_is_to_stop_keeps_the_last_state_before(survivors, tmp_path):
         train(OnlineTrainer(JOB), folder=tmp_path)
     assert all(step < first.step for step in available_steps(tmp_path))
     if available_steps(tmp_path):
-        for network in load(tmp_path).networks:
-            assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(network))
+        for params in load(tmp_path).params_per_seed:
+            assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(params))
 
 
 def test_when_all_have_diverged_the_run_ends_with_that_for_a_result(tmp_path):
@@ -163,10 +163,10 @@ def test_when_all_have_diverged_the_run_ends_with_that_for_a_result(tmp_path):
     result = train(OnlineTrainer(job), folder=tmp_path).result
     again = train(OnlineTrainer(job), folder=tmp_path)
     assert again.result.diverged == result.diverged
-    assert again.networks == []
+    assert again.params_per_seed == []
     assert [one.seed for one in result.diverged] == [0]
     assert np.isnan(result.evaluation["return"].mean)
-    assert result.steps < job.num_visits * job.steps_per_visit
+    assert result.steps < job.num_iterations * job.steps_per_iteration
     assert available_steps(tmp_path) == []
 
 
@@ -178,9 +178,9 @@ def test_every_quantity_is_checked_online():
 
     def spy(sound):
         checked.extend(sound)
-        return first_unsound(sound)
+        return first_nonfinite(sound)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gtrxl_jax.online.vmpo.first_unsound", spy)
+        patch.setattr("gtrxl_jax.online.vmpo.first_nonfinite", spy)
         jax.eval_shape(trainer.update, jax.eval_shape(trainer.init, 0))
     assert tuple(checked) == divergence.QUANTITIES

@@ -24,8 +24,8 @@ CONFIG = small_job(
     num_seeds=SEEDS,
     devices=2,
 )
-# Visits of 2 updates of 8 environments, 7 steps each.
-VISIT = 2 * 8 * 7
+# Iterations of 2 updates of 8 environments, 7 steps each.
+ITERATION = 2 * 8 * 7
 
 
 class Kept(MetricWriter):
@@ -45,7 +45,7 @@ class Kept(MetricWriter):
 def run(tmp_path_factory):
     folder, kept = tmp_path_factory.mktemp("run"), Kept()
     trained = loop.train(OnlineTrainer(CONFIG), writers=[kept], folder=folder)
-    return folder, kept, trained.result, trained.networks
+    return folder, kept, trained.result, trained.params_per_seed
 
 
 def test_a_folder_has_the_same_numbers_and_the_result(run):
@@ -57,49 +57,49 @@ def test_a_folder_has_the_same_numbers_and_the_result(run):
     assert read_result(folder) == result
 
 
-def test_every_visit_is_written_with_an_entry_a_seed(run):
+def test_every_iteration_is_written_with_an_entry_a_seed(run):
     _, kept, result, _ = run
-    assert list(kept.rows) == [VISIT * n for n in range(1, 7)]
-    assert result.steps == 6 * VISIT
+    assert list(kept.rows) == [ITERATION * n for n in range(1, 7)]
+    assert result.steps == 6 * ITERATION
     assert kept.closed
     for metrics in kept.rows.values():
         assert {
             np.shape(value) for name, value in metrics.items() if name != "steps_per_second"
         } == {(SEEDS,)}
         assert np.shape(metrics["steps_per_second"]) == ()
-    rates = kept.rows[VISIT]["hyperparameter/learning_rate"]
+    rates = kept.rows[ITERATION]["hyperparameter/learning_rate"]
     assert len(set(rates.tolist())) == SEEDS
-    # The last visit's two updates, the eleventh and twelfth of a linear decay to a tenth.
+    # The last iteration's two updates, the eleventh and twelfth of a linear decay to a tenth.
     left = 1 - 0.9 * (10 + 11) / 2 / 12
-    np.testing.assert_allclose(kept.rows[6 * VISIT]["learning_rate"], left * rates, rtol=1e-6)
+    np.testing.assert_allclose(kept.rows[6 * ITERATION]["learning_rate"], left * rates, rtol=1e-6)
     assert result.drawn == {"learning_rate": rates.tolist()}
 
 
 def test_seeds_that_take_turns_are_seeds_side_by_side(run, monkeypatch):
-    _, turns, _, networks = run
+    _, turns, _, params_per_seed = run
     beside = Kept()
     monkeypatch.setattr(programs, "over_seeds", jax.vmap)
-    others = loop.train(OnlineTrainer(CONFIG), writers=[beside]).networks
+    others = loop.train(OnlineTrainer(CONFIG), writers=[beside]).params_per_seed
     for step, metrics in turns.rows.items():
         assert set(metrics) == set(beside.rows[step])
         for name in set(metrics) - {"steps_per_second"}:
             other = beside.rows[step][name]
             np.testing.assert_allclose(metrics[name], other, rtol=1e-3, atol=1e-4, err_msg=name)
-    for one, other in zip(networks, others, strict=True):
+    for one, other in zip(params_per_seed, others, strict=True):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, other)
 
 
 def test_evaluations_are_due_at_the_interval_and_at_the_end(run):
     _, kept, _, _ = run
     evaluated = [step for step, metrics in kept.rows.items() if "evaluation/success" in metrics]
-    # 200, 400 and 600 steps are passed by the visits that end at 224, 448 and 672.
+    # 200, 400 and 600 steps are passed by the iterations that end at 224, 448 and 672.
     assert evaluated == [224, 448, 672]
 
 
 def test_the_result_is_the_last_evaluation_of_each_seed(run):
     """Their learning rates differ: there is nothing over them."""
     _, kept, result, _ = run
-    last = kept.rows[6 * VISIT]
+    last = kept.rows[6 * ITERATION]
     names = {
         f"{n}{task}" for n in ("return", "length", "success") for task in ("", "/task_0", "/task_1")
     }
@@ -115,15 +115,15 @@ def test_the_result_is_the_last_evaluation_of_each_seed(run):
 
 
 def test_what_was_saved_is_what_was_trained(run):
-    folder, _, result, networks = run
+    folder, _, result, params_per_seed = run
     loaded = loading.load(folder)
     assert loaded.trainer.config == CONFIG
-    assert loaded.step == 6 * VISIT
+    assert loaded.step == 6 * ITERATION
     assert loaded.drawn == result.drawn
-    assert len(loaded.networks) == len(networks) == SEEDS
-    for one, other in zip(loaded.networks, networks, strict=True):
+    assert len(loaded.params_per_seed) == len(params_per_seed) == SEEDS
+    for one, other in zip(loaded.params_per_seed, params_per_seed, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, other)
-    kernels = [network["policy_head"]["hidden"]["kernel"] for network in networks]
+    kernels = [params["policy_head"]["hidden"]["kernel"] for params in params_per_seed]
     assert np.any(kernels[0] != kernels[1])
 
 

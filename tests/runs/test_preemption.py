@@ -41,7 +41,7 @@ def test_a_run_that_works_is_asked_once_and_told_so(number, exits, capfd):
         assert asked.requested == number
     assert exits == []
     assert signal.getsignal(number) is before
-    assert capfd.readouterr().err.startswith(f"{number.name}: finishing this visit and saving")
+    assert capfd.readouterr().err.startswith(f"{number.name}: finishing this iteration and saving")
 
 
 def test_an_interrupt_after_that_stops_at_once_and_another_termination_does_not(exits):

@@ -37,7 +37,7 @@ CONFIG = small_job(
     num_seeds=2,
     devices=4,
 )
-VISIT, VISITS = CONFIG.steps_per_visit, CONFIG.num_visits
+ITERATION, ITERATIONS = CONFIG.steps_per_iteration, CONFIG.num_iterations
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,13 +53,13 @@ def compiled_once(tmp_path_factory):
 
 
 class Stop(MetricWriter):
-    """Does something when a visit is written, before it is saved."""
+    """Does something when an iteration is written, before it is saved."""
 
-    def __init__(self, visit, action):
-        self.visit, self.action = visit, action
+    def __init__(self, iteration, action):
+        self.iteration, self.action = iteration, action
 
     def write(self, step, metrics):
-        if step == self.visit * VISIT:
+        if step == self.iteration * ITERATION:
             self.action()
 
 
@@ -104,19 +104,19 @@ def whole(tmp_path_factory):
 
 
 def test_a_run_that_crashes_twice_goes_on_as_if_it_had_not(whole, tmp_path):
-    visits = sorted(random.Random(0).sample(range(1, VISITS + 1), 2))
-    for visit in visits:
+    iterations = sorted(random.Random(0).sample(range(1, ITERATIONS + 1), 2))
+    for iteration in iterations:
         with pytest.raises(Crash):
-            train(OnlineTrainer(CONFIG), writers=[Stop(visit, crash)], folder=tmp_path)
-        # The line of the visit is there, its checkpoint is not.
-        assert lines(tmp_path)[-1]["step"] == visit * VISIT
-        assert max(available_steps(tmp_path), default=0) < visit * VISIT
+            train(OnlineTrainer(CONFIG), writers=[Stop(iteration, crash)], folder=tmp_path)
+        # The line of the iteration is there, its checkpoint is not.
+        assert lines(tmp_path)[-1]["step"] == iteration * ITERATION
+        assert max(available_steps(tmp_path), default=0) < iteration * ITERATION
     result = train(OnlineTrainer(CONFIG), folder=tmp_path).result
     folder, expected, state = whole
     assert lines(tmp_path) == lines(folder)
     assert_same(state_of(tmp_path), state)
     assert (result.evaluation, result.per_seed) == (expected.evaluation, expected.per_seed)
-    assert result.steps == expected.steps == VISITS * VISIT
+    assert result.steps == expected.steps == ITERATIONS * ITERATION
     assert available_steps(tmp_path) == available_steps(folder)
 
 
@@ -128,7 +128,7 @@ def test_a_run_goes_on_with_another_number_of_devices(whole, tmp_path):
     train(trainer, folder=tmp_path)
     state = state_of(tmp_path, trainer)
     assert all(len(x.sharding.device_set) == 2 for x in jax.tree.leaves(state))
-    assert_same(state.learned, whole[2].learned, rtol=1e-3, atol=1e-4)
+    assert_same(state.trainable, whole[2].trainable, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -140,10 +140,10 @@ def test_a_run_that_is_asked_to_stop_saves_where_it_is(whole, tmp_path, number, 
         signal.raise_signal(number)
         assert heard.wait(60)
 
-    with pytest.raises(RunInterrupted, match=f"{number.name} at step {3 * VISIT:,}") as stopped:
+    with pytest.raises(RunInterrupted, match=f"{number.name} at step {3 * ITERATION:,}") as stopped:
         train(OnlineTrainer(CONFIG), writers=[Stop(3, ask)], folder=tmp_path)
     assert stopped.value.exit_code == {signal.SIGTERM: 75, signal.SIGINT: 130}[number]
-    assert available_steps(tmp_path)[-1] == 3 * VISIT
+    assert available_steps(tmp_path)[-1] == 3 * ITERATION
     assert lines(tmp_path) == lines(whole[0])[:3]
     train(OnlineTrainer(CONFIG), folder=tmp_path)
     assert lines(tmp_path) == lines(whole[0])
@@ -155,7 +155,7 @@ def test_a_finished_run_is_loaded(whole):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     again = train(OnlineTrainer(CONFIG), writers=[Stop(1, crash)], folder=folder)
     assert again.result == result
-    assert_same(again.networks[1], jax.tree.map(lambda x: x[1], state.network))
+    assert_same(again.params_per_seed[1], jax.tree.map(lambda x: x[1], state.params))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -167,10 +167,10 @@ def test_another_run_in_the_folder_is_refused(whole):
 def test_the_best_is_kept_and_can_be_loaded(whole):
     folder, _, _ = whole
     scores = [np.mean(line["evaluation/return"]) for line in lines(folder)]
-    best = (1 + int(np.argmax(scores))) * VISIT
-    assert available_steps(folder) == sorted({best, VISITS * VISIT})
+    best = (1 + int(np.argmax(scores))) * ITERATION
+    assert available_steps(folder) == sorted({best, ITERATIONS * ITERATION})
     assert load(folder, best=True).step == best
-    assert load(folder).step == VISITS * VISIT
+    assert load(folder).step == ITERATIONS * ITERATION
 
 
 def test_a_best_by_a_score_that_there_is_not_is_refused_before_anything_runs(tmp_path):

@@ -9,13 +9,13 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.ops.absorbed_attention import folded_attention, turn
+from gtrxl_jax.ops.absorbed_attention import absorbed_attention, rotate_by_position
 from gtrxl_jax.ops.attention import Spans, sinusoids
 
 
 @struct.dataclass
-class FoldedWeights:
-    """The products of W_Q, W_K, W_V, W_R and W_O that attention needs, see `FoldedAttention`.
+class AbsorbedWeights:
+    """The products of W_Q, W_K, W_V, W_R and W_O that attention needs, see `AbsorbedAttention`.
 
     They are the same as long as the parameters are: acting makes them once.
 
@@ -47,7 +47,7 @@ class Matrix(nn.Module):
         return self.param("kernel", nn.initializers.lecun_normal(), self.shape, self.param_dtype)
 
 
-class FoldedAttention(nn.Module):
+class AbsorbedAttention(nn.Module):
     """The layer of `projected.RelativeAttention`, computed as in `ops.absorbed_attention`.
 
     The same function of the same parameters. Its cost for a pair of inputs grows with the width of
@@ -81,7 +81,7 @@ class FoldedAttention(nn.Module):
         self.content_bias = self.param("content_bias", zeros, shape, self.param_dtype)
         self.position_bias = self.param("position_bias", zeros, shape, self.param_dtype)
 
-    def fold(self, num_inputs: int, dtype: jnp.dtype) -> FoldedWeights:
+    def absorb_weights(self, num_inputs: int, dtype: jnp.dtype) -> AbsorbedWeights:
         """Multiply the parameters, in their own precision, for S inputs."""
 
         def heads(kernel: Array) -> Float[Array, "D H K"]:
@@ -103,7 +103,7 @@ class FoldedAttention(nn.Module):
         # Phi in the parameters' precision: neighbouring places are too close for bf16.
         place_S = jnp.arange(num_inputs, dtype=jnp.int32)
         phi_SF = sinusoids(place_S, self.width + self.width % 2, self.param_dtype)
-        weights = FoldedWeights(
+        weights = AbsorbedWeights(
             *fold(key_DHK, self.content_bias),
             *fold(position_FHK, self.position_bias),
             output_HDE.reshape(-1, self.width),
@@ -113,7 +113,7 @@ class FoldedAttention(nn.Module):
 
     def _attend(
         self,
-        weights: FoldedWeights,
+        weights: AbsorbedWeights,
         input_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
         phi_FT: Float[Array, "F T"],
@@ -133,9 +133,9 @@ class FoldedAttention(nn.Module):
             projected_RI = x_RD @ kernel_DI + bias_HE.reshape(1, -1)
             return projected_RI.reshape(batch, num_queries, *bias_HE.shape)
 
-        out_BTHD, weights_BTHS = folded_attention(
+        out_BTHD, weights_BTHS = absorbed_attention(
             project(weights.content, weights.content_bias),
-            turn(project(weights.position, weights.position_bias), phi_FT.T),
+            rotate_by_position(project(weights.position, weights.position_bias), phi_FT.T),
             input_BSD,
             weights.phi[:, : input_BSD.shape[1]],
             mask_BTS,
@@ -165,7 +165,7 @@ class FoldedAttention(nn.Module):
         num_inputs = x_BSD.shape[1]
         first = num_inputs - mask_BQS.shape[1]
         x_BSD = x_BSD.astype(self.dtype or x_BSD.dtype)
-        weights = self.fold(num_inputs, x_BSD.dtype)
+        weights = self.absorb_weights(num_inputs, x_BSD.dtype)
         parts = []
         for queries, seen in spans or ((slice(None), num_inputs),):
             out_BTD, weights_BTHS = self._attend(
@@ -183,9 +183,9 @@ class FoldedAttention(nn.Module):
             self.sow("attention", "weights", weights_BTHS.swapaxes(1, 2))
         return out_BTD
 
-    def extend(
+    def decode_step(
         self,
-        weights: FoldedWeights,
+        weights: AbsorbedWeights,
         inputs_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
         slot: Int[Array, ""] | int,

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 
 import jax.numpy as jnp
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.nn.cores.recurrent import CELLS, RecurrentCore
 from gtrxl_jax.nn.cores.transformer import TransformerCore
 from gtrxl_jax.nn.gates import GATES
@@ -87,12 +87,12 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
     Raises:
       ValueError: an unknown name, preset or field, or an invalid value.
     """
-    require_name("core", name, CORES)
+    check_choice("core", name, CORES)
     presets = RECURRENT_PRESETS if name in CELLS else TRANSFORMER_PRESETS
-    require_name(f"preset of {name}", preset, presets)
+    check_choice(f"preset of {name}", preset, presets)
     fields = [field.name for field in dataclasses.fields(CoreConfig)]
     for field in overrides:
-        require_name("core setting", field, fields)
+        check_choice("core setting", field, fields)
     config = CoreConfig(**{"name": name, **presets[preset], **overrides})
     validate_core_config(config)
     return config
@@ -104,9 +104,9 @@ def validate_core_config(config: CoreConfig) -> None:
     Raises:
       ValueError: naming the field, its value and the remedy.
     """
-    require_name("core", config.name, CORES)
-    require_name("gate", config.gate, GATES)
-    require_name("dtype", config.dtype, DTYPES)
+    check_choice("core", config.name, CORES)
+    check_choice("gate", config.gate, GATES)
+    check_choice("dtype", config.dtype, DTYPES)
     for field, kind in get_type_hints(CoreConfig).items():
         value = getattr(config, field)
         counts = kind is int or (int in get_args(kind) and value is not None)

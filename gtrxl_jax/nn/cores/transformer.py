@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.attention.absorbed import FoldedAttention, FoldedWeights
+from gtrxl_jax.nn.attention.absorbed import AbsorbedAttention, AbsorbedWeights
 from gtrxl_jax.nn.attention.projected import AttentionCache, RelativeAttention
 from gtrxl_jax.nn.gates import make_gate
 from gtrxl_jax.nn.inputs import check_inputs, check_kind
@@ -81,8 +81,8 @@ class Block(nn.Module):
       feedforward_width: F; 0 leaves the feed-forward network out.
       dropout_rate: of what Attn and f give, and of f's hidden units.
       attention_dropout_rate: of the attention weights.
-      folded: attend by `FoldedAttention`, which acts by `hold` and `extend`; otherwise by
-        `RelativeAttention`, which acts by `start` and `step`.
+      absorbed: attend by `AbsorbedAttention`, which acts by `init_cache` and `decode_step`;
+        otherwise by `RelativeAttention`, which acts by `start` and `step`.
     """
 
     width: int
@@ -94,13 +94,13 @@ class Block(nn.Module):
     gate_bias: float | None
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
-    folded: bool = False
+    absorbed: bool = False
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        attention = FoldedAttention if self.folded else RelativeAttention
+        attention = AbsorbedAttention if self.absorbed else RelativeAttention
         self.attention: Any = attention(
             self.width, self.heads, self.head_width, self.attention_dropout_rate, **precision
         )
@@ -145,7 +145,7 @@ class Block(nn.Module):
         deterministic: bool = True,
         spans: ops.Spans | None = None,
     ) -> Float[Array, "B T D"]:
-        """A segment; with `spans`, for folded attention, the outputs at their queries alone."""
+        """A segment; with `spans`, for absorbed attention, the outputs at their queries alone."""
         stream_BSD = jnp.concatenate([jax.lax.stop_gradient(memory_BMD), x_BTD], axis=1)
         attend: Any = self.attention if spans is None else partial(self.attention, spans=spans)
         attended_BTD = attend(self._attention_input(stream_BSD), mask_BTS, deterministic)
@@ -153,24 +153,24 @@ class Block(nn.Module):
             x_BTD = jnp.concatenate([x_BTD[:, queries] for queries, _ in spans], axis=1)
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
-    def fold(self, num_slots: int, dtype: jnp.dtype) -> FoldedWeights:
-        """What `extend` makes of the parameters once, for S slots."""
-        return self.attention.fold(num_slots, dtype)
+    def absorb_weights(self, num_slots: int, dtype: jnp.dtype) -> AbsorbedWeights:
+        """What `decode_step` makes of the parameters once, for S slots."""
+        return self.attention.absorb_weights(num_slots, dtype)
 
-    def hold(self, x_BSD: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """Slots for `extend`, with these inputs in them."""
+    def init_cache(self, x_BSD: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+        """Slots for `decode_step`, with these inputs in them."""
         return self._attention_input(x_BSD)
 
-    def extend(
+    def decode_step(
         self,
-        weights: FoldedWeights,
+        weights: AbsorbedWeights,
         slots_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
         slot: Int[Array, ""] | int,
         exists_T: Bool[Array, " T"],
         mask_BTS: Bool[Array, "B T S"],
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
-        slots_BSD, attended_BTD = self.attention.extend(
+        slots_BSD, attended_BTD = self.attention.decode_step(
             weights, slots_BSD, self._attention_input(x_BTD), slot, exists_T, mask_BTS
         )
         return slots_BSD, self._after_attention(x_BTD, attended_BTD)

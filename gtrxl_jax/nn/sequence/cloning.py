@@ -51,7 +51,7 @@ class MLPCloning(nn.Module):
         del return_to_go_B
         return state, self._policy(observation, True)
 
-    def append(self, state: tuple[()], action: Any) -> tuple[()]:
+    def observe_action(self, state: tuple[()], action: Any) -> tuple[()]:
         """Actions leave no trace."""
         del action
         return state
@@ -103,7 +103,7 @@ class RecurrentCloning(nn.Module):
         state, y_BD = self.core.step(state, self._features(observation), first_B)
         return state, self.head(y_BD)
 
-    def append(self, state: Any, action: Any) -> Any:
+    def observe_action(self, state: Any, action: Any) -> Any:
         """Actions leave no trace."""
         del action
         return state

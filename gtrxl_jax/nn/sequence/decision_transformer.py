@@ -99,7 +99,7 @@ class DecisionTransformer(nn.Module):
         y_BKD = self._transform(state.tokens, jnp.ones((batch, self.context), bool), True)
         return state, self.head(at_step(y_BKD, state.index))
 
-    def append(self, state: Window, action: Any) -> Window:
+    def observe_action(self, state: Window, action: Any) -> Window:
         """Take the action `[B]` down."""
         token_BD = self.embedding.act(action)
         time_B = jnp.broadcast_to(state.timestep, token_BD.shape[:1])

@@ -27,7 +27,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.attention.absorbed import FoldedWeights
+from gtrxl_jax.nn.attention.absorbed import AbsorbedWeights
 from gtrxl_jax.nn.cores.transformer import Block
 from gtrxl_jax.nn.sequence.trajectory import (
     Steps,
@@ -71,7 +71,7 @@ class RATEState:
     """
 
     tokens: MemoryTokens
-    weights: tuple[FoldedWeights, ...]
+    weights: tuple[AbsorbedWeights, ...]
     slots: tuple[jax.Array, ...]
     action: jax.Array
     cached: jax.Array
@@ -204,8 +204,8 @@ class RATE(nn.Module):
         zero = jnp.zeros((), jnp.int32)
         state = RATEState(
             tokens=self._disturbed(self._first_tokens(batch_size)),
-            weights=tuple(block.fold(num_slots, self._dtype) for block in self.blocks),
-            slots=tuple(block.hold(empty_BSD) for block in self.blocks),
+            weights=tuple(block.absorb_weights(num_slots, self._dtype) for block in self.blocks),
+            slots=tuple(block.init_cache(empty_BSD) for block in self.blocks),
             action=empty_BSD[:, 0],
             cached=zero,
             step=zero,
@@ -243,13 +243,13 @@ class RATE(nn.Module):
         place = 3 * window.index + 1
         query_B1D = jax.lax.dynamic_slice_in_dim(x_BSD, place, 1, axis=1)
         seen_B1S = jax.lax.dynamic_slice_in_dim(mask_BSS, place, 1, axis=1)
-        weights = last.fold(3 * steps, x_BSD.dtype)
-        _, y_B1D = last.extend(
-            weights, last.hold(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S
+        weights = last.absorb_weights(3 * steps, x_BSD.dtype)
+        _, y_B1D = last.decode_step(
+            weights, last.init_cache(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S
         )
         return y_B1D[:, 0]
 
-    def append(self, state: RATEState | Window, action: Any) -> RATEState | Window:
+    def observe_action(self, state: RATEState | Window, action: Any) -> RATEState | Window:
         """Take the action `[B]` down; at a segment's end commit the memory and begin the next."""
         token_BD = self.embedding.act(action)
         if isinstance(state, Window):
@@ -338,6 +338,8 @@ class RATE(nn.Module):
         mask_BTS = jnp.broadcast_to(seen_TS[None], (len(x_BTD), *seen_TS.shape))
         slots = []
         for block, weights, slots_BSD in zip(self.blocks, state.weights, state.slots, strict=True):
-            slots_BSD, x_BTD = block.extend(weights, slots_BSD, x_BTD, slot, exists_T, mask_BTS)
+            slots_BSD, x_BTD = block.decode_step(
+                weights, slots_BSD, x_BTD, slot, exists_T, mask_BTS
+            )
             slots.append(slots_BSD)
         return dataclasses.replace(state, slots=tuple(slots)), x_BTD

@@ -5,7 +5,7 @@
 
     state = model.apply(params, batch_size, method="start")                 acting: step by step
     state, policy = model.apply(params, state, return_to_go_B, observation, method="decode")
-    state = model.apply(params, state, action_B, method="append")
+    state = model.apply(params, state, action_B, method="observe_action")
 
 Both ways give the same policies.
 """
@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
 from gtrxl_jax.nn.cores.registry import DTYPES
 from gtrxl_jax.nn.cores.transformer import Block
@@ -84,7 +84,7 @@ class ModelConfig:
     """Of the activations: float32 or bfloat16. Parameters stay float32."""
 
     @property
-    def remembers(self) -> bool:
+    def is_recurrent(self) -> bool:
         """Whether segments are connected; if not, a model looks at all of its context at once."""
         return self.name == "rate" and bool(self.memory_tokens or self.cache_size)
 
@@ -133,10 +133,10 @@ def model_config(name: str = "rate", preset: str = "small", **overrides: Any) ->
     Raises:
       ValueError: an unknown name, preset or field, or an invalid value.
     """
-    require_name("preset of models", preset, PRESETS)
+    check_choice("preset of models", preset, PRESETS)
     fields = [field.name for field in dataclasses.fields(ModelConfig)]
     for field in overrides:
-        require_name("model setting", field, fields)
+        check_choice("model setting", field, fields)
     config = ModelConfig(**{"name": name, **PRESETS[preset], **overrides})
     validate_model_config(config)
     return config
@@ -156,7 +156,7 @@ def validate_model_config(config: ModelConfig) -> None:
         "encoder": ENCODERS,
         "dtype": DTYPES,
     }.items():
-        require_name(f"model.{field}", getattr(config, field), names)
+        check_choice(f"model.{field}", getattr(config, field), names)
     for field, kind in get_type_hints(ModelConfig).items():
         value = getattr(config, field)
         if value is None or not {int, float} & {kind, *get_args(kind)}:
@@ -254,7 +254,7 @@ def make_model(
                 norm_first=config.block != "trxl",
                 gate=config.gate if config.block == "gtrxl" else None,
                 gate_bias=config.gate_bias,
-                folded=True,
+                absorbed=True,
                 **rates,
                 **precision,
             )

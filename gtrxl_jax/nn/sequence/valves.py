@@ -13,7 +13,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float
 
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
 
 
@@ -161,5 +161,5 @@ VALVES: dict[str, type[Valve]] = {
 
 def make_valve(name: str, heads: int, dtype: Any, param_dtype: Any) -> Valve:
     """The valve of that name."""
-    valve = VALVES[require_name("valve", name, VALVES)]
+    valve = VALVES[check_choice("valve", name, VALVES)]
     return valve(heads=heads, dtype=dtype, param_dtype=param_dtype)

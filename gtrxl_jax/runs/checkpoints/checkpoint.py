@@ -1,6 +1,6 @@
 """Saving a run without stopping it, and taking it up again.
 
-    checkpoints/<step>/   the whole state after that many steps, by orbax, sealed (see `seal`)
+    checkpoints/<step>/   the whole state after that many steps, by orbax, with `checksums`
     unusable/<step>/      a checkpoint that had changed when the run was taken up, set aside
 
 A checkpoint appears by a rename once all of it is on disk, so a run that is killed while it saves
@@ -42,7 +42,7 @@ class Saver:
     What is left in `checkpoints/` of a process that was killed while saving is cleared away.
 
     Args:
-      folder: the run, which this process holds (see `folder.claimed`).
+      folder: the run, which this process holds (see `directory.locked`).
       keep: how many checkpoints stay; the newest, and besides them the best.
       best: the step of the best one so far.
     """

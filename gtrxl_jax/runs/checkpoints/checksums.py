@@ -1,6 +1,6 @@
 """What tells a whole checkpoint from a damaged one, before any of it is interpreted.
 
-A seal is one JSON file in a checkpoint: the size and the CRC-32 of every other file, with the
+`checksums.json` is one file in a checkpoint: the size and the CRC-32 of every other file, with the
 record of the run at that step, and a CRC-32 of these themselves. It is written last, before the
 checkpoint gets its name. (Of arrays' bytes themselves the storage format below has no checksum: one
 flipped bit would be another number.)
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-NAME = "seal.json"
+NAME = "checksums.json"
 
 
 class UnusableError(ValueError):
@@ -21,28 +21,28 @@ class UnusableError(ValueError):
 
 
 def write(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
-    """Seal the files in `folder`, and those below it, with a record that JSON can hold."""
+    """Write the checksums of the files in `folder`, and those below it, with a JSON record."""
     files = [path for path in Path(folder).rglob("*") if path.is_file()]
     content = {
         "record": dict(record),
         "files": {str(path.relative_to(folder)): _describe(path) for path in sorted(files)},
     }
-    sealed = {"crc32": _crc_of(content), **content}
+    content = {"crc32": _crc_of(content), **content}
     with open(Path(folder, NAME), "w") as file:
-        json.dump(sealed, file)
+        json.dump(content, file)
         file.flush()
         os.fsync(file.fileno())
 
 
 def verify(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The record, if the folder has all that was sealed, unchanged.
+    """The record, if all files in the folder are there and unchanged.
 
     Raises:
       UnusableError: naming the first file that is missing or has changed.
     """
     try:
-        sealed = json.loads(Path(folder, NAME).read_text())
-        stated, record, files = (sealed.pop(name) for name in ("crc32", "record", "files"))
+        content = json.loads(Path(folder, NAME).read_text())
+        stated, record, files = (content.pop(name) for name in ("crc32", "record", "files"))
     except FileNotFoundError:
         raise UnusableError(f"it has no {NAME}: it was not written by this library") from None
     except (ValueError, KeyError, AttributeError, TypeError):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gtrxl_jax import __version__
-from gtrxl_jax.choices import require_name
+from gtrxl_jax.choices import check_choice
 
 Config = TypeVar("Config")
 
@@ -135,7 +135,7 @@ def _build(kind: Any, fields: Any, prefix: str) -> Any:
         raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
     hints = get_type_hints(kind)
     for name in fields:
-        require_name("config field", prefix + name, [prefix + hint for hint in hints])
+        check_choice("config field", prefix + name, [prefix + hint for hint in hints])
     return kind(**{name: _value(hints[name], fields[name], prefix + name) for name in fields})
 
 
