@@ -27,9 +27,9 @@ def write(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
         "record": dict(record),
         "files": {str(path.relative_to(folder)): _describe(path) for path in sorted(files)},
     }
-    content = {"crc32": _crc_of(content), **content}
+    checked = {"crc32": _crc_of(content), **content}
     with open(Path(folder, NAME), "w") as file:
-        json.dump(content, file)
+        json.dump(checked, file)
         file.flush()
         os.fsync(file.fileno())
 
