@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.files import atomic
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
@@ -35,6 +34,7 @@ from gtrxl_jax.runs.logging.progress import ConsoleWriter
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays, json_value
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.results import provenance
+from gtrxl_jax.validation import check_choice
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 60

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.loading import load
     from gtrxl_jax.nn.agent import make_agent
     from gtrxl_jax.nn.cores.registry import make_core
-    from gtrxl_jax.specs import zero_timestep
-    from gtrxl_jax.timestep import TimeStep
+    from gtrxl_jax.timestep import TimeStep, zero_timestep
 
 __version__ = "0.1.0"
 
@@ -34,6 +33,6 @@ __getattr__, __dir__ = lazy(
         "make_agent": "gtrxl_jax.nn.agent",
         "make_core": "gtrxl_jax.nn.cores.registry",
         "make_env": "gtrxl_jax.envs.registry",
-        "zero_timestep": "gtrxl_jax.specs",
+        "zero_timestep": "gtrxl_jax.timestep",
     },
 )

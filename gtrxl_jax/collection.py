@@ -11,15 +11,15 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from gtrxl_jax.acting.collecting import OraclePolicy, Policy, RandomPolicy, collect, cue_of
-from gtrxl_jax.acting.evaluation import POLICIES, Player, choose
-from gtrxl_jax.choices import check_choice
+from gtrxl_jax.acting.evaluation import Player
 from gtrxl_jax.data import minari
-from gtrxl_jax.data.segments import require_count
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.loading import load
+from gtrxl_jax.ops.distributions import POLICIES, choose
 from gtrxl_jax.specs import action_spec, environment_action, observation_spec
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import choice, number, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +42,14 @@ class CollectionConfig:
     policy: str = "oracle"
     """Who acts: oracle (the environment's own), random, or the folder of a run, online or offline:
     the agent of its first seed."""
-    actions: str = ""
+    actions: str = choice("", POLICIES)
     """Of a run's agent: mode or sample; as the run was evaluated if not given."""
     episodes: int = 1000
     """How many whole episodes."""
     balance: bool = True
     """The same number of episodes for each value of the cue, where the environment is known to
     have one."""
-    seed: int = 0
+    seed: int = number(0, at_least=0, below=2**31)
     """Of the episodes."""
 
 
@@ -122,12 +122,7 @@ def collect_dataset(
       TypeError: a value that is not of its field's type, or spaces that data cannot have.
       ImportError: the extra "offline" is not installed.
     """
-    require_count("episodes", config.episodes)
-    require_count("env.num_envs", config.env.num_envs)
-    if not 0 <= config.seed < 2**31:
-        raise ValueError(f"seed must be at least 0 and below 2**31, not {config.seed}")
-    if config.actions:
-        check_choice("actions", config.actions, POLICIES)
+    validate(config)
     minari.require_writable(folder)
     name, overrides, env, params, policy = _players(config)
     played: list[EpisodeStats] = []

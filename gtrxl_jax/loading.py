@@ -14,19 +14,19 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from gtrxl_jax.acting.evaluation import choose
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.config.schema import kind_of
+from gtrxl_jax.ops.distributions import choose
+from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import Folder, load_config, require_version
 from gtrxl_jax.runs.restoring import params_of
 from gtrxl_jax.runs.scores import Score, scores_of
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.specs import environment_action
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import check_choice
 
 TRAINERS: dict[str, Callable[[str], Trainer]] = {
     "online": lambda text: OnlineTrainer(config.from_json(text)),
@@ -128,7 +128,7 @@ def evaluate(
     Args:
       folder: the run.
       episodes: how many for each of its seeds.
-      policy: one of `evaluation.POLICIES`; the run's own if empty.
+      policy: mode or sample; the run's own if empty.
       seed: of the episodes.
       best: take the best checkpoint, not the newest.
 

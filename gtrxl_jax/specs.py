@@ -14,8 +14,6 @@ from gymnasium import spaces as gymnasium
 from gymnax.environments import spaces as gymnax
 from jaxtyping import Array, Float
 
-from gtrxl_jax.timestep import TimeStep
-
 # Any: the two libraries share no base class, but they share what is read here.
 BOX: Any = (gymnax.Box, gymnasium.Box)
 DISCRETE: Any = (gymnax.Discrete, gymnasium.Discrete)
@@ -340,17 +338,3 @@ def _split(space: Any, choices: Array) -> Any:
     if isinstance(space, TUPLE):
         return tuple(choices[..., k] for k in range(choices.shape[-1]))
     return choices
-
-
-def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:
-    """A first time step of zeros with those leading axes, as `Agent.init` needs it."""
-    specs = observation_spec(observation_space)
-    observation = jax.tree.map(lambda spec: jnp.zeros((*lead, *spec.shape), spec.dtype), specs)
-    return TimeStep(
-        observation=observation,
-        action=action_spec(action_space).zeros(*lead),
-        reward=jnp.zeros(lead),
-        discount=jnp.ones(lead),
-        first=jnp.ones(lead, bool),
-        last=jnp.zeros(lead, bool),
-    )

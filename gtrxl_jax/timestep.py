@@ -3,7 +3,10 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import struct
+
+from gtrxl_jax.specs import action_spec, observation_spec
 
 
 @struct.dataclass
@@ -32,3 +35,17 @@ class TimeStep:
     discount: jax.Array
     first: jax.Array
     last: jax.Array
+
+
+def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:
+    """Return a first time step of zeros with these leading axes, for `Agent.init`."""
+    specs = observation_spec(observation_space)
+    observation = jax.tree.map(lambda spec: jnp.zeros((*lead, *spec.shape), spec.dtype), specs)
+    return TimeStep(
+        observation=observation,
+        action=action_spec(action_space).zeros(*lead),
+        reward=jnp.zeros(lead),
+        discount=jnp.ones(lead),
+        first=jnp.ones(lead, bool),
+        last=jnp.zeros(lead, bool),
+    )

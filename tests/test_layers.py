@@ -10,8 +10,8 @@ import gtrxl_jax
 PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
-    ("choices", "files", "lazy", "timestep"),
-    ("specs",),
+    ("files", "lazy", "specs", "validation"),
+    ("timestep",),
     ("ops", "parallel"),
     ("data", "envs", "nn"),
     ("acting", "runs"),

@@ -10,17 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.nn.agent import Agent
-from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.ops.distributions import POLICIES, ActionDistribution, choose
 from gtrxl_jax.parallel.placement import split_batch
 from gtrxl_jax.specs import environment_action
 from gtrxl_jax.timestep import TimeStep
-
-POLICIES = ("mode", "sample")
+from gtrxl_jax.validation import check_choice
 
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 
@@ -271,11 +269,6 @@ def render_episode(
     steps = min(len(episode.timesteps.first), max_frames)
     states = [jax.tree.map(lambda x, t=t: x[t], episode.states) for t in range(steps)]
     return np.stack([stream.env.render(state, stream.params) for state in states])
-
-
-def choose(distribution: Any, policy: str, key: Key[Array, ""]) -> Any:
-    """An action of a distribution, by the name of a policy (see `POLICIES`)."""
-    return distribution.mode() if policy == "mode" else distribution.sample(key)
 
 
 def _windows(blocks: Any) -> Float[np.ndarray, "L H T W"]:

@@ -11,6 +11,7 @@ import tyro
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
+from gtrxl_jax.validation import validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
         env = dataclasses.replace(env, params={**params, **env.params})
     train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
     _require_folder(train)
-    configs.validate(train.config)
+    validate(train.config)
     return train
 
 
@@ -143,7 +144,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     )
     for name in (command.config.model.name, *command.baselines):
         model = dataclasses.replace(command.config.model, name=name)
-        offline_config.validate(dataclasses.replace(command.config, model=model))
+        validate(dataclasses.replace(command.config, model=model))
     _require_folder(command)
     return command
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import tyro
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.parallel import hosts
+from gtrxl_jax.validation import check_choice
 
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
@@ -175,8 +175,8 @@ def _evaluate(arguments: Sequence[str]) -> None:
     if command.episodes < 1:
         raise ValueError(f"episodes must be at least 1, not {command.episodes}")
     from gtrxl_jax import loading
-    from gtrxl_jax.acting.evaluation import POLICIES
     from gtrxl_jax.offline.config import OfflineConfig
+    from gtrxl_jax.ops.distributions import POLICIES
     from gtrxl_jax.plots import report
 
     policy = command.policy and check_choice("policy", command.policy, POLICIES)

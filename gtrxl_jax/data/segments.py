@@ -13,8 +13,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
+from gtrxl_jax.validation import check_choice
 
 STARTS = ("episode", "uniform")
 WEIGHTS = ("uniform", "length")

@@ -1,4 +1,4 @@
-"""Environments with gymnax's interface, and the stream that feeds agents from them."""
+"""Environments with gymnax's interface, and the streams of time steps that agents consume."""
 
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain

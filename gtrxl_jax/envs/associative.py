@@ -1,7 +1,7 @@
-"""Action Associative Retrieval: repeat at the end the action with which you began.
+"""Action Associative Retrieval: repeat the first action after a delay.
 
-The task of RATE (arXiv 2306.09459, appendix B). It asks for memory of the agent's own action, not
-of an observation.
+The task is from RATE (arXiv 2306.09459, appendix B). It requires memory of the agent's own action
+rather than of an observation.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.noise import draw_noise
 
 STAY = 2
-"""The action that waits; 0 and 1 are the two that move."""
+"""The action that waits; 0 and 1 are the two moves."""
 
 
 @struct.dataclass
@@ -25,12 +25,12 @@ class AssociativeState(environment.EnvState):
     """The state of Action Associative Retrieval.
 
     Attributes:
-      time: actions taken so far.
+      time: number of actions taken so far.
       away: whether the agent has left the initial state.
-      goal: the action with which it left (0 before).
-      waited: waits since then.
+      goal: the action with which it left (0 before that).
+      waited: number of waits since then.
       preference: the action with which the oracle leaves, drawn at reset. It is never observed and
-        decides nothing else; with it the oracle's episodes are balanced over the two actions.
+        affects nothing else; it balances the oracle's episodes over the two actions.
     """
 
     away: Bool[Array, ""]
@@ -45,7 +45,7 @@ class AssociativeParams(environment.EnvParams):
 
     Attributes:
       max_steps_in_episode: time limit in actions. None: `wait_steps + 3`, one more than a solution.
-      wait_steps: how many times the agent has to wait between the two moves.
+      wait_steps: number of waits between the two moves.
     """
 
     max_steps_in_episode: int | None = None
@@ -53,10 +53,10 @@ class AssociativeParams(environment.EnvParams):
 
 
 def rate_params(segments: int, context: int) -> AssociativeParams:
-    """The task of RATE's training length N*K, for N = `segments` of K = `context` steps.
+    """Return RATE's task of training length N*K, for N = `segments` of K = `context` steps.
 
-    There are N*K - 3 waits, so that a solution, N*K - 1 actions and N*K observations with the final
-    one, fills the N segments. The time limit is N*K actions.
+    There are N*K - 3 waits, so that a solution (N*K - 1 actions, N*K observations including the
+    final one) fills the N segments. The time limit is N*K actions.
 
     Raises:
       ValueError: if N*K is below 4, which leaves no wait.
@@ -68,27 +68,27 @@ def rate_params(segments: int, context: int) -> AssociativeParams:
 
 
 class AssociativeRetrieval(environment.Environment[AssociativeState, AssociativeParams]):
-    """Leave the initial state by action 0 or 1, wait, and return by the same action.
+    """Leave the initial state with action 0 or 1, wait, and return with the same action.
 
-    Observation `[state, flag, noise]`, float32: `state` is 0 at first and 1 once the agent has
-    left, `flag` is 1 when the wait is over and the next action decides, `noise` is uniform in
-    {-1, 0, 1}.
+    Observation `[state, flag, noise]`, float32: `state` is 0 initially and 1 once the agent has
+    left, `flag` is 1 when the wait is over and the next action decides, `noise` is uniform in {-1,
+    0, 1}.
 
-    In the initial state, actions 0 and 1 leave it and 2 does nothing. Then 2 waits, `wait_steps`
-    times. On the flag the action with which the agent left earns 1 and any other 0 (the paper's
-    text has -1), and the episode ends; so a solution is `wait_steps + 2` actions. Moving before the
-    flag ends the episode with 0: the paper leaves this open, but were it ignored, then repeating
-    one's previous action would solve the task without a memory. `info["success"]` is true for the
-    right return.
+    In the initial state, actions 0 and 1 leave it and 2 does nothing. Action 2 must then be taken
+    `wait_steps` times. Once the flag is set, the action with which the agent left earns 1, any
+    other earns 0 (-1 in the paper's text), and the episode ends; a solution thus takes
+    `wait_steps + 2` actions. Moving before the flag is set ends the episode with reward 0. The
+    paper leaves this case open, but if early moves were ignored, repeating the previous action
+    would solve the task without memory. `info["success"]` is true for the correct return.
     """
 
     @property
     def default_params(self) -> AssociativeParams:
-        """Seven waits: ten time steps."""
+        """The default parameters: 7 waits, so that a solution spans 10 time steps."""
         return AssociativeParams()
 
     def time_limit(self, params: AssociativeParams) -> int | Array:
-        """Number of actions after which an episode is truncated."""
+        """Return the number of actions after which an episode is truncated."""
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
         return params.wait_steps + 3
@@ -96,7 +96,7 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
     def reset_env(
         self, key: jax.Array, params: AssociativeParams
     ) -> tuple[Float[Array, "3"], AssociativeState]:
-        """Put the agent into the initial state."""
+        """Return the first observation and the initial state."""
         key_preference, key_noise = jax.random.split(key)
         zero = jnp.zeros((), jnp.int32)
         state = AssociativeState(
@@ -117,7 +117,7 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
         Bool[Array, ""],
         dict[str, Bool[Array, ""]],
     ]:
-        """Leave, wait, or return."""
+        """Take one action: leave, wait or return."""
         action = jnp.asarray(action, jnp.int32)
         moves = action != STAY
         decides = self._wait_is_over(state, params)
@@ -137,7 +137,7 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
     def observe(
         self, key: jax.Array, state: AssociativeState, action: Any, params: AssociativeParams
     ) -> Float[Array, "3"]:
-        """`[state, flag, noise]`; the noise is drawn from `key`."""
+        """Return `[state, flag, noise]`, with the noise drawn from `key`."""
         del action
         flag = self._wait_is_over(state, params)
         noise = draw_noise(key)
@@ -146,41 +146,41 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
         )
 
     def is_truncated(self, state: AssociativeState, params: AssociativeParams) -> Bool[Array, ""]:
-        """Whether the time limit is reached."""
+        """Return whether the time limit is reached."""
         return state.time >= self.time_limit(params)
 
     def oracle_action(self, state: AssociativeState, params: AssociativeParams) -> Int[Array, ""]:
-        """The action of a solution; the first one follows `state.preference`."""
+        """Return the action of a solution; the first one is `state.preference`."""
         afterwards = jnp.where(self._wait_is_over(state, params), state.goal, STAY)
         return jnp.where(state.away, afterwards, state.preference).astype(jnp.int32)
 
     @property
     def num_actions(self) -> int:
-        """Two moves and the wait."""
+        """The number of actions: two moves and the wait."""
         return 3
 
     def action_space(self, params: AssociativeParams | None = None) -> spaces.Discrete:
-        """Two moves and the wait."""
+        """Return the space of the two moves and the wait."""
         return spaces.Discrete(3)
 
     def observation_space(self, params: AssociativeParams | None = None) -> spaces.Box:
-        """`state` and `flag` lie in [0, 1], the noise in [-1, 1]."""
+        """Return the space: `state` and `flag` lie in [0, 1], the noise in [-1, 1]."""
         return spaces.Box(np.array([0.0, 0.0, -1.0], np.float32), 1.0, (3,), jnp.float32)
 
     def shows_cue(
         self, state: AssociativeState, params: AssociativeParams
     ) -> Bool[Array, "*batch"]:
-        """Whether the first action, which is to be repeated, has just been taken."""
+        """Return whether the first action, which is to be repeated, has just been taken."""
         return state.time == 1
 
     def render(
         self, state: AssociativeState, params: AssociativeParams
     ) -> UInt8[np.ndarray, "H W 3"]:
-        """Draw the two states, the way that the agent took, and the wait, on the host.
+        """Draw the two states, the path taken and the elapsed wait, on the host.
 
-        From left to right: the initial state, the way between the two (blue for action 1, orange
-        for 0, grey before the first move), the other state, and the flag. The bar below is the
-        wait.
+        From left to right: the initial state, the path between the states (blue for action 1,
+        orange for action 0, grey before the first move), the other state, and the flag. The bar
+        below shows the wait.
         """
         away, goal = bool(state.away), int(state.goal)
         cells = np.full((5, 12), Cell.WALL)

@@ -1,4 +1,4 @@
-"""Small pictures made of coloured cells."""
+"""Small images made of coloured cells."""
 
 import enum
 
@@ -7,7 +7,7 @@ from jaxtyping import Int, UInt8
 
 
 class Cell(enum.IntEnum):
-    """What a cell shows. Up and down are the two values of a cue, whatever their meaning."""
+    """The content of a cell. UP and DOWN are the two values of a cue, whatever their meaning."""
 
     WALL = 0
     FLOOR = 1
@@ -26,7 +26,7 @@ _COLOURS = np.array(
 def draw_cells(
     cells: Int[np.ndarray, "rows columns"], pixels: int
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """Paint each cell as a square of that many pixels, with a thin gap where there is room."""
+    """Draw each cell as a square of side `pixels`, with a thin gap if `pixels` is at least 6."""
     image = _COLOURS[cells].repeat(pixels, axis=0).repeat(pixels, axis=1)
     if pixels >= 6:
         image[::pixels] = image[:, ::pixels] = _COLOURS[Cell.WALL]
@@ -34,5 +34,5 @@ def draw_cells(
 
 
 def progress_bar(done: float, columns: int) -> Int[np.ndarray, " columns"]:
-    """Cells of a bar of which the fraction `done` is lit."""
+    """Return the cells of a bar of which the fraction `done` is lit."""
     return np.where(np.arange(columns) < round(done * columns), Cell.LIT, Cell.FLOOR)

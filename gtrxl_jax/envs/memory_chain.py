@@ -1,4 +1,4 @@
-"""bsuite's memory chain at any length."""
+"""bsuite's memory chain of any length."""
 
 from typing import Any
 
@@ -19,8 +19,9 @@ class MemoryChainParams(memory_chain.EnvParams):
     """Parameters of the memory chain.
 
     Attributes:
-      max_steps_in_episode: time limit in actions. None: no limit, as each episode ends by itself
-        after `memory_length + 1`. gymnax's 1000 would cut longer chains before their only reward.
+      max_steps_in_episode: time limit in actions. None: no limit, since every episode ends after
+        `memory_length + 1` actions. gymnax's default of 1000 would truncate longer chains before
+        their only reward.
       memory_length: number of actions between the context and the query.
     """
 
@@ -28,22 +29,22 @@ class MemoryChainParams(memory_chain.EnvParams):
 
 
 class MemoryChain(memory_chain.MemoryChain):
-    """gymnax's MemoryChain (bsuite; Osband et al. 2020), its space and its time limit put right.
+    """gymnax's MemoryChain (bsuite; Osband et al. 2020) with a corrected space and time limit.
 
-    Rewards, observations and ends of episodes are gymnax's. Observation `[1 - t / memory_length,
-    query, context...]`: the context, -1 or +1 for each bit, shows on the first two observations
-    (gymnax's observation lags by one after the first), the query, which bit is asked for, at the
-    end. The last action, `memory_length + 1` of them, earns +1 for the bit asked for and -1
-    otherwise; `info["success"]` is true for the former.
+    Rewards, observations and episode ends are gymnax's. The observation is
+    `[1 - t / memory_length, query, context...]`. The context, -1 or +1 for each bit, is shown in
+    the first two observations (gymnax's observation lags by one after the first); the query, the
+    index of the requested bit, is shown at the end. The last of the `memory_length + 1` actions
+    earns +1 for the requested bit and -1 otherwise; `info["success"]` is true for the former.
     """
 
     @property
     def default_params(self) -> MemoryChainParams:
-        """A chain of 5."""
+        """The default parameters: a chain of length 5."""
         return MemoryChainParams()
 
     def time_limit(self, params: MemoryChainParams) -> int | Array:
-        """Number of actions after which an episode has ended."""
+        """Return the number of actions after which an episode has ended."""
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
         return params.memory_length + 1
@@ -57,7 +58,7 @@ class MemoryChain(memory_chain.MemoryChain):
         Bool[Array, ""],
         dict[str, Any],
     ]:
-        """The step of gymnax, with `info["success"]`."""
+        """Take gymnax's step, and add `info["success"]`."""
         with standard_dtype_promotion():
             observation, state, reward, terminated, info = super().step_env(
                 key, state, action, params
@@ -67,25 +68,25 @@ class MemoryChain(memory_chain.MemoryChain):
     def reset_env(
         self, key: jax.Array, params: MemoryChainParams
     ) -> tuple[Float[Array, " features"], memory_chain.EnvState]:
-        """The reset of gymnax."""
+        """Call gymnax's reset."""
         with standard_dtype_promotion():
             return super().reset_env(key, params)
 
     def is_truncated(
         self, state: memory_chain.EnvState, params: MemoryChainParams
     ) -> Bool[Array, ""]:
-        """Whether the time limit, if there is one, is reached."""
+        """Return whether the time limit, if any, is reached."""
         if params.max_steps_in_episode is None:
             return jnp.zeros((), jnp.bool_)
         return state.time >= params.max_steps_in_episode
 
     @property
     def name(self) -> str:
-        """The registered name."""
+        """The name under which the environment is registered."""
         return "MemoryChain-v0"
 
     def observation_space(self, params: MemoryChainParams | None = None) -> spaces.Box:
-        """Time in [0, 1], query in [0, bits - 1], context in [-1, 1] (gymnax: from 0)."""
+        """Return time in [0, 1], query in [0, bits - 1], context in [-1, 1] (gymnax: from 0)."""
         low = np.array([0, 0] + [-1] * self.num_bits, np.float32)
         high = np.array([1, self.num_bits - 1] + [1] * self.num_bits, np.float32)
         return spaces.Box(low, high, low.shape, jnp.float32)
@@ -93,7 +94,7 @@ class MemoryChain(memory_chain.MemoryChain):
     def shows_cue(
         self, state: memory_chain.EnvState, params: MemoryChainParams
     ) -> Bool[Array, "*batch"]:
-        """Whether this is the start; gymnax shows the context on the step after it, too."""
+        """Return whether this is the first step; gymnax also shows the context on the second."""
         return state.time == 0
 
     def render(

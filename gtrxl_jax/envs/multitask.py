@@ -1,4 +1,4 @@
-"""Several tasks side by side: the stream of a multi-task agent, of which one task is a case."""
+"""A stream of several tasks side by side, for multi-task agents; one task is a special case."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from gtrxl_jax.timestep import TimeStep
 
 @struct.dataclass
 class MultiTaskState:
-    """What the stream carries between steps.
+    """The state of the stream between steps.
 
     Attributes:
       tasks: the state of each task's stream.
@@ -27,22 +27,24 @@ class MultiTaskState:
 
     @property
     def episode(self) -> EpisodeStats:
-        """Statistics of the running episodes `[B]`, to be read after each step."""
+        """Statistics of the running episodes, `[B]`, to be read after each step."""
         return _interleave([state.episode for state in self.tasks])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MultiTaskStream:
-    """N streams as one, with the interface of `Stream`.
+    """Combine N streams into one with the interface of `Stream`.
 
-    Environment i of the B is of task i mod N, so devices that share the batch in equal parts share
-    every task in equal parts, and putting the tasks together moves nothing between them.
+    Environment i of the B environments belongs to task i mod N. Devices with equal shares of the
+    batch thus have equal shares of every task, and interleaving the tasks moves no data between
+    devices.
 
     Attributes:
-      tasks: one stream for each task, all with as many environments and the same spaces.
+      tasks: one stream for each task, with equal numbers of environments and equal spaces.
 
     Raises:
-      ValueError: there is no task, or what an agent sees of two of them differs.
+      ValueError: if `tasks` is empty, or two tasks differ in their number of environments, their
+        spaces, or whether they report success.
     """
 
     tasks: tuple[Stream, ...]
@@ -55,43 +57,43 @@ class MultiTaskStream:
             for what, value in other.items():
                 if value != expected[what]:
                     raise ValueError(
-                        f"the {what} of task {number} is {value}, of task 0 {expected[what]}: "
-                        "one agent can play only tasks that share it"
+                        f"the {what} of task {number} is {value}, but that of task 0 is "
+                        f"{expected[what]}: one agent requires tasks that share it"
                     )
 
     @property
     def num_tasks(self) -> int:
-        """N."""
+        """The number of tasks, N."""
         return len(self.tasks)
 
     @property
     def num_envs(self) -> int:
-        """B, of all tasks together."""
+        """The number of environments of all tasks together, B."""
         return self.num_tasks * self.tasks[0].num_envs
 
     @property
     def task_B(self) -> Int[Array, " B"]:
-        """The task of each environment, 0 .. N - 1."""
+        """The task index of each environment, 0 .. N - 1."""
         return jnp.arange(self.num_envs, dtype=jnp.int32) % self.num_tasks
 
     @property
     def action_space(self) -> spaces.Space:
-        """The space of one environment's actions."""
+        """The action space of one environment."""
         return self.tasks[0].action_space
 
     @property
     def observation_space(self) -> spaces.Space:
-        """The space of one environment's observations."""
+        """The observation space of one environment."""
         return self.tasks[0].observation_space
 
     def reset(self, key: PRNGKey) -> tuple[MultiTaskState, TimeStep]:
-        """Start every environment; task k gets `fold_in(key, k)`. See `Stream.reset`."""
+        """Start every environment; task k uses `fold_in(key, k)`. See `Stream.reset`."""
         return _together(
             [task.reset(jax.random.fold_in(key, k)) for k, task in enumerate(self.tasks)]
         )
 
     def step(self, state: MultiTaskState, action: Any) -> tuple[MultiTaskState, TimeStep]:
-        """Advance every environment by a time step. See `Stream.step`."""
+        """Advance every environment by one time step. See `Stream.step`."""
         return _together(
             [
                 task.step(state.tasks[k], jax.tree.map(lambda x, k=k: self.of_task(k, x), action))
@@ -100,7 +102,7 @@ class MultiTaskStream:
         )
 
     def of_task(self, number: int, x: Shaped[Array, "B ..."]) -> Shaped[Array, "b ..."]:
-        """The B / N rows that belong to one task."""
+        """Return the B / N rows that belong to one task."""
         return x.reshape(-1, self.num_tasks, *x.shape[1:])[:, number]
 
 
@@ -112,7 +114,7 @@ def _together(
 
 
 def _interleave(trees: Sequence[Any]) -> Any:
-    """N trees of `[b, ...]` to one of `[b * N, ...]`, a row of each in turn."""
+    """Merge N trees of `[b, ...]` into one of `[b * N, ...]`, taking a row of each in turn."""
     return jax.tree.map(lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:]), *trees)
 
 
@@ -121,5 +123,5 @@ def _seen_by_an_agent(stream: Stream) -> dict[str, Any]:
         "number of environments": stream.num_envs,
         "observation space": observation_spec(stream.observation_space),
         "action space": action_spec(stream.action_space),
-        "report of success": stream.reports_success,
+        "reports_success": stream.reports_success,
     }

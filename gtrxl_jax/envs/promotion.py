@@ -1,4 +1,4 @@
-"""Running environments that others wrote under whatever promotion rules the caller has set."""
+"""Run third-party environments regardless of the caller's dtype promotion settings."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,11 +8,10 @@ import jax
 
 @contextlib.contextmanager
 def standard_dtype_promotion() -> Iterator[None]:
-    """Trace with JAX's ordinary dtype and rank promotion.
+    """Trace with JAX's standard dtype and rank promotion.
 
     Most of gymnax and xminigrid adds booleans to floats, which `jax_numpy_dtype_promotion=strict`
-    refuses. The setting of the program around them is its own business, so their code is traced in
-    this context, which changes nothing outside it.
+    rejects. Their code is traced in this context; the caller's settings are unchanged outside it.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

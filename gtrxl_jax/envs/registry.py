@@ -1,4 +1,4 @@
-"""Environments by name."""
+"""The registry of environments, by name."""
 
 import dataclasses
 import inspect
@@ -12,12 +12,12 @@ import gymnax
 import jax
 from gymnax.environments import environment
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.xminigrid import MiniGridMemory
+from gtrxl_jax.validation import check_choice
 
 ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {
     "TMazePassive-v0": PassiveTMaze,
@@ -30,21 +30,21 @@ ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {
         for width in (8, 16, 32, 64, 128)
     },
 }
-"""The environments of this package. `make_env` knows these and all that gymnax knows."""
+"""The environments of this package. `make_env` accepts these and all that gymnax registers."""
 
 
 def register_environments() -> None:
-    """Make `ENVIRONMENTS` known to `gymnax.make`, as importing this package does. Idempotent."""
+    """Register `ENVIRONMENTS` with gymnax, as importing this package does. Idempotent."""
     for name, factory in ENVIRONMENTS.items():
         if name not in gymnax.registered_envs:
             gymnax.register(name, factory)
 
 
 def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]:
-    """Make an environment by its name.
+    """Create an environment by name.
 
     Args:
-      name: a name registered with gymnax: one of `ENVIRONMENTS`, gymnax's own, or your own.
+      name: a name registered with gymnax: one of `ENVIRONMENTS`, of gymnax's own, or of the user's.
       **overrides: values for fields of the environment's parameters (`corridor_length=50`) or for
         arguments of its constructor (`num_bits=3`).
 
@@ -52,10 +52,10 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
       The environment and its parameters.
 
     Raises:
-      ValueError: for an unknown name or override, naming the nearest valid ones; for a value out
-        of range, such as a size below 1.
-      TypeError: for a value that is not of the field's type.
-      ImportError: if the environment needs a package that is not installed.
+      ValueError: for an unknown name or override, naming the nearest valid ones; for a value out of
+        range, such as a size below 1.
+      TypeError: for a value of the wrong type.
+      ImportError: if the environment requires a package that is not installed.
     """
     check_choice("environment", name, gymnax.registered_envs)
     with standard_dtype_promotion():
@@ -81,9 +81,9 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
 
 
 def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
-    """The number of actions after which every episode of `env` has ended.
+    """Return the number of actions after which every episode of `env` has ended.
 
-    Environments of this package work it out from their sizes where `max_steps_in_episode` is None.
+    Environments of this package derive it from their sizes if `max_steps_in_episode` is None.
     """
     if hasattr(env, "time_limit"):
         return env.time_limit(params)
@@ -91,10 +91,10 @@ def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
 
 
 def _check_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:
-    """Refuse what cannot be meant, judging by the field's default.
+    """Raise if `value` is invalid, judging by the field's default.
 
-    A whole number that is positive by default counts or measures something, so it has to stay
-    positive. What is neither a number nor a truth value is left to the environment.
+    An integer that is positive by default is a count or a size, so it must be positive. Values of
+    fields that are neither numbers nor booleans are left to the environment to check.
     """
     kind = type(default)
     if field == "max_steps_in_episode":

@@ -1,4 +1,4 @@
-"""The stream of time steps that a batch of environments gives."""
+"""A batch of environments as a stream of time steps."""
 
 import dataclasses
 import functools
@@ -19,13 +19,13 @@ PRNGKey = Key[Array, ""] | UInt[Array, "2"]
 
 @struct.dataclass
 class EpisodeStats:
-    """The episode under way, up to and including the present step; the whole episode where `done`.
+    """Statistics of the running episode, up to and including the current step.
 
     Attributes:
-      done: the present step is the episode's last. The other fields are results only there.
-      episode_return: sum of the rewards so far, undiscounted.
-      length: number of actions so far, so one less than the number of time steps.
-      success: the environment's own word, `info["success"]`; None where it gives none.
+      done: whether the current step is the episode's last. Only then are the other fields final.
+      episode_return: undiscounted sum of the rewards so far.
+      length: number of actions so far, one less than the number of time steps.
+      success: the environment's `info["success"]`; None if it reports no success.
     """
 
     done: Bool[Array, " B"]
@@ -36,12 +36,12 @@ class EpisodeStats:
 
 @struct.dataclass
 class StreamState:
-    """All that the stream carries between steps; the leading axis of each leaf is the environments.
+    """The state of a stream between steps; the leading axis of each leaf is the environment axis.
 
     Attributes:
-      env: the environments' own states.
-      key: one PRNG key for each environment, so that what happens in one depends neither on how
-        many others there are nor on the device that holds it.
+      env: the states of the environments.
+      key: one PRNG key for each environment, so that its trajectory depends neither on the number
+        of environments nor on the device that holds it.
       episode: statistics of the running episodes, to be read after each step.
     """
 
@@ -54,23 +54,23 @@ class StreamState:
 class Stream:
     """A batch of gymnax environments as an endless stream of time steps.
 
-    An episode of n actions is n + 1 steps: the step after a `last` one is the reset, which ignores
-    its action and gives `first`. So final observations are seen, termination (`last`, discount 0)
-    and time limits (`last`, discount 1) are told apart, and nothing is bootstrapped from the
-    observation of another episode. A step that both terminates and reaches the time limit has
-    terminated.
+    An episode of n actions spans n + 1 steps: the step after a `last` one is the reset, which
+    ignores its action and returns a `first` step. The stream thus contains final observations, it
+    distinguishes termination (`last`, discount 0) from truncation (`last`, discount 1), and nothing
+    is bootstrapped from the observation of another episode. A step that both terminates and reaches
+    the time limit counts as terminated.
 
         stream = Stream(*make_env("TMazePassive-v0"), num_envs=64)
         state, timestep = stream.reset(key)
         state, timestep = stream.step(state, action)     # state.episode has returns and successes
 
-    `reset` and `step` are pure: jit them, scan them, vmap them over keys. To vmap over parameters
-    of the environment, build the stream inside the mapped function; that costs nothing.
+    `reset` and `step` are pure: they can be jitted, scanned, and vmapped over keys. To vmap over
+    environment parameters, construct the stream inside the mapped function, which costs nothing.
 
     Attributes:
       env: any environment with gymnax 1.x's interface.
       params: its parameters, shared by the batch.
-      num_envs: how many environments run side by side, B below.
+      num_envs: B, the number of environments in the batch.
     """
 
     env: environment.Environment
@@ -80,7 +80,7 @@ class Stream:
     def __post_init__(self) -> None:
         if not isinstance(self.env, environment.Environment):
             kind = type(self.env).__name__
-            raise TypeError(f"env must be a gymnax Environment, not {kind}; make_env gives one")
+            raise TypeError(f"env must be a gymnax Environment, not {kind}: use make_env")
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int):
             raise TypeError(f"num_envs must be a whole number, got {self.num_envs!r}")
         if self.num_envs < 1:
@@ -88,17 +88,17 @@ class Stream:
 
     @property
     def action_space(self) -> spaces.Space:
-        """The space of one environment's actions."""
+        """The action space of one environment."""
         return _concrete(self.env.action_space, self.params)
 
     @property
     def observation_space(self) -> spaces.Space:
-        """The space of one environment's observations."""
+        """The observation space of one environment."""
         return _concrete(self.env.observation_space, self.params)
 
     @functools.cached_property
     def reports_success(self) -> bool:
-        """Whether the environment's `info` has `success`. Nothing is computed to find out."""
+        """Whether the environment's `info` has `success`, found by abstract evaluation."""
 
         def info() -> Any:
             key = jax.random.key(0)
@@ -112,7 +112,7 @@ class Stream:
         """Start every environment.
 
         Args:
-          key: one PRNG key; environment i gets `fold_in(key, i)`.
+          key: one PRNG key; environment i uses `fold_in(key, i)`.
 
         Returns:
           The state, and the batch's `first` time step, with leaves `[B, ...]`.
@@ -121,11 +121,11 @@ class Stream:
         return jax.vmap(lambda key: self._reset_one(*jax.random.split(key)))(key_B)
 
     def step(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
-        """Advance every environment by a time step; after an episode's end, that is a new start.
+        """Advance every environment by one time step, resetting those whose episode has ended.
 
         Args:
-          state: what `reset` or `step` returned.
-          action: pytree `[B, ...]` with the structure of the action space (dicts for a `Dict`).
+          state: the state returned by `reset` or `step`.
+          action: pytree `[B, ...]` with the structure of the action space (a dict for a `Dict`).
 
         Returns:
           The next state, and the time step, with leaves `[B, ...]`.
@@ -135,7 +135,7 @@ class Stream:
     def _reset_one(self, key: PRNGKey, key_env: PRNGKey) -> tuple[StreamState, TimeStep]:
         with standard_dtype_promotion():
             observation, env_state = self.env.reset_env(key_env, self.params)
-        # A leaf weakly typed here and not after a step would make every caller compile twice.
+        # A leaf that is weakly typed only here would make every caller compile twice.
         observation, env_state = jax.tree.map(_strongly_typed, (observation, env_state))
         no, zero = jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.float32)
         timestep = TimeStep(
@@ -181,7 +181,7 @@ class Stream:
             success=None if success is None else jnp.asarray(info["success"], jnp.bool_),
         )
         stepped = StreamState(env_state, key, episode), timestep
-        # Only one of the two is kept, so the keys may serve both.
+        # Only one of the two results is kept, so both can use the same keys.
         restarted = self._reset_one(key, key_env)
         return jax.tree.map(
             lambda new, next_: jax.lax.select(state.episode.done, new, next_), restarted, stepped
@@ -189,7 +189,7 @@ class Stream:
 
 
 def _concrete(space: Callable[[Any], spaces.Space], params: Any) -> spaces.Space:
-    """A space whose bounds are arrays, not tracers, in a traced program too."""
+    """Return a space whose bounds are arrays rather than tracers, even in a traced program."""
     with standard_dtype_promotion(), jax.ensure_compile_time_eval():
         return space(params)
 
@@ -200,7 +200,7 @@ def _strongly_typed(leaf: Any) -> Array:
 
 
 def _as_action(space: spaces.Space, action: Any) -> Any:
-    """`action` as plain containers of arrays with the dtypes of `space`."""
+    """Return `action` as plain containers of arrays with the dtypes of `space`."""
     if isinstance(space, spaces.Dict):
         return {name: _as_action(child, action[name]) for name, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -1,7 +1,7 @@
-"""The T-Maze: a cue at the start of a corridor says which way to turn at its end.
+"""The T-Maze: a cue at the start of a corridor tells which way to turn at its end.
 
-The task is Bakker's (2001), as unit test of memory by Ni et al. (2023), "When Do Transformers Shine
-in RL?", and with the observations of RATE (arXiv 2306.09459, appendix A).
+The task is due to Bakker (2001), and serves as a unit test of memory in Ni et al. (2023), "When Do
+Transformers Shine in RL?". The observations are those of RATE (arXiv 2306.09459, appendix A).
 
     cells (x, y):                          (junction, +1)
           cue . start . . . . . . . . . . . junction
@@ -18,15 +18,15 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.noise import draw_noise
+from gtrxl_jax.validation import check_choice
 
 RIGHT, UP, LEFT, DOWN = range(4)
-"""The actions. A move into a wall does nothing."""
+"""The actions. Moving into a wall has no effect."""
 
 PENALTIES = ("progress", "behind")
-"""What an action can be penalised for, see `TMazeParams`."""
+"""The rules by which actions are penalised, see `TMazeParams`."""
 
 
 @struct.dataclass
@@ -34,9 +34,9 @@ class TMazeState(environment.EnvState):
     """The state of the T-Maze.
 
     Attributes:
-      time: actions taken so far.
-      x: the agent's cell along the corridor, the cue's being 0.
-      y: -1, 0 or 1; not 0 only after the turn.
+      time: number of actions taken so far.
+      x: the agent's cell along the corridor; the cue is at 0.
+      y: -1, 0 or 1; nonzero only after the turn.
       hint: the cue, +1 for up and -1 for down.
       seen: whether an observation of this episode has shown the cue.
     """
@@ -51,23 +51,24 @@ class TMazeState(environment.EnvState):
 class TMazeParams(environment.EnvParams):
     """Parameters of the T-Maze; each number may be an array.
 
-    The penalty "progress" costs every action that does not bring the agent nearer to the end of the
-    shortest solution from where it is: in the corridor all but the move onward, at the junction all
-    but a turn. "behind" is the penalty of Ni et al. (2023): it costs every action after which
-    x < t, t being the number of actions so far. After a first wrong step an agent of theirs is
-    behind whatever it does, all actions cost the same, and the penalty tells a learner nothing more
-    until the episode ends; that of "progress" goes on telling a good action from a bad one.
+    The "progress" penalty applies to every action that does not bring the agent closer to the end
+    of the shortest solution from its current state: in the corridor every action but the move
+    forward, at the junction every action but a turn. "behind" is the penalty of Ni et al. (2023):
+    it applies to every action after which x < t, where t is the number of actions so far. In their
+    task, an agent is behind for the rest of the episode after its first wrong step, so that all
+    actions cost the same and the penalty carries no further information. "progress" continues to
+    distinguish good actions from bad ones.
 
     Attributes:
       max_steps_in_episode: time limit in actions. None: twice the shortest solution.
       corridor_length: L, the number of moves from the start to the junction.
-      step_penalty: coefficient c: an action that is penalised has the reward -c / L, so that
-        standing still for L steps costs c. It is 1 in Ni et al.; without a penalty (0) a random
-        walk never reaches the end of a long corridor.
+      step_penalty: coefficient c: a penalised action has the reward -c / L, so that standing still
+        for L steps costs c. It is 1 in Ni et al.; without a penalty (0) a random walk never reaches
+        the end of a long corridor.
       penalty: "progress" or "behind". The turn, right or wrong, is never penalised.
 
     Raises:
-      ValueError: another penalty.
+      ValueError: if the penalty is unknown.
     """
 
     max_steps_in_episode: int | None = None
@@ -81,7 +82,7 @@ class TMazeParams(environment.EnvParams):
 
 @struct.dataclass
 class ActiveTMazeParams(TMazeParams):
-    """Parameters of the active T-Maze: those of `TMazeParams`, and where the cue is.
+    """Parameters of the active T-Maze: `TMazeParams` and the position of the cue.
 
     Attributes:
       cue_distance: o, the number of moves to the left from the start to the cue.
@@ -91,12 +92,11 @@ class ActiveTMazeParams(TMazeParams):
 
 
 def rate_params(segments: int, context: int) -> TMazeParams:
-    """RATE's passive T-Maze of training length N*K, for N = `segments` of K = `context` steps.
+    """Return RATE's passive T-Maze of N*K training steps: N = `segments` of K = `context` steps.
 
-    RATE counts observations and makes the corridor two cells shorter: L = N*K - 2, so that a
-    solution, N*K - 1 actions and N*K observations with the final one, fills the N segments. The
-    time limit is N*K actions and there is no penalty. RATE's "corridor length" in its figures is
-    this N*K.
+    RATE counts observations, and its corridor is two cells shorter: L = N*K - 2, so that a solution
+    (N*K - 1 actions, N*K observations including the final one) fills the N segments. The time limit
+    is N*K actions and there is no penalty. The "corridor length" in RATE's figures is this N*K.
 
     Raises:
       ValueError: if N*K is below 3, which leaves no corridor.
@@ -110,29 +110,30 @@ def rate_params(segments: int, context: int) -> TMazeParams:
 class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     """The T-Maze in which the cue is part of the first observation.
 
-    Start at x = 0, junction at x = L, so the shortest solution is L + 1 actions: L to the right and
-    the turn. Observation `[y, hint, flag, noise]`, float32: `hint` is the cue on the first
-    observation and 0 afterwards, `flag` is 1 while the agent stands on the junction, `noise` is
-    uniform in {-1, 0, 1}. The turn ends the episode with reward 1 if it follows the cue and 0 if
-    not; `info["success"]` says which. Every other action earns 0, or -c / L if it is penalised (see
-    `TMazeParams`).
+    The start is at x = 0 and the junction at x = L, so the shortest solution takes L + 1 actions: L
+    moves to the right and the turn. Observation `[y, hint, flag, noise]`, float32: `hint` is the
+    cue in the first observation and 0 afterwards, `flag` is 1 while the agent is at the junction,
+    `noise` is uniform in {-1, 0, 1}. The turn ends the episode, with reward 1 if it follows the cue
+    and 0 otherwise; `info["success"]` tells which. Every other action earns 0, or -c / L if it is
+    penalised (see `TMazeParams`).
 
-    The time limit terminates the episode, as the horizon of Ni et al. does: a learner does not
-    bootstrap there, so that waiting at the junction is worth nothing. Three differences from Ni et
-    al. are there so that the task tests memory and not exploration: the turn ends the episode
+    The time limit terminates the episode, like the horizon of Ni et al.: a learner does not
+    bootstrap there, so waiting at the junction has no value. The task differs from that of Ni et
+    al. in three ways, so that it tests memory rather than exploration: the turn ends the episode
     (theirs runs for L + 1 steps), the default penalty is "progress", and the default time limit is
-    twice the shortest solution. With theirs, L + 1, only an agent that hardly ever errs reaches the
-    junction, where it then has a single action: it has learned to walk right before it could learn
-    that it must turn. Here it meets the junction early and pays for each step that it waits there.
+    twice the shortest solution. With their limit, L + 1, only an agent that makes almost no
+    mistakes reaches the junction, where it has a single action left: it has learned to walk right
+    before it can learn to turn. Here it reaches the junction early and is penalised for each step
+    that it waits there.
     """
 
     @property
     def default_params(self) -> TMazeParams:
-        """L = 10 with a penalty for what does not lead on."""
+        """The default parameters: L = 10 and the "progress" penalty."""
         return TMazeParams()
 
     def time_limit(self, params: TMazeParams) -> int | Array:
-        """Number of actions after which an episode ends without a turn."""
+        """Return the number of actions after which an episode ends without a turn."""
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
         return 2 * (params.corridor_length + 2 * self._cue_distance(params) + 1)
@@ -140,7 +141,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     def reset_env(
         self, key: jax.Array, params: TMazeParams
     ) -> tuple[Float[Array, "4"], TMazeState]:
-        """Put the agent at the start and draw the cue."""
+        """Place the agent at the start and draw the cue."""
         key_hint, key_noise = jax.random.split(key)
         zero = jnp.zeros((), jnp.int32)
         state = TMazeState(
@@ -158,7 +159,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     ) -> tuple[
         Float[Array, "4"], TMazeState, Float[Array, ""], Bool[Array, ""], dict[str, Bool[Array, ""]]
     ]:
-        """Move, and reward the turn."""
+        """Move the agent and compute the reward."""
         action = jnp.asarray(action, jnp.int32)
         before = state
         junction = self._junction(params)
@@ -187,7 +188,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     def observe(
         self, key: jax.Array, state: TMazeState, action: Any, params: TMazeParams
     ) -> Float[Array, "4"]:
-        """`[y, hint, flag, noise]`; the noise is drawn from `key`."""
+        """Return `[y, hint, flag, noise]`, with the noise drawn from `key`."""
         del action
         hint = jnp.where(self.shows_cue(state, params), state.hint, 0)
         flag = (state.y == 0) & (state.x == self._junction(params))
@@ -195,51 +196,51 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         return jnp.stack([state.y, hint, flag.astype(jnp.int32), noise]).astype(jnp.float32)
 
     def is_truncated(self, state: TMazeState, params: TMazeParams) -> Bool[Array, ""]:
-        """Never: the time limit terminates."""
+        """Return False: the time limit terminates episodes instead."""
         return jnp.zeros((), jnp.bool_)
 
     def is_terminated(self, state: TMazeState, params: TMazeParams) -> Bool[Array, ""]:
-        """Whether the agent has turned, or the time limit is reached."""
+        """Return whether the agent has turned or the time limit is reached."""
         return (state.y != 0) | (state.time >= self.time_limit(params))
 
     def remaining(self, state: TMazeState, params: TMazeParams) -> Int[Array, ""]:
-        """Number of actions of the shortest solution from this state; 0 after a turn.
+        """Return the number of actions of the shortest solution from this state; 0 after a turn.
 
-        It leads to the cue, if that has not been seen, to the junction, and into an arm.
+        The solution leads to the cue if it has not been seen, to the junction, and into an arm.
         """
         junction = self._junction(params)
         to_junction = jnp.where(state.seen, junction - state.x, state.x + junction)
         return jnp.where(state.y == 0, to_junction + 1, 0)
 
     def oracle_action(self, state: TMazeState, params: TMazeParams) -> Int[Array, ""]:
-        """The shortest solution's action: fetch the cue, walk to the junction, turn as it said."""
+        """Return the shortest solution's action: visit the cue, go to the junction, turn as cued."""
         turn = jnp.where(state.hint > 0, UP, DOWN)
         onward = jnp.where(state.x == self._junction(params), turn, RIGHT)
         return jnp.where(state.seen, onward, LEFT).astype(jnp.int32)
 
     @property
     def num_actions(self) -> int:
-        """Right, up, left, down."""
+        """The number of actions: right, up, left, down."""
         return 4
 
     def action_space(self, params: TMazeParams | None = None) -> spaces.Discrete:
-        """Right, up, left, down."""
+        """Return the space of the four moves: right, up, left, down."""
         return spaces.Discrete(4)
 
     def observation_space(self, params: TMazeParams | None = None) -> spaces.Box:
-        """All four components lie in [-1, 1]."""
+        """Return the space: all four components lie in [-1, 1]."""
         return spaces.Box(-1.0, 1.0, (4,), jnp.float32)
 
     def shows_cue(self, state: TMazeState, params: TMazeParams) -> Bool[Array, "*batch"]:
-        """Whether the observation of this state has the cue."""
+        """Return whether the observation of this state shows the cue."""
         del params
         return state.time == 0
 
     def render(self, state: TMazeState, params: TMazeParams) -> UInt8[np.ndarray, "H W 3"]:
         """Draw the maze from above, on the host.
 
-        The cue and the arm that it calls for are blue (up) or orange (down), the agent is red. A
-        corridor of more than 40 cells is folded into rows, read like lines of text.
+        The cue and the arm that it indicates are blue (up) or orange (down); the agent is red. A
+        corridor of more than 40 cells is wrapped into rows, read like lines of text.
         """
         x, y, hint = int(state.x), int(state.y), int(state.hint)
         junction = int(self._junction(params))
@@ -274,22 +275,22 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
 
 
 class ActiveTMaze(PassiveTMaze):
-    """The T-Maze in which the agent has to walk to the cue.
+    """The T-Maze in which the agent must walk to the cue.
 
-    The cue is on cell x = 0, the start at x = o (`cue_distance`), the junction at x = o + L, so the
-    shortest solution is L + 2o + 1 actions: o to the left, o + L to the right, and the turn. The
-    observation shows the cue while the agent stands on its cell, and only then. The way that the
-    penalty "progress" asks for leads to the cue until it has been seen. The penalty "behind" is for
-    x < t - o: it starts when a straight walk to the cue would have ended. The shortest solution
-    pays neither. All else is as in `PassiveTMaze`.
+    The cue is at x = 0, the start at x = o (`cue_distance`) and the junction at x = o + L, so the
+    shortest solution takes L + 2o + 1 actions: o to the left, o + L to the right, and the turn. The
+    observation shows the cue only while the agent is on its cell. For the "progress" penalty, the
+    shortest solution leads to the cue until it has been seen. The "behind" penalty applies where x
+    < t - o: it starts when a straight walk to the cue would have ended. The shortest solution
+    incurs neither penalty. Everything else is as in `PassiveTMaze`.
 
-    With o = 1 this is the Active T-Maze of Ni et al. (2023), whose cue however shows only on the
-    first iteration to its cell.
+    With o = 1 this is the Active T-Maze of Ni et al. (2023), except that their cue is shown only on
+    the first visit to its cell.
     """
 
     @property
     def default_params(self) -> ActiveTMazeParams:
-        """L = 10 and o = 1 with a penalty for what does not lead on."""
+        """The default parameters: L = 10, o = 1 and the "progress" penalty."""
         return ActiveTMazeParams()
 
     def _cue_distance(self, params: TMazeParams) -> int | Array:

@@ -1,4 +1,4 @@
-"""xminigrid's MiniGrid-Memory with gymnax's interface. It needs the extra `envs`."""
+"""xminigrid's MiniGrid-Memory with gymnax's interface. Requires the extra "envs"."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, UInt8
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
 NUM_TILES = 5
-"""The tiles that the task has: nothing (beyond the grid), floor, wall, ball, key."""
+"""The number of tile kinds in the task: nothing (beyond the grid), floor, wall, ball, key."""
 
 
 @struct.dataclass
@@ -20,8 +20,8 @@ class MiniGridState(environment.EnvState):
     """The state of MiniGrid-Memory.
 
     Attributes:
-      time: actions taken so far.
-      timestep: xminigrid's own time step, which holds its state.
+      time: number of actions taken so far.
+      timestep: xminigrid's time step, which contains its state.
     """
 
     timestep: Any
@@ -39,26 +39,26 @@ class MiniGridParams(environment.EnvParams):
 
 
 class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
-    """MiniGrid-Memory: see an object in the room at one end, go to its like at the other end.
+    """MiniGrid-Memory: see an object at one end, go to the matching one at the other end.
 
     The agent starts anywhere on the middle row, facing the far end. Stepping next to the object
-    there that is like the room's earns 1 - 0.9 * t / (time limit), next to the other 0, and both
-    end the episode. `info["success"]` is true for the former.
+    there that matches the one in the room earns 1 - 0.9 * t / (time limit), stepping next to the
+    other earns 0, and both end the episode. `info["success"]` is true for the former.
 
-    The observation is the square of `view_size` cells before the agent, which stands in the middle
-    of its last row and sees through walls; each cell is one-hot over `NUM_TILES` kinds of tile, and
-    all is flattened: float32 of length 5 * view_size^2. Colours are left out, as in this task a
-    tile has only one. The actions are 0 forward, 1 turn right, 2 turn left; the others of xminigrid
-    (pick up, put down, toggle) do nothing in this task.
+    The observation is the square of side `view_size` in front of the agent, which stands in the
+    middle of its last row and sees through walls. Each cell is one-hot over `NUM_TILES` kinds of
+    tile, and the square is flattened to float32 of length 5 * view_size^2. Colours are omitted,
+    since each tile has a single colour in this task. The actions are 0 forward, 1 turn right, 2
+    turn left; the others of xminigrid (pick up, put down, toggle) have no effect in this task.
 
     Args:
-      width: columns of the grid with its outer walls, at least 7; the corridor has `width - 6`
+      width: columns of the grid including its outer walls, at least 7; the corridor has `width - 6`
         cells.
-      view_size: side of the view, odd; 3 as in the published experiments.
+      view_size: side of the view, odd and at least 3; 3 in the published experiments.
 
     Raises:
       ImportError: if xminigrid is not installed.
-      ValueError: for a width or a view that the task cannot have.
+      ValueError: if the width or the view size is invalid.
     """
 
     def __init__(self, width: int = 13, view_size: int = 3) -> None:
@@ -72,7 +72,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
             from xminigrid.core.constants import Tiles
         except ImportError as error:
             raise ImportError(
-                'MiniGrid-Memory needs xminigrid: pip install "gtrxl_jax[envs]"'
+                'MiniGrid-Memory requires xminigrid: pip install "gtrxl_jax[envs]"'
             ) from error
         with standard_dtype_promotion():
             self._env, self._params = xminigrid.make(
@@ -84,11 +84,11 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
 
     @property
     def default_params(self) -> MiniGridParams:
-        """MiniGrid's time limit."""
+        """The default parameters: MiniGrid's time limit."""
         return MiniGridParams()
 
     def time_limit(self, params: MiniGridParams) -> int | Array:
-        """Number of actions after which an episode is truncated."""
+        """Return the number of actions after which an episode is truncated."""
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
         return 5 * self.width**2
@@ -96,7 +96,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
     def reset_env(
         self, key: jax.Array, params: MiniGridParams
     ) -> tuple[Float[Array, " features"], MiniGridState]:
-        """Draw the objects, their places and the agent's."""
+        """Draw the objects, their positions and the agent's position."""
         with standard_dtype_promotion():
             timestep = self._env.reset(self._inner_params(params), key)
         state = MiniGridState(time=jnp.zeros((), jnp.int32), timestep=timestep)
@@ -111,7 +111,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
         Bool[Array, ""],
         dict[str, Bool[Array, ""]],
     ]:
-        """The step of xminigrid."""
+        """Take xminigrid's step."""
         action = jnp.asarray(action, jnp.int32)
         with standard_dtype_promotion():
             timestep = self._env.step(self._inner_params(params), state.timestep, action)
@@ -123,31 +123,31 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
     def observe(
         self, key: jax.Array, state: MiniGridState, action: Any, params: MiniGridParams
     ) -> Float[Array, " features"]:
-        """The view as a flat one-hot; nothing is drawn from `key`."""
+        """Return the view as a flat one-hot array; `key` is not used."""
         del key, action, params
         tile_HW1 = state.timestep.observation[:, :, :1]
         kinds_11N = jnp.asarray(self._tiles, tile_HW1.dtype)[None, None]
         return (tile_HW1 == kinds_11N).astype(jnp.float32).ravel()
 
     def is_truncated(self, state: MiniGridState, params: MiniGridParams) -> Bool[Array, ""]:
-        """Whether the time limit is reached."""
+        """Return whether the time limit is reached."""
         return state.time >= self.time_limit(params)
 
     @property
     def num_actions(self) -> int:
-        """Forward, turn right, turn left."""
+        """The number of actions: forward, turn right, turn left."""
         return 3
 
     def action_space(self, params: MiniGridParams | None = None) -> spaces.Discrete:
-        """Forward, turn right, turn left."""
+        """Return the space of the three actions: forward, turn right, turn left."""
         return spaces.Discrete(3)
 
     def observation_space(self, params: MiniGridParams | None = None) -> spaces.Box:
-        """One-hot, so in [0, 1]."""
+        """Return the space of one-hot values, in [0, 1]."""
         return spaces.Box(0.0, 1.0, (NUM_TILES * self.view_size**2,), jnp.float32)
 
     def render(self, state: MiniGridState, params: MiniGridParams) -> UInt8[np.ndarray, "H W 3"]:
-        """Picture by xminigrid of the grid, the agent and its view, on the host."""
+        """Return xminigrid's image of the grid, the agent and its view, drawn on the host."""
         from xminigrid.rendering.rgb_render import render
 
         inner = jax.tree.map(np.asarray, state.timestep.state.agent)

@@ -14,10 +14,10 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import check_choice
 
 # Three poolings halve the side three times: below this nothing would be left to look at.
 MIN_RESNET_SIDE = 8

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gtrxl_jax.choices import check_choice
+from gtrxl_jax.validation import check_choice
 
 
 class Gate(nn.Module):

@@ -3,11 +3,11 @@
 import dataclasses
 import math
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.data.segments import STARTS, WEIGHTS
-from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config, validate_model_config
-from gtrxl_jax.online.config import CheckpointConfig
-from gtrxl_jax.runs.config import schema
+from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config
+from gtrxl_jax.runs.config import serialization
+from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
+from gtrxl_jax.validation import check_choice, choice, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +32,11 @@ class DataConfig:
     stream: bool = False
     """Read windows from path as they are drawn, for data that outgrow memory. The batches of a
     iteration are read while the one before it runs, and held at once: see updates_per_iteration."""
-    start: str = ""
+    start: str = choice("", STARTS)
     """Where windows begin: episode (its first step) or uniform; by the environment if empty."""
-    weight: str = ""
+    weight: str = choice("", WEIGHTS)
     """How episodes are drawn: uniform, or by length; by the environment if empty."""
-    seed: int = 0
+    seed: int = number(0, at_least=0)
     """Of the oracle's episodes: all seeds of a run learn from the same."""
 
 
@@ -46,36 +46,34 @@ class AdamWConfig:
 
     learning_rate: float = 1e-3
     """Peak learning rate."""
-    beta_1: float = 0.9
+    beta_1: float = number(0.9, at_least=0, at_most=1)
     """Decay of the mean of gradients."""
-    beta_2: float = 0.95
+    beta_2: float = number(0.95, at_least=0, at_most=1)
     """Decay of the mean of their squares."""
-    weight_decay: float = 0.1
+    weight_decay: float = number(0.1, at_least=0)
     """Of the matrices, times the learning rate."""
     clip_norm: float | None = 1.0
     """Largest global norm of the gradient."""
-    warmup: float = 0.05
+    warmup: float = number(0.05, at_least=0, at_most=1)
     """Share of the steps over which the rate rises linearly from 0."""
-    final: float = 0.1
+    final: float = number(0.1, at_least=0, at_most=1)
     """Share of the rate that is left at the end of a linear decay."""
     accumulate: int = 1
     """Gradients averaged for one step of the optimiser."""
 
 
 @dataclasses.dataclass(frozen=True)
-class OfflineEvaluationConfig:
+class OfflineEvaluationConfig(EvaluationConfig):
     """Evaluation: episodes played in the environment."""
 
     episodes: int = 128
     """Episodes of each length, all at once."""
-    interval: int = 0
+    interval: int = number(0, at_least=0)
     """Updates between evaluations; 0: only the final one."""
-    policy: str = "mode"
-    """mode: the likeliest action; sample: drawn."""
     lengths: tuple[int, ...] = ()
     """Of the episodes, in steps, for T-Maze and AssociativeRetrieval, as RATE counts them; the
     training length, context * segments, if not given."""
-    target_return: float | None = None
+    target_return: float | None = number(None, at_least=-math.inf)
     """What the model is asked to reach; the mean of the data's best tenth if not given."""
     restart_return: bool = False
     """Ask for all of it again in each segment, as RATE does in MuJoCo."""
@@ -84,7 +82,7 @@ class OfflineEvaluationConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OfflineConfig:
+class OfflineConfig(RunConfig):
     """A whole offline run: predict the actions of trajectories, then act."""
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
@@ -99,7 +97,7 @@ class OfflineConfig:
     """Steps of a segment, K."""
     segments: int = 3
     """Segments of a trajectory, N. A model without memory sees all N * K steps at once."""
-    bptt: int | None = None
+    bptt: int | None = number(None, at_least=0)
     """Segments that the gradient goes back through the memory; as many as there are if not given.
     The optimiser takes a step for every bptt + 1 segments, so 0 is the scheme of RATE's authors."""
     curriculum: bool = False
@@ -112,18 +110,27 @@ class OfflineConfig:
     """Batches of an iteration, after which metrics are written."""
     remat: bool = True
     """Compute a segment's activations again in the backward pass instead of keeping them."""
-    seed: int = 0
-    """The first seed; a run is a function of its config, the seed among it."""
-    num_seeds: int = 1
-    """Seeds trained in one program: seed, seed + 1, ..."""
-    devices: int = 0
-    """Devices that share the batch; 0: all there are. They must divide it."""
-    parameter_shards: int = 1
-    """Neighbouring devices that split one copy of the parameters and of the optimiser's state
-    between them; 1: a copy on each."""
-    on_divergence: str = "stop"
-    """What to do when a seed diverges. stop: end the run; continue: count it, and go on with the
-    others."""
+
+    def check(self) -> None:
+        """Raise ValueError where fields contradict one another."""
+        super().check()
+        if self.data.stream and not self.data.path:
+            raise ValueError(
+                "data.stream reads a data set from disk: give its data.path (`gtrxl collect` "
+                "writes one), or leave data.stream out"
+            )
+        if self.data.stream and self.num_seeds > 1:
+            raise ValueError(
+                f"data.stream reads the batches of one seed, and num_seeds is {self.num_seeds}: "
+                "run them one by one, with seed, or leave data.stream out"
+            )
+        chunk = (self.segments if self.bptt is None else self.bptt) + 1
+        if chunk < self.segments and (self.segments % chunk or self.curriculum and self.bptt):
+            raise ValueError(
+                f"bptt {self.bptt} divides segments into groups of {chunk}, which must divide "
+                f"segments {self.segments} (and leave no remainder at any stage of a curriculum): "
+                f"use 0, or {self.segments - 1} or more"
+            )
 
     @property
     def length(self) -> int:
@@ -208,73 +215,11 @@ def preset(name: str = "default") -> OfflineConfig:
     return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
-def validate(config: OfflineConfig) -> None:
-    """Refuse a run that cannot be, before anything is built or compiled.
-
-    Raises:
-      ValueError: naming the field, its value and the remedy.
-      TypeError: the same, for a value that is not of the field's type.
-    """
-    schema.check_types(config)
-    validate_model_config(config.model)
-    schema.check_ranges(
-        config,
-        skip=("model.", "task.params"),
-        may_be_zero=_MAY_BE_ZERO,
-        at_most_one=_AT_MOST_ONE,
-    )
-    for field, value, names in (
-        ("data.start", config.data.start, STARTS),
-        ("data.weight", config.data.weight, WEIGHTS),
-    ):
-        if value:
-            check_choice(field, value, names)
-    check_choice("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
-    check_choice("on_divergence", config.on_divergence, ("stop", "continue"))
-    if config.data.stream and not config.data.path:
-        raise ValueError(
-            "data.stream reads a data set from disk: give its data.path (`gtrxl collect` writes "
-            "one), or leave data.stream out"
-        )
-    if config.data.stream and config.num_seeds > 1:
-        raise ValueError(
-            f"data.stream reads the batches of one seed, and num_seeds is {config.num_seeds}: run "
-            "them one by one, with seed, or leave data.stream out"
-        )
-    if config.seed + config.num_seeds > 2**31:
-        raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
-    chunk = (config.segments if config.bptt is None else config.bptt) + 1
-    if chunk < config.segments and (config.segments % chunk or config.curriculum and config.bptt):
-        raise ValueError(
-            f"bptt {config.bptt} divides segments into groups of {chunk}, which must divide "
-            f"segments {config.segments} (and leave no remainder at any stage of a curriculum): "
-            f"use 0, or {config.segments - 1} or more"
-        )
-
-
-_MAY_BE_ZERO = (
-    "seed", "devices", "data.seed", "evaluation.interval", "checkpoint.interval", "bptt",
-    "evaluation.target_return", "optimiser.warmup", "optimiser.final", "optimiser.weight_decay",
-    "optimiser.beta_1", "optimiser.beta_2",
-)  # fmt: skip
-
-
-_AT_MOST_ONE = ("optimiser.warmup", "optimiser.final", "optimiser.beta_1", "optimiser.beta_2")
-
-
 def to_json(config: OfflineConfig) -> str:
     """The config as JSON, to be kept beside the results."""
-    return schema.to_json("offline", config)
+    return serialization.to_json("offline", config)
 
 
 def from_json(text: str) -> OfflineConfig:
-    """The config that `to_json` wrote.
-
-    Raises:
-      ValueError: the text is no config of an offline run, or has fields that this version lacks, or
-        values that cannot be.
-      TypeError: a value is not of its field's type.
-    """
-    config = schema.from_json("offline", OfflineConfig, text)
-    validate(config)
-    return config
+    """Return the config that `to_json` wrote; errors are those of `serialization.from_json`."""
+    return serialization.from_json("offline", OfflineConfig, text)

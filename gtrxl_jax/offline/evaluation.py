@@ -11,10 +11,10 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.acting.evaluation import POLICIES, make_evaluate, summarise
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import check_choice
 
 Play = Callable[[Any, Key[Array, ""]], dict[str, Shaped[Array, " E"]]]
 

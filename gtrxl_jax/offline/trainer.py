@@ -28,7 +28,7 @@ from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.nn.sequence.trajectory import Steps
-from gtrxl_jax.offline.config import OfflineConfig, to_json, validate
+from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
 from gtrxl_jax.offline.environments import evaluation_streams, parameters, trajectories_of
 from gtrxl_jax.offline.evaluation import SequencePlayer, make_play
@@ -47,7 +47,8 @@ from gtrxl_jax.parallel.placement import (
 )
 from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
 from gtrxl_jax.runs.schedule import warmup_and_decay
-from gtrxl_jax.specs import zero_timestep
+from gtrxl_jax.timestep import zero_timestep
+from gtrxl_jax.validation import validate
 
 
 @struct.dataclass

@@ -5,9 +5,10 @@ import math
 
 import tyro
 
-from gtrxl_jax.choices import check_choice
-from gtrxl_jax.nn.cores.registry import CoreConfig, core_config, validate_core_config
-from gtrxl_jax.runs.config import schema
+from gtrxl_jax.nn.cores.registry import CoreConfig, core_config
+from gtrxl_jax.runs.config import serialization
+from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
+from gtrxl_jax.validation import check_choice, choice, interval, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class AgentConfig:
     popart: bool = True
     """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
-    popart_rate: float = 3e-5
+    popart_rate: float = number(3e-5, below=1)
     """Weight of one sample in these statistics: they reach back about 1 / rate samples. The paper's
     1e-4 was for billions of steps."""
     memoryless: bool = False
@@ -59,9 +60,9 @@ class AgentConfig:
 class VMPOConfig:
     """V-MPO's settings; bounds in nats."""
 
-    gamma: float = 0.99
+    gamma: float = number(0.99, at_most=1)
     """Discount factor."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = number(0.95, at_least=0, at_most=1)
     """Lambda of returns and advantages (GAE). 1: n-step returns, the paper's."""
     target_period: int = 5
     """Learner steps between copies of the online network to the target, which acts."""
@@ -73,16 +74,16 @@ class VMPOConfig:
     """Bound of the KL of the means of continuous actions."""
     epsilon_covariance: float = 1e-3
     """Bound of the KL of the covariances of continuous actions."""
-    entropy_cost: float = 0.02
+    entropy_cost: float = number(0.02, at_least=0)
     """Weight of the policy's mean entropy, in nats, in the loss: where no action is better than
     another it keeps the policy from drifting to one. The paper has none."""
-    multipliers: str = "scale"
+    multipliers: str = choice("scale", ("scale", "adam"))
     """How temperature and alphas are trained. scale: each by a factor that grows with how much its
     bound is broken. adam: with the network's learning rate, projected to be positive, as in the
     paper."""
     multiplier_rate: float = 0.05
     """Of scale: the logarithm of the factor where a bound is slack or broken by once itself."""
-    alpha_bounds: tuple[float, float] = (0.01, 10.0)
+    alpha_bounds: tuple[float, float] = interval((0.01, 10.0))
     """What alphas stay within. Without the lower one nothing would hold a policy at its first
     success, after a time in which nothing was learned and every bound was slack; without the upper
     one the KL would take all of a clipped gradient. The paper has none to speak of."""
@@ -104,9 +105,9 @@ class OptimiserConfig:
 
     learning_rate: float = 2e-3
     """Peak learning rate."""
-    warmup: float = 0.0
+    warmup: float = number(0.0, at_least=0, at_most=1)
     """Share of the updates over which the rate rises linearly from 0."""
-    final: float = 0.1
+    final: float = number(0.1, at_least=0, at_most=1)
     """Share of the rate that is left at the end of a linear decay; 1: no decay, as in the paper.
     At the full rate an agent that has solved its task, and has nothing left to learn from, may
     forget it."""
@@ -118,41 +119,15 @@ class OptimiserConfig:
 class SweepConfig:
     """Settings drawn log-uniformly from (low, high) for each seed of a run, as in the paper."""
 
-    learning_rate: tuple[float, float] | None = None
-    epsilon_eta: tuple[float, float] | None = None
-    epsilon_alpha: tuple[float, float] | None = None
-    epsilon_mean: tuple[float, float] | None = None
-    epsilon_covariance: tuple[float, float] | None = None
+    learning_rate: tuple[float, float] | None = interval(None)
+    epsilon_eta: tuple[float, float] | None = interval(None)
+    epsilon_alpha: tuple[float, float] | None = interval(None)
+    epsilon_mean: tuple[float, float] | None = interval(None)
+    epsilon_covariance: tuple[float, float] | None = interval(None)
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationConfig:
-    """Evaluation on fresh episodes."""
-
-    episodes: int = 256
-    """Episodes of each evaluation, all at once."""
-    interval: int = 200_000
-    """Environment steps between evaluations; 0: only the final one."""
-    policy: str = "mode"
-    """mode: the likeliest action; sample: as in training."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """What is saved of a run while it goes on, in the background."""
-
-    interval: int = 100_000
-    """Environment steps between checkpoints; 0: only at the end, and when interrupted."""
-    keep: int = 3
-    """How many stay, the newest."""
-    best: str = ""
-    """A score such as evaluation/success, of which the best checkpoint stays besides."""
-    best_is: str = "max"
-    """max: the largest is the best; min: the smallest."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OnlineConfig:
+class OnlineConfig(RunConfig):
     """A whole online run: V-MPO on a batch of jitted environments."""
 
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
@@ -162,25 +137,25 @@ class OnlineConfig:
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
     sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     total_steps: int = 400_000
     """Environment steps of each seed."""
     unroll: int = 32
     """Steps of each environment between learner steps, T."""
-    updates_per_iteration: int = 10
-    """Learner steps of an iteration, after which metrics are written."""
-    seed: int = 0
-    """The first seed; a run is a function of its config, the seed among it."""
-    num_seeds: int = 1
-    """Seeds trained in one program: seed, seed + 1, ..."""
-    devices: int = 0
-    """Devices that share the environments; 0: all there are. They must divide each task's."""
-    parameter_shards: int = 1
-    """Neighbouring devices that split one copy of the parameters and of the optimiser's state
-    between them; 1: a copy on each."""
-    on_divergence: str = "stop"
-    """What to do when a seed diverges. stop: end the run; continue: count it, and go on with the
-    others."""
+
+    def check(self) -> None:
+        """Raise ValueError where fields contradict one another."""
+        super().check()
+        if self.env.num_envs % self.env.num_tasks:
+            raise ValueError(
+                f"env.num_envs {self.env.num_envs} does not divide into {self.env.num_tasks} "
+                "env.tasks: make it a multiple"
+            )
+        drawn = [name for name, bounds in dataclasses.asdict(self.sweep).items() if bounds]
+        if self.checkpoint.best and self.num_seeds > 1 and drawn:
+            raise ValueError(
+                f"checkpoint.best {self.checkpoint.best} would be a mean over seeds that differ in "
+                f"sweep.{drawn[0]}: leave one of the two out, or train one seed a run"
+            )
 
     @property
     def steps_per_update(self) -> int:
@@ -263,74 +238,11 @@ def preset(name: str = "default") -> OnlineConfig:
     return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
-def validate(config: OnlineConfig) -> None:
-    """Refuse a run that cannot be, before anything is built or compiled.
-
-    What depends on the environment (its parameters, the encoder), and the policy of evaluations, is
-    checked where it is made.
-
-    Raises:
-      ValueError: naming the field, its value and the remedy.
-      TypeError: the same, for a value that is not of the field's type.
-    """
-    schema.check_types(config)
-    validate_core_config(config.core)
-    schema.check_ranges(
-        config,
-        skip=("core.", "env.params", "env.tasks"),
-        may_be_zero=_MAY_BE_ZERO,
-        at_most_one=_AT_MOST_ONE,
-    )
-    pairs = {f"sweep.{k}": bounds for k, bounds in dataclasses.asdict(config.sweep).items()}
-    for field, bounds in (pairs | {"vmpo.alpha_bounds": config.vmpo.alpha_bounds}).items():
-        if bounds is not None and not bounds[0] < bounds[1]:
-            raise ValueError(f"{field} must be (low, high) with low below high, not {bounds}")
-    if config.env.num_envs % config.env.num_tasks:
-        raise ValueError(
-            f"env.num_envs {config.env.num_envs} does not divide into {config.env.num_tasks} "
-            "env.tasks: make it a multiple"
-        )
-    if config.seed + config.num_seeds > 2**31:
-        raise ValueError(f"seed must leave all seeds below 2**31, not {config.seed}")
-    check_choice("vmpo.multipliers", config.vmpo.multipliers, ("scale", "adam"))
-    if not config.agent.popart_rate < 1:
-        raise ValueError(f"agent.popart_rate must be below 1, not {config.agent.popart_rate}")
-    drawn = [field for field, bounds in dataclasses.asdict(config.sweep).items() if bounds]
-    if config.checkpoint.best and config.num_seeds > 1 and drawn:
-        raise ValueError(
-            f"checkpoint.best {config.checkpoint.best} would be a mean over seeds that differ in "
-            f"sweep.{drawn[0]}: leave one of the two out, or train one seed a run"
-        )
-    check_choice("checkpoint.best_is", config.checkpoint.best_is, ("max", "min"))
-    check_choice("on_divergence", config.on_divergence, ("stop", "continue"))
-
-
-_MAY_BE_ZERO = (
-    "seed",
-    "devices",
-    "evaluation.interval",
-    "checkpoint.interval",
-    "optimiser.warmup",
-    "optimiser.final",
-    "vmpo.gae_lambda",
-    "vmpo.entropy_cost",
-)
-_AT_MOST_ONE = ("vmpo.gamma", "vmpo.gae_lambda", "optimiser.warmup", "optimiser.final")
-
-
 def to_json(config: OnlineConfig) -> str:
     """The config as JSON, to be kept beside the results."""
-    return schema.to_json("online", config)
+    return serialization.to_json("online", config)
 
 
 def from_json(text: str) -> OnlineConfig:
-    """The config that `to_json` wrote.
-
-    Raises:
-      ValueError: the text is no config of an online run, or has fields that this version lacks, or
-        values that cannot be.
-      TypeError: a value is not of its field's type.
-    """
-    config = schema.from_json("online", OnlineConfig, text)
-    validate(config)
-    return config
+    """Return the config that `to_json` wrote; errors are those of `serialization.from_json`."""
+    return serialization.from_json("online", OnlineConfig, text)

@@ -27,14 +27,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from gtrxl_jax.acting.evaluation import POLICIES, AgentPlayer, make_evaluate, summarise
-from gtrxl_jax.choices import check_choice
+from gtrxl_jax.acting.evaluation import AgentPlayer, make_evaluate, summarise
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores.registry import make_core
-from gtrxl_jax.online.config import OnlineConfig, to_json, validate
+from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
 from gtrxl_jax.online.hyperparameters import (
     Hyperparameters,
@@ -46,8 +45,9 @@ from gtrxl_jax.online.vmpo import VMPOLearner
 from gtrxl_jax.ops import popart
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
 from gtrxl_jax.runs.divergence import over_updates
-from gtrxl_jax.specs import action_spec, environment_action, zero_timestep
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.specs import action_spec, environment_action
+from gtrxl_jax.timestep import TimeStep, zero_timestep
+from gtrxl_jax.validation import validate
 
 
 def make_stream(config: OnlineConfig) -> MultiTaskStream:
@@ -101,7 +101,6 @@ class OnlineTrainer:
             config.steps_per_iteration,
         )
         evaluation = config.evaluation
-        check_choice("evaluation.policy", evaluation.policy, POLICIES)
         self.player = AgentPlayer(self.agent)
         self.title = f"{config.core.name}, trained by V-MPO in {config.env.name}"
         self.environment = (config.env.name, dict(config.env.params))

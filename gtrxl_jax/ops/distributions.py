@@ -19,6 +19,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+POLICIES = ("mode", "sample")
+"""How `choose` picks an action."""
+
 
 class ActionDistribution(Protocol):
     """What a learner or an actor asks of a policy's output.
@@ -41,6 +44,11 @@ class ActionDistribution(Protocol):
 
     def kl_parts(self, other: Self) -> dict[str, Float[Array, "..."]]:
         """Return the named parts of KL(self || other) in nats."""
+
+
+def choose(distribution: ActionDistribution, policy: str, key: PRNGKeyArray) -> Any:
+    """Return the most likely action ("mode") or a drawn one ("sample")."""
+    return distribution.mode() if policy == "mode" else distribution.sample(key)
 
 
 def _widen(x: Array) -> Array:

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.choices import check_choice
+from gtrxl_jax.validation import check_choice
 from gtrxl_jax.runs.checkpoints import checkpoint
 from gtrxl_jax.runs import divergence
 from gtrxl_jax.parallel import hosts

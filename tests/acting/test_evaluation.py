@@ -12,7 +12,8 @@ from gtrxl_jax.envs import EpisodeStats, Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.ops.distributions import Gaussian
-from gtrxl_jax.specs import environment_action, zero_timestep
+from gtrxl_jax.specs import environment_action
+from gtrxl_jax.timestep import zero_timestep
 from tests import jobs  # noqa: F401, registers its environments
 
 EPISODES = 10

@@ -11,8 +11,8 @@ from gymnax.environments import spaces
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.nn.agent import make_agent
-from gtrxl_jax.specs import action_spec, environment_action, zero_timestep
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.specs import action_spec, environment_action
+from gtrxl_jax.timestep import TimeStep, zero_timestep
 from tests.nn.cores import small_core
 
 OBSERVATIONS = spaces.Dict({"state": spaces.Box(-1.0, 1.0, (3,)), "room": spaces.Discrete(3)})

@@ -14,7 +14,8 @@ from gtrxl_jax.nn.encoders import (
     SmallConvEncoder,
     make_encoder,
 )
-from gtrxl_jax.specs import ActionSpec, ArraySpec, observation_spec, zero_timestep
+from gtrxl_jax.specs import ActionSpec, ArraySpec, observation_spec
+from gtrxl_jax.timestep import zero_timestep
 
 VECTOR = spaces.Box(-1.0, 1.0, (4,))
 GRID = spaces.Box(0, 1, (10, 10, 4), jnp.bool_)

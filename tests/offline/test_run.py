@@ -14,7 +14,7 @@ from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.divergence import DivergedError
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
-from gtrxl_jax.specs import zero_timestep
+from gtrxl_jax.timestep import zero_timestep
 from tests.jobs import changed
 
 CONFIG = changed(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.data.segments import sample_segments
-from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json, validate
+from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.programs import make_iteration
+from gtrxl_jax.validation import validate
 from tests.jobs import changed
 
 DEBUG = preset("debug")
@@ -192,7 +193,7 @@ def test_other_environments_need_no_length():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"context": 0}, "context must be above 0"),
+        ({"context": 0}, "context must be at least 1"),
         ({"segments": 4, "bptt": 2}, "bptt 2"),
         ({"evaluation__policy": "best"}, "evaluation.policy"),
         ({"data__start": "middle"}, "data.start"),

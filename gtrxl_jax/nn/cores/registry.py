@@ -13,14 +13,14 @@ refused by `gtrxl_jax.nn.inputs` while it is traced.
 
 import dataclasses
 import math
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import jax.numpy as jnp
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.nn.cores.recurrent import CELLS, RecurrentCore
 from gtrxl_jax.nn.cores.transformer import TransformerCore
 from gtrxl_jax.nn.gates import GATES
+from gtrxl_jax.validation import check_choice, choice, number, validate
 
 CORES = ("lstm", "gru", "trxl", "trxl-i", "gtrxl")
 DTYPES = ("float32", "bfloat16")
@@ -34,7 +34,7 @@ class CoreConfig:
     that one core can be swapped for another by its name.
     """
 
-    name: str = "gtrxl"
+    name: str = choice("gtrxl", CORES)
     """lstm, gru, trxl, trxl-i or gtrxl."""
     layers: int = 2
     """Layers, one on another."""
@@ -48,14 +48,22 @@ class CoreConfig:
     """Steps that each layer sees before the present one, M."""
     feedforward_width: int | None = None
     """Hidden width of the feed-forward network, F; the stream's width if not given."""
-    gate: str = "gru"
+    gate: str = choice("gru", tuple(GATES))
     """Gate of gtrxl: input, output, highway, sigtanh or gru."""
-    gate_bias: float | None = None
+    gate_bias: float | None = number(None, at_least=-math.inf)
     """b of the gated identity initialisation; the paper's if not given (gru 2, the others 1)."""
     remat: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
-    dtype: str = "float32"
+    dtype: str = choice("float32", DTYPES)
     """Of the activations and the memory: float32 or bfloat16. Parameters stay float32."""
+
+    def check(self) -> None:
+        """Raise ValueError where the heads do not divide the width."""
+        if self.name not in CELLS and self.head_width is None and self.width % self.heads:
+            raise ValueError(
+                f"core.width {self.width} does not divide into core.heads {self.heads}: "
+                "change one of them, or give core.head_width"
+            )
 
 
 TRANSFORMER_PRESETS: dict[str, dict[str, Any]] = {
@@ -94,33 +102,8 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
     for field in overrides:
         check_choice("core setting", field, fields)
     config = CoreConfig(**{"name": name, **presets[preset], **overrides})
-    validate_core_config(config)
+    validate(config, "core.")
     return config
-
-
-def validate_core_config(config: CoreConfig) -> None:
-    """Refuse an architecture that cannot be built.
-
-    Raises:
-      ValueError: naming the field, its value and the remedy.
-    """
-    check_choice("core", config.name, CORES)
-    check_choice("gate", config.gate, GATES)
-    check_choice("dtype", config.dtype, DTYPES)
-    for field, kind in get_type_hints(CoreConfig).items():
-        value = getattr(config, field)
-        counts = kind is int or (int in get_args(kind) and value is not None)
-        if counts and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"core.{field} must be a whole number of at least 1, not {value!r}")
-    if config.gate_bias is not None and not math.isfinite(config.gate_bias):
-        raise ValueError(f"core.gate_bias must be finite, not {config.gate_bias!r}")
-    if config.name in CELLS:
-        return
-    if config.head_width is None and config.width % config.heads:
-        raise ValueError(
-            f"core.width {config.width} does not divide into core.heads {config.heads}: "
-            "change one of them, or give core.head_width"
-        )
 
 
 def make_core(
@@ -135,7 +118,7 @@ def make_core(
         config = core_config(config, preset, **overrides)
     elif overrides:
         config = dataclasses.replace(config, **overrides)
-    validate_core_config(config)
+    validate(config, "core.")
     precision: dict[str, Any] = {
         "remat": config.remat,
         "dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype),

@@ -12,12 +12,11 @@ Both ways give the same policies.
 
 import dataclasses
 import math
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
 from gtrxl_jax.nn.cores.registry import DTYPES
 from gtrxl_jax.nn.cores.transformer import Block
@@ -29,6 +28,7 @@ from gtrxl_jax.nn.sequence.rate import RATE
 from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding
 from gtrxl_jax.nn.sequence.valves import VALVES, make_valve
 from gtrxl_jax.specs import action_spec
+from gtrxl_jax.validation import check_choice, choice, number, validate
 
 MODELS = ("rate", "dt", "dt-gpt", "bc-mlp", "bc-lstm")
 BLOCKS = ("trxl", "trxl-i", "gtrxl")
@@ -43,9 +43,9 @@ class ModelConfig:
     bc-lstm are behaviour cloning.
     """
 
-    name: str = "rate"
+    name: str = choice("rate", MODELS)
     """rate, dt, dt-gpt, bc-mlp or bc-lstm."""
-    block: str = "trxl"
+    block: str = choice("trxl", BLOCKS)
     """Blocks of rate and dt: trxl, trxl-i or gtrxl."""
     layers: int = 2
     """Layers, one on another."""
@@ -56,37 +56,47 @@ class ModelConfig:
     head_width: int | None = None
     """Width of a head of rate and dt, K; the stream's if not given, as in RATE's paper. That of
     dt-gpt is width / heads."""
-    feedforward_width: int | None = None
+    feedforward_width: int | None = number(None, at_least=0)
     """Hidden width of the feed-forward network; the stream's if not given; 0: none."""
-    memory_tokens: int = 5
+    memory_tokens: int = number(5, at_least=0)
     """Memory tokens of rate, m; 0: none."""
-    cache_size: int = 0
+    cache_size: int = number(0, at_least=0)
     """Hidden states of rate that the next segment sees, C, in tokens; 0: none."""
-    valve: str = "ca-2"
+    valve: str = choice("ca-2", tuple(VALVES))
     """Memory Retention Valve of rate: ca-2, ca-1, g, gru, lstm or none."""
     valve_heads: int = 2
     """Attention heads of the valves ca-2 and ca-1."""
-    gate: str = "gru"
+    gate: str = choice("gru", tuple(GATES))
     """Gate of gtrxl: input, output, highway, sigtanh or gru."""
-    gate_bias: float | None = None
+    gate_bias: float | None = number(None, at_least=-math.inf)
     """b of the gated identity initialisation; the paper's if not given (gru 2, the others 1)."""
-    dropout: float = 0.0
+    dropout: float = number(0.0, at_least=0, below=1)
     """Dropout of the activations."""
-    attention_dropout: float = 0.0
+    attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout of the attention weights."""
-    encoder: str = "linear"
+    encoder: str = choice("linear", tuple(ENCODERS))
     """Of observations: linear, mlp, conv, nature (images, as in the paper), resnet or auto."""
     return_scale: float = 1.0
     """What returns-to-go are divided by."""
     max_timestep: int = 1000
     """dt-gpt: the first timestep without an embedding of its own."""
-    dtype: str = "float32"
+    dtype: str = choice("float32", DTYPES)
     """Of the activations: float32 or bfloat16. Parameters stay float32."""
 
     @property
     def is_recurrent(self) -> bool:
         """Whether segments are connected; if not, a model looks at all of its context at once."""
         return self.name == "rate" and bool(self.memory_tokens or self.cache_size)
+
+    def check(self) -> None:
+        """Raise ValueError where heads do not divide the width."""
+        attends = self.name == "rate" and self.memory_tokens and self.valve.startswith("ca")
+        for heads, used in (("heads", self.name == "dt-gpt"), ("valve_heads", attends)):
+            if used and self.width % getattr(self, heads):
+                raise ValueError(
+                    f"model.width {self.width} does not divide into model.{heads} "
+                    f"{getattr(self, heads)}: change one of them"
+                )
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -138,54 +148,8 @@ def model_config(name: str = "rate", preset: str = "small", **overrides: Any) ->
     for field in overrides:
         check_choice("model setting", field, fields)
     config = ModelConfig(**{"name": name, **PRESETS[preset], **overrides})
-    validate_model_config(config)
+    validate(config, "model.")
     return config
-
-
-def validate_model_config(config: ModelConfig) -> None:
-    """Refuse an architecture that cannot be built.
-
-    Raises:
-      ValueError: naming the field, its value and the remedy.
-    """
-    for field, names in {
-        "name": MODELS,
-        "block": BLOCKS,
-        "valve": VALVES,
-        "gate": GATES,
-        "encoder": ENCODERS,
-        "dtype": DTYPES,
-    }.items():
-        check_choice(f"model.{field}", getattr(config, field), names)
-    for field, kind in get_type_hints(ModelConfig).items():
-        value = getattr(config, field)
-        if value is None or not {int, float} & {kind, *get_args(kind)}:
-            continue
-        zero = field in ("feedforward_width", "memory_tokens", "cache_size")
-        rate = field in ("dropout", "attention_dropout")
-        if kind is float or float in get_args(kind):
-            if not math.isfinite(value):
-                raise ValueError(f"model.{field} must be finite, not {value!r}")
-            if rate and not 0 <= value < 1:
-                raise ValueError(f"model.{field} must be at least 0 and below 1, not {value!r}")
-            if field == "return_scale" and value <= 0:
-                raise ValueError(f"model.{field} must be above 0, not {value!r}")
-        elif isinstance(value, bool) or not isinstance(value, int) or value < (0 if zero else 1):
-            least = 0 if zero else 1
-            raise ValueError(
-                f"model.{field} must be a whole number of at least {least}, not {value!r}"
-            )
-    if config.name == "dt-gpt" and config.width % config.heads:
-        raise ValueError(
-            f"model.width {config.width} does not divide into model.heads {config.heads}: change "
-            "one of them"
-        )
-    valve_attends = config.name == "rate" and config.memory_tokens and config.valve.startswith("ca")
-    if valve_attends and config.width % config.valve_heads:
-        raise ValueError(
-            f"model.width {config.width} does not divide into model.valve_heads "
-            f"{config.valve_heads}: change one of them"
-        )
 
 
 def make_model(
@@ -208,7 +172,7 @@ def make_model(
       ValueError: an invalid config, or an encoder that the observations do not fit.
       TypeError: a space that is not supported.
     """
-    validate_model_config(config)
+    validate(config, "model.")
     action = action_spec(action_space)
     precision: dict[str, Any] = {
         "dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype),

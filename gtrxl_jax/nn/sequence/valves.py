@@ -13,8 +13,8 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float
 
-from gtrxl_jax.choices import check_choice
 from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
+from gtrxl_jax.validation import check_choice
 
 
 @struct.dataclass

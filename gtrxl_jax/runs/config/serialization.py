@@ -1,0 +1,70 @@
+"""Configs as JSON: nested frozen dataclasses, written beside the results and read back."""
+
+import dataclasses
+import json
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from gtrxl_jax import __version__
+from gtrxl_jax.validation import check_choice, validate
+
+Config = TypeVar("Config")
+
+
+def to_json(kind: str, config: Any) -> str:
+    """Return the config as JSON, with the kind of run that reads it and the library's version."""
+    origin = {"kind": kind, "version": __version__}
+    return json.dumps(origin | dataclasses.asdict(config), indent=2) + "\n"
+
+
+def kind_of(text: str) -> str:
+    """Return the kind of run that a config belongs to.
+
+    Raises:
+      ValueError: the text is not a config.
+    """
+    parsed = _parse(text)
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("kind"), str):
+        raise ValueError('the config is of no run: it has no "kind"')
+    return parsed["kind"]
+
+
+def from_json(kind: str, of: type[Config], text: str) -> Config:
+    """Return the config that `to_json` wrote, validated.
+
+    Raises:
+      ValueError: the text is not a config of that kind, has fields that this version lacks, or
+        values that are out of range.
+      TypeError: a value has another type than its field.
+    """
+    parsed = _parse(text)
+    if not isinstance(parsed, dict) or parsed.pop("kind", None) != kind:
+        raise ValueError(f'the config is not of an {kind} run: its "kind" is not "{kind}"')
+    parsed.pop("version", None)
+    config: Config = _build(of, parsed, "")
+    validate(config)
+    return config
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the config is not JSON: {error}") from None
+
+
+def _build(kind: Any, fields: Any, prefix: str) -> Any:
+    if not isinstance(fields, dict):
+        raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
+    hints = get_type_hints(kind)
+    for name in fields:
+        check_choice("config field", prefix + name, [prefix + hint for hint in hints])
+    return kind(**{name: _value(hints[name], fields[name], prefix + name) for name in fields})
+
+
+def _value(kind: Any, value: Any, name: str) -> Any:
+    """JSON has no tuples, and does not tell a config from another mapping."""
+    if dataclasses.is_dataclass(kind):
+        return _build(kind, value, f"{name}.")
+    if isinstance(value, list) and tuple in [get_origin(k) for k in (kind, *get_args(kind))]:
+        return tuple(value)
+    return value

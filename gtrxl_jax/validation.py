@@ -1,0 +1,153 @@
+"""Configs say on their fields which values they take, and one function checks all of them.
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+kind: str = choice("mlp", ("mlp", "conv"))
+width: int = 64                                    an int is at least 1
+scale: float = 1.0                                 a float is above 0 and finite
+dropout: float = number(0.0, at_least=0, below=1)
+
+def check(self) -> None: ...                       what concerns several fields
+
+validate(EncoderConfig(width=0), "encoder.")           ValueError: encoder.width must be at ...
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+def check_choice(field: str, name: str, known: Iterable[str]) -> str:
+    """Return `name` if it is one of the known names.
+
+    Raises:
+      ValueError: otherwise; the message has the field and the nearest valid names.
+    """
+    known = sorted(known)
+    if name in known:
+        return name
+    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "choose one of them."
+    raise ValueError(f"unknown {field} {name!r}: {hint} Valid: {', '.join(known)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Range:
+    above: float = 0
+    at_least: float | None = None
+    below: float = math.inf
+    at_most: float = math.inf
+
+
+def number(default: float | tuple[float, ...] | None, **bounds: float) -> Any:
+    """A field of numbers within bounds.
+
+    Args:
+      default: its default value. None: the field is optional.
+      bounds: `above` or `at_least`, `below` or `at_most`. Without bounds a number is above 0. A
+        lower bound of -inf admits any finite number.
+    """
+    return dataclasses.field(default=default, metadata={"range": _Range(**bounds)})
+
+
+def interval(default: tuple[float, float] | None) -> Any:
+    """A field (low, high) of positive numbers, low below high."""
+    return dataclasses.field(default=default, metadata={"interval": True})
+
+
+def choice(default: str, names: Collection[str]) -> Any:
+    """A field that is one of `names`; "" is valid too where it is the default."""
+    return dataclasses.field(default=default, metadata={"names": names})
+
+
+def validate(config: Any, prefix: str = "") -> None:
+    """Check all fields of a config and of the configs in it, then its own `check`, if it has one.
+
+    Args:
+      config: a dataclass.
+      prefix: what errors put before the names of its fields, for example "core.".
+
+    Raises:
+      TypeError: a value has another type than its field.
+      ValueError: a number is out of range, a name is unknown, or fields contradict one another.
+        Each message has the field, the value and what is valid.
+    """
+    for name, kind, value, metadata in _fields(config):
+        if _is_config(kind):
+            if not isinstance(value, kind):
+                raise TypeError(f"{prefix}{name} must be of type {kind.__name__}, not {value!r}")
+            validate(value, f"{prefix}{name}.")
+            continue
+        _check_type(prefix + name, kind, value)
+        if names := metadata.get("names"):
+            if value:
+                check_choice(prefix + name, value, names)
+            continue
+        _check_numbers(prefix + name, value, metadata.get("range", _Range()))
+        if metadata.get("interval") and value is not None and not value[0] < value[1]:
+            raise ValueError(f"{prefix}{name} must be (low, high) with low below high, not {value}")
+    if hasattr(config, "check"):
+        config.check()
+
+
+def field_names(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Name and type of each field that is not a config itself, for example "core.width"."""
+    for name, kind, value, _ in _fields(config):
+        if _is_config(kind):
+            yield from field_names(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
+
+
+def _fields(config: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        yield field.name, hints[field.name], getattr(config, field.name), field.metadata
+
+
+def _is_config(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _check_numbers(field: str, value: Any, bounds: _Range) -> None:
+    for x in value if isinstance(value, tuple) else (value,):
+        if isinstance(x, bool) or not isinstance(x, int | float):
+            continue
+        low = bounds.at_least
+        if low is None and isinstance(x, int):
+            low = math.floor(bounds.above) + 1
+        if not math.isfinite(x) or (x <= bounds.above if low is None else x < low):
+            lower = f"above {bounds.above}" if low is None else f"at least {low}"
+            if math.isinf(bounds.above if low is None else low):
+                lower = "finite"
+            elif isinstance(x, float):
+                lower += " and finite"
+            raise ValueError(f"{field} must be {lower}, not {x!r}")
+        if x > bounds.at_most:
+            raise ValueError(f"{field} must be at most {bounds.at_most}, not {x!r}")
+        if x >= bounds.below:
+            raise ValueError(f"{field} must be below {bounds.below}, not {x!r}")
+
+
+def _check_type(field: str, kind: Any, value: Any) -> None:
+    alternatives = get_args(kind) if type(None) in get_args(kind) else (kind,)
+    if not any(_is_a(value, alternative) for alternative in alternatives):
+        names = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+        described = " or ".join(names.get(a, str(a)) for a in alternatives if a is not type(None))
+        raise TypeError(f"{field} must be {described}, not {value!r}")
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    """Whether the value is of the kind: a class, or a tuple or dict of such."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is dict:
+        # The environment checks the values: only it knows its parameters.
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    if origin is tuple and isinstance(value, tuple):
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        return len(kinds) == len(value) and all(map(_is_a, value, kinds))
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return origin is None and isinstance(value, int | float if kind is float else kind)
