@@ -1,8 +1,8 @@
 """Memory cores for reinforcement learning agents in JAX, and the trainers that use them.
 
-The names of one's own loop are here: cores, agents, environments and the stream between them, and
-`load`, for what a run has learned. What trains, records and draws is in
-`gtrxl_jax.online`, `gtrxl_jax.offline`, `gtrxl_jax.runs`, `gtrxl_jax.acting` and
+This package exports the names needed for a custom training loop: cores, agents, environments,
+streams of time steps, and `load`, which loads a trained run. Training, evaluation and plotting are
+in `gtrxl_jax.online`, `gtrxl_jax.offline`, `gtrxl_jax.runs`, `gtrxl_jax.acting` and
 `gtrxl_jax.plots`.
 """
 
@@ -22,8 +22,8 @@ __version__ = "0.1.0"
 
 __all__ = ["Stream", "TimeStep", "load", "make_agent", "make_core", "make_env", "zero_timestep"]
 
-# Loaded when first used: a core needs neither environments nor gymnax, which take seconds, and the
-# modules of this package import one another without passing through here.
+# Imported on first use: a core requires neither the environments nor gymnax, which take seconds to
+# import. Modules of this package import one another directly.
 __getattr__, __dir__ = lazy(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""Collecting a data set from a config: the policy that it names, the environment, the file."""
+"""Collect a dataset from a config that names the policy and the environment."""
 
 import dataclasses
 import os
@@ -24,43 +24,45 @@ from gtrxl_jax.validation import choice, number, validate
 
 @dataclasses.dataclass(frozen=True)
 class CollectionEnvConfig:
-    """The environment and how many of it run side by side."""
+    """The environment and its number of parallel instances."""
 
     name: str = ""
-    """A name known to gymnax or to this package; that of the run, where a run's agent acts."""
+    """Name of an environment of gymnax or of this package. If the policy is a run, the environment
+    of the run by default."""
     params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
-    """Its parameters, as name value pairs: --env.params corridor_length 88"""
+    """Environment parameters as name value pairs: --env.params corridor_length 88"""
     num_envs: int = 64
-    """Environments side by side."""
+    """Number of parallel environments."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectionConfig:
-    """A data set to be collected. The same config gives the same data."""
+    """A dataset to collect. The data are a function of the config."""
 
     env: CollectionEnvConfig = dataclasses.field(default_factory=CollectionEnvConfig)
     policy: str = "oracle"
-    """Who acts: oracle (the environment's own), random, or the folder of a run, online or offline:
-    the agent of its first seed."""
+    """The policy that acts: oracle (provided by the environment), random, or the folder of an
+    online or offline run, whose first seed is used."""
     actions: str = choice("", POLICIES)
-    """Of a run's agent: mode or sample; as the run was evaluated if not given."""
+    """How a run's agent chooses actions: mode or sample. By default, as in the run's
+    evaluations."""
     episodes: int = 1000
-    """How many whole episodes."""
+    """Number of complete episodes."""
     balance: bool = True
-    """The same number of episodes for each value of the cue, where the environment is known to
-    have one."""
+    """Collect the same number of episodes for each value of the cue, in environments with a known
+    cue."""
     seed: int = number(0, at_least=0, below=2**31)
-    """Of the episodes."""
+    """Seed of the episodes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PlayerPolicy:
-    """A trained agent or model as it acts, as a policy for collecting.
+    """A trained agent or model as a policy for data collection.
 
     Attributes:
-      player: which.
-      params: its parameters.
-      action_space: the environment's.
+      player: the player.
+      params: the parameters of its network.
+      action_space: action space of the environment.
       actions: "mode" or "sample".
     """
 
@@ -70,14 +72,14 @@ class PlayerPolicy:
     actions: str
 
     def initial(self, batch: int) -> Any:
-        """The parameters, and the state of acting."""
+        """Return the parameters and the initial acting state."""
         start = jax.jit(self.player.start, static_argnums=1)
         return self.params, start(self.params, batch)
 
     def act(
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[Any, Any]:
-        """The player's policy at a time step, and an action of it, which the player notes."""
+        """Choose an action from the player's policy, and pass it on to the player's state."""
         params, state = carry
         state, policy = self.player.step(params, state, timestep)
         action = environment_action(self.action_space, choose(policy, self.actions, key))
@@ -86,13 +88,13 @@ class PlayerPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What a collection came to.
+    """Summary of the collected episodes.
 
     Attributes:
-      episodes: how many.
-      steps: actions of all of them.
-      mean_return: undiscounted.
-      success: share of the episodes; None where the environment does not say.
+      episodes: number of episodes.
+      steps: total number of actions.
+      mean_return: mean undiscounted return.
+      success: fraction of successful episodes; None if the environment does not report success.
     """
 
     episodes: int
@@ -107,20 +109,23 @@ Progress = Callable[[Collected], None]
 def collect_dataset(
     config: CollectionConfig, folder: str | os.PathLike[str], progress: Progress | None = None
 ) -> Collected:
-    """Collect what the config says, and save it in Minari's format.
+    """Collect the dataset of a config and save it in Minari's format.
 
     Args:
-      config: the data set.
-      folder: where it goes, a new one. It appears whole or not at all.
-      progress: called now and then with what there is so far.
+      config: the config of the dataset.
+      folder: a new folder for the dataset, created atomically.
+      progress: called after each round of episodes with a summary of all episodes so far.
+
+    Returns:
+      A summary of the dataset.
 
     Raises:
-      FileExistsError: there is something at `folder`.
-      FileNotFoundError: `policy` is neither a name nor the folder of a run.
-      ValueError: an unknown name, a number out of range, an environment without an oracle or that
-        does not fit the run's agent.
-      TypeError: a value that is not of its field's type, or spaces that data cannot have.
-      ImportError: the extra "offline" is not installed.
+      FileExistsError: if `folder` exists.
+      FileNotFoundError: if `policy` is neither a known name nor the folder of a run.
+      ValueError: if a name is unknown, a number is out of range, or the environment has no oracle
+        or does not match the run's agent.
+      TypeError: if a value does not have its field's type, or datasets do not support the spaces.
+      ImportError: if the extra "offline" is not installed.
     """
     validate(config)
     minari.require_writable(folder)
@@ -148,21 +153,23 @@ def collect_dataset(
 
 
 def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Policy]:
-    """The environment's name, its parameters as given and as made, and who acts in it."""
+    """Return the environment's name, overrides, instance and parameters, and the policy."""
     name, overrides = config.env.name, dict(config.env.params)
     is_run = config.policy not in ("oracle", "random")
     if is_run:
         if not Path(config.policy).exists():
             raise FileNotFoundError(
-                f"policy {config.policy!r} is neither oracle nor random, and there is no such "
-                "folder: give one of them, or the folder of a run"
+                f"policy {config.policy!r} is neither oracle nor random, nor an existing folder: "
+                "use one of these names, or the folder of a run"
             )
         loaded = load(config.policy)
         trained, params_of_run = loaded.trainer.environment
         if name in ("", trained):
             name, overrides = trained, {**params_of_run, **overrides}
     elif config.actions:
-        raise ValueError(f"actions is of a run's agent: leave it out with policy {config.policy}")
+        raise ValueError(
+            f"actions applies only to the agent of a run: omit it for policy {config.policy}"
+        )
     if not name:
         raise ValueError("env.name must be given with policy oracle or random")
     env, params = make_env(name, **overrides)
@@ -177,7 +184,7 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
     if not all(same):
         raise ValueError(
             f"env.name {name} has other observations or actions than {trained}, for which "
-            f"the agent of {config.policy} was trained: leave env.name out"
+            f"the agent of {config.policy} was trained: omit env.name"
         )
     actions = config.actions or of_run.config.evaluation.policy
     agent = PlayerPolicy(of_run.player, loaded.params, stream.action_space, actions)

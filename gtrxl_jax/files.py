@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic file writes."""
 
 import contextlib
 import os
@@ -9,24 +9,24 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Path]:
-    """Give a temporary path to write to; it becomes `path` at the end of the block, in one step.
+    """Yield a temporary path that is moved to `path` atomically at the end of the block.
 
-    A reader sees the old file or the new one, never a part. After an exception `path` is as it was.
-    Missing parent folders are made. The temporary name is that of `path` in another folder, since
-    many libraries choose the format by the suffix.
+    Readers see either the old or the new file, never a part of it. After an exception, `path` is
+    unchanged. Missing parent folders are created. The temporary file has the name of `path`, in
+    another folder, since many libraries infer the format from the suffix.
 
     Args:
       path: the file to write.
-      replace: whether a file that is there already gives way.
+      replace: whether to replace an existing file.
 
     Raises:
-      FileExistsError: `path` exists at the end of the block, and `replace` is false. Of several
-        programs that create one file at once, one succeeds.
+      FileExistsError: if `path` exists at the end of the block and `replace` is false. If several
+        programs create the same file concurrently, exactly one succeeds.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Made in a folder beside the target, since a rename is atomic only within one file system, and
-    # a new file there gets the permissions that any file of this user gets.
+    # In a folder next to the target, since a rename is atomic only within one file system. A new
+    # file there has the user's default permissions.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
         temporary = Path(folder, path.name)
         yield temporary

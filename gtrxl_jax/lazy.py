@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first used."""
+"""Lazy imports: names of a package that are imported on first use."""
 
 import importlib
 import sys
@@ -9,11 +9,11 @@ from typing import Any
 def lazy(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package that offers names of other modules.
+    """Return `__getattr__` and `__dir__` for a package that re-exports names of other modules.
 
     Args:
-      package: its `__name__`.
-      homes: the module of each name.
+      package: the package's `__name__`.
+      homes: the module that defines each name.
     """
 
     def load(name: str) -> Any:

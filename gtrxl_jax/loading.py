@@ -1,8 +1,9 @@
-"""What a run has learned, taken from its folder, to act or to be evaluated.
+"""Load a trained run from its folder, to act with it or to evaluate it.
 
-run = gtrxl_jax.load("runs/mine")
-state = run.start(batch_size=8)
-state, action = run.act(state, timestep, key)      as often as there are time steps
+Example:
+    run = gtrxl_jax.load("runs/mine")
+    state = run.start(batch_size=8)
+    state, action = run.act(state, timestep, key)  # for every time step
 """
 
 import dataclasses
@@ -32,18 +33,18 @@ TRAINERS: dict[str, Callable[[str], Trainer]] = {
     "online": lambda text: OnlineTrainer(config.from_json(text)),
     "offline": lambda text: OfflineTrainer(offline_config.from_json(text)),
 }
-"""From a run's config.json to its trainer, by the kind of the run."""
+"""Functions that create a trainer from the text of a run's config.json, by kind of run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a run has learned so far.
+    """A trained run, possibly unfinished.
 
     Attributes:
-      trainer: what is trained, with its config and its agent.
+      trainer: the run's trainer, with its config and its agent.
       params_per_seed: the trained network's parameters for each seed.
-      step: of the checkpoint that they are from.
-      drawn: the settings that were drawn for each seed, by name, `[S]`.
+      step: step of the checkpoint that contains the parameters.
+      drawn: the settings sampled for each seed, by name, `[S]`.
     """
 
     trainer: Any
@@ -53,33 +54,33 @@ class Loaded:
 
     @property
     def config(self) -> Any:
-        """The run's."""
+        """The config of the run."""
         return self.trainer.config
 
     @property
     def agent(self) -> Any:
-        """The run's, a Flax module: its outputs are `agent.apply({"params": params}, ...)`."""
+        """The agent, a Flax module: `agent.apply({"params": params}, ...)` returns its outputs."""
         return self.trainer.agent
 
     @property
     def params(self) -> Any:
-        """The trained network's parameters; of several seeds those of the first."""
+        """The trained network's parameters, for the first seed."""
         return self.params_per_seed[0]
 
     def start(self, batch_size: int) -> Any:
-        """The state of acting before the first time step of B environments."""
+        """Return the acting state before the first time step of B environments."""
         return self.trainer.player.start(self.params, batch_size)
 
     def act(self, state: Any, timestep: TimeStep, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Act with `params` on a time step, by the policy of the run's evaluations.
+        """Act with `params` on a time step, with the policy mode of the run's evaluations.
 
         Args:
-          state: from `start`, or from the last `act`.
-          timestep: `[B]`; where it is the `first` of an episode, nothing is remembered.
-          key: a new one each time.
+          state: the acting state, from `start` or from the previous `act`.
+          timestep: `[B]`; the memory is reset where it is the `first` of an episode.
+          key: a PRNG key, a new one for each call.
 
         Returns:
-          The state, and actions `[B]` in the layout of the environment.
+          The new acting state, and actions `[B]` in the layout of the environment.
         """
         return self._act(self.params, state, timestep, key)
 
@@ -97,17 +98,17 @@ class Loaded:
 
 
 def load(folder: Folder, *, best: bool = False) -> Loaded:
-    """What a run has learned, up to its newest checkpoint, or to its best.
+    """Load a run from its newest checkpoint, or from its best.
 
     Args:
-      folder: the run; it may be going on.
-      best: the checkpoint that is the best by the config's `checkpoint.best`.
+      folder: the folder of the run, which may still be training.
+      best: whether to load the best checkpoint according to the config's `checkpoint.best`.
 
     Raises:
-      FileNotFoundError: the folder holds no run, or no checkpoint.
-      ValueError: the run is of a newer version of this library, or of another architecture; or no
-        checkpoint is the best.
-      UnusableError: no checkpoint is as the run wrote it.
+      FileNotFoundError: if the folder contains no run, or no checkpoint.
+      ValueError: if the run was written by a newer version of this library, has another
+        architecture, or has no best checkpoint.
+      UnusableError: if every checkpoint is damaged.
     """
     require_version(folder)
     text = load_config(folder)
@@ -126,14 +127,14 @@ def evaluate(
     """Evaluate a run's agent on fresh episodes.
 
     Args:
-      folder: the run.
-      episodes: how many for each of its seeds.
-      policy: mode or sample; the run's own if empty.
-      seed: of the episodes.
-      best: take the best checkpoint, not the newest.
+      folder: the folder of the run.
+      episodes: number of episodes for each seed of the run.
+      policy: "mode" or "sample"; by default, the policy mode of the run's config.
+      seed: seed of the episodes.
+      best: whether to evaluate the best checkpoint instead of the newest.
 
     Returns:
-      The scores by name, and what was evaluated.
+      The scores by name, and the loaded run.
     """
     loaded = load(folder, best=best)
     settings = loaded.trainer.config.evaluation

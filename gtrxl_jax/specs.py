@@ -1,6 +1,6 @@
-"""What networks need to know of observation and action spaces, as small hashable records.
+"""Hashable descriptions of observation and action spaces, from which networks are built.
 
-Spaces of gymnax and of gymnasium are read. Leading axes are arbitrary (none, `[B]`, `[B, T]`).
+Spaces of gymnax and gymnasium are supported. Leading axes are arbitrary (none, `[B]`, `[B, T]`).
 """
 
 import dataclasses
@@ -14,27 +14,27 @@ from gymnasium import spaces as gymnasium
 from gymnax.environments import spaces as gymnax
 from jaxtyping import Array, Float
 
-# Any: the two libraries share no base class, but they share what is read here.
+# Typed as Any: the two libraries share no base class, only the attributes used here.
 BOX: Any = (gymnax.Box, gymnasium.Box)
 DISCRETE: Any = (gymnax.Discrete, gymnasium.Discrete)
 DICT: Any = (gymnax.Dict, gymnasium.Dict)
 TUPLE: Any = (gymnax.Tuple, gymnasium.Tuple)
 
-# Integers of more values than this are quantities rather than names, unless the space is Discrete.
+# Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
 MAX_DISCRETE_CATEGORIES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """One array of an observation, and how it becomes the features of a network.
+    """One array of an observation, and its conversion to network features.
 
     Attributes:
-      shape: of one observation, without leading axes.
-      dtype: of the observation, as a name: "float32", "uint8", "bool", ...
-      scale: factor that brings the values to about 1; not used with categories.
-      categories: number of values of each element, given as one-hot; None for quantities.
-      low: the first of those values.
+      shape: shape of one observation, without leading axes.
+      dtype: name of the observation's dtype: "float32", "uint8", "bool", ...
+      scale: factor that scales the values to about 1; unused with categories.
+      categories: number of values of each element, which is encoded one-hot; None for quantities.
+      low: the smallest category.
     """
 
     shape: tuple[int, ...]
@@ -45,23 +45,23 @@ class ArraySpec:
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
-        """The shape of the features: that of the observation, its last axis widened by one-hot."""
+        """The shape of one observation's features; one-hot encoding widens the last axis."""
         if self.categories is None:
             return self.shape
         *rest, last = self.shape or (1,)
         return (*rest, last * self.categories)
 
     def features(self, x: Array, dtype: Any) -> Float[Array, "..."]:
-        """Turn observations `[..., *shape]` into features `[..., *feature_shape]` of that dtype.
+        """Convert observations `[..., *shape]` to features `[..., *feature_shape]` of `dtype`.
 
         Raises:
-          ValueError: if the last axes of x are not those of one observation.
+          ValueError: if the last axes of x differ from `shape`.
         """
         lead, shape = leading_axes(x.shape, len(self.shape)), self.shape
         if x.shape != (*lead, *shape):
             raise ValueError(
                 f"observation has shape {x.shape}, but one observation of its space has {shape}: "
-                "give it with leading axes [B] or [B, T] and nothing else"
+                "only leading axes [B] or [B, T] may be added"
             )
         if self.categories is None:
             features = x.astype(dtype)
@@ -73,25 +73,25 @@ class ArraySpec:
 
 
 def leading_axes(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """All but the last `rank` axes."""
+    """Return all but the last `rank` axes."""
     return shape[: max(len(shape) - rank, 0)]
 
 
 def observation_spec(space: Any, field: str = "observation_space") -> Any:
-    """Read an observation space: an `ArraySpec`, or a dict of them for a dict space.
+    """Return the `ArraySpec` of an observation space, or a dict of them for a Dict space.
 
-    Booleans and floats are taken as they are. `Discrete` and integer boxes of 3 to
-    `MAX_BOX_CATEGORIES` values are one-hot; other integers are divided by the greatest magnitude
-    of the box, so an image of 0 .. 255 becomes 0 .. 1.
+    Booleans and floats are used unchanged. `Discrete` and integer boxes of 3 to
+    `MAX_BOX_CATEGORIES` values are encoded one-hot; other integers are divided by the largest
+    magnitude of the box, so an image of 0 .. 255 becomes 0 .. 1.
 
     Args:
-      space: of gymnax or gymnasium; or arrays (or `jax.ShapeDtypeStruct`) like one observation,
-        from which only uint8 tells its range.
-      field: what an error calls it.
+      space: a gymnax or gymnasium space; or arrays (or `jax.ShapeDtypeStruct`) of the shape of one
+        observation, whose range is known only for uint8.
+      field: name of the space in error messages.
 
     Raises:
-      TypeError: for other spaces.
-      ValueError: for a Discrete space too large for one-hot.
+      TypeError: if the space is not supported.
+      ValueError: if a Discrete space is too large for one-hot encoding.
     """
     if isinstance(space, (*DICT, Mapping)):
         children: Any = getattr(space, "spaces", space)
@@ -100,7 +100,7 @@ def observation_spec(space: Any, field: str = "observation_space") -> Any:
         if space.n > MAX_DISCRETE_CATEGORIES:
             raise ValueError(
                 f"{field} is Discrete({space.n}), too many for one-hot (at most "
-                f"{MAX_DISCRETE_CATEGORIES}): give it as a Box, or pass an encoder of your own"
+                f"{MAX_DISCRETE_CATEGORIES}): declare it as a Box, or pass a custom encoder"
             )
         start = int(getattr(space, "start", 0))
         return ArraySpec((), np.dtype(space.dtype).name, categories=int(space.n), low=start)
@@ -128,12 +128,12 @@ def _is_space(x: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ActionSpec:
-    """The actions of an environment. Their layout is that of the policy's distribution:
+    """The actions of an environment, in the layout of the samples of a policy's distribution:
 
       one discrete part     int32 `[...]`
       continuous only       float `[..., C]`
-      anything else         {"continuous": float `[..., C]`, "discrete": int32 `[..., K]`}, each
-                            where there is one
+      otherwise             {"continuous": float `[..., C]`, "discrete": int32 `[..., K]`}, without
+                            absent parts
 
     Attributes:
       continuous: (low, high) of each of the C continuous dimensions, infinite where unbounded.
@@ -145,7 +145,7 @@ class ActionSpec:
 
     @property
     def num_continuous(self) -> int:
-        """C."""
+        """The number of continuous dimensions, C."""
         return len(self.continuous)
 
     @property
@@ -155,18 +155,18 @@ class ActionSpec:
 
     @property
     def num_features(self) -> int:
-        """The width of `features`."""
+        """The size of the last axis of `features`, F."""
         return self.num_continuous + sum(self.discrete)
 
     def centre_and_half_width(self) -> tuple[np.ndarray, np.ndarray]:
-        """The middle and half the width of each continuous dimension; 0 and 1 where unbounded."""
+        """Return the centre and half-width of each continuous range; 0 and 1 where unbounded."""
         bounds = np.array(self.continuous, np.float64).reshape(-1, 2)
         bounded = np.all(np.isfinite(bounds), axis=1)
         low, high = np.where(bounded[:, None], bounds, [-1.0, 1.0]).T
         return (low + high) / 2, (high - low) / 2
 
     def zeros(self, *lead: int) -> Any:
-        """An action of zeros with those leading axes, as before the first step of an episode."""
+        """Return an action of zeros with the given leading axes, as on an episode's first step."""
         parts = {}
         if self.continuous:
             parts["continuous"] = jnp.zeros((*lead, self.num_continuous))
@@ -177,13 +177,13 @@ class ActionSpec:
         return parts["continuous"] if self.continuous else parts["discrete"][..., 0]
 
     def features(self, action: Any, dtype: Any) -> Float[Array, "... F"]:
-        """Actions as a network's input: ranges brought to [-1, 1], choices one-hot.
+        """Convert actions to network inputs: ranges scaled to [-1, 1], choices one-hot.
 
-        The action may have the layout above or that of its own space (see `environment_action`):
-        a stream of time steps gives back what the environment was given.
+        The action may have the layout above or the layout of its own space (see
+        `environment_action`), since time steps hold the actions that the environment received.
 
         Raises:
-          ValueError: if the action's layout is not that of the spec.
+          ValueError: if the action's layout does not match the spec.
         """
         parts = self._parts(action)
         features = []
@@ -199,7 +199,7 @@ class ActionSpec:
         return jnp.concatenate(features, axis=-1)
 
     def _parts(self, action: Any) -> dict[str, Array]:
-        """The action by its parts, continuous `[..., C]` and discrete `[..., K]`."""
+        """Split an action into its parts, continuous `[..., C]` and discrete `[..., K]`."""
         widths = {"continuous": self.num_continuous, "discrete": len(self.discrete)}
         widths = {name: width for name, width in widths.items() if width}
         parts: dict[str, Any] = {}
@@ -211,7 +211,7 @@ class ActionSpec:
             parts = dict(zip(widths, action, strict=True))
         if parts.keys() == widths.keys():
             parts = {name: _stack_choices(x) for name, x in parts.items()}
-            # One choice has an axis of its own in a policy's action, and none in a Discrete's.
+            # A single choice has its own axis in a policy's action, but not in a Discrete's.
             rank = parts["continuous"].ndim if self.continuous else 0
             if len(self.discrete) == 1 and (not rank or parts["discrete"].ndim < rank):
                 parts["discrete"] = parts["discrete"][..., None]
@@ -219,7 +219,7 @@ class ActionSpec:
                 return parts
         raise ValueError(
             f"action has shapes {jax.tree.map(jnp.shape, action)}, but the last axes of its "
-            f"space are {widths}: give it in the layout of the policy's samples"
+            f"space are {widths}: use the layout of the policy's samples"
         )
 
 
@@ -228,15 +228,15 @@ def _stack_choices(x: Any) -> Any:
 
 
 def action_spec(space: Any) -> ActionSpec:
-    """Read an action space.
+    """Return the `ActionSpec` of an action space.
 
-    Taken are: `Discrete`; `Box` of floats `[C]`; several discrete choices (a MultiDiscrete, or a
-    Tuple of Discrete); and a Dict with "continuous", a Box, and "discrete", one or several choices
-    (or a Tuple of the two, in this order).
+    Supported are: `Discrete`; `Box` of floats `[C]`; several discrete choices (a MultiDiscrete, or
+    a Tuple of Discrete); and a Dict with "continuous", a Box, and "discrete", one or several
+    choices (or a Tuple of the two, in this order).
 
     Raises:
-      TypeError: for other spaces.
-      ValueError: for a space of a known kind that no policy fits.
+      TypeError: if the type of space is not supported.
+      ValueError: if the type is supported, but no policy fits the space.
     """
     if isinstance(space, DISCRETE):
         return ActionSpec(discrete=_choices(space))
@@ -259,7 +259,7 @@ def action_spec(space: Any) -> ActionSpec:
 
 
 def _choices(space: Any) -> tuple[int, ...]:
-    """The number of choices of one Discrete, or of each of several."""
+    """Return the number of choices of one Discrete, or of each of several."""
     children = space.spaces if isinstance(space, TUPLE) else [space]
     if all(isinstance(child, DISCRETE) for child in children):
         sizes = [int(child.n) for child in children]
@@ -268,45 +268,47 @@ def _choices(space: Any) -> tuple[int, ...]:
         sizes, starts = space.nvec.tolist(), space.start.tolist()
     else:
         raise TypeError(
-            f"action_space holds {space}, which no policy is made for; use Discrete, a Box [C], "
+            f"action_space contains {space}, which no policy supports: use Discrete, a Box [C], "
             "several Discrete, or a Dict with 'continuous' and 'discrete'"
         )
     if min(sizes, default=0) < 1 or any(starts):
-        raise ValueError(f"action_space holds {space}; choices must be 0 .. n - 1, n at least 1")
+        raise ValueError(f"action_space contains {space}: choices must be 0 .. n - 1, n at least 1")
     return tuple(sizes)
 
 
 def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
-    """(low, high) of each dimension of a Box `[C]` of floats."""
+    """Return (low, high) of each dimension of a Box `[C]` of floats."""
     if not isinstance(space, BOX):
         raise TypeError(f"the continuous part of action_space is {space}; it must be a Box [C]")
     if len(space.shape) != 1 or space.shape[0] < 1:
-        raise ValueError(f"action_space holds {space}; a Box of actions must have one axis, [C]")
+        raise ValueError(f"action_space contains {space}: a Box of actions must have one axis, [C]")
     if not np.issubdtype(np.dtype(space.dtype), np.floating):
-        raise ValueError(f"action_space holds {space}; a Box of actions must have a float dtype")
+        raise ValueError(f"action_space contains {space}: a Box of actions must have a float dtype")
     low, high = (
         np.broadcast_to(np.asarray(z, np.float64), space.shape) for z in (space.low, space.high)
     )
     if not np.all(low < high):
-        raise ValueError(f"action_space holds {space}; low must be below high in every dimension")
-    # The largest float is what some environments write for infinity.
+        raise ValueError(
+            f"action_space contains {space}: low must be below high in every dimension"
+        )
+    # Some environments use the largest float for infinity.
     infinity = float(np.finfo(np.float32).max)
     low, high = np.where(low <= -infinity, -np.inf, low), np.where(high >= infinity, np.inf, high)
     return tuple(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def environment_action(space: Any, action: Any) -> Any:
-    """Turn a policy's action into the environment's: within its bounds, in the layout of its space.
+    """Convert a policy's action to the environment's: within bounds, in the layout of its space.
 
-    A Gaussian has no bounds, so what it draws may lie outside of a Box. It is clipped here and
-    nowhere else; log-probabilities are those of the action that was drawn.
+    A Gaussian is unbounded, so its samples may lie outside a Box. They are clipped here and nowhere
+    else; log-probabilities are computed for the unclipped action.
 
-    Layouts differ only for a space with several parts: {"discrete": `[..., K]`} becomes a tuple of
-    `[...]` for a Tuple of K Discrete, for example.
+    Layouts differ only for spaces with several parts; for example, {"discrete": `[..., K]`} becomes
+    a tuple of `[...]` for a Tuple of K Discrete.
 
     Args:
       space: the environment's action space.
-      action: in the layout of `ActionSpec`.
+      action: an action in the layout of `ActionSpec`.
     """
     spec = action_spec(space)
     if not spec.is_hybrid:
@@ -323,7 +325,7 @@ def environment_action(space: Any, action: Any) -> Any:
 
 
 def _clip(spec: ActionSpec, continuous: Float[Array, "... C"]) -> Float[Array, "... C"]:
-    """Continuous dimensions, brought into their bounds where those are finite."""
+    """Clip continuous dimensions to their bounds where these are finite."""
     shape = (1,) * (continuous.ndim - 1) + (spec.num_continuous,)
     low, high = (
         jnp.asarray(bounds, continuous.dtype).reshape(shape)

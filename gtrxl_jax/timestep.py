@@ -1,4 +1,4 @@
-"""The one record that flows from environments to agents."""
+"""The record that environments pass to agents."""
 
 from typing import Any
 
@@ -11,22 +11,23 @@ from gtrxl_jax.specs import action_spec, observation_spec
 
 @struct.dataclass
 class TimeStep:
-    """What an agent knows on arriving at time t, in the manner of dm_env.
+    """What an agent receives at time t, following the conventions of dm_env.
 
-    Leaves carry the leading axes of their batch: none, `[B]`, or `[B, T]`.
+    Leaves have the leading axes of the batch: none, `[B]`, or `[B, T]`.
 
-    An episode of n actions is n + 1 steps. The step with `last` set holds the final observation;
-    the action chosen there is ignored, and the step after it is the `first` of the next episode. So
-    the value of a truncated episode's final observation is an ordinary output of the network, and
-    the losses mask the transition that leaves it.
+    An episode of n actions has n + 1 steps. The step with `last` set holds the final observation;
+    the action chosen there is ignored, and the next step is the `first` of the next episode. The
+    value of a truncated episode's final observation is therefore an ordinary network output, and
+    the losses mask the transition from the last step to the next first one.
 
     Attributes:
       observation: pytree of arrays, the observation o_t.
-      action: pytree of arrays, the action a_{t-1} that led here (zeros when `first`).
-      reward: float, the reward r_t received on arriving here (0 when `first`).
-      discount: float, 0 where the episode terminated here, else 1; without the agent's own gamma.
-      first: bool, the first step of an episode.
-      last: bool, the last step of an episode: terminated if `discount` is 0, truncated otherwise.
+      action: pytree of arrays, the previous action a_{t-1} (zeros if `first`).
+      reward: float, the reward r_t of the previous action (0 if `first`).
+      discount: float, 0 if the episode terminated at this step, else 1; excludes the agent's gamma.
+      first: bool, whether this is the first step of an episode.
+      last: bool, whether this is the last step of an episode: terminated if `discount` is 0,
+        truncated otherwise.
     """
 
     observation: Any
@@ -38,7 +39,7 @@ class TimeStep:
 
 
 def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:
-    """Return a first time step of zeros with these leading axes, for `Agent.init`."""
+    """Return a first time step of zeros with the given leading axes, for `Agent.init`."""
     specs = observation_spec(observation_space)
     observation = jax.tree.map(lambda spec: jnp.zeros((*lead, *spec.shape), spec.dtype), specs)
     return TimeStep(

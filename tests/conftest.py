@@ -1,10 +1,10 @@
-"""Every test runs on eight virtual CPU devices, with strict types and no silent broadcasting."""
+"""Run every test on eight virtual CPU devices, with strict dtype and rank promotion."""
 
 import os
 import signal
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Tests are small programs, many of them: compile fast rather than well.
+# Tests compile many small programs, so compilation time matters more than run time.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
@@ -20,14 +20,14 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-# A shell lets its background jobs ignore Ctrl-C, and what they start; runs are asked to hear it.
+# Background jobs of a shell, and their children, ignore SIGINT by default; runs must receive it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
-    """Hundreds of compiled programs would take gigabytes."""
+    """Clear the compilation cache, since hundreds of compiled programs would take gigabytes."""
     yield
     jax.clear_caches()
 

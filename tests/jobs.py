@@ -1,4 +1,4 @@
-"""Jobs small enough for a test, and an environment of which every number is known."""
+"""Configs small enough for tests, and environments with known rewards and episode lengths."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from gtrxl_jax.online.config import AgentConfig, EnvConfig, EvaluationConfig, On
 
 
 def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
-    """A T-Maze job; `env__num_envs=4` changes a nested field."""
+    """Return a small T-Maze config; `env__num_envs=4` changes a nested field."""
     job = OnlineConfig(
         env=EnvConfig(params={"corridor_length": 2}, num_envs=8),
         core=CoreConfig(name=core, layers=1, width=8, heads=2, memory_size=5),
@@ -28,7 +28,7 @@ def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
 
 
 def changed(config: Any, **changes: Any) -> Any:
-    """The config with fields changed, `env__num_envs` being that of its field `env`."""
+    """Return the config with changed fields; `env__num_envs` is the field `env.num_envs`."""
     for name, value in changes.items():
         name, _, inner = name.partition("__")
         if inner:
@@ -39,7 +39,7 @@ def changed(config: Any, **changes: Any) -> Any:
 
 @struct.dataclass
 class ClockParams(environment.EnvParams):
-    """`pay` is the reward of each action."""
+    """Parameters of `Clock`; `pay` is the reward of each action."""
 
     max_steps_in_episode: int = 3
     pay: float = 1.0
@@ -47,15 +47,15 @@ class ClockParams(environment.EnvParams):
 
 @struct.dataclass
 class ClockState(environment.EnvState):
-    """`terminates` says how the episode will end."""
+    """State of `Clock`; `terminates` is whether the episode will terminate or be truncated."""
 
     terminates: jax.Array
 
 
 class Clock(environment.Environment):
-    """Pays for each action; an episode terminates after 2 or is truncated after 3, by chance.
+    """Rewards every action; at random, episodes terminate after 2 actions or are truncated after 3.
 
-    Its actions have a continuous and a discrete part, and change nothing.
+    Actions have a continuous and a discrete part, and have no effect.
     """
 
     @property
@@ -84,7 +84,7 @@ class Clock(environment.Environment):
 
 
 class Echo(Clock):
-    """A clock that pays what the first of its two continuous actions says, whatever that is."""
+    """A `Clock` whose reward is the first of its two continuous actions, unclipped."""
 
     def step_env(self, key, state, action, params):
         observation, state, _, terminated, info = super().step_env(key, state, action, params)

@@ -1,4 +1,4 @@
-"""The benchmarks run, at sizes where their figures mean nothing."""
+"""The benchmarks run, at sizes too small for meaningful results."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ MUST_SHOW = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_table_is_printed_and_nothing_kept(name):
+def test_benchmark_prints_table(name):
     program = BENCHES / f"{name}.py"
     ran = subprocess.run(
         [sys.executable, program, *SMALL[name].split(), "--no-keep"],
@@ -42,6 +42,6 @@ def test_a_table_is_printed_and_nothing_kept(name):
     assert MUST_SHOW[name] in ran.stdout
 
 
-def test_every_bench_is_run_here():
+def test_every_benchmark_is_tested():
     programs = {path.stem for path in BENCHES.glob("*.py") if "__main__" in path.read_text()}
     assert programs == set(SMALL)

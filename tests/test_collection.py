@@ -1,4 +1,4 @@
-"""A data set from a config: whose policy acts, what the file says, what is refused."""
+"""Collection of datasets from a config: policies, saved metadata and errors."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def make(**changes):
 
 @pytest.fixture(scope="module")
 def agent_run(tmp_path_factory):
-    """A run whose agent has learned nothing: its folder and its config."""
+    """The folder and config of a run with an untrained agent."""
     config = preset("debug")
     config = dataclasses.replace(
         config, env=EnvConfig(params={"corridor_length": 2, "max_steps_in_episode": 6}, num_envs=8)
@@ -38,7 +38,7 @@ def agent_run(tmp_path_factory):
     return folder, config
 
 
-def test_an_oracles_data_are_saved_with_where_they_come_from(tmp_path):
+def test_oracle_dataset_and_metadata(tmp_path):
     seen = []
     done = collect_dataset(make(seed=3), tmp_path / "set", seen.append)
     assert (done.episodes, done.steps, done.mean_return, done.success) == (10, 40, 1.0, 1.0)
@@ -52,7 +52,7 @@ def test_an_oracles_data_are_saved_with_where_they_come_from(tmp_path):
     )
 
 
-def test_the_same_config_gives_the_same_data(tmp_path):
+def test_collection_is_deterministic(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         collect_dataset(make(policy="random", balance=False, seed=seed), tmp_path / name)
     a, b, c = (minari.load(tmp_path / name) for name in "abc")
@@ -60,8 +60,8 @@ def test_the_same_config_gives_the_same_data(tmp_path):
     assert (a.observations[:, 0] != c.observations[:, 0]).any()
 
 
-def test_a_runs_agent_acts_with_its_memory(tmp_path, agent_run):
-    """Its actions are those that the segment form of its network finds likeliest."""
+def test_agent_actions_match_segment_form(tmp_path, agent_run):
+    """Collected actions are the modes of the policy that the network computes on whole segments."""
     folder, config = agent_run
     config = make(env=CollectionEnvConfig(num_envs=4), policy=str(folder), actions="mode")
     done = collect_dataset(config, tmp_path / "set")
@@ -90,7 +90,7 @@ def test_a_runs_agent_acts_with_its_memory(tmp_path, agent_run):
     np.testing.assert_array_equal(output.policy.mode()[real], whole.actions[real])
 
 
-def test_a_runs_agent_may_meet_other_parameters(tmp_path, agent_run):
+def test_agent_with_other_environment_parameters(tmp_path, agent_run):
     env = CollectionEnvConfig(params={"corridor_length": 3}, num_envs=10)
     collect_dataset(make(env=env, policy=str(agent_run[0]), actions="sample"), tmp_path / "set")
     assert minari.load_metadata(tmp_path / "set").env_params == {
@@ -106,7 +106,7 @@ def test_a_runs_agent_may_meet_other_parameters(tmp_path, agent_run):
         (dict(seed=-1), ValueError, "seed must be at least 0, not -1"),
         (dict(policy="orakel"), FileNotFoundError, "policy 'orakel' is neither oracle nor random"),
         (dict(actions="modes"), ValueError, "unknown actions 'modes': did you mean 'mode'"),
-        (dict(actions="mode"), ValueError, "actions is of a run's agent"),
+        (dict(actions="mode"), ValueError, "actions applies only to the agent of a run"),
         (dict(env=CollectionEnvConfig()), ValueError, "env.name must be given"),
         (dict(env=CollectionEnvConfig("TMaze-v0")), ValueError, "unknown environment 'TMaze-v0'"),
         (dict(env=CollectionEnvConfig("CartPole-v1")), ValueError, "no oracle_action"),
@@ -122,26 +122,26 @@ def test_a_runs_agent_may_meet_other_parameters(tmp_path, agent_run):
         ),
     ],
 )
-def test_refuses_in_one_line_and_leaves_nothing(tmp_path, changes, error, message):
+def test_invalid_configs_raise_and_write_nothing(tmp_path, changes, error, message):
     with pytest.raises(error, match=message) as caught:
         collect_dataset(make(**changes), tmp_path / "set")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refuses_a_folder_that_is_taken_before_anything_is_played(tmp_path):
+def test_existing_folder_raises_before_collection(tmp_path):
     (tmp_path / "set").mkdir()
     with pytest.raises(FileExistsError, match="set exists already"):
         collect_dataset(make(policy="no such policy"), tmp_path / "set")
 
 
-def test_refuses_an_environment_that_the_agent_was_not_made_for(tmp_path, agent_run):
+def test_mismatched_environment_raises(tmp_path, agent_run):
     env = CollectionEnvConfig("AssociativeRetrieval-v0")
     with pytest.raises(ValueError, match="has other observations or actions than TMazePassive-v0"):
         collect_dataset(make(env=env, policy=str(agent_run[0])), tmp_path / "set")
 
 
-def test_an_offline_runs_model_acts_in_episodes_of_its_training_length(tmp_path):
+def test_offline_model_uses_training_length(tmp_path):
     config = offline_config.preset("debug")
     trainer = OfflineTrainer(config)
     with locked(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
@@ -150,7 +150,7 @@ def test_an_offline_runs_model_acts_in_episodes_of_its_training_length(tmp_path)
     done = collect_dataset(config, tmp_path / "set")
     assert done.episodes == 6
     whole = minari.load(tmp_path / "set")
-    # 2 segments of 4 steps: the corridor is two shorter, and there is time for 8 actions.
+    # 2 segments of 4 steps: a corridor of 6 and a time limit of 8 actions.
     assert minari.load_metadata(tmp_path / "set").env_params["corridor_length"] == 6
     assert whole.length.max() <= 8
     player, params = trainer.player, load(tmp_path / "run").params
@@ -160,6 +160,6 @@ def test_an_offline_runs_model_acts_in_episodes_of_its_training_length(tmp_path)
     np.testing.assert_array_equal(policy.mode(), whole.actions[:, 0])
 
 
-def test_refuses_a_folder_without_a_run(tmp_path):
+def test_folder_without_run_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         collect_dataset(make(policy=str(tmp_path)), tmp_path / "set")

@@ -6,7 +6,7 @@ import pytest
 from gtrxl_jax.files import atomic
 
 
-def test_the_file_appears_whole_with_its_folders_and_nothing_else(tmp_path):
+def test_file_and_parent_folders_are_created(tmp_path):
     path = tmp_path / "a" / "b" / "picture.png"
     with atomic(path) as temporary:
         assert temporary.suffix == ".png"
@@ -16,7 +16,7 @@ def test_the_file_appears_whole_with_its_folders_and_nothing_else(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_failure_leaves_the_old_file(tmp_path):
+def test_failure_keeps_old_file(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
 
@@ -31,7 +31,7 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_permissions_are_those_of_an_ordinary_file(tmp_path):
+def test_default_permissions(tmp_path):
     ordinary = tmp_path / "ordinary"
     ordinary.touch()
     with atomic(tmp_path / "atomic") as temporary:
@@ -41,7 +41,7 @@ def test_permissions_are_those_of_an_ordinary_file(tmp_path):
     )
 
 
-def test_a_file_that_is_there_stays_if_it_may_not_be_replaced(tmp_path):
+def test_existing_file_is_not_replaced(tmp_path):
     path = tmp_path / "file.txt"
     for text in ["first", "second"]:
         with (

@@ -1,4 +1,4 @@
-"""Imports go down only: a package knows those below it, and none beside it."""
+"""Layering: a package imports only packages of lower layers."""
 
 import ast
 from pathlib import Path
@@ -19,20 +19,20 @@ LAYERS = (
     ("plots",),
     ("loading",),
     ("collection",),
-    ("cli",),
+    ("cli", "testing"),
 )
-"""From the lowest to the highest; the root, `gtrxl_jax` itself, offers names of all of them."""
+"""From lowest to highest; the root, `gtrxl_jax` itself, re-exports names of all layers."""
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 
 def part_of(module):
-    """`nn` of `gtrxl_jax.nn.cores.transformer`; empty for the root."""
+    """Return `nn` for `gtrxl_jax.nn.cores.transformer`; empty for the root."""
     return ([*module.split("."), ""])[1]
 
 
 def imported(source):
-    """The modules of the package that a file imports, wherever in it."""
+    """Yield the modules that a file imports, including imports inside functions."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module == "gtrxl_jax":
             yield from (f"gtrxl_jax.{alias.name}" for alias in node.names)
@@ -42,14 +42,14 @@ def imported(source):
             yield from (alias.name for alias in node.names)
 
 
-def test_every_part_has_a_layer():
+def test_every_package_has_a_layer():
     parts = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     parts |= {path.stem for path in PACKAGE.glob("*.py")}
     assert parts - {"__init__"} == LEVEL.keys()
 
 
 @pytest.mark.parametrize("part", LEVEL)
-def test_imports_go_down(part):
+def test_imports_are_from_lower_layers(part):
     files = [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else []
     files += (PACKAGE / part).rglob("*.py")
     upward = {
@@ -61,6 +61,6 @@ def test_imports_go_down(part):
     assert not upward
 
 
-def test_files_are_read_in_one_sitting():
+def test_files_are_short():
     lengths = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
     assert {path: length for path, length in lengths.items() if length > 350} == {}

@@ -1,4 +1,4 @@
-"""What a run has learned acts as it did in the run."""
+"""Loaded runs act as they did in training."""
 
 import json
 
@@ -18,7 +18,7 @@ JOB = small_job("gtrxl", env__params={"corridor_length": 3}, num_seeds=2, seed=4
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that has only begun: its folder and its state."""
+    """The folder and state of an untrained run."""
     folder = tmp_path_factory.mktemp("run")
     trainer = OnlineTrainer(JOB)
     state = jax.jit(jax.vmap(trainer.init))(np.arange(4, 6))
@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     return folder, state
 
 
-def test_an_agent_acts_as_its_network_does_on_the_whole_segment(run):
+def test_actions_match_segment_form(run):
     folder, state = run
     loaded = gtrxl_jax.load(folder)
     assert (loaded.config, loaded.step, len(loaded.params_per_seed)) == (JOB, 10, 2)
@@ -51,7 +51,7 @@ def test_an_agent_acts_as_its_network_does_on_the_whole_segment(run):
     np.testing.assert_array_equal(np.stack(actions, axis=1), output.policy.mode())
 
 
-def test_a_run_without_a_best_says_so(run):
+def test_missing_best_checkpoint_raises(run):
     with pytest.raises(ValueError, match="has no best checkpoint: its config names no score"):
         gtrxl_jax.load(run[0], best=True)
 
@@ -60,7 +60,7 @@ def test_a_run_without_a_best_says_so(run):
     ("version", "is_newer"),
     [("0.0.9", False), (gtrxl_jax.__version__, False), ("999.0", True), ("0.1.10", True)],
 )
-def test_a_run_of_a_newer_version_is_refused(tmp_path, version, is_newer):
+def test_newer_version_raises(tmp_path, version, is_newer):
     config = json.loads(to_json(JOB))
     assert config["version"] == gtrxl_jax.__version__
     (tmp_path / "config.json").write_text(json.dumps(config | {"version": version}))

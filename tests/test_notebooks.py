@@ -1,4 +1,4 @@
-"""The tour runs from its first cell to its last, and what it says comes true."""
+"""The tour notebook runs without errors, and its claims hold."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[1]
 TOUR = ROOT / "notebooks" / "tour.ipynb"
 
-# Run after the last cell: what the prose claims, as far as no cell has asserted it.
+# Executed after the last cell: the claims of the prose that no cell asserts.
 CLAIMS = """
 assert success_SN[:, 0].max() < 0.5 and success_SN[:, -1].max() > 0.95, success_SN
 assert scores[False] > 0.95 and scores[True] < 0.75, scores
@@ -22,7 +22,7 @@ assert max(shares.max() for shares in to_cue.values()) > 0.5, to_cue
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory):
-    """The notebook as its reader finds it when it has been run."""
+    """The executed notebook."""
     folder = tmp_path_factory.mktemp("tour")
     notebook = nbformat.read(shutil.copy(TOUR, folder), as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(CLAIMS))
@@ -30,7 +30,7 @@ def tour(tmp_path_factory):
         patch.setenv("JAX_PLATFORMS", "cpu")
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        # A reader's programs are compiled to run well: training takes longer than compiling it.
+        # Compile with full optimisation, since training takes longer than compilation.
         patch.delenv("XLA_FLAGS")
         client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}})
         return client.execute()
@@ -40,22 +40,22 @@ def outputs(notebook):
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
-def test_every_claim_comes_true_without_a_warning(tour):
+def test_notebook_runs_without_warnings(tour):
     assert not [o["text"] for o in outputs(tour) if o.get("name") == "stderr"]
 
 
-def test_every_picture_is_shown(tour):
+def test_every_image_is_displayed(tour):
     shown = [kind for o in outputs(tour) for kind in o.get("data", {}) if "image/" in kind]
     assert shown.count("image/png") == 4
     assert shown.count("image/gif") == 1
 
 
-def test_the_notebook_is_kept_without_outputs():
+def test_notebook_is_stored_without_outputs():
     notebook = nbformat.read(TOUR, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in code)
-    # It installs the package on Colab, and only there.
+    # Only the first cell installs the package, and only on Colab.
     installs = [cell for cell in code if "%pip" in cell.source]
     assert installs == code[:1]
     assert 'if "google.colab" in sys.modules:' in installs[0].source

@@ -14,7 +14,7 @@ from gtrxl_jax import offline, online, runs
     ("package", "name"),
     [(package, name) for package in (gtrxl_jax, offline, online, runs) for name in package.__all__],
 )
-def test_names_at_the_top_are_those_of_their_modules(package, name):
+def test_exported_names(package, name):
     public = getattr(package, name)
     assert public.__name__ == name
     assert getattr(importlib.import_module(public.__module__), name) is public
@@ -22,7 +22,7 @@ def test_names_at_the_top_are_those_of_their_modules(package, name):
     assert name in dir(package)
 
 
-def test_unknown_name_is_an_ordinary_error():
+def test_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="'gtrxl_jax' has no attribute 'make_cores'"):
         _ = gtrxl_jax.make_cores
 
@@ -33,11 +33,11 @@ def test_unknown_name_is_an_ordinary_error():
         ("import gtrxl_jax", ["jax", "flax", "gymnax", "matplotlib"]),
         ("from gtrxl_jax import make_core", ["gymnax", "gymnasium", "matplotlib"]),
         ("from gtrxl_jax.online import preset", ["gymnax", "gymnasium", "matplotlib"]),
-        # It computes when it is imported, and processes must have joined before.
+        # Importing gymnax initialises JAX's backend; processes must join before that.
         ("import gtrxl_jax.cli.main", ["gymnax"]),
     ],
 )
-def test_nothing_is_loaded_before_it_is_used(code, unloaded):
+def test_dependencies_are_imported_lazily(code, unloaded):
     check = f"{code}\nimport sys\nprint(*sorted(set({unloaded!r}) & set(sys.modules)))"
     sources = Path(gtrxl_jax.__file__).parents[1]
     loaded = subprocess.check_output([sys.executable, "-c", check], cwd=sources, text=True)

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands, with JAX's own settings."""
+"""The code and commands of the README run unchanged, with JAX's default settings."""
 
 import os
 import re
@@ -16,7 +16,7 @@ README = ROOT / "README.md"
 
 
 def code(language):
-    """All code blocks of that language, each at its own line, so that errors name the README's."""
+    """Return all code blocks of a language, at their line numbers in the README."""
     text = README.read_text(encoding="utf-8")
     blocks = list(re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
     assert blocks, f"the README shows no {language}"
@@ -28,16 +28,16 @@ def code(language):
     return "\n".join(lines)
 
 
-def test_the_first_example_is_short():
+def test_first_example_is_short():
     first = re.search(
         r"^```python\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
     assert len([line for line in first[1].splitlines() if line.strip()]) <= 15
 
 
-# In an interpreter of its own, for this one has strict promotion.
+# In a separate interpreter, since this one uses strict dtype promotion.
 @pytest.mark.parametrize("core", ["gtrxl", "lstm"])
-def test_python_runs_and_the_core_is_swapped_by_one_word(core, tmp_path):
+def test_python_code_runs_with_either_core(core, tmp_path):
     written = code("python")
     assert 'make_core("gtrxl"' in written
     program = tmp_path / README.name
@@ -54,7 +54,7 @@ def test_python_runs_and_the_core_is_swapped_by_one_word(core, tmp_path):
 @pytest.mark.parametrize(
     ("command", "parse"), [("train", parse_train), ("train-offline", parse_train_offline)]
 )
-def test_training_commands_are_valid(command, parse):
+def test_training_commands_parse(command, parse):
     text = code("bash").replace("\\\n", " ")
     lines = [shlex.split(line, comments=True) for line in text.splitlines()]
     training = [line[2:] for line in lines if line[:2] == ["gtrxl", command]]

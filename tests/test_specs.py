@@ -1,4 +1,4 @@
-"""Spaces of gymnax and gymnasium, read into the records that networks are built from."""
+"""Specs of gymnax and gymnasium spaces, features, and actions in the environment's layout."""
 
 import gymnasium
 import jax
@@ -13,8 +13,8 @@ from gtrxl_jax.specs import (
     action_spec,
     environment_action,
     observation_spec,
-    zero_timestep,
 )
+from gtrxl_jax.timestep import zero_timestep
 
 INF = float("inf")
 
@@ -97,7 +97,7 @@ def test_action_spec(space, expected):
 
 
 @pytest.mark.parametrize(("space", "spec"), ACTIONS.values(), ids=ACTIONS)
-def test_environment_action_has_the_layout_of_its_space(space, spec):
+def test_environment_action_layout(space, spec):
     action = environment_action(space, spec.zeros())
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         assert space.contains(np.asarray(action))
@@ -112,7 +112,7 @@ def test_environment_action_has_the_layout_of_its_space(space, spec):
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 @pytest.mark.parametrize("name", ["continuous", "hybrid", "hybrid-tuple", "hybrid-gymnasium"])
-def test_environment_action_is_clipped_to_finite_bounds(name, lead):
+def test_environment_action_is_clipped(name, lead):
     space, spec = ACTIONS[name]
     rng = np.random.default_rng(0)
     drawn = jnp.asarray(rng.normal(0, 20, (*lead, spec.num_continuous)), jnp.float32)
@@ -131,12 +131,12 @@ def test_environment_action_is_clipped_to_finite_bounds(name, lead):
         np.testing.assert_array_equal(given[..., 2], drawn[..., 2])  # unbounded
 
 
-def test_environment_action_leaves_what_is_no_number_for_the_run_to_notice():
+def test_environment_action_keeps_nan():
     given = environment_action(CONTINUOUS, jnp.array([jnp.nan, jnp.inf, jnp.inf]))
     np.testing.assert_array_equal(given, [np.nan, 10.0, np.inf])
 
 
-def test_environment_action_keeps_the_choices_in_order():
+def test_environment_action_keeps_order_of_choices():
     choices = jnp.array([[1, 2], [0, 1]])
     first, second = environment_action(TWO, {"discrete": choices})
     np.testing.assert_array_equal(first, [1, 0])
@@ -156,8 +156,8 @@ def test_features_of_actions():
 
 @pytest.mark.parametrize("lead", [(), (3,), (1, 1), (2, 3)])
 @pytest.mark.parametrize(("space", "spec"), ACTIONS.values(), ids=ACTIONS)
-def test_features_are_the_same_in_the_layout_of_the_space(space, spec, lead):
-    """The stream gives back what the environment was given, the agent what the policy drew."""
+def test_features_are_equal_in_both_layouts(space, spec, lead):
+    """Time steps hold actions in the layout of the space, rollouts in the layout of the policy."""
     rng = np.random.default_rng(1)
     continuous = jnp.asarray(rng.uniform(0, 1, (*lead, spec.num_continuous)), jnp.float32)
     choices = [rng.integers(0, size, lead) for size in spec.discrete]
@@ -179,7 +179,7 @@ def test_features_are_the_same_in_the_layout_of_the_space(space, spec, lead):
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 @pytest.mark.parametrize(("space", "spec"), ACTIONS.values(), ids=ACTIONS)
-def test_zero_timestep_fits_its_spaces(space, spec, lead):
+def test_zero_timestep_matches_spaces(space, spec, lead):
     timestep = zero_timestep({"image": np.zeros((4, 4, 3), np.uint8)}, space, *lead)
     assert {leaf.shape[: len(lead)] for leaf in jax.tree.leaves(timestep)} == {lead}
     assert timestep.observation["image"].dtype == jnp.uint8
@@ -201,9 +201,9 @@ def test_zero_timestep_fits_its_spaces(space, spec, lead):
         (action_spec, spaces.Dict({"move": CONTINUOUS}), ValueError, r"Dict of \['move'\]"),
         (action_spec, spaces.Tuple([spaces.Discrete(3)]), ValueError, "use Discrete for a single"),
         (action_spec, spaces.Tuple([]), ValueError, "at least 1"),
-        (action_spec, spaces.Tuple([TWO, TWO]), TypeError, "no policy is made for"),
+        (action_spec, spaces.Tuple([TWO, TWO]), TypeError, "no policy supports"),
         (action_spec, gymnasium.spaces.Discrete(3, start=1), ValueError, "0 .. n - 1"),
-        (action_spec, gymnasium.spaces.Text(5), TypeError, "no policy is made for"),
+        (action_spec, gymnasium.spaces.Text(5), TypeError, "no policy supports"),
         (
             action_spec,
             spaces.Dict({"continuous": TWO, "discrete": TWO}),
@@ -212,7 +212,7 @@ def test_zero_timestep_fits_its_spaces(space, spec, lead):
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(read, space, error, message):
+def test_unsupported_spaces_raise(read, space, error, message):
     with pytest.raises(error, match=message) as caught:
         read(space)
     assert "\n" not in str(caught.value)
@@ -232,11 +232,11 @@ def test_what_cannot_be_read_is_refused(read, space, error, message):
         (ActionSpec(BOUNDS, (2,)), {"continuous": jnp.zeros((2, 3))}),
     ],
 )
-def test_actions_of_another_layout_are_refused(spec, action):
-    with pytest.raises(ValueError, match="give it in the layout of the policy's samples"):
+def test_actions_with_wrong_layout_raise(spec, action):
+    with pytest.raises(ValueError, match="use the layout of the policy's samples"):
         spec.features(action, jnp.float32)
 
 
-def test_observations_of_another_shape_are_refused():
+def test_observations_with_wrong_shape_raise():
     with pytest.raises(ValueError, match=r"shape \(2, 5\), but one observation of its space has"):
         ArraySpec((4,)).features(jnp.zeros((2, 5)), jnp.float32)

@@ -1,4 +1,4 @@
-"""Studies run, at sizes where their figures mean nothing; and the helper that they share."""
+"""The studies run, at sizes too small for meaningful results; and their shared helper."""
 
 import ast
 import json
@@ -34,7 +34,7 @@ def run(program, *arguments):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_study_keeps_its_runs_and_reports(name, tmp_path):
+def test_study_saves_records_and_report(name, tmp_path):
     program = EXPERIMENTS / f"{name}.py"
     shown = run(program, *SMALL[name], "--seeds", "1", "--steps", "1", "--results", tmp_path)
     assert "1 runs of" in shown
@@ -46,7 +46,7 @@ def test_a_study_keeps_its_runs_and_reports(name, tmp_path):
     assert {"labels", "seed", "command", "commit", "device", "date", "scores"} <= record.keys()
 
 
-def test_every_study_is_run_here():
+def test_every_study_is_tested():
     programs = {p.stem for p in EXPERIMENTS.glob("*.py") if "run_study(" in p.read_text()}
     assert programs - {"study"} == set(SMALL)
 
@@ -68,7 +68,7 @@ def report(study):
 
 @pytest.fixture
 def grid(study):
-    """Two cells of two seeds; `done` lists the runs that were made."""
+    """Two cells of two seeds; `done` lists the runs that were executed."""
     done = []
 
     def job(core, seed):
@@ -85,7 +85,7 @@ def grid(study):
     return runs, done
 
 
-def test_a_study_that_was_interrupted_resumes(study, grid, tmp_path):
+def test_interrupted_study_resumes(study, grid, tmp_path):
     runs, done = grid
     options = study.Options(results=tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -115,13 +115,13 @@ def test_a_study_that_was_interrupted_resumes(study, grid, tmp_path):
         (("gru", "lstm", "8"), ["lstm", "lstm", "gru"]),
     ],
 )
-def test_cells_are_chosen_by_name_or_by_label(study, grid, tmp_path, only, cores):
+def test_cells_selected_by_name_or_label(study, grid, tmp_path, only, cores):
     runs, done = grid
     study.run_study("a", runs[:3], study.Options(results=tmp_path, only=only))
     assert [core for core, _ in done] == cores
 
 
-def test_an_unknown_cell_is_rejected(study, grid, tmp_path):
+def test_invalid_cells_raise(study, grid, tmp_path):
     runs, done = grid
     with pytest.raises(ValueError, match="unknown cell 'lst': did you mean 'lstm'"):
         study.run_study("a", runs, study.Options(results=tmp_path, only=("lst",)))
@@ -130,7 +130,7 @@ def test_an_unknown_cell_is_rejected(study, grid, tmp_path):
     assert not done
 
 
-def test_a_run_that_another_process_makes_is_left_to_it(study, tmp_path):
+def test_locked_or_saved_runs_are_skipped(study, tmp_path):
     path = tmp_path / "a-0.json"
     with study._locked(path, 0) as free, study._locked(path, 0) as again:
         assert (free, again) == (True, False)
@@ -161,7 +161,7 @@ print(sorted({(r["process"], r["cores"]) for r in records}))
 """
 
 
-def test_workers_share_the_runs_each_on_its_own_cores(tmp_path):
+def test_workers_share_runs_on_disjoint_cores(tmp_path):
     program = tmp_path / "script.py"
     program.write_text(SCRIPT)
     shown = run(program, "--workers", "2", "--results", str(tmp_path))
@@ -173,7 +173,7 @@ def test_workers_share_the_runs_each_on_its_own_cores(tmp_path):
         assert sum(count for _, count in processes) == max(cores, 2)
 
 
-def test_a_curve_is_thinned_and_tells_when_the_goal_was_reached(study):
+def test_curve_is_thinned_and_records_goal(study):
     curve = study.Curve(("success", 0.95))
     for step in range(1, 201):
         metrics = {"episode/success": step / 200, "episode/return": 1.0, "loss/value": 2.0}
@@ -190,7 +190,7 @@ def test_a_curve_is_thinned_and_tells_when_the_goal_was_reached(study):
     assert set(never.thinned()) == {"episode/return"}
 
 
-def test_a_table_says_how_many_seeds_are_solved(report):
+def test_report_tables(report):
     assert report.solved_entry(np.array([1.0, 0.96, 0.5, 1.0, 1.0])) == "4/5 [0.38, 0.96], 1.00"
     assert report.solved_entry(np.array([np.nan, 0.4])) == "0/2 [0.00, 0.66], 0.40"
     lines = report.table(["core", 10], [["lstm", "1/2"]])

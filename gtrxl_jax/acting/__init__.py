@@ -1,4 +1,4 @@
-"""Policies in environments: evaluation, recorded episodes, and collecting data."""
+"""Policies acting in environments: evaluation, recorded episodes, and data collection."""
 
 from gtrxl_jax.acting.collecting import Cue, OraclePolicy, Policy, RandomPolicy, collect, cue_of
 

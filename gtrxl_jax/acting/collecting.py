@@ -1,8 +1,8 @@
-"""Collecting whole episodes of a jitted environment, with any policy."""
+"""Collect complete episodes of a jitted environment with any policy."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,37 +18,38 @@ from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
 
 
+@runtime_checkable
 class Policy(Protocol):
-    """What chooses the actions of B environments, with a memory of its own."""
+    """A policy for B environments, possibly with memory."""
 
     def initial(self, batch: int) -> Any:
-        """The memory before an episode's first step: a pytree of arrays.
+        """Return the carry before an episode's first step, a pytree of arrays.
 
-        A network's parameters belong in it, too, so that they are no constants of the program.
+        It should include a network's parameters, so that they are not compiled as constants.
         """
 
     def act(
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[Any, Any]:
-        """Choose on a time step.
+        """Choose actions.
 
         Args:
-          carry: the memory, as `initial` or the last `act` gave it.
-          env_state: the environments' own states, leaves `[B, ...]`.
-          timestep: what an agent may see, leaves `[B, ...]`.
-          key: one PRNG key.
+          carry: the carry returned by `initial` or by the previous `act`.
+          env_state: states of the environments, leaves `[B, ...]`.
+          timestep: time step that an agent observes, leaves `[B, ...]`.
+          key: a PRNG key.
 
         Returns:
-          The memory, and actions `[B, ...]` in the layout of the environment's action space.
+          The new carry, and actions `[B, ...]` in the layout of the environment's action space.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class OraclePolicy:
-    """The environment's own solution, which sees its state.
+    """The environment's built-in solution, which has access to its state.
 
     Raises:
-      ValueError: the environment has no `oracle_action`.
+      ValueError: if the environment has no `oracle_action`.
     """
 
     env: environment.Environment
@@ -56,36 +57,34 @@ class OraclePolicy:
 
     def __post_init__(self) -> None:
         if not hasattr(self.env, "oracle_action"):
-            raise ValueError(
-                f"{type(self.env).__name__} has no oracle_action: collect with another policy"
-            )
+            raise ValueError(f"{type(self.env).__name__} has no oracle_action: use another policy")
 
     def initial(self, batch: int) -> Any:
-        """An oracle remembers nothing."""
+        """Return an empty carry."""
         return ()
 
     def act(
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[Any, Any]:
-        """The action of a solution."""
+        """Return the oracle's actions."""
         return carry, jax.vmap(lambda state: self.env.oracle_action(state, self.params))(env_state)
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomPolicy:
-    """Any action with equal probability."""
+    """A policy that chooses actions uniformly at random."""
 
     env: environment.Environment
     params: Any
 
     def initial(self, batch: int) -> Any:
-        """Nothing to remember."""
+        """Return an empty carry."""
         return ()
 
     def act(
         self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[Any, Any]:
-        """A sample of the action space, which has to be bounded."""
+        """Sample from the action space, which must be bounded."""
         with standard_dtype_promotion():
             space = self.env.action_space(self.params)
             return carry, jax.vmap(space.sample)(jax.random.split(key, len(timestep.first)))
@@ -93,11 +92,11 @@ class RandomPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class Cue:
-    """What episodes are to be balanced over.
+    """The variable over which collected episodes are balanced.
 
     Attributes:
-      field: of the environment's state, a whole number, read at the end of an episode.
-      values: those that it may take, each to be that of an equal share of the episodes.
+      field: name of an integer field of the environment's state, read at the end of an episode.
+      values: possible values of the field, each of which gets an equal share of the episodes.
     """
 
     field: str
@@ -105,17 +104,17 @@ class Cue:
 
 
 CUES = {"TMaze": Cue("hint", (-1, 1)), "AssociativeRetrieval": Cue("goal", (0, 1))}
-"""By the first letters of an environment's name."""
+"""Cues by prefix of the environment's name."""
 
 
 def cue_of(env_name: str) -> Cue | None:
-    """The cue of an environment; None where none is known."""
+    """Return the cue of an environment, or None if it has no known cue."""
     return next((cue for prefix, cue in CUES.items() if env_name.startswith(prefix)), None)
 
 
 Progress = Callable[[EpisodeStats], None]
 
-# After so many rounds without one episode of a cue, there will be none.
+# A value of the cue that has not occurred after this many rounds is assumed to be impossible.
 _PATIENCE = 20
 
 
@@ -129,30 +128,30 @@ def collect(
     cue: Cue | None = None,
     progress: Progress | None = None,
 ) -> Trajectories:
-    """Play whole episodes, each from its own reset.
+    """Play complete episodes, each from its own reset.
 
-    In each round every environment plays one episode, however long, so that there is no bias
-    towards short ones: those that are not wanted are the last of the round, or, with a cue, the
-    last of those with its value. The result is a function of the arguments up to `cue`.
+    In each round, every environment plays one episode of any length, so the result is not biased
+    towards short episodes: surplus episodes are dropped from the end of the last round or, with a
+    cue, separately for each of its values. The result is a function of the arguments up to `cue`.
 
     Args:
-      env: any environment with gymnax 1.x's interface.
-      params: its parameters.
-      policy: who acts.
-      episodes: E, how many.
-      key: one PRNG key.
-      num_envs: environments side by side.
-      cue: gives each of its values an equal share of the episodes (the first values one more, if
-        they do not divide), by leaving out those that a value has too many of.
+      env: an environment with the interface of gymnax 1.x.
+      params: parameters of the environment.
+      policy: the policy that acts.
+      episodes: E, the number of episodes.
+      key: a PRNG key.
+      num_envs: number of parallel environments.
+      cue: a variable each of whose values gets an equal share of the episodes (the first values get
+        one more if the number does not divide evenly); surplus episodes are dropped.
       progress: called after each round with statistics of the episodes that it added.
 
     Returns:
-      Trajectories on the host, zeros in the padding.
+      Trajectories on the host, padded with zeros.
 
     Raises:
-      ValueError: there are no episodes to collect; the environment goes on beyond its time limit;
-        a cue never shows one of its values.
-      TypeError: the environment's spaces or state are not of the kind that is needed.
+      ValueError: if `episodes` is below 1, the environment exceeds its time limit, or a value of
+        the cue never occurs.
+      TypeError: if the environment's spaces are not supported, or its state lacks the cue's field.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}")
@@ -166,7 +165,9 @@ def collect(
     while wanted.left:
         steps, cue_B, episode_B = jax.device_get(play(carry, jax.random.fold_in(key, round_)))
         if not episode_B.done.all():
-            raise ValueError(f"{type(env).__name__} goes on beyond its time limit: correct that")
+            raise ValueError(
+                f"{type(env).__name__} continues beyond its time limit: make its episodes end by it"
+            )
         kept = wanted.choose(cue_B)
         if len(kept):
             sets.append(_trajectories(steps, episode_B.length, spaces, kept))
@@ -180,7 +181,7 @@ def collect(
 
 
 class _Wanted:
-    """How many episodes are still to come, of each value of the cue."""
+    """The number of episodes still missing for each value of the cue."""
 
     def __init__(self, episodes: int, cue: Cue | None):
         self.cue = cue
@@ -194,7 +195,7 @@ class _Wanted:
         return sum(self._left.values())
 
     def choose(self, cue_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, " F"]:
-        """Which episodes of a round are kept, in their order."""
+        """Return the indices of the episodes of a round to keep, in increasing order."""
         kept = []
         for value, left in self._left.items():
             (index,) = np.nonzero(cue_B == value)
@@ -209,15 +210,15 @@ class _Wanted:
             assert self.cue is not None
             raise ValueError(
                 f"{self.cue.field} was never {min(self._unseen)} in {rounds} rounds: balance over "
-                "values that occur, or do not balance"
+                "values that occur, or disable balancing"
             )
 
 
 def _make_play(stream: Stream, policy: Policy, cue: Cue | None) -> Callable[..., Any]:
-    """The function that plays one episode in each environment, and what follows it in some.
+    """Build the function that runs each environment for `limit` actions, at least one episode.
 
-    It returns the time steps `[limit + 1, B]`, and at the end of each first episode the cue and the
-    statistics, `[B]`.
+    It returns the time steps `[limit + 1, B]`, and the cue and the statistics `[B]` at the end of
+    each environment's first episode.
     """
     limit = int(time_limit(stream.env, stream.params))
 
@@ -250,7 +251,7 @@ def _at_end(state: Any, cue: Cue | None) -> tuple[Int[Array, " B"], EpisodeStats
     if not hasattr(state.env, cue.field):
         raise TypeError(
             f"the environment's state {type(state.env).__name__} has no {cue.field!r} to balance "
-            "over: give a cue of its own, or none"
+            "over: pass a cue that names one of its fields, or None"
         )
     return getattr(state.env, cue.field).astype(jnp.int32), state.episode
 
@@ -258,17 +259,17 @@ def _at_end(state: Any, cue: Cue | None) -> tuple[Int[Array, " B"], EpisodeStats
 def _trajectories(
     steps: TimeStep, length_B: Int[np.ndarray, " B"], spaces: Spaces, kept: Int[np.ndarray, " F"]
 ) -> Trajectories:
-    """The kept ones of the first episodes among time steps `[limit + 1, B]`."""
+    """Extract the first episode of each kept environment from time steps `[limit + 1, B]`."""
     longest = int(length_B[kept].max())
 
     def padded(values: Any, begin: int, space: Any) -> Any:
-        """`[B, begin .. longest]`, zeros after the step `length`."""
+        """Return `[B, begin .. longest]`, with zeros after step `length`."""
         if isinstance(values, dict):
             return {name: padded(x, begin, space.spaces[name]) for name, x in values.items()}
         values_BT = np.moveaxis(values[begin : longest + 1], 0, 1)
         step_T = np.arange(begin, longest + 1)
         beyond_BT = step_T[None] > length_B[:, None]
-        # Environments of others are not always of their spaces' very type.
+        # Third-party environments do not always return exactly the dtypes of their spaces.
         dtype = getattr(space, "dtype", np.float32)
         if np.can_cast(values_BT.dtype, dtype, "same_kind"):
             values_BT = values_BT.astype(dtype)

@@ -1,9 +1,10 @@
-"""Evaluation on fresh episodes, and one episode looked at closely."""
+"""Evaluate policies on fresh episodes, and record single episodes in detail."""
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,38 +24,39 @@ from gtrxl_jax.validation import check_choice
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 
 
+@runtime_checkable
 class Player(Protocol):
-    """What plays B episodes from their start on, in lock-step, with a network's parameters."""
+    """A network that acts in B environments in lockstep, from the start of their episodes."""
 
     def start(self, params: Any, batch_size: int) -> Any:
-        """The state of acting, before the first time step."""
+        """Return the acting state before the first time step."""
 
     def step(self, params: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
-        """The policy at a time step `[B]`."""
+        """Return the new acting state and the policy at a time step `[B]`."""
 
     def observe_action(self, params: Any, state: Any, action: Any) -> Any:
-        """Note the action that was taken there, as the environment was given it."""
+        """Return the acting state after the chosen action, in the environment's layout."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentPlayer:
-    """An agent, which finds its last action in the next time step."""
+    """An `Agent` as a `Player`; it reads its previous action from the next time step."""
 
     agent: Agent
 
     def start(self, params: Any, batch_size: int) -> Any:
-        """A cache over an empty memory."""
+        """Return a cache over an empty memory."""
         apply: Any = self.agent.apply
         return apply({"params": params}, self.agent.initial_memory(batch_size), method="start")
 
     def step(self, params: Any, state: Any, timestep: TimeStep) -> tuple[Any, ActionDistribution]:
-        """The agent's."""
+        """Return the new cache and the agent's policy at a time step `[B]`."""
         apply: Any = self.agent.apply
         state, output = apply({"params": params}, state, timestep, method="step")
         return state, output.policy
 
     def observe_action(self, params: Any, state: Any, action: Any) -> Any:
-        """Nothing to note."""
+        """Return the state unchanged."""
         del params, action
         return state
 
@@ -62,21 +64,20 @@ class AgentPlayer:
 def make_evaluate(
     player: Agent | Player, tasks: Stream | Sequence[Stream], episodes: int, policy: str
 ) -> Evaluate:
-    """Build the function that plays `episodes` whole episodes of each task, all side by side.
+    """Build the function that plays `episodes` complete episodes of each task, all in parallel.
 
     Args:
-      player: an agent, or what else can play; the function is given its network's parameters.
-      tasks: the environments of the N tasks, or of the only one; how many each stream has is not
-        used.
-      episodes: E.
-      policy: "mode" takes the likeliest action, "sample" draws as in training.
+      player: an agent or another player; the function takes the parameters of its network.
+      tasks: the streams of N tasks, or of a single task; their `num_envs` is ignored.
+      episodes: E, the number of episodes of each task.
+      policy: "mode" takes the most likely action, "sample" samples as in training.
 
     Returns:
-      A pure function of (params, key) to statistics `[N, E]`, of one episode for each of E
-      environments of each task. `done` is false where the environment's time limit was not kept.
+      A pure function of (params, key) that returns statistics `[N, E]`, with one episode for each
+      of E environments of each task. `done` is false if the environment exceeded its time limit.
 
     Raises:
-      ValueError: an unknown policy.
+      ValueError: if the policy is unknown.
     """
     check_choice("policy", policy, POLICIES)
     tasks = [tasks] if isinstance(tasks, Stream) else tasks
@@ -102,7 +103,8 @@ def make_evaluate(
             action = environment_action(stream.action_space, action)
             playing = player.observe_action(params, playing, action)
             state, timestep = stream.step(state, action)
-            # The first episode of each environment counts: later ones would favour the short.
+            # Only the first episode of each environment counts; later ones would bias the
+            # statistics towards short episodes.
             results = jax.tree.map(
                 lambda old, new: jnp.where(results.done, old, new), results, state.episode
             )
@@ -118,10 +120,10 @@ def make_evaluate(
 
 
 def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... E"]]:
-    """Return, length and, where there is one, success of episodes `[..., N, E]`.
+    """Return the return, length and, if reported, success of episodes `[..., N, E]`, by name.
 
-    `return` has the episodes of all tasks, `[..., N * E]`; with several tasks `return/task_0` has
-    those of the first alone, `[..., E]`.
+    `return` contains the episodes of all tasks, `[..., N * E]`; with several tasks, `return/task_0`
+    contains those of the first task, `[..., E]`.
     """
     numbers = {"return": episodes.episode_return, "length": episodes.length}
     if episodes.success is not None:
@@ -137,16 +139,16 @@ def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... E"]]:
 
 @dataclasses.dataclass(frozen=True)
 class RecordedEpisode:
-    """One episode of T actions, hence T + 1 time steps.
+    """One episode of T actions and T + 1 time steps.
 
     Attributes:
-      timesteps: `[T + 1]`.
-      states: the environment's own states, `[T + 1]`.
-      attention: `[L, H, T + 1, M + 1]`, the weight of each layer and head on the M steps before
-        each step, oldest first, and on itself; None for a core without attention.
-      cue: the first step whose observation shows the cue; None where the environment has no
-        `shows_cue`, or it was never shown.
-      success: what the environment says; None where it says nothing.
+      timesteps: the time steps, `[T + 1]`.
+      states: the states of the environment, `[T + 1]`.
+      attention: `[L, H, T + 1, M + 1]`, the attention weights of each layer and head on the M steps
+        before each step, oldest first, and on the step itself; None for cores without attention.
+      cue: the first step whose observation shows the cue; None if the environment has no
+        `shows_cue` or the cue was never shown.
+      success: whether the episode succeeded; None if the environment does not report success.
     """
 
     timesteps: TimeStep
@@ -157,20 +159,20 @@ class RecordedEpisode:
 
     @property
     def decision(self) -> int:
-        """The last step at which the agent acts; the final observation comes after it."""
+        """The last step at which the agent acts, one before the final observation."""
         return len(self.timesteps.first) - 2
 
     def attention_to(self, step: int) -> Float[np.ndarray, "L H S"]:
-        """The weight of every step's attention on one step, 0 where the window does not reach it.
+        """Return the attention weight of every step on one step; 0 if it is outside the window.
 
         Raises:
-          ValueError: the core has no attention, or the episode no such step.
+          ValueError: if the core has no attention, or the step is not in the episode.
         """
         if self.attention is None:
-            raise ValueError("there is no attention: the agent's core is not a transformer")
+            raise ValueError("the episode has no attention: the agent's core is not a transformer")
         *_, steps, window = self.attention.shape
         if not 0 <= step < steps:
-            raise ValueError(f"step must be in 0 to {steps - 1}, the episode's; got {step}")
+            raise ValueError(f"step must be in 0 to {steps - 1}, a step of the episode; got {step}")
         ago_S = np.arange(steps) - step
         reached_S = (ago_S >= 0) & (ago_S < window)
         place_S = np.where(reached_S, window - 1 - ago_S, 0)
@@ -180,12 +182,12 @@ class RecordedEpisode:
 def record_episode(
     agent: Agent, stream: Stream, params: Any, key: Key[Array, ""], policy: str = "mode"
 ) -> RecordedEpisode:
-    """Play one episode and keep all of it, the attention of the agent's network among it.
+    """Play one episode and record all of it, including the attention of the agent's core.
 
-    Further episodes of the same agent and stream are not compiled again.
+    Further episodes of the same agent and stream are not recompiled.
 
     Raises:
-      ValueError: an unknown policy.
+      ValueError: if the policy is unknown.
     """
     check_choice("policy", policy, POLICIES)
     limit = int(time_limit(stream.env, stream.params))
@@ -208,7 +210,7 @@ def record_episode(
 def _play(
     agent: Agent, stream: Stream, policy: str, limit: int, params: Any, key: Key[Array, ""]
 ) -> tuple[StreamState, TimeStep]:
-    """States and time steps `[limit + 1]` of one environment, on into the next episode."""
+    """Return states and time steps `[limit + 1]` of one environment, which may span episodes."""
     stream = dataclasses.replace(stream, num_envs=1)
     variables = {"params": params}
     apply: Any = agent.apply
@@ -231,18 +233,18 @@ def _play(
 
 
 CHUNK = 128
-"""Steps of which attention is recorded at once: weights by key take its square, for any episode."""
+"""Number of steps whose attention is recorded at once, which bounds memory for long episodes."""
 
 
 def _attention(
     agent: Agent, params: Any, timesteps: TimeStep
 ) -> Float[np.ndarray, "L H S W"] | None:
-    """The attention of a whole episode `[S]` by distance; None if the core has none."""
+    """Return the attention of a whole episode `[S]` by distance; None for cores without it."""
     steps = len(timesteps.first)
     memory, windows = agent.initial_memory(1), []
     for begin in range(0, steps, CHUNK):
-        # The last chunk goes on with the last step, so that all are compiled as one: nothing
-        # before a step depends on it.
+        # Pad the last chunk with copies of the last step, so that all chunks share one program.
+        # This does not change earlier steps, since attention is causal.
         index = np.minimum(np.arange(begin, begin + CHUNK), steps - 1)
         chunk = jax.tree.map(lambda x, i=index: x[None, i], timesteps)
         memory, recorded = _record(agent, params, memory, chunk)
@@ -254,7 +256,7 @@ def _attention(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _record(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
-    """Memory after a segment, and the attention that the core recorded over it, {} without any."""
+    """Return the memory after a segment, and the attention recorded over it, {} if none."""
     apply: Any = agent.apply
     (memory, _), recorded = apply({"params": params}, memory, timesteps, mutable="attention")
     return memory, recorded.get("attention", {}).get("core", {})
@@ -263,7 +265,7 @@ def _record(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> tupl
 def render_episode(
     stream: Stream, episode: RecordedEpisode, max_frames: int = 500
 ) -> UInt8[np.ndarray, "T H W 3"] | None:
-    """The first frames of an episode, for `save_gif`; None if the environment has no `render`."""
+    """Render the first frames of an episode; None if the environment has no `render`."""
     if not hasattr(stream.env, "render"):
         return None
     steps = min(len(episode.timesteps.first), max_frames)
@@ -271,12 +273,13 @@ def render_episode(
     return np.stack([stream.env.render(state, stream.params) for state in states])
 
 
-def _windows(blocks: Any) -> Float[np.ndarray, "L H T W"]:
-    """From weights by key, `[1, H, T, M + T]` for each layer, to weights by distance."""
-    by_key = [
-        np.asarray(blocks[f"blocks_{n}"]["attention"]["weights"][0][0]) for n in range(len(blocks))
-    ]
-    steps, keys = by_key[0].shape[1:]
-    window = keys - steps + 1
-    query_TW, place_TW = np.indices((steps, window))
-    return np.stack([weights[:, query_TW, query_TW + place_TW] for weights in by_key])
+def _windows(recorded: Any) -> Float[np.ndarray, "L H T W"]:
+    """Stack the attention weights recorded by each layer, `[1, H, T, W]`, in order of layers."""
+
+    def place(item: Any) -> list[Any]:
+        # Compare numbers by value, so that blocks_10 comes after blocks_2.
+        parts = re.split(r"(\d+)", jax.tree_util.keystr(item[0]))
+        return [int(part) if part.isdigit() else part for part in parts]
+
+    layers = sorted(jax.tree.leaves_with_path(recorded), key=place)
+    return np.stack([np.asarray(weights[0]) for _, weights in layers])

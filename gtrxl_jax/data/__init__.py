@@ -1,6 +1,6 @@
-"""Offline data: trajectories, their files, and the segments that trainers read.
+"""Offline data: trajectories, their files, and the segments on which models are trained.
 
-`minari` (files) and `loader` (data that outgrow memory) need the extra "offline".
+`minari` (files) and `loader` (data that exceed memory) require the extra "offline".
 """
 
 from gtrxl_jax.data.segments import (

@@ -1,4 +1,4 @@
-"""Segments from data that do not fit into memory: windows are read as they are drawn.
+"""Load segments of datasets that do not fit into memory, reading windows as they are drawn.
 
 Dimensions in names: B windows, N segments, K steps of a segment, S = N*K.
 """
@@ -31,49 +31,48 @@ def load_segments(
     threads: int = 4,
     ahead: int = 8,
 ) -> "grain.DatasetIterator[Segments]":
-    """An endless iterator over batches, read ahead by threads. Needs the extra "offline".
+    """Return an endless iterator over batches, prefetched by threads. Requires the extra "offline".
 
-    Batch i is what `sample_segments` gives for the key `fold_in(key, i)` and the data in memory,
-    whatever the number of threads, so either may replace the other. Of each window only its own
-    steps are read, and the rewards of its episode.
+    Batch i equals the result of `sample_segments` for the key `fold_in(key, i)` and the same data
+    in memory, regardless of the number of threads, so the two are interchangeable. For each window,
+    only its own steps and the rewards of its episode are read.
 
-    `get_state()` is a small dict that JSON can hold, and `set_state` takes the iterator there, in
-    another process, too: the batches that follow are the same, bit by bit. `close()` it at the end.
+    The iterator's `get_state()` returns a small JSON-serializable dict. After `set_state`, also in
+    another process, the iterator continues from there with bit-identical batches. Call its
+    `close()` when done.
 
     Args:
-      reader: the data, left open.
+      reader: the dataset, which must stay open.
       key: one PRNG key.
-      batch: B, how many windows.
+      batch: B, the number of windows.
       segments: N.
       context: K.
-      sampling: how windows are drawn; from the start of any episode, if not given.
-      episodes: those to draw from; all if not given.
-      rows: of each batch, those to read; all if not given. Processes that share a batch need not
-        read one another's part.
-      first: i of the first batch.
-      threads: how many batches are read at once.
-      ahead: how many batches are kept ready.
+      sampling: how windows are drawn; by default from the start of any episode.
+      episodes: indices of the episodes to draw from; all by default.
+      rows: rows of each batch to read; all by default. Processes that share a batch read only their
+        own rows.
+      first: index i of the first batch.
+      threads: number of batches read concurrently.
+      ahead: number of batches to prefetch.
 
     Returns:
-      The iterator. Its batches are numpy arrays.
+      The iterator. Its batches are NumPy arrays.
 
     Raises:
-      ValueError: a number below 1, or an unknown start or weight. Later: the data are damaged, or
-        have invalid values, see `check`.
-      TypeError: a number is not a whole one.
-      ImportError: the extra "offline" is not installed.
+      ValueError: if a number is below 1, or a start or weight is unknown. On iteration: if the data
+        are damaged or have invalid values, see `check`.
+      TypeError: if a number is not an integer.
+      ImportError: if the extra "offline" is not installed.
     """
     try:
         import grain
     except ImportError:
-        raise ImportError(
-            "segments are read ahead with grain: pip install gtrxl_jax[offline]"
-        ) from None
+        raise ImportError("load_segments requires grain: pip install gtrxl_jax[offline]") from None
     sampling = sampling or Sampling()
     numbers = dict(batch=batch, segments=segments, context=context, threads=threads, ahead=ahead)
     for field, number in numbers.items():
         require_count(field, number)
-    # A few numbers, and the host waits for them: no work for an accelerator.
+    # On CPU, since the host waits for these few numbers.
     cpu = jax.local_devices(backend="cpu")[0]
     key = jax.device_put(key, cpu)
     episodes = np.arange(reader.num_episodes) if episodes is None else episodes
@@ -90,7 +89,7 @@ def load_segments(
             drawn, start = jax.device_get(draw(length, key, np.uint32(index)))
         return read_segments(reader, episodes[drawn[rows]], start[rows], segments, context)
 
-    jax.eval_shape(draw, length, key, np.uint32(0))  # refuses what cannot be
+    jax.eval_shape(draw, length, key, np.uint32(0))  # raises for invalid sampling
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
     batches = grain.MapDataset.range(first, 2**32).map(read)
     return iter(batches.to_iter_dataset(options))
@@ -103,12 +102,12 @@ def read_segments(
     segments: int,
     context: int,
 ) -> Segments:
-    """Read the windows that begin at those steps of those episodes, into numpy arrays.
+    """Read the windows that begin at the given steps of the given episodes, as NumPy arrays.
 
-    The result is that of `take_segments`.
+    The result equals that of `take_segments`.
 
     Raises:
-      ValueError: the data are damaged, or have invalid values, see `check`.
+      ValueError: if the data are damaged or have invalid values, see `check`.
     """
     size = segments * context
     step_BS = start.astype(np.int32)[:, None] + np.arange(size, dtype=np.int32)

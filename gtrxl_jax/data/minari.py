@@ -1,8 +1,8 @@
-"""Reading and writing trajectories in the format of Minari, the offline data sets of Farama.
+"""Read and write trajectories in the format of Minari, Farama's library of offline datasets.
 
-A data set is a folder that holds `data/metadata.json` and `data/main_data.hdf5`; whatever reads
-Minari reads ours, and the other way round. Nothing that is read is executed or unpickled, and no
-network is used. Needs the extra "offline".
+A dataset is a folder with `data/metadata.json` and `data/main_data.hdf5`. The format is compatible
+with Minari in both directions. Reading never executes or unpickles data and never accesses the
+network. Requires the extra "offline".
 """
 
 import contextlib
@@ -24,17 +24,17 @@ __all__ = ["Metadata", "MinariReader", "load", "load_metadata", "require_writabl
 
 
 def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = None) -> None:
-    """Write a data set, images without loss. The folder appears whole or not at all.
+    """Write a dataset, with images stored losslessly. The folder is created atomically.
 
     Args:
-      trajectories: see `check`.
-      path: a new folder; its name, made fit for it, is the data set's id.
-      metadata: kept in the file, under "gtrxl_jax".
+      trajectories: valid trajectories, see `check`.
+      path: a new folder; its name, made to conform, is the dataset's id.
+      metadata: stored in the file under "gtrxl_jax".
 
     Raises:
-      FileExistsError: there is something at `path` already.
-      TypeError, ValueError: the trajectories cannot be, or the metadata are no JSON.
-      ImportError: the extra "offline" is not installed.
+      FileExistsError: if `path` exists.
+      TypeError, ValueError: if the trajectories are invalid or the metadata are not JSON.
+      ImportError: if the extra "offline" is not installed.
     """
     minari = import_minari()
     metadata = metadata or Metadata()
@@ -63,11 +63,11 @@ def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = N
 
 
 def require_writable(path: Folder) -> None:
-    """Refuse now what `save` would refuse after the work of collecting.
+    """Raise early for a `path` that `save` would reject, before data are collected.
 
     Raises:
-      FileExistsError: there is something at `path` already.
-      ImportError: the extra "offline" is not installed.
+      FileExistsError: if `path` exists.
+      ImportError: if the extra "offline" is not installed.
     """
     import_minari()
     if Path(path).exists():
@@ -75,16 +75,16 @@ def require_writable(path: Folder) -> None:
 
 
 def load(path: Folder) -> Trajectories:
-    """Read a whole data set into memory, numpy arrays.
+    """Read a whole dataset into memory, as NumPy arrays.
 
     Args:
-      path: its folder, or the id of one that Minari keeps on this machine ("D4RL/door/human-v2").
+      path: the dataset's folder, or its id in the local Minari storage ("D4RL/door/human-v2").
 
     Raises:
-      FileNotFoundError: there is none.
-      TypeError: its spaces are not of those that `Spaces` may have.
-      ValueError: it is damaged, or its arrays do not fit its spaces.
-      ImportError: the extra "offline" is not installed.
+      FileNotFoundError: if there is no such dataset.
+      TypeError: if `Spaces` does not support its spaces.
+      ValueError: if it is damaged, or its arrays do not match its spaces.
+      ImportError: if the extra "offline" is not installed.
     """
     with MinariReader(path) as reader:
         trajectories = concatenate([reader.episode(e) for e in range(reader.num_episodes)])
@@ -94,7 +94,7 @@ def load(path: Folder) -> Trajectories:
 
 
 def load_metadata(path: Folder) -> Metadata:
-    """What `load` would read, described. Raises as `load` does, the data themselves not read."""
+    """Return the metadata of a dataset without reading its data. Raises as `load` does."""
     with MinariReader(path) as reader:
         return reader.metadata
 
@@ -116,7 +116,7 @@ def _buffer(trajectories: Trajectories, e: int) -> Any:
 
 
 def _dataset_id(name: str) -> str:
-    """Minari's ids are of letters, digits, "-" and "_", and end in a version."""
+    """Convert a name to a Minari id: letters, digits, "-" and "_", with a version at the end."""
     name = re.sub(r"[^-\w]", "-", name)
     return name if re.search(r"-v\d+$", name) else f"{name}-v0"
 
@@ -130,7 +130,7 @@ def _json_text(value: Any) -> str:
 
 @contextlib.contextmanager
 def _unoccupied(path: Folder) -> Iterator[None]:
-    """Of several programs that make one folder at once, one succeeds."""
+    """Raise FileExistsError in all but one of several programs that create one folder at once."""
     try:
         yield
     except OSError:

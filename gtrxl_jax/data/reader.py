@@ -1,6 +1,6 @@
-"""Reading parts of a data set in Minari's format.
+"""Read parts of a dataset in Minari's format.
 
-Nothing that is read is executed or unpickled, and no network is used.
+Reading never executes or unpickles data and never accesses the network.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ Folder = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """Where a data set comes from. What another program wrote may leave all of it out.
+    """The provenance of a dataset. All fields may be missing in files written by other programs.
 
     Attributes:
-      env_name: the environment that `make_env` knows by this name, or gymnasium for Minari's own.
-      env_params: those of its parameters that are not the default ones.
-      policy: who acted.
-      seed: of the collection.
-      version: of this package, when it wrote the data.
+      env_name: name of the environment, for `make_env`, or for gymnasium in Minari's own datasets.
+      env_params: the environment parameters that differ from their defaults.
+      policy: name of the policy that acted.
+      seed: seed of the collection.
+      version: version of this package that wrote the data.
     """
 
     env_name: str = ""
@@ -46,15 +46,15 @@ class Metadata:
 
 
 class MinariReader:
-    """A data set on disk, of which parts are read. Threads may share it.
+    """A dataset on disk that is read in parts. Threads may share a reader.
 
     Args:
-      path: see `load`, whose errors are raised here, too.
+      path: see `load`; the same errors are raised here.
 
     Attributes:
-      path: where its files are.
-      metadata: where it comes from.
-      spaces: of observations and actions.
+      path: the folder of its files.
+      metadata: its provenance.
+      spaces: the spaces of its observations and actions.
       length: the number of actions of each episode.
     """
 
@@ -89,34 +89,37 @@ class MinariReader:
                 self._groups = [self._file[f"episode_{e}"] for e in episodes]
                 self.length = np.array([len(g["rewards"]) for g in self._groups], np.int32)
             if not self.length.size:
-                raise ValueError(f"{self.path} holds no episode")
+                raise ValueError(f"{self.path} contains no episodes")
         except BaseException:
             self.close()
             raise
 
     @property
     def num_episodes(self) -> int:
-        """E."""
+        """The number of episodes, E."""
         return len(self.length)
 
     def rewards(self, episode: int) -> Float[np.ndarray, " n"]:
-        """All rewards of an episode, float32."""
+        """Return all rewards of an episode, float32."""
         with _reading(self.path, episode):
             return self._groups[episode]["rewards"][:].astype(np.float32)
 
     def observations(self, episode: int, start: int, stop: int) -> Any:
-        """The observations start .. stop - 1 of an episode; it has one more than actions."""
+        """Return the observations start .. stop - 1 of an episode.
+
+        An episode has one more observation than actions.
+        """
         return self._read(episode, "observations", self.spaces.observation, start, stop)
 
     def actions(self, episode: int, start: int, stop: int) -> Any:
-        """The actions start .. stop - 1 of an episode."""
+        """Return the actions start .. stop - 1 of an episode."""
         return self._read(episode, "actions", self.spaces.action, start, stop)
 
     def episode(self, episode: int) -> Trajectories:
-        """One whole episode, a set of E = 1. Its values are for `check` to judge.
+        """Return one whole episode as trajectories with E = 1. Its values are not checked.
 
         Raises:
-          ValueError: its parts are damaged, missing, or of different lengths.
+          ValueError: if parts of it are damaged, missing, or of different lengths.
         """
         length = int(self.length[episode])
         with _reading(self.path, episode):
@@ -170,7 +173,7 @@ class MinariReader:
             ):
                 stored = f"{values.dtype.name}{list(values.shape[1:])}"
                 raise ValueError(f"{field} are {stored}, but {one}")
-            # Choices are stored as int64 and are int32 here.
+            # Choices are stored as int64 but are int32 here.
             cast = values.astype(space.dtype)
             if np.issubdtype(values.dtype, np.integer) and (cast != values).any():
                 raise ValueError(f"{field} are up to {np.abs(values).max()}, but {one}")
@@ -181,32 +184,30 @@ class MinariReader:
 
 
 def import_minari() -> ModuleType:
-    """The optional package.
+    """Import the optional package.
 
     Raises:
-      ImportError: it is not installed.
+      ImportError: if it is not installed.
     """
     try:
-        import h5py  # noqa: F401  minari imports without it, and then reads nothing
+        import h5py  # noqa: F401  minari imports without it, but cannot read
         import minari
         import minari.dataset.minari_storage
         import minari.serialization
     except ImportError:
-        raise ImportError(
-            "offline data are read and written with minari: pip install gtrxl_jax[offline]"
-        ) from None
+        raise ImportError("offline data require minari: pip install gtrxl_jax[offline]") from None
     return minari
 
 
 def _find(path: Folder) -> Path:
-    """The folder of the data set's files."""
+    """Return the folder of the dataset's files."""
     root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
     for folder in (Path(path), Path(path, "data"), Path(root, path, "data")):
         if (folder / "metadata.json").is_file():
             return folder
     raise FileNotFoundError(
-        f"{path} holds no Minari data set: there is no data/metadata.json in it, nor has Minari "
-        f"one of that name in {root}"
+        f"{path} holds no Minari dataset: it has no data/metadata.json, and there is no dataset of "
+        f"that name in {root}"
     )
 
 
@@ -220,16 +221,16 @@ _METADATA_FIELDS = {
 
 def _require_metadata(path: Path, described: Any) -> None:
     for field, kind in _METADATA_FIELDS.items():
-        # Without its spaces, Minari would make the environment that the file names: other code.
+        # For missing spaces, Minari would run the code of the environment named in the file.
         value = described.get(field) if isinstance(described, dict) else None
         if not isinstance(value, kind):
             raise ValueError(
-                f"{path / 'metadata.json'} has no {field}: it is no Minari data set of ours or of "
-                "Minari 0.5"
+                f"{path / 'metadata.json'} has no {field}: it was written neither by "
+                "gtrxl_jax nor by Minari 0.5"
             )
     if described["data_format"] != "hdf5":
         raise ValueError(
-            f"{path} has data_format {described['data_format']!r}: only 'hdf5' can be read"
+            f"{path} has data_format {described['data_format']!r}: only 'hdf5' is supported"
         )
 
 
@@ -249,21 +250,21 @@ def _metadata(described: dict[str, Any]) -> Metadata:
 
 @contextlib.contextmanager
 def _reading(path: Path, episode: int | None = None) -> Iterator[None]:
-    """One error for all that a damaged or foreign file makes its readers trip over."""
+    """Raise one ValueError for every error that a damaged or foreign file causes."""
     try:
         yield
     except Exception as error:
         where = path if episode is None else f"{path}: episode {episode}"
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"{where} cannot be read as a Minari data set, it is damaged or of another format: "
+            f"{where} cannot be read as a Minari dataset, it is damaged or of another format: "
             f"{reason}"
         ) from error
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Say of which data set an error is."""
+    """Add the dataset's path to the messages of errors."""
     try:
         yield
     except (TypeError, ValueError) as error:

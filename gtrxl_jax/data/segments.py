@@ -1,7 +1,7 @@
-"""From whole episodes to the windows of N segments of K steps that an offline trainer reads.
+"""Cut episodes into windows of N segments of K steps for offline training.
 
-Dimensions in names: E episodes, T the most actions of any, B windows, N segments, K steps of a
-segment, S = N*K.
+Dimensions in names: E episodes, T the largest number of actions of any episode, B windows, N
+segments, K steps of a segment, S = N*K.
 """
 
 import dataclasses
@@ -22,17 +22,17 @@ WEIGHTS = ("uniform", "length")
 
 @struct.dataclass
 class Segments:
-    """B windows of N segments of K steps, each window consecutive steps of one episode.
+    """B windows of N segments of K steps; each window contains consecutive steps of one episode.
 
-    Padding is at the window's end only: there `mask` is false and all else is 0.
+    Padding occurs only at the end of a window, where `mask` is false and everything else is 0.
 
     Attributes:
-      observations: pytree `[B, N, K, ...]`, the observation on which each action was chosen.
+      observations: pytree `[B, N, K, ...]`, the observations given which the actions were chosen.
       actions: `[B, N, K]` int32 or `[B, N, K, C]` floats.
-      returns_to_go: sum of this and all later rewards of the whole episode, undiscounted, also of
-        those beyond the window.
-      timesteps: the step's index in its episode, from 0.
-      mask: whether there is a step.
+      returns_to_go: undiscounted sum of the current and all later rewards of the whole episode,
+        including those beyond the window.
+      timesteps: index of the step in its episode, from 0.
+      mask: whether the step is real rather than padding.
     """
 
     observations: Any
@@ -44,15 +44,15 @@ class Segments:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How windows are drawn.
+    """How windows are sampled.
 
     Attributes:
       start: where a window begins. "episode": at step 0. "uniform": at any step of the episode with
-        equal probability, as in Chen et al. (2021): a window that begins fewer than S steps before
-        the end, or in an episode shorter than S, has fewer than S steps and is padded.
-      weight: which episode. "uniform": all alike. "length": in proportion to the number of its
-        steps, so that with start "uniform" every step of the data is equally likely to begin a
-        window.
+        equal probability, as in Chen et al. (2021). A window that begins fewer than S steps before
+        the end of its episode, or in an episode shorter than S, is padded.
+      weight: how episodes are chosen. "uniform": with equal probability. "length": in proportion to
+        their number of steps, so that with start "uniform" every step of the data is equally likely
+        to begin a window.
     """
 
     start: str = "episode"
@@ -65,11 +65,11 @@ SAMPLING = {
     "MemoryChain": Sampling(),
     "MiniGrid-Memory": Sampling(),
 }
-"""By the first letters of an environment's name: those whose cue is at the start of an episode."""
+"""Sampling by prefix of the environment's name, for those with the cue at an episode's start."""
 
 
 def default_sampling(env_name: str) -> Sampling:
-    """From the start where the cue is there (see `SAMPLING`), anywhere in other environments."""
+    """Return `SAMPLING` of the environment; by default, windows start uniformly over all steps."""
     for prefix, sampling in SAMPLING.items():
         if env_name.startswith(prefix):
             return sampling
@@ -85,20 +85,20 @@ def sample_segments(
     start: str = "episode",
     weight: str = "uniform",
 ) -> Segments:
-    """Draw windows independently, with replacement. Pure; jit it with the last five static.
+    """Sample windows independently, with replacement. Pure; the last five arguments are static.
 
     Args:
-      trajectories: of E episodes, on a device.
+      trajectories: E episodes, on a device.
       key: one PRNG key.
-      batch: B, how many windows.
+      batch: B, the number of windows.
       segments: N.
-      context: K, steps of a segment.
+      context: K, the number of steps of a segment.
       start: where a window begins, see `Sampling`.
-      weight: how likely each episode is, see `Sampling`.
+      weight: how episodes are chosen, see `Sampling`.
 
     Raises:
-      ValueError: a number below 1, or an unknown start or weight.
-      TypeError: a number is not a whole one.
+      ValueError: if a number is below 1, or the start or weight is unknown.
+      TypeError: if a number is not an integer.
     """
     episode_B, start_B = draw_windows(trajectories.length, key, batch, start, weight)
     return take_segments(trajectories, episode_B, start_B, segments, context)
@@ -121,7 +121,7 @@ def draw_windows(
     if weight == "uniform":
         episode_B = jax.random.randint(key_episode, (batch,), 0, len(length_E), jnp.int32)
     else:
-        # A step of all the data belongs to the first episode that ends after it.
+        # Global step s belongs to the first episode that ends after it.
         end_E = jnp.cumsum(length_E, dtype=jnp.int32)
         step_B = jax.random.randint(key_episode, (batch,), zero, end_E[-1], jnp.int32)
         episode_B = jnp.searchsorted(end_E, step_B, side="right").astype(jnp.int32)
@@ -137,12 +137,12 @@ def take_segments(
     segments: int,
     context: int,
 ) -> Segments:
-    """Cut the windows that begin at those steps of those episodes. Pure.
+    """Cut the windows that begin at the given steps of the given episodes. Pure.
 
     Args:
-      trajectories: of E episodes.
-      episode: of each window, below E.
-      start: the step of the episode with which each window begins, below the episode's length.
+      trajectories: E episodes.
+      episode: episode of each window, below E.
+      start: step of the episode at which each window begins, below the episode's length.
       segments: N.
       context: K.
     """
@@ -164,7 +164,7 @@ def take_segments(
         value_BS = jnp.where(mask, value_BS, jnp.zeros((), value_BS.dtype))
         return value_BS.reshape(-1, segments, context, *rest)
 
-    # Of the episodes drawn alone: there may be many more.
+    # Only of the drawn episodes, since there may be many more.
     returns_BT = returns_to_go(jnp.asarray(trajectories.rewards)[episode_B], length_B)
     inside_BS = jnp.minimum(step_BS, trajectories.max_length - 1)
     return Segments(
@@ -177,15 +177,14 @@ def take_segments(
 
 
 def cut_segments(trajectories: Trajectories, segments: int, context: int) -> Segments:
-    """All of every episode, in order: one window for each S steps or part of them.
+    """Cut every episode into consecutive windows, one for each S steps or remainder thereof.
 
-    An episode longer than S becomes several windows, which know nothing of one another. For a set
-    that is gone through as a whole, such as for validation; not for use inside `jax.jit`, since
-    the number of windows depends on the lengths.
+    An episode longer than S becomes several independent windows. Use this to process a whole set,
+    such as for validation; it cannot be jitted, since the number of windows depends on the lengths.
 
     Raises:
-      ValueError: segments or context are below 1.
-      TypeError: the same, if they are no whole numbers.
+      ValueError: if segments or context is below 1.
+      TypeError: if segments or context is not an integer.
     """
     require_count("segments", segments)
     require_count("context", context)
@@ -200,11 +199,11 @@ _take = jax.jit(take_segments, static_argnums=(3, 4))
 
 
 def require_count(field: str, value: Any) -> None:
-    """Refuse what is no whole number of at least 1.
+    """Raise if `value` is not an integer of at least 1.
 
     Raises:
-      ValueError: it is below 1.
-      TypeError: it is not a whole number.
+      ValueError: if it is below 1.
+      TypeError: if it is not an integer.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{field} must be a whole number, got {value!r}")

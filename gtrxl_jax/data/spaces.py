@@ -1,4 +1,4 @@
-"""The spaces of a dataset's observations and actions, as a static part of it."""
+"""The observation and action spaces of a dataset, hashable for use as static data."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from gtrxl_jax.specs import BOX, DICT, DISCRETE
 
 @dataclasses.dataclass(frozen=True)
 class Spaces:
-    """What one observation and one action are: gymnasium spaces, made by `dataset_spaces`.
+    """The gymnasium spaces of one observation and one action, created by `dataset_spaces`.
 
-    Equal spaces are one to `jax.jit`: a function of trajectories is not compiled again for others
-    of the same spaces and shapes.
+    Equal spaces have equal hashes, so `jax.jit` does not recompile a function of trajectories for
+    others of the same spaces and shapes.
 
     Attributes:
-      observation: a Box, a Discrete, a MultiDiscrete, or a Dict of such.
+      observation: a Box, a Discrete, a MultiDiscrete, or a Dict of these.
       action: a Box `[C]` of floats or a Discrete.
     """
 
@@ -26,32 +26,32 @@ class Spaces:
     action: gymnasium.Space
 
     def __hash__(self) -> int:
-        # gymnasium's spaces compare by value and cannot be hashed.
+        # gymnasium's spaces compare by value but are not hashable.
         spaces = (self.observation, self.action)
         return hash(tuple((type(space), space.shape, str(space.dtype)) for space in spaces))
 
 
 def dataset_spaces(observation: Any, action: Any) -> Spaces:
-    """Read spaces of gymnax or gymnasium.
+    """Convert spaces of gymnax or gymnasium.
 
-    Choices (Discrete, MultiDiscrete) become int32, the type of a policy's actions here. Boxes keep
-    their types.
+    Choices (Discrete, MultiDiscrete) become int32, the dtype of policies' actions in this library.
+    Boxes keep their dtypes.
 
     Raises:
-      TypeError: for other spaces than those that `Spaces` may have, naming the part.
+      TypeError: for spaces that `Spaces` does not support, naming the part.
       ValueError: for choices beyond int32.
     """
     action = _read(action, "action_space")
     if not isinstance(action, (gymnasium.spaces.Box, gymnasium.spaces.Discrete)):
         raise TypeError(
-            f"action_space is a {type(action).__name__}: offline data need a Box or a Discrete"
+            f"action_space is a {type(action).__name__}: offline data require a Box or a Discrete"
         )
     if isinstance(action, gymnasium.spaces.Box) and not (
         len(action.shape) == 1 and np.issubdtype(action.dtype, np.floating)
     ):
         raise TypeError(
             f"action_space is a Box {action.shape} of {action.dtype}: "
-            "offline data need a Box [C] of floats or a Discrete"
+            "offline data require a Box [C] of floats or a Discrete"
         )
     return Spaces(_read(observation, "observation_space"), action)
 
@@ -77,11 +77,11 @@ def _read(space: Any, field: str) -> gymnasium.Space:
         )
         return gymnasium.spaces.Box(low, high, shape, dtype.type)
     raise TypeError(
-        f"{field} is a {type(space).__name__}: offline data need a Box, a Discrete, a "
+        f"{field} is a {type(space).__name__}: offline data require a Box, a Discrete, a "
         "MultiDiscrete, or a Dict of them"
     )
 
 
 def _require_int32(number: int, field: str) -> None:
     if number > np.iinfo(np.int32).max:
-        raise ValueError(f"{field} has choices up to {number}, beyond int32: give it as a Box")
+        raise ValueError(f"{field} has choices up to {number}, beyond int32: declare it as a Box")

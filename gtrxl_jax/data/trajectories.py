@@ -1,6 +1,6 @@
-"""Complete episodes as padded arrays, and what is done with whole sets of them.
+"""Complete episodes as padded arrays, and operations on whole sets of them.
 
-Dimensions in names: E episodes, T the most actions of any of them.
+Dimensions in names: E episodes, T the largest number of actions of any episode.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,25 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from gtrxl_jax.data.spaces import Spaces
 
-# Numpy's on the host, where sets are read, joined and split; jax's once put on a device.
+# NumPy's on the host, where sets are read, joined and split; JAX's once put on a device.
 AnyArray = Array | np.ndarray
 
 
 @struct.dataclass
 class Trajectories:
-    """E complete episodes. Entries past an episode's end are padding and mean nothing.
+    """E complete episodes. Entries past an episode's end are padding with undefined content.
 
-    A pytree: put it on a device, pass it to jitted functions. It is never changed in place.
+    A pytree: it can be put on a device and passed to jitted functions. It is never changed in
+    place.
 
     Attributes:
-      observations: pytree `[E, T+1, ...]`: o_0 .. o_n of an episode of n actions, so the final
-        observation is there, too.
-      actions: `[E, T]` int32 or `[E, T, C]` floats; action t was chosen on observation t.
-      rewards: r of each action, undiscounted.
+      observations: pytree `[E, T+1, ...]`: o_0 .. o_n of an episode of n actions, including the
+        final observation.
+      actions: `[E, T]` int32 or `[E, T, C]` floats; action t was chosen given observation t.
+      rewards: reward of each action, undiscounted.
       length: n, the number of actions of each episode, at least 1.
-      terminated: whether the episode came to an end of its own; else it was truncated.
-      spaces: of one observation and one action. Static.
+      terminated: whether the episode terminated; otherwise it was truncated.
+      spaces: the spaces of one observation and one action. Static.
     """
 
     observations: Any
@@ -44,21 +45,22 @@ class Trajectories:
 
     @property
     def num_episodes(self) -> int:
-        """E."""
+        """The number of episodes, E."""
         return self.length.shape[0]
 
     @property
     def max_length(self) -> int:
-        """T."""
+        """The number of actions to which episodes are padded, T."""
         return self.rewards.shape[1]
 
 
 def returns_to_go(
     rewards: Float[AnyArray, "E T"], length: Int[AnyArray, " E"]
 ) -> Float[Array, "E T"]:
-    """The sum of this and all later rewards of the episode, undiscounted; 0 in the padding.
+    """Compute the undiscounted sum of this and all later rewards of the episode; 0 in padding.
 
-    The return-to-go of Chen et al. (2021), "Decision Transformer", equation 2, in rewards' units.
+    The return-to-go of Chen et al. (2021), "Decision Transformer", equation 2, in units of the
+    rewards.
     """
     rewards_ET = jnp.asarray(rewards)
     steps_T = jnp.arange(rewards_ET.shape[1], dtype=jnp.int32)
@@ -70,22 +72,22 @@ def returns_to_go(
 
 
 def select(trajectories: Trajectories, index: Any) -> Trajectories:
-    """The episodes of that index: whole numbers `[F]`, truth values `[E]`, or a slice."""
+    """Return the episodes of an index: integers `[F]`, booleans `[E]`, or a slice."""
     return jax.tree.map(lambda x: x[index], trajectories)
 
 
 def concatenate(sets: Sequence[Trajectories]) -> Trajectories:
-    """All episodes of several sets in one, on the host, padded with zeros to the longest.
+    """Concatenate the episodes of several sets on the host, padded with zeros to the longest.
 
     Raises:
-      ValueError: there is no set, or two have different spaces.
+      ValueError: if `sets` is empty, or two sets have different spaces.
     """
     if not sets:
-        raise ValueError("there are no trajectories to concatenate: give at least one set")
+        raise ValueError("there are no trajectories to concatenate: pass at least one set")
     for other in sets[1:]:
         if other.spaces != sets[0].spaces:
             raise ValueError(
-                "only trajectories of the same spaces can be concatenated: "
+                "only trajectories with the same spaces can be concatenated: "
                 f"{sets[0].spaces} and {other.spaces}"
             )
     episodes = sum(one.num_episodes for one in sets)
@@ -95,7 +97,7 @@ def concatenate(sets: Sequence[Trajectories]) -> Trajectories:
         first = np.asarray(parts[0])
         if not steps:
             return np.concatenate([np.asarray(part) for part in parts])
-        # Filled part by part: the sets may be most of the memory.
+        # Filled part by part, since the sets may take up most of the memory.
         result, row = np.zeros((episodes, steps, *first.shape[2:]), first.dtype), 0
         for part in parts:
             result[row : row + part.shape[0], : part.shape[1]] = part
@@ -120,25 +122,25 @@ def concatenate(sets: Sequence[Trajectories]) -> Trajectories:
 def split(
     trajectories: Trajectories, fraction: float, key: Key[Array, ""] | UInt[Array, "2"]
 ) -> tuple[Trajectories, Trajectories]:
-    """Divide episodes at random into a set for training and one for validation.
+    """Split episodes at random into a training set and a validation set.
 
     Args:
       trajectories: at least two episodes.
-      fraction: share of the episodes for validation, above 0 and below 1; rounded, but either set
-        gets an episode.
+      fraction: fraction of the episodes for validation, above 0 and below 1. It is rounded such
+        that each set has at least one episode.
       key: one PRNG key.
 
     Returns:
-      Training and validation set, each in the order of the whole.
+      Training and validation set, each in the original order.
 
     Raises:
-      ValueError: the fraction is out of range, or there are fewer than two episodes.
+      ValueError: if the fraction is out of range, or there are fewer than two episodes.
     """
     episodes = trajectories.num_episodes
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be above 0 and below 1, got {fraction}")
     if episodes < 2:
-        raise ValueError(f"two sets need at least 2 episodes, got {episodes}: collect more")
+        raise ValueError(f"a split requires at least 2 episodes, got {episodes}: collect more")
     size = min(max(round(fraction * episodes), 1), episodes - 1)
     order = np.asarray(jax.random.permutation(key, episodes))
     validation = np.isin(np.arange(episodes), order[:size])
@@ -148,13 +150,13 @@ def split(
 def check(trajectories: Trajectories) -> None:
     """Raise if the trajectories are invalid; on the host.
 
-    Observations need the shapes and types of their space; its bounds are not asked of them, since
-    published environments leave theirs.
+    Observations must have the shapes and dtypes of their space, but may exceed its bounds, as those
+    of published environments do.
 
     Raises:
-      TypeError: an array is missing or not of its type, or not an array.
-      ValueError: naming the field: a wrong shape, no episode or an empty one, a length beyond T, a
-        number that is not finite, an action outside its space.
+      TypeError: if an array is missing, of the wrong dtype, or not an array.
+      ValueError: naming the field: for a wrong shape, no episodes, an empty episode, a length
+        beyond T, a number that is not finite, or an action outside its space.
     """
     rewards, length, terminated = (
         _array(field, getattr(trajectories, field)) for field in ("rewards", "length", "terminated")
@@ -188,10 +190,10 @@ def check_steps(
     observed: Bool[np.ndarray, "E S"],
     real: Bool[np.ndarray, "E T"],
 ) -> None:
-    """Raise if steps `[E, T]` are invalid: the part of `check` that parts of episodes need, too.
+    """Raise if steps `[E, T]` are invalid: the part of `check` that applies to parts of episodes.
 
     Args:
-      spaces: of one observation and one action.
+      spaces: the spaces of one observation and one action.
       observations: `[E, S, ...]`.
       actions: `[E, T, ...]`.
       rewards: `[E, T]`.
@@ -221,7 +223,7 @@ def _require(field: str, value: np.ndarray, dtype: Any, shape: tuple[int, ...]) 
 
 
 def _check_arrays(field: str, arrays: Any, space: Any, real_ET: np.ndarray) -> None:
-    """Compare arrays `[E, T, ...]` with their space, those of a Dict name by name."""
+    """Compare arrays `[E, T, ...]` with their space; for a Dict, entry by entry."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(arrays, dict) or arrays.keys() != space.spaces.keys():
             names = sorted(arrays) if isinstance(arrays, dict) else type(arrays).__name__

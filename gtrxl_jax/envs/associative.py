@@ -71,8 +71,8 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
     """Leave the initial state with action 0 or 1, wait, and return with the same action.
 
     Observation `[state, flag, noise]`, float32: `state` is 0 initially and 1 once the agent has
-    left, `flag` is 1 when the wait is over and the next action decides, `noise` is uniform in {-1,
-    0, 1}.
+    left, `flag` is 1 when the wait is over and the next action decides, `noise` is uniform in
+    {-1, 0, 1}.
 
     In the initial state, actions 0 and 1 leave it and 2 does nothing. Action 2 must then be taken
     `wait_steps` times. Once the flag is set, the action with which the agent left earns 1, any

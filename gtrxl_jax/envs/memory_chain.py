@@ -86,7 +86,10 @@ class MemoryChain(memory_chain.MemoryChain):
         return "MemoryChain-v0"
 
     def observation_space(self, params: MemoryChainParams | None = None) -> spaces.Box:
-        """Return time in [0, 1], query in [0, bits - 1], context in [-1, 1] (gymnax: from 0)."""
+        """Return the space: time in [0, 1], query in [0, bits - 1], context in [-1, 1].
+
+        gymnax's own space bounds the context by 0 from below.
+        """
         low = np.array([0, 0] + [-1] * self.num_bits, np.float32)
         high = np.array([1, self.num_bits - 1] + [1] * self.num_bits, np.float32)
         return spaces.Box(low, high, low.shape, jnp.float32)

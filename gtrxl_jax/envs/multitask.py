@@ -51,7 +51,7 @@ class MultiTaskStream:
 
     def __post_init__(self) -> None:
         if not self.tasks:
-            raise ValueError("tasks is empty: give at least one stream")
+            raise ValueError("tasks is empty: pass at least one stream")
         expected, *others = map(_seen_by_an_agent, self.tasks)
         for number, other in enumerate(others, start=1):
             for what, value in other.items():

@@ -80,7 +80,9 @@ class Stream:
     def __post_init__(self) -> None:
         if not isinstance(self.env, environment.Environment):
             kind = type(self.env).__name__
-            raise TypeError(f"env must be a gymnax Environment, not {kind}: use make_env")
+            raise TypeError(
+                f"env must be a gymnax Environment, not {kind}: create it with make_env"
+            )
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int):
             raise TypeError(f"num_envs must be a whole number, got {self.num_envs!r}")
         if self.num_envs < 1:

@@ -92,7 +92,7 @@ class ActiveTMazeParams(TMazeParams):
 
 
 def rate_params(segments: int, context: int) -> TMazeParams:
-    """Return RATE's passive T-Maze of N*K training steps: N = `segments` of K = `context` steps.
+    """Return RATE's passive T-Maze of training length N*K (N = `segments`, K = `context` steps).
 
     RATE counts observations, and its corridor is two cells shorter: L = N*K - 2, so that a solution
     (N*K - 1 actions, N*K observations including the final one) fills the N segments. The time limit
@@ -213,7 +213,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         return jnp.where(state.y == 0, to_junction + 1, 0)
 
     def oracle_action(self, state: TMazeState, params: TMazeParams) -> Int[Array, ""]:
-        """Return the shortest solution's action: visit the cue, go to the junction, turn as cued."""
+        """Return the shortest solution's action: visit the cue, walk to the junction, then turn."""
         turn = jnp.where(state.hint > 0, UP, DOWN)
         onward = jnp.where(state.x == self._junction(params), turn, RIGHT)
         return jnp.where(state.seen, onward, LEFT).astype(jnp.int32)
@@ -280,8 +280,8 @@ class ActiveTMaze(PassiveTMaze):
     The cue is at x = 0, the start at x = o (`cue_distance`) and the junction at x = o + L, so the
     shortest solution takes L + 2o + 1 actions: o to the left, o + L to the right, and the turn. The
     observation shows the cue only while the agent is on its cell. For the "progress" penalty, the
-    shortest solution leads to the cue until it has been seen. The "behind" penalty applies where x
-    < t - o: it starts when a straight walk to the cue would have ended. The shortest solution
+    shortest solution leads to the cue until it has been seen. The "behind" penalty applies where
+    x < t - o: it starts when a straight walk to the cue would have ended. The shortest solution
     incurs neither penalty. Everything else is as in `PassiveTMaze`.
 
     With o = 1 this is the Active T-Maze of Ni et al. (2023), except that their cue is shown only on

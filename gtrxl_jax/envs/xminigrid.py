@@ -39,7 +39,7 @@ class MiniGridParams(environment.EnvParams):
 
 
 class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
-    """MiniGrid-Memory: see an object at one end, go to the matching one at the other end.
+    """MiniGrid-Memory: see an object in the room at one end, go to its match at the other end.
 
     The agent starts anywhere on the middle row, facing the far end. Stepping next to the object
     there that matches the one in the room earns 1 - 0.9 * t / (time limit), stepping next to the

@@ -27,6 +27,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float
 
+from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
 from gtrxl_jax.nn.heads import PolicyHead, ValueHead
 from gtrxl_jax.ops.distributions import ActionDistribution
@@ -36,7 +37,7 @@ from gtrxl_jax.timestep import TimeStep
 
 @struct.dataclass
 class AgentOutput:
-    """What the agent makes of a time step, leading axes `[B]` or `[B, T]`, float32 or wider.
+    """The policy and value at each time step; leading axes `[B]` or `[B, T]`, float32 or wider.
 
     Attributes:
       policy: the distribution pi(. | s_t) of the next action.
@@ -48,54 +49,54 @@ class AgentOutput:
 
 
 class Agent(nn.Module):
-    """Encoder, memory core and heads behind the core's contract (see `nn.cores.registry`).
+    """Encoder, memory core and heads, with the interface of a core (see `nn.core.MemoryCore`).
 
-    Stepping through T time steps gives the outputs and the memory of the segment `[B, T]`. Nothing
-    of an episode reaches the outputs of the next one.
+    Stepping through T time steps returns the same outputs and memory as one call on the segment
+    `[B, T]`. No information crosses an episode boundary.
 
     Attributes:
-      encoder: time steps `[...]` to `[..., D]`.
+      encoder: maps time steps `[...]` to `[..., D]`.
       core: any memory core of width D.
-      policy_head: `[..., D]` to a distribution.
-      value_head: `[..., D]` to values.
-      memoryless: show the core each step as the first of an episode, which cuts its memory off: the
-        control for what memory does. The previous action and reward are still seen.
+      policy_head: maps `[..., D]` to a distribution.
+      value_head: maps `[..., D]` to values.
+      memoryless: present every step to the core as the first of an episode, which disables its
+        memory: the ablation of memory. The previous action and reward are still inputs.
     """
 
     encoder: nn.Module
-    core: nn.Module
+    core: MemoryCore
     policy_head: nn.Module
     value_head: nn.Module
     memoryless: bool = False
 
     def initial_memory(self, batch_size: int) -> Any:
-        """The core's memory before anything has been seen; needs no parameters."""
+        """Return the core's initial memory; needs no parameters."""
         return self.core.initial_memory(batch_size)
 
     def __call__(self, memory: Any, timesteps: TimeStep) -> tuple[Any, AgentOutput]:
-        """A segment `[B, T]`: the learner's form. No gradient enters the incoming memory."""
+        """Run a segment `[B, T]`, as in learning. No gradient flows into the incoming memory."""
         memory, y_BTD = self.features(memory, timesteps)
         return memory, self.heads(y_BTD)
 
     def features(self, memory: Any, timesteps: TimeStep) -> tuple[Any, Float[Array, "B T D"]]:
-        """A segment as far as the core's output, on which both heads stand."""
+        """Run the encoder and the core on a segment; return the memory and the heads' input."""
         return self.core(memory, self.encoder(timesteps), self._first(timesteps))
 
     def heads(self, y: Float[Array, "... D"]) -> AgentOutput:
-        """The policy and the value of the core's output."""
+        """Compute the policy and the value from the core's output."""
         return AgentOutput(policy=self.policy_head(y), value=self.value_head(y))
 
     def start(self, memory: Any, num_steps: int | None = None) -> Any:
-        """Begin to act from a memory; the core says what announcing `num_steps` saves."""
+        """Start acting from a memory. For `num_steps`, see the core."""
         return self.core.start(memory, num_steps)
 
     def step(self, cache: Any, timestep: TimeStep) -> tuple[Any, AgentOutput]:
-        """One time step `[B]` of acting; its value can bootstrap the returns up to it."""
+        """Run one acting step `[B]`; its value can bootstrap the returns of earlier steps."""
         cache, y_BD = self.core.step(cache, self.encoder(timestep), self._first(timestep))
         return cache, self.heads(y_BD)
 
     def finish(self, cache: Any) -> Any:
-        """End acting: the memory as the segment form would have left it."""
+        """Finish acting; return the memory that the segment form would have returned."""
         return self.core.finish(cache)
 
     def _first(self, timestep: TimeStep) -> jax.Array:
@@ -103,7 +104,7 @@ class Agent(nn.Module):
 
 
 def make_agent(
-    core: nn.Module,
+    core: MemoryCore,
     observation_space: Any,
     action_space: Any,
     *,
@@ -118,24 +119,26 @@ def make_agent(
     """Build an agent around a core for an environment's spaces, in the core's precision.
 
     Args:
-      core: a memory core, for example of `make_core`; its `dtype` and `param_dtype` serve for all.
+      core: a memory core, for example from `make_core`; its `dtype` and `param_dtype` apply to the
+        whole agent.
       observation_space: see `gtrxl_jax.specs.observation_spec`.
       action_space: see `gtrxl_jax.specs.action_spec`.
       encoder: a name for `make_encoder`, or a module from observations to features `[..., F]`.
-      encoder_width: F, of the encoders that `make_encoder` builds.
+      encoder_width: F, the feature width of the encoders that `make_encoder` builds.
       head_width: hidden units of each head.
-      num_tasks: N, one value for each task; None for a single value without an axis of its own.
+      num_tasks: N, one value per task; None for a single value without a task axis.
       reward_clip: if given, the previous reward is clipped to [-reward_clip, reward_clip] as an
-        input; the learner's rewards are not.
-      initial_scale: of a Gaussian policy, see `PolicyHead`.
+        input; the learner's rewards are not clipped.
+      initial_scale: initial scale of a Gaussian policy, see `PolicyHead`.
       memoryless: see `Agent`.
 
     Raises:
-      ValueError: an unknown encoder, or one that the observations do not fit; an impossible number.
-      TypeError: a space that is not supported, or a core that is only a name.
+      ValueError: if the encoder is unknown or does not fit the observations, or if a number is not
+        positive.
+      TypeError: if a space is not supported or `core` is not a module.
     """
-    if not isinstance(core, nn.Module):
-        raise TypeError(f"core must be a memory core, not {core!r}: make_core gives one")
+    if not isinstance(core, MemoryCore):
+        raise TypeError(f"core must be a memory core, not {core!r}: make_core builds one")
     for name, value in {
         "encoder_width": encoder_width,
         "head_width": head_width,

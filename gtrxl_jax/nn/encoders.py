@@ -1,8 +1,8 @@
-"""Encoders: an observation with any leading axes to a vector of features.
+"""Encoders that map observations with any leading axes to feature vectors.
 
-Every encoder takes observations `[..., *shape]` as the environment gives them (integers, booleans,
-dicts) and gives `[..., F]`. It computes in `dtype`, or in `param_dtype` where that is None,
-whatever the observation's type.
+Every encoder takes observations `[..., *shape]` as the environment returns them (integers,
+booleans, dicts) and returns features `[..., F]`. It computes in `dtype`, or in `param_dtype` if
+that is None, regardless of the observation's dtype.
 """
 
 import abc
@@ -19,17 +19,17 @@ from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spe
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
 
-# Three poolings halve the side three times: below this nothing would be left to look at.
+# `ResNetEncoder` halves each side three times: a side of 8 becomes 1.
 MIN_RESNET_SIDE = 8
 MIN_CONV_SIDE = 3
-# What the strides and the unpadded kernels of `NatureEncoder` need.
+# The smallest side that the strides and unpadded kernels of `NatureEncoder` accept.
 MIN_NATURE_SIDE = 36
-# From this side on an image is a picture rather than a grid of cells.
+# Images with at least this side are treated as pictures, smaller ones as grids of cells.
 PICTURE_SIDE = 32
 
 
 class MLPEncoder(nn.Module):
-    """Flatten, then a linear layer and ReLU for each of `widths`; without any, flatten."""
+    """Flattening, then a linear layer and ReLU for each of `widths`, which may be empty."""
 
     spec: ArraySpec
     widths: tuple[int, ...] = (256,)
@@ -46,12 +46,12 @@ class MLPEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Module, abc.ABC):
-    """A convolutional `trunk`, flattened, then a linear layer and ReLU.
+    """A convolutional `trunk`, then flattening, a linear layer and ReLU.
 
     Attributes:
       spec: an image `[H, W, C]`, or `[H, W]` for a single channel.
-      channels: of the trunk's layers or sections.
-      width: F, of the features.
+      channels: output channels of the trunk's layers or sections.
+      width: F, the number of features.
     """
 
     spec: ArraySpec
@@ -63,7 +63,7 @@ class ImageEncoder(nn.Module, abc.ABC):
     def conv(
         self, channels: int, kernel: int = 3, stride: int = 1, padding: str = "SAME"
     ) -> nn.Conv:
-        """A convolution whose gradients are fast in loops, too."""
+        """Return a convolution whose gradients are also fast inside loops."""
         return nn.Conv(
             channels,
             (kernel, kernel),
@@ -76,7 +76,7 @@ class ImageEncoder(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
-        """The convolutions, of the spec's features."""
+        """Apply the convolutions to the spec's features."""
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
@@ -92,7 +92,7 @@ class ImageEncoder(nn.Module, abc.ABC):
 
 
 class SmallConvEncoder(ImageEncoder):
-    """3x3 convolutions of stride 1 with ReLU, for grids of cells and the images of MinAtar."""
+    """3x3 convolutions of stride 1 with ReLU, for grids of cells and MinAtar images."""
 
     channels: tuple[int, ...] = (16, 32)
 
@@ -103,7 +103,7 @@ class SmallConvEncoder(ImageEncoder):
 
 
 class ResNetEncoder(ImageEncoder):
-    """The residual network of IMPALA (Espeholt et al. 2018, figure 3), as GTrXL's appendix uses it.
+    """The residual network of IMPALA (Espeholt et al. 2018, figure 3), as in GTrXL's appendix.
 
     Each section is a 3x3 convolution, a 3x3 max-pooling of stride 2 and two residual blocks
     x + conv(ReLU(conv(ReLU(x)))).
@@ -122,9 +122,9 @@ class ResNetEncoder(ImageEncoder):
 
 
 class NatureEncoder(ImageEncoder):
-    """The network of DQN (Mnih et al. 2015), which RATE uses for images: no padding.
+    """The convolutional network of DQN (Mnih et al. 2015), which RATE uses for images.
 
-    Kernels of 8, 4 and 3 with strides of 4, 2 and 1, and ReLU after each.
+    Kernels of 8, 4 and 3 with strides of 4, 2 and 1, no padding, and ReLU after each.
     """
 
     channels: tuple[int, ...] = (32, 64, 64)
@@ -136,7 +136,7 @@ class NatureEncoder(ImageEncoder):
 
 
 class DictEncoder(nn.Module):
-    """One encoder for each key of a dict observation, their features side by side by sorted key.
+    """One encoder per key of a dict observation; features are concatenated in sorted key order.
 
     Keys without an encoder are ignored.
     """
@@ -153,19 +153,19 @@ class DictEncoder(nn.Module):
 
 
 class InputEncoder(nn.Module):
-    """All that an agent learns at a time step, as one vector of the core's width.
+    """Encoder of a whole time step to one vector of the core's width.
 
-    The observation's features, the action that led here and its reward side by side, then a linear
-    layer. On the first step of an episode the action and the reward count as zero: they are of
-    the episode before.
+    It concatenates the observation's features, the previous action and its reward, and applies a
+    linear layer. On the first step of an episode the action and the reward are set to zero, since
+    they belong to the previous episode.
 
     Attributes:
       observation: the observation's encoder.
       action: the layout of the previous action, see `ActionSpec.features`.
-      width: D.
+      width: D, the width of the core.
       reward_clip: if given, rewards are clipped to [-reward_clip, reward_clip].
-      dtype: of the computation; None for that of the parameters.
-      param_dtype: of the parameters.
+      dtype: computation dtype; None for `param_dtype`.
+      param_dtype: dtype of the parameters.
     """
 
     observation: nn.Module
@@ -190,11 +190,11 @@ class InputEncoder(nn.Module):
             if x.shape[:-1] != timestep.first.shape:
                 raise ValueError(
                     f"timestep.{name} has the leading axes {x.shape[:-1]}, but timestep.first has "
-                    f"{timestep.first.shape}: give all of them as [B] or as [B, T]"
+                    f"{timestep.first.shape}: all fields must have the axes [B], or all [B, T]"
                 )
         first = timestep.first[..., None]
         for name in ("action", "reward"):
-            # Selected, not multiplied: whatever stands there, even NaN, is gone.
+            # Select instead of multiplying by zero, which would keep NaN.
             inputs[name] = jnp.where(first, jnp.zeros_like(inputs[name]), inputs[name])
         x = jnp.concatenate(list(inputs.values()), axis=-1)
         return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
@@ -214,19 +214,20 @@ def make_encoder(
     """Build the encoder of an observation space.
 
     Args:
-      observation_space: a space, or arrays like one observation; see `spaces.observation_spec`.
-      name: "linear" (the features themselves, flat, for a linear layer to follow), "mlp", "conv"
-        (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), or "auto": by
-        the shape, resnet for images `[H, W, C]` from 32 x 32 on, conv for smaller ones from 3 x 3
-        on, and mlp for everything else. In a dict the name is for the images `[H, W, C]`; the rest
-        is "auto".
-      width: F, of the features; of each key's for a dict.
-      dtype: of the computation; None for that of the parameters.
-      param_dtype: of the parameters.
+      observation_space: a space, or arrays like one observation; see
+        `gtrxl_jax.specs.observation_spec`.
+      name: "linear" (the flattened features, for a linear layer to follow), "mlp", "conv"
+        (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), or "auto",
+        which chooses by shape: resnet for images `[H, W, C]` of at least 32 x 32, conv for smaller
+        images of at least 3 x 3, and mlp otherwise. In a dict, "linear" and "mlp" apply to every
+        key and the others to the images `[H, W, C]`; the remaining keys use "auto".
+      width: F, the number of features, per key of a dict; "linear" does not use it.
+      dtype: computation dtype; None for `param_dtype`.
+      param_dtype: dtype of the parameters.
 
     Raises:
-      ValueError: an unknown name, or an encoder that the observation does not fit.
-      TypeError: a space that cannot be encoded.
+      ValueError: if the name is unknown or the encoder does not fit the observation.
+      TypeError: if the space cannot be encoded.
     """
     check_choice("encoder", name, ENCODERS)
     return _build(

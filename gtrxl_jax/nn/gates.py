@@ -1,12 +1,12 @@
 """The gating layers g(x, y) of GTrXL (Parisotto et al. 2019, section 3.2).
 
-x is the stream, y the submodule's output. As the bias b grows, each gate that has one returns x:
-the gated identity initialisation, b = 2 for GRU and 1 for the others in the paper. That is where b
-begins: it is a trained vector, one number for each feature. So the parameters of a gate are its
-matrices, 1, 1, 1, 2 and 6 of width x width, and b.
+x is the stream and y the submodule's output. The bias b is a trained vector with one entry per
+feature. As b grows, each gate that has one approaches the identity in x: the gated identity
+initialisation, b = 2 for GRU and 1 for the others in the paper. The parameters of a gate are b and
+its matrices of width x width: 1, 1, 1, 2 and 6 in the order below.
 
-Each gate records its mean opening, the sigmoid that lets y in (for the Input gate, the one that
-keeps x), under the collection "metrics".
+Each gate records its mean opening in the collection "metrics": the sigmoid that scales y (for the
+Input gate, the one that scales x).
 """
 
 from typing import Any
@@ -22,9 +22,10 @@ class Gate(nn.Module):
     """A gate over the last axis: `[..., D], [..., D] -> [..., D]`.
 
     Attributes:
-      initial_bias: of every element of b, the strength of the identity at initialisation.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      initial_bias: initial value of all elements of b, which sets how close to the identity the
+        gate starts.
+      dtype: computation dtype; None follows the inputs.
+      param_dtype: dtype of the parameters.
     """
 
     initial_bias: float = 1.0
@@ -32,7 +33,7 @@ class Gate(nn.Module):
     param_dtype: Any = jnp.float32
 
     def matrices(self, x: Float[Array, "... D"], count: int, name: str) -> list[Array]:
-        """`count` products of x with square matrices, made by one multiplication."""
+        """Return `count` products of x with square matrices, computed as one multiplication."""
         product = nn.Dense(
             count * x.shape[-1],
             use_bias=False,
@@ -43,7 +44,7 @@ class Gate(nn.Module):
         return jnp.split(product, count, axis=-1)
 
     def trained_bias(self, like: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        """b, of the type of `like` and with an axis for each of its own."""
+        """Return b with the dtype and rank of `like`."""
         width = like.shape[-1]
         initial = nn.initializers.constant(self.initial_bias)
         bias_D = self.param("bias", initial, (width,), self.param_dtype)
@@ -62,7 +63,7 @@ class Residual(nn.Module):
 
 
 class InputGate(Gate):
-    """sigmoid(W x) * x + y. It has no bias."""
+    """sigmoid(W x) * x + y, without a bias."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"], y: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -134,7 +135,7 @@ GATES: dict[str, type[Gate]] = {
 
 
 def make_gate(name: str | None, bias: float | None, dtype: Any, param_dtype: Any) -> nn.Module:
-    """The gate of that name, with its own default bias if `bias` is None; no name: a residual."""
+    """Return the gate called `name` (None: a `Residual`); `bias` None selects its default."""
     if name is None:
         return Residual()
     gate = GATES[check_choice("gate", name, GATES)]

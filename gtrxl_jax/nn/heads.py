@@ -1,8 +1,8 @@
-"""Heads: the core's output to a policy and to a value, each an MLP with one hidden layer.
+"""Policy and value heads on the core's output, each an MLP with one hidden layer.
 
 GTrXL uses 256 hidden units for each (Parisotto et al. 2019, appendix). The parameters of a head are
-`hidden/{kernel,bias}` and `output/{kernel,bias}`. The last layer computes in the parameters' type,
-float32 or wider, so policies and values are float32 with a bfloat16 core too.
+`hidden/{kernel,bias}` and `output/{kernel,bias}`. The last layer computes in `param_dtype`, float32
+or wider, so policies and values are float32 even with a bfloat16 core.
 """
 
 import math
@@ -20,21 +20,22 @@ from gtrxl_jax.specs import ActionSpec
 class PolicyHead(nn.Module):
     """A policy over the actions of a spec.
 
-    Discrete actions have a `Categorical`, continuous ones a `Gaussian` of diagonal covariance,
-    several parts a `Hybrid`. A Gaussian is in the units of the environment's actions, and begins in
-    the middle of the action's range with a standard deviation of `initial_scale` half-widths of it
-    (0 and `initial_scale` where the range is not bounded). It is not truncated to the range.
+    The policy is a `Categorical` for discrete actions, a `Gaussian` with diagonal covariance for
+    continuous actions, and a `Hybrid` for actions with several parts. A Gaussian is in the units of
+    the environment's actions. It is initialised to the middle of the action's range with a standard
+    deviation of `initial_scale` half-widths of the range (0 and `initial_scale` if the range is
+    unbounded). It is not truncated to the range.
 
-    The last layer begins a hundred times smaller than usual, so every policy begins near to uniform
-    (Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning?").
+    The last layer is initialised a hundred times smaller than usual, so every policy starts near
+    uniform (Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning?").
 
     Attributes:
-      action: the actions.
+      action: the layout of the actions.
       initial_scale: standard deviation at initialisation, in half-widths of the action's range.
-      min_scale: what the standard deviation cannot fall below, in the same unit.
+      min_scale: lower bound on the standard deviation, in the same unit.
       hidden: units of the hidden layer.
-      dtype: of the hidden layer's computation; None follows the inputs.
-      param_dtype: of the parameters and the outputs.
+      dtype: computation dtype of the hidden layer; None follows the inputs.
+      param_dtype: dtype of the parameters and the outputs.
     """
 
     action: ActionSpec
@@ -60,8 +61,8 @@ class PolicyHead(nn.Module):
     def _gaussian(self, raw: Float[Array, "... 2C"]) -> Gaussian:
         if not 0 < self.min_scale < self.initial_scale:
             raise ValueError(
-                f"policy initial_scale {self.initial_scale} and min_scale {self.min_scale}: "
-                "they must satisfy 0 < min_scale < initial_scale"
+                f"policy initial_scale {self.initial_scale} and min_scale {self.min_scale} "
+                "must satisfy 0 < min_scale < initial_scale"
             )
         lead = (1,) * (raw.ndim - 1)
         centre, half = (
@@ -69,7 +70,7 @@ class PolicyHead(nn.Module):
             for z in self.action.centre_and_half_width()
         )
         mean, spread = jnp.split(raw, 2, axis=-1)
-        # The inverse of softplus, so that an output of 0 is the initial scale.
+        # The inverse softplus, so that an output of 0 yields the initial scale.
         initial = self.initial_scale - self.min_scale
         offset = initial + math.log(-math.expm1(-initial))
         scale = self.min_scale + nn.softplus(spread + offset)
@@ -77,17 +78,17 @@ class PolicyHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """V(s), in the units of the value loss: with PopArt, the normalised ones.
+    """V(s) in the units of the value loss, which are normalised with PopArt.
 
-    The last layer begins three times larger than usual, so that much of the value's gradient passes
-    into the core: in a T-Maze of 100 agents read the cue sooner so than with the usual size, and
-    with a hundredth of it hardly at all.
+    The last layer is initialised three times larger than usual, so that much of the value's
+    gradient reaches the core: in a T-Maze of length 100, agents learn to read the cue sooner than
+    with the usual size, and hardly at all with a hundredth of it.
 
     Attributes:
-      num_tasks: N, one output for each task; None for a single output without an axis of its own.
+      num_tasks: N, one output per task; None for a single output without a task axis.
       hidden: units of the hidden layer.
-      dtype: of the hidden layer's computation; None follows the inputs.
-      param_dtype: of the parameters and the outputs.
+      dtype: computation dtype of the hidden layer; None follows the inputs.
+      param_dtype: dtype of the parameters and the outputs.
     """
 
     num_tasks: int | None = None
@@ -105,7 +106,7 @@ class ValueHead(nn.Module):
 def _mlp(
     head: PolicyHead | ValueHead, x: Float[Array, "... D"], outputs: int, init: Any
 ) -> Float[Array, "... N"]:
-    """Linear(D, hidden), ReLU, Linear(hidden, outputs), as submodules of the head."""
+    """Apply Linear(D, hidden), ReLU and Linear(hidden, outputs) as submodules of the head."""
     dtype, param_dtype = head.dtype, head.param_dtype
     x = nn.relu(nn.Dense(head.hidden, dtype=dtype, param_dtype=param_dtype, name="hidden")(x))
     output = nn.Dense(outputs, param_dtype=param_dtype, kernel_init=init, name="output")
@@ -115,13 +116,13 @@ def _mlp(
 def rescale_value_gradient(
     gradient: dict[str, Any], old: popart.PopArtStatistics, new: popart.PopArtStatistics
 ) -> dict[str, Any]:
-    """The gradient to the value head of `rescale_value_head`, from that to the head before.
+    """Return the gradient with respect to the rescaled value head, given that of the old head.
 
     Args:
-      gradient: to an agent's parameters, of a loss that used the head made for `old` and
-        normalised its values anew.
+      gradient: gradient with respect to an agent's parameters, of a loss that used the head made
+        for `old` and renormalised its values to `new`.
       old: statistics that the head was made for.
-      new: statistics that the loss used.
+      new: statistics that the loss used, and that `rescale_value_head` rescales to.
     """
     head, (factor_N, _) = gradient["value_head"], popart.conversion(old, new)
     output = {
@@ -134,13 +135,13 @@ def rescale_value_gradient(
 def rescale_value_head(
     params: dict[str, Any], old: popart.PopArtStatistics, new: popart.PopArtStatistics
 ) -> dict[str, Any]:
-    """Rescale an agent's value head so that its un-normalised values outlive new statistics.
+    """Rescale an agent's value head to preserve its un-normalised values under new statistics.
 
     Args:
-      params: an agent's parameters (its variables' "params"), of which `value_head/output/kernel`
+      params: an agent's parameters (its variables' "params"); only `value_head/output/kernel`
         `[hidden, N]` and `value_head/output/bias` `[N]` change.
-      old: statistics that the head was made for, of the N tasks.
-      new: statistics that it will be used with.
+      old: statistics of the N tasks that the head was made for.
+      new: statistics that the head will be used with.
     """
     head = params["value_head"]
     kernel, bias = popart.rescale_head(head["output"]["kernel"], head["output"]["bias"], old, new)

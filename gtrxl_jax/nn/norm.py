@@ -10,10 +10,10 @@ from jaxtyping import Array, Float
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis (Ba et al. 2016), statistics in float32 or wider.
+    """Layer normalisation over the last axis (Ba et al. 2016), with statistics in float32 or wider.
 
-    Flax's own relies on implicit type promotion for bfloat16 and float64, which this library's
-    strictness forbids.
+    `flax.linen.LayerNorm` relies on implicit dtype promotion for bfloat16 and float64, which
+    JAX's strict dtype promotion forbids.
     """
 
     dtype: Any = None
@@ -28,7 +28,7 @@ class LayerNorm(nn.Module):
         wide = np.promote_types(x.dtype, np.float32)
         z = x.astype(wide)
         z = z - jnp.mean(z, axis=-1, keepdims=True)
-        # E[x^2] - E[x]^2 would lose digits when the stream has a large mean.
+        # E[x^2] - E[x]^2 would lose precision when the stream has a large mean.
         z = z * jax.lax.rsqrt(jnp.mean(z * z, axis=-1, keepdims=True) + self.epsilon)
         lead = (1,) * (x.ndim - 1) + (width,)
         z = z * scale_D.astype(wide).reshape(lead) + bias_D.astype(wide).reshape(lead)

@@ -1,9 +1,10 @@
-"""Offline training: models of trajectories, on data sets.
+"""Offline training: models of trajectories, trained on datasets.
 
-from gtrxl_jax.offline import OfflineTrainer, preset
-from gtrxl_jax.runs import train
+Example:
+    from gtrxl_jax.offline import OfflineTrainer, preset
+    from gtrxl_jax.runs import train
 
-run = train(OfflineTrainer(preset("debug")))
+    run = train(OfflineTrainer(preset("debug")))
 """
 
 from typing import TYPE_CHECKING

@@ -7,7 +7,7 @@ numbers may differ in their last bits.
 import contextlib
 import itertools
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ THREADS = 4
 Feed = Generator[tuple[int, Any], None, None]
 
 
+@runtime_checkable
 class Data(Protocol):
     """The data of a run."""
 

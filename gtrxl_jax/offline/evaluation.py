@@ -108,15 +108,15 @@ def make_play(
     check_choice("evaluation.policy", policy, POLICIES)
     first = next(iter(streams.values()))
     # Arguments of the program: environments of all lengths share what is compiled.
-    params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
-    params_N = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+    env_params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
+    env_params_N = jax.tree.map(lambda *leaves: jnp.stack(leaves), *env_params)
 
     def play(params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
-        def one(params: Any) -> dict[str, Shaped[Array, " E"]]:
-            stream = dataclasses.replace(first, params=params)
+        def one(env_params: Any) -> dict[str, Shaped[Array, " E"]]:
+            stream = dataclasses.replace(first, params=env_params)
             return summarise(make_evaluate(player, stream, episodes, policy)(params, key))
 
-        scores = jax.lax.map(one, params_N)
+        scores = jax.lax.map(one, env_params_N)
         return {
             f"{score}/{name}" if name else score: value_NE[n]
             for n, name in enumerate(streams)

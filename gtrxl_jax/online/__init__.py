@@ -1,10 +1,11 @@
 """Online training: agents in jitted environments.
 
-from gtrxl_jax.online import OnlineTrainer, preset
-from gtrxl_jax.runs import train
+Example:
+    from gtrxl_jax.online import OnlineTrainer, preset
+    from gtrxl_jax.runs import train
 
-run = train(OnlineTrainer(preset("debug")))
-run.result.evaluation["success"]
+    run = train(OnlineTrainer(preset("debug")))
+    run.result.evaluation["success"]
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OnlineConfig", "OnlineTrainer", "preset"]
 
-# The configs alone need neither environments nor gymnax, which take seconds to load.
+# Imported on first use: configs require neither environments nor gymnax, which take seconds to
+# import.
 __getattr__, __dir__ = lazy(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""What an online run is: nested dataclasses, presets, and the checks made before anything else."""
+"""Configs of online runs: nested dataclasses, presets and validation."""
 
 import dataclasses
 import math
@@ -13,111 +13,112 @@ from gtrxl_jax.validation import check_choice, choice, interval, number
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
-    """The environment and how many of it run side by side."""
+    """The environment and its number of parallel instances."""
 
     name: str = "TMazePassive-v0"
-    """A name known to gymnax or to this package."""
+    """Name of an environment of gymnax or of this package."""
     params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
-    """Its parameters, as name value pairs: --env.params corridor_length 30 penalty behind"""
+    """Environment parameters as name value pairs: --env.params corridor_length 30 penalty behind"""
     tasks: tyro.conf.UseAppendAction[tuple[dict[str, int | float | str], ...]] = ()
-    """A task of a multi-task agent, as name value pairs that change `params` for it:
-    --env.tasks corridor_length 10 --env.tasks corridor_length 30. All share the environments
-    equally."""
+    """A task of a multi-task agent, as name value pairs that override `params`:
+    --env.tasks corridor_length 10 --env.tasks corridor_length 30. The environments are divided
+    equally among the tasks."""
     num_envs: int = 32
-    """Environments side by side, B: the batch of the learner."""
+    """Number of parallel environments, B: the batch size of the learner."""
 
     @property
     def num_tasks(self) -> int:
-        """One if no tasks are told apart."""
+        """The number of tasks; 1 if `tasks` is empty."""
         return len(self.tasks) or 1
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentConfig:
-    """All of the agent but its memory core."""
+    """The agent, except its memory core."""
 
     encoder: str = "auto"
-    """Of observations: auto, mlp, conv or resnet (the paper's)."""
+    """Observation encoder: auto, linear, mlp, conv, nature or resnet (used in the paper)."""
     encoder_width: int = 64
-    """Features of an observation."""
+    """Number of features of an observation."""
     head_width: int = 256
-    """Hidden units of the policy's and the value's head (256 in the paper)."""
+    """Number of hidden units of the policy head and of the value head (256 in the paper)."""
     reward_clip: float | None = None
-    """Clip the previous reward, as an input, to this size."""
+    """Clip the previous reward to this absolute value when it is used as an input."""
     initial_scale: float = 0.5
-    """Standard deviation of a new Gaussian policy, in halves of the action's range."""
+    """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
     popart: bool = True
     """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
     popart_rate: float = number(3e-5, below=1)
-    """Weight of one sample in these statistics: they reach back about 1 / rate samples. The paper's
-    1e-4 was for billions of steps."""
+    """Weight of one sample in the PopArt statistics, which average over about 1 / rate samples. The
+    paper's 1e-4 was chosen for billions of steps."""
     memoryless: bool = False
-    """Show the core each step as the first of an episode: the control for what memory does."""
+    """Present every step to the core as the first of an episode, as a control without memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VMPOConfig:
-    """V-MPO's settings; bounds in nats."""
+    """Hyperparameters of V-MPO; bounds are in nats."""
 
     gamma: float = number(0.99, at_most=1)
     """Discount factor."""
     gae_lambda: float = number(0.95, at_least=0, at_most=1)
-    """Lambda of returns and advantages (GAE). 1: n-step returns, the paper's."""
+    """Lambda of returns and advantages (GAE). 1: n-step returns, as in the paper."""
     target_period: int = 5
-    """Learner steps between copies of the online network to the target, which acts."""
+    """Learner steps between copies of the online network to the target network, which acts."""
     epsilon_eta: float = 0.1
     """Bound of the E-step."""
     epsilon_alpha: float = 0.03
-    """Bound of the KL of discrete actions."""
+    """Bound on the KL of discrete actions."""
     epsilon_mean: float = 0.05
-    """Bound of the KL of the means of continuous actions."""
+    """Bound on the KL of the means of continuous actions."""
     epsilon_covariance: float = 1e-3
-    """Bound of the KL of the covariances of continuous actions."""
+    """Bound on the KL of the covariances of continuous actions."""
     entropy_cost: float = number(0.02, at_least=0)
-    """Weight of the policy's mean entropy, in nats, in the loss: where no action is better than
-    another it keeps the policy from drifting to one. The paper has none."""
+    """Weight of an entropy bonus, the policy's mean entropy in nats. It prevents the policy from
+    drifting to one action when all are equally good. The paper uses none."""
     multipliers: str = choice("scale", ("scale", "adam"))
-    """How temperature and alphas are trained. scale: each by a factor that grows with how much its
-    bound is broken. adam: with the network's learning rate, projected to be positive, as in the
-    paper."""
+    """How temperature and alphas are trained. scale: multiply each by a factor that grows with the
+    violation of its bound. adam: use the network's learning rate and project to positive values, as
+    in the paper."""
     multiplier_rate: float = 0.05
-    """Of scale: the logarithm of the factor where a bound is slack or broken by once itself."""
+    """For --vmpo.multipliers scale: logarithm of the factor at a relative violation of 1, where the
+    KL is twice its bound."""
     alpha_bounds: tuple[float, float] = interval((0.01, 10.0))
-    """What alphas stay within. Without the lower one nothing would hold a policy at its first
-    success, after a time in which nothing was learned and every bound was slack; without the upper
-    one the KL would take all of a clipped gradient. The paper has none to speak of."""
+    """Range of the alphas. While nothing is learned, constraints are slack and alphas decay; the
+    lower bound still limits the policy's change at its first success. The upper bound prevents the
+    KL from dominating a clipped gradient. The paper's bounds are practically unlimited."""
     value_cost: float = 0.25
-    """Weight of the value's loss; 1 in the paper."""
+    """Weight of the value loss; 1 in the paper."""
     initial_eta: float = 1.0
     """Initial temperature."""
     initial_alpha: float = 1.0
     """Initial multiplier of the KL of discrete actions."""
     initial_alpha_mean: float = 1.0
-    """Initial multiplier of the KL of means."""
+    """Initial multiplier of the KL of the means of continuous actions."""
     initial_alpha_covariance: float = 1.0
-    """Initial multiplier of the KL of covariances."""
+    """Initial multiplier of the KL of the covariances of continuous actions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimiserConfig:
-    """Adam (Kingma and Ba 2015) on the network and the multipliers."""
+    """Adam (Kingma and Ba 2015), for the network and, optionally, the multipliers."""
 
     learning_rate: float = 2e-3
     """Peak learning rate."""
     warmup: float = number(0.0, at_least=0, at_most=1)
-    """Share of the updates over which the rate rises linearly from 0."""
+    """Fraction of the updates over which the learning rate increases linearly from 0."""
     final: float = number(0.1, at_least=0, at_most=1)
-    """Share of the rate that is left at the end of a linear decay; 1: no decay, as in the paper.
-    At the full rate an agent that has solved its task, and has nothing left to learn from, may
-    forget it."""
+    """Fraction of the peak learning rate that remains after a linear decay; 1: no decay, as in the
+    paper. Without decay, an agent that has solved its task may forget it, since it no longer gets a
+    learning signal."""
     clip_norm: float | None = 1.0
-    """Largest global norm of the network's gradient."""
+    """Maximum global norm of the network's gradient."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """Settings drawn log-uniformly from (low, high) for each seed of a run, as in the paper."""
+    """Settings sampled log-uniformly from (low, high) for each seed of a run, as in the paper."""
 
     learning_rate: tuple[float, float] | None = interval(None)
     epsilon_eta: tuple[float, float] | None = interval(None)
@@ -128,7 +129,7 @@ class SweepConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OnlineConfig(RunConfig):
-    """A whole online run: V-MPO on a batch of jitted environments."""
+    """An online run: V-MPO on a batch of jitted environments."""
 
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
     core: CoreConfig = dataclasses.field(default_factory=CoreConfig)
@@ -138,43 +139,43 @@ class OnlineConfig(RunConfig):
     sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     total_steps: int = 400_000
-    """Environment steps of each seed."""
+    """Number of environment steps for each seed."""
     unroll: int = 32
-    """Steps of each environment between learner steps, T."""
+    """Number of steps of each environment between learner steps, T."""
 
     def check(self) -> None:
-        """Raise ValueError where fields contradict one another."""
+        """Raise ValueError if fields are inconsistent."""
         super().check()
         if self.env.num_envs % self.env.num_tasks:
             raise ValueError(
-                f"env.num_envs {self.env.num_envs} does not divide into {self.env.num_tasks} "
-                "env.tasks: make it a multiple"
+                f"env.num_envs {self.env.num_envs} is not divisible by the number of env.tasks, "
+                f"{self.env.num_tasks}: use a multiple of it"
             )
         drawn = [name for name, bounds in dataclasses.asdict(self.sweep).items() if bounds]
         if self.checkpoint.best and self.num_seeds > 1 and drawn:
             raise ValueError(
                 f"checkpoint.best {self.checkpoint.best} would be a mean over seeds that differ in "
-                f"sweep.{drawn[0]}: leave one of the two out, or train one seed a run"
+                f"sweep.{drawn[0]}: omit one of the two, or train one seed per run"
             )
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps that one learner step consumes."""
+        """The number of environment steps that one learner step consumes."""
         return self.env.num_envs * self.unroll
 
     @property
     def num_updates(self) -> int:
-        """Learner steps of the run: at least `total_steps`, in whole iterations."""
+        """The number of learner steps: at least `total_steps`, in whole iterations."""
         return self.num_iterations * self.updates_per_iteration
 
     @property
     def num_iterations(self) -> int:
-        """Iterations of the run."""
+        """The number of iterations."""
         return math.ceil(self.total_steps / self.steps_per_iteration)
 
     @property
     def steps_per_iteration(self) -> int:
-        """Environment steps of an iteration."""
+        """The number of environment steps of an iteration."""
         return self.steps_per_update * self.updates_per_iteration
 
 
@@ -226,23 +227,23 @@ def _paper() -> OnlineConfig:
 
 
 PRESETS = {"default": _default, "debug": _debug, "paper": _paper}
-"""default: minutes on two cores; debug: seconds; paper: the sizes of Parisotto et al. 2019."""
+"""default: minutes on two CPU cores; debug: seconds; paper: the sizes of Parisotto et al. 2019."""
 
 
 def preset(name: str = "default") -> OnlineConfig:
-    """The online config of that name.
+    """Return the online config with the given name.
 
     Raises:
-      ValueError: an unknown name.
+      ValueError: if the name is unknown.
     """
     return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
 def to_json(config: OnlineConfig) -> str:
-    """The config as JSON, to be kept beside the results."""
+    """Return the config as JSON, to be stored with the results."""
     return serialization.to_json("online", config)
 
 
 def from_json(text: str) -> OnlineConfig:
-    """Return the config that `to_json` wrote; errors are those of `serialization.from_json`."""
+    """Parse a config written by `to_json`; raises as `serialization.from_json` does."""
     return serialization.from_json("online", OnlineConfig, text)

@@ -1,4 +1,4 @@
-"""Metrics computed in an iteration's program: of the episodes that ended, and of the gates."""
+"""Metrics computed in an iteration's program: of finished episodes, and reported by modules."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Summary = dict[str, Float[Array, ""]]
 def episode_sums(
     episodes: EpisodeStats, task_B: Int[Array, " B"], num_tasks: int
 ) -> dict[str, Float[Array, " N"]]:
-    """Sums over those of the episodes `[B, T]` of each of N tasks that ended, and their number."""
+    """Sum statistics `[B, T]` over the finished episodes of each of N tasks, and count these."""
     task_BN = jax.nn.one_hot(task_B, num_tasks, dtype=bool)
     numbers = {"return": episodes.episode_return, "length": episodes.length}
     if episodes.success is not None:
@@ -30,9 +30,9 @@ def episode_sums(
 
 
 def episode_means(sums: dict[str, Float[Array, "U N"]]) -> Summary:
-    """Means over the episodes that ended in U updates: `episode/return`, and those of each task.
+    """Compute means over the episodes finished in U updates: `episode/return`, also for each task.
 
-    Without an episode that ended there is nothing to report: NaN. `episode/ended` is their number.
+    Means are NaN if no episode finished. `episode/ended` is the number of finished episodes.
     """
     sums = {name: jnp.sum(sum_UN, axis=0) for name, sum_UN in sums.items()}
     ended_N = sums.pop("ended")
@@ -44,17 +44,15 @@ def episode_means(sums: dict[str, Float[Array, "U N"]]) -> Summary:
 
 
 def by_task(name: str, values_N: Float[Array, " N"]) -> Summary:
-    """A metric for each task, `name/task_0`, or `name` if there is only one."""
+    """Return a metric for each task as `name/task_0`, or as `name` if there is only one task."""
     if len(values_N) == 1:
         return {name: values_N[0]}
     return {f"{name}/task_{k}": value for k, value in enumerate(values_N)}
 
 
-def gate_openings(recorded: Any) -> Summary:
-    """The mean opening of each gate: `gate/block_0/attention`."""
-    blocks = recorded.get("metrics", {}).get("core", {})
+def reported(recorded: Any) -> Summary:
+    """Return the means of all values sown by modules: "core/blocks_0/attention_gate/opening"."""
     return {
-        f"gate/{block.replace('blocks', 'block')}/{gate.removesuffix('_gate')}": opening
-        for block, gates in blocks.items()
-        for gate, (opening,) in ((name, records["opening"]) for name, records in gates.items())
+        "/".join(key.key for key in path if hasattr(key, "key")): jnp.mean(value)
+        for path, value in jax.tree.leaves_with_path(recorded)
     }

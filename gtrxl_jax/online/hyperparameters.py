@@ -1,4 +1,4 @@
-"""The numbers of a run, as arrays: they may differ between the seeds of one program."""
+"""Hyperparameters as arrays, which may differ between the seeds of one program."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ from gtrxl_jax.specs import ActionSpec
 
 @struct.dataclass
 class Hyperparameters:
-    """What can be vmapped over, besides the seed.
+    """The hyperparameters that a run can be vmapped over, besides the seed.
 
     Attributes:
-      learning_rate: peak rate of Adam.
+      learning_rate: peak learning rate of Adam.
       gamma: discount factor.
       gae_lambda: lambda of the lambda-returns.
-      bounds: V-MPO's epsilons, and the weights of its terms.
+      bounds: V-MPO's epsilons, and the weights of its loss terms.
       multipliers: the initial temperature and alphas.
     """
 
@@ -34,19 +34,19 @@ _EPSILONS = {
     "mean": "epsilon_mean",
     "covariance": "epsilon_covariance",
 }
-"""For each part of the KL the name of its bound."""
+"""The name of the bound on each part of the KL."""
 
 
 def draw_hyperparameters(
     config: OnlineConfig, action: ActionSpec, key: Key[Array, ""]
 ) -> Hyperparameters:
-    """The config's numbers; those with bounds under `sweep` are drawn log-uniformly with the key.
+    """Return the config's hyperparameters; those with bounds in `sweep` are sampled log-uniformly.
 
     Args:
-      config: the run's.
-      action: decides which parts the KL has.
-      key: two numbers drawn with one key are independent, and the draw of one does not depend on
-        which others are drawn.
+      config: config of the run.
+      action: spec of the actions, which determines the parts of the KL.
+      key: a PRNG key. Hyperparameters are sampled independently, and the value of each does not
+        depend on which others are sampled.
     """
     names = ("learning_rate", "epsilon_eta", "epsilon_alpha", "epsilon_mean", "epsilon_covariance")
     keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
@@ -85,7 +85,7 @@ def draw_hyperparameters(
 def drawn_hyperparameters(
     config: OnlineConfig, hyperparameters: Hyperparameters
 ) -> dict[str, Float[Array, "*S"]]:
-    """Those that `draw_hyperparameters` has drawn, by their names under `sweep`."""
+    """Return the hyperparameters sampled by `draw_hyperparameters`, by their names in `sweep`."""
     bounds = hyperparameters.bounds
     numbers = {
         "learning_rate": hyperparameters.learning_rate,

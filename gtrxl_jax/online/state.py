@@ -1,4 +1,4 @@
-"""What an online run carries, and what its environments hand to its learner."""
+"""The state of an online run, and the rollouts from which it learns."""
 
 from typing import Any
 
@@ -15,19 +15,19 @@ from gtrxl_jax.timestep import TimeStep
 
 @struct.dataclass
 class TrainState:
-    """All of a run: saving it is saving the run.
+    """The complete state of a run, sufficient to resume it.
 
     Attributes:
-      trainable: {"params": the online parameters, "multipliers": `Multipliers`}.
-      target: the target network's parameters, which act.
-      optimiser: optax's state for `trainable`.
-      popart: statistics of each task's returns; without PopArt they stay at mean 0, variance 1.
-      stream: the environments.
-      timestep: `[B]`, where the environments stand.
-      memory: the core's, before `timestep`.
-      key: of this run; update n uses `fold_in(key, n)`.
-      update: int, updates made.
-      hyperparameters: see there.
+      trainable: {"params": the online network's parameters, "multipliers": `Multipliers`}.
+      target: parameters of the target network, which acts.
+      optimiser: state of the optax optimiser of `trainable`.
+      popart: statistics of each task's returns; mean 0 and variance 1 without PopArt.
+      stream: state of the environments.
+      timestep: `[B]`, the current time step of each environment.
+      memory: memory of the core before `timestep`.
+      key: PRNG key of the run; update n uses `fold_in(key, n)`.
+      update: int, number of completed updates.
+      hyperparameters: hyperparameters of the run.
     """
 
     trainable: dict[str, Any]
@@ -52,11 +52,11 @@ class Rollout:
     """T steps of B environments.
 
     Attributes:
-      timesteps: `[B, T + 1]`, the bootstrap step included.
-      actions: `[B, T]`, as the policy drew them: `timesteps.action` has what the environments were
-        given, see `environment_action`.
-      policy: `[B, T]`, the target's distributions.
-      episodes: `[B, T]`, statistics on arriving at steps 1 .. T.
+      timesteps: `[B, T + 1]`, including the bootstrap step.
+      actions: `[B, T]`, as sampled from the policy; `timesteps.action` contains the actions as the
+        environments received them, see `environment_action`.
+      policy: `[B, T]`, distributions of the target policy.
+      episodes: `[B, T]`, statistics of the episodes at steps 1 .. T.
     """
 
     timesteps: TimeStep

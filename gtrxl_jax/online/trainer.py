@@ -1,20 +1,21 @@
 """Online training: V-MPO on a batch of jitted environments, rollout and learner in one program.
 
     trainer = OnlineTrainer(config)
-    state = trainer.init(seed)                    a pytree that is the whole run
-    state, numbers = trainer.update(state)        one update
-    iteration = make_iteration(trainer)                   (see `programs`) several, without the host
+    state = trainer.init(seed)              # a pytree, the complete state of the run
+    state, numbers = trainer.update(state)  # one update
+    iteration = make_iteration(trainer)     # several updates in one program, see `programs`
     state, metrics = iteration(state)
 
-All are pure functions: jit them, vmap them over seeds and hyperparameters, shard their state.
-An update is: T steps of acting with the target network, over a cache that is projected once; one
-forward and backward pass of the online network over the T + 1 steps; one step of the optimiser.
+All of these functions are pure: they can be jitted, vmapped over seeds and hyperparameters, and
+applied to sharded states. An update consists of T steps of acting with the target network, whose
+memory is projected only once; one forward and backward pass of the online network over the T + 1
+steps; and one optimiser step.
 
-The outputs of acting are those of the target network on the segment (a core's acting equals its
-learning), so the target's distributions are taken from the rollout and not computed again.
+Acting computes the same outputs as the target network does on the segment, so the target
+distributions are taken from the rollout instead of being recomputed.
 
-An agent of one task is the multi-task agent of N = 1: each task has its own value output and, with
-PopArt, its own statistics of returns. Where jax_enable_x64 is on, all of a run is float64.
+A single-task agent is a multi-task agent with N = 1: each task has its own value output and, with
+PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses float64.
 """
 
 import dataclasses
@@ -51,7 +52,7 @@ from gtrxl_jax.validation import validate
 
 
 def make_stream(config: OnlineConfig) -> MultiTaskStream:
-    """The environments of a run, an equal share for each of its tasks."""
+    """Create the environments of a run, divided equally among its tasks."""
     env = config.env
     share = env.num_envs // env.num_tasks
     return MultiTaskStream(
@@ -63,7 +64,7 @@ def make_stream(config: OnlineConfig) -> MultiTaskStream:
 
 
 def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
-    """The agent of a run."""
+    """Create the agent of a run."""
     settings = dataclasses.asdict(config.agent)
     del settings["popart"], settings["popart_rate"]
     return make_agent(
@@ -76,17 +77,17 @@ def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
 
 
 class OnlineTrainer:
-    """The pure functions of an online run, made from its config.
+    """The pure functions of an online run; implements `Trainer`.
 
     Attributes:
-      config: the run's.
-      stream: its environments.
-      agent: its agent.
+      config: config of the run.
+      stream: environments of the run.
+      agent: agent of the run.
       player, title, environment, observation_space, action_space, config_json,
         num_iterations, steps_per_iteration: see `Trainer`.
 
     Raises:
-      ValueError: the config cannot be; nothing has been compiled.
+      ValueError: if the config is invalid; nothing is compiled before this check.
     """
 
     shown: tuple[str, ...] = ("episode/return", "episode/success")
@@ -113,10 +114,11 @@ class OnlineTrainer:
         self.learner = VMPOLearner(config, self.agent, self.stream.task_B)
 
     def mesh(self) -> Mesh:
-        """The devices that share the environments.
+        """Return the mesh of the devices that share the environments.
 
         Raises:
-          ValueError: there are too few, or they do not divide the environments of a task.
+          ValueError: if too few devices are available, or they do not divide the environments of
+            a task.
         """
         config = self.config
         return make_mesh(
@@ -127,13 +129,13 @@ class OnlineTrainer:
         )
 
     def hyperparameters(self, key: Key[Array, ""]) -> Hyperparameters:
-        """The config's numbers; those under `sweep` drawn with the key."""
+        """Return the config's hyperparameters, with those in `sweep` sampled."""
         return draw_hyperparameters(self.config, action_spec(self.stream.action_space), key)
 
     def init(
         self, seed: Int[Array, ""] | int, hyperparameters: Hyperparameters | None = None
     ) -> TrainState:
-        """The state of a new run. `hyperparameters` stand in for those of the config."""
+        """Return the state of a new run. `hyperparameters` override those of the config."""
         key, key_network, key_stream, key_sweep = jax.random.split(jax.random.key(seed), 4)
         hyperparameters = hyperparameters or self.hyperparameters(key_sweep)
         batch = self.config.env.num_envs
@@ -144,7 +146,7 @@ class OnlineTrainer:
         stream, timestep = self.stream.reset(key_stream)
         return TrainState(
             trainable=trainable,
-            # A copy: donating the state must not give one buffer away twice.
+            # Copied, since a donated state must not contain the same buffer twice.
             target=jax.tree.map(jnp.copy, params),
             optimiser=optimiser,
             popart=popart.init(self.stream.num_tasks),
@@ -157,7 +159,7 @@ class OnlineTrainer:
         )
 
     def drawn(self, state: TrainState) -> dict[str, Float[Array, "*S"]]:
-        """See `Trainer`: the hyperparameters under `sweep`."""
+        """Return the hyperparameters in `sweep`, see `Trainer.drawn`."""
         return drawn_hyperparameters(self.config, state.hyperparameters)
 
     def rollout(
@@ -166,14 +168,15 @@ class OnlineTrainer:
         """Act for T steps with the target network.
 
         Returns:
-          Memory, environments and time step afterwards, and what happened.
+          The final memory, state of the environments and time step, and the rollout.
         """
         variables = {"params": gather_parameters(state.target)}
         space = self.stream.action_space
 
         def step(carry: Any, key: Array) -> Any:
             cache, stream, timestep = carry
-            # Said again, lest the compiler keep them split in the loop and gather activations.
+            # Repeated inside the loop; otherwise the compiler may keep the parameters sharded there
+            # and gather activations instead.
             whole = gather_parameters(variables)
             cache, output = self._apply(whole, cache, timestep, method="step")
             action = output.policy.sample(key)
@@ -195,7 +198,7 @@ class OnlineTrainer:
     def update(
         self, state: TrainState, data: Any = None, stage: Hashable = None
     ) -> tuple[TrainState, tuple[Summary, Summary]]:
-        """Roll out and learn. Returns the new state, and metrics with `episode_sums`."""
+        """Roll out and learn. Returns the new state, and the metrics and `episode_sums`."""
         del data, stage
         key = jax.random.fold_in(state.key, state.update)
         memory, stream, timestep, rollout = self.rollout(state, key)
@@ -205,16 +208,16 @@ class OnlineTrainer:
         return state, (metrics, sums)
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:
-        """See `Trainer`: one stage, and no data but what the agent meets."""
+        """Yield (None, None) for each iteration: there is a single stage, and no dataset."""
         yield from itertools.repeat((None, None), self.num_iterations + 1 - first)
 
     def summarise(self, metrics: tuple[Summary, Summary]) -> Summary:
-        """Means over an iteration's updates, and over the episodes that ended in them."""
+        """Compute means over an iteration's updates, and over the episodes finished in it."""
         learning, sums = metrics
         diverged = over_updates(learning["nonfinite"])
         means = {k: jnp.mean(x_U) for k, x_U in learning.items() if k != "nonfinite"}
         return means | episode_means(sums) | diverged
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
-        """Return, length and success of fresh episodes, by task if there are several."""
+        """Return the returns, lengths and successes of fresh episodes, also by task if several."""
         return summarise(self._play(params, key))

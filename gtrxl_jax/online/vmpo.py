@@ -1,12 +1,12 @@
-"""V-MPO's learner: from a state and a rollout that started from it to the state after an update.
+"""The learner of V-MPO: it updates a state from a rollout that started at this state.
 
-The online network sees the T + 1 steps once. Its values give the lambda-returns, these PopArt's new
-statistics, and the loss is taken in the new units: a step of the optimiser later, the head has them
-too, so that no V has changed but by the optimiser's step.
+The online network is applied once to the T + 1 steps. Its values determine the lambda-returns, and
+these the new PopArt statistics. The loss is computed in units of the new statistics, and the value
+head is rescaled to them with the optimiser's step, so values V change only by that step.
 
-Adam moves a parameter by about its rate at each update, whatever its gradient: it would take the
-multipliers a thousand updates from 1 to where they belong. So by default they have an update of
-their own, `vmpo.scale_multipliers`.
+Adam changes a parameter by about the learning rate per update, regardless of its gradient, so the
+multipliers would take a thousand updates from 1 to their final values. By default they are updated
+separately, by `vmpo.scale_multipliers`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
 from gtrxl_jax.online.config import OnlineConfig
-from gtrxl_jax.online.episodes import Summary, by_task, gate_openings
+from gtrxl_jax.online.episodes import Summary, by_task, reported
 from gtrxl_jax.online.hyperparameters import Hyperparameters
 from gtrxl_jax.online.state import Rollout, TrainState
 from gtrxl_jax.ops import popart, vmpo
@@ -35,9 +35,9 @@ class VMPOLearner:
     """The pure functions that learn from a rollout.
 
     Attributes:
-      config: the run's.
-      agent: the agent.
-      task_B: the task of each environment, 0 .. N - 1.
+      config: config of the run.
+      agent: agent of the run.
+      task_B: task of each environment, 0 .. N - 1.
     """
 
     def __init__(self, config: OnlineConfig, agent: Agent, task_B: Int[Array, " B"]):
@@ -45,20 +45,20 @@ class VMPOLearner:
         self._apply: Any = agent.apply
         self.optimiser = optax.scale_by_adam()
         rates = config.optimiser
-        # Of the learning rate, which is one of the hyperparameters.
+        # Relative to the peak learning rate, which is one of the hyperparameters.
         self.schedule = warmup_and_decay(1.0, rates.warmup, rates.final, config.num_updates)
 
     def init(
         self, params: Any, hyperparameters: Hyperparameters
     ) -> tuple[dict[str, Any], optax.OptState]:
-        """What is learned, and the optimiser's state for it."""
+        """Return the trainable variables and the initial state of their optimiser."""
         trainable = {"params": params, "multipliers": hyperparameters.multipliers}
         return trainable, self.optimiser.init(trainable)
 
     def returns(
         self, state: TrainState, rollout: Rollout, value_BS: Float[Array, "B S"]
     ) -> Float[Array, "B T"]:
-        """The lambda-returns of a rollout; the values are in the units of its rewards."""
+        """Return the lambda-returns of a rollout, for values in the units of its rewards."""
         steps, dtype = rollout.timesteps, value_BS.dtype
         return lambda_returns(
             reward_BS=steps.reward.astype(dtype),
@@ -72,13 +72,20 @@ class VMPOLearner:
     def loss(
         self, trainable: dict[str, Any], state: TrainState, rollout: Rollout
     ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
-        """V-MPO's loss on a rollout that started from `state.memory`; metrics, PopArt's statistics.
+        """Compute the V-MPO loss on a rollout that started from `state.memory`.
 
-        The gradient to the value head is that to the head before it is rescaled.
+        The gradient of the value head is with respect to the head before it is rescaled.
+
+        Returns:
+          The loss; the metrics, and the new PopArt statistics.
         """
         variables = {"params": trainable["params"]}
         (_, y_BSD), recorded = self._apply(
-            variables, state.memory, rollout.timesteps, method="features", mutable=["metrics"]
+            variables,
+            state.memory,
+            rollout.timesteps,
+            method="features",
+            mutable=["metrics", "losses"],
         )
         steps = rollout.timesteps
         task_BS = jnp.broadcast_to(self.task_B[:, None], steps.last.shape)
@@ -97,7 +104,7 @@ class VMPOLearner:
         factor_N, shift_N = popart.conversion(state.popart, statistics)
 
         def losses(y_BSD: Array, psi_BT: Array | None = None) -> Any:
-            """Losses and advantages are in each task's normalised units, so that tasks compare."""
+            """Compute losses and advantages in each task's normalised units, comparable by task."""
             output = self._apply(variables, y_BSD, method="heads")
             return vmpo.vmpo_losses(
                 policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
@@ -112,14 +119,16 @@ class VMPOLearner:
             )
 
         terms, metrics, psi_BT = losses(y_BSD)
+        if auxiliary := reported(recorded.get("losses", {})):
+            terms["auxiliary"] = jnp.sum(jnp.stack(list(auxiliary.values())))
         metrics |= {f"loss/{name}": term for name, term in terms.items()}
-        # With the weights at hand: sorting the advantages again would gather them again, too.
+        # Reuses psi, since sorting the advantages again would also gather them again.
         metrics |= _shares(lambda y_BSD: losses(y_BSD, psi_BT)[0], jax.lax.stop_gradient(y_BSD))
         total = jnp.sum(jnp.stack(list(terms.values())))
-        return total, (metrics | gate_openings(recorded), statistics)
+        return total, (metrics | reported(recorded.get("metrics", {})), statistics)
 
     def learn(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Summary]:
-        """Learn from a rollout that started from `state`; in time, the target becomes a copy."""
+        """Learn from a rollout that started from `state`, and update the target when it is due."""
         (loss, (metrics, statistics)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
             gather_parameters(state.trainable), state, rollout
         )
@@ -134,7 +143,7 @@ class VMPOLearner:
             metrics |= by_task("popart/scale", statistics.scale_N)
         gradient_norm = optax.tree.norm(gradients["params"])
         if clip := self.config.optimiser.clip_norm:
-            # A factor, not optax's selection between two gradients: XLA fuses it into Adam.
+            # XLA fuses this factor into Adam, unlike optax's selection between two gradients.
             factor = jnp.minimum(1.0, clip / gradient_norm)
             gradients["params"] = jax.tree.map(lambda g: factor * g, gradients["params"])
             metrics["gradient_clipped"] = (gradient_norm > clip).astype(gradient_norm.dtype)
@@ -188,13 +197,13 @@ class VMPOLearner:
 
 
 def _shares(losses: Any, y: Array) -> Summary:
-    """Each loss's share of the gradient that enters the core: `share/policy`, `/value`, `/kl`.
+    """Compute each loss's share of the gradient at the core's output: `share/policy`, ...
 
-    The norm of the gradient to the core's output y, over the sum of the norms of all three. The
-    entropy bonus is counted with the policy's loss.
+    The share is the norm of the loss's gradient with respect to y, divided by the sum of the norms
+    for `policy`, `value` and `kl`. The entropy bonus is part of `policy`.
 
     Args:
-      losses: the terms of the loss by name, of y.
+      losses: function from y to the loss terms by name.
       y: the core's output.
     """
     groups = {"policy": ("policy", "entropy"), "value": ("value",), "kl": ("alpha_",)}

@@ -1,1 +1,1 @@
-"""Pure functions on arrays: no Flax modules, no state, no input or output."""
+"""Pure functions on arrays: no Flax modules, no state, no I/O."""

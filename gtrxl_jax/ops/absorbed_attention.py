@@ -1,17 +1,18 @@
 """Relative attention whose keys and values are the inputs themselves.
 
-The score of Dai et al. 2019, "Transformer-XL", section 3.3, of an input x_i for an input x_j is
+The attention score of the input x_i for the input x_j (Dai et al. 2019, "Transformer-XL", section
+3.3) is
 
     (W_Q x_i + u) . W_K x_j + (W_Q x_i + v) . W_R Phi_{i-j}  =  q_i . x_j + p_i . Phi_{i-j}
 
-with q_i = W_K^T (W_Q x_i + u) and p_i = W_R^T (W_Q x_i + v), which are maps of x_i alone. And Phi
-is made of the sines and cosines of the distance, so by the identities for the difference of two
-angles p_i . Phi_{i-j} is `turn`(p_i, Phi_i) . Phi_j. No key, value or position is projected, and
-acting keeps nothing but the inputs; distances may be of either sign.
+with q_i = W_K^T (W_Q x_i + u) and p_i = W_R^T (W_Q x_i + v), which depend on x_i only. Phi consists
+of sines and cosines of the distance, so the angle difference identities give p_i . Phi_{i-j} =
+`rotate_by_position`(p_i, Phi_i) . Phi_j. No key, value or position is projected, and acting caches
+only the inputs. Distances may be of either sign.
 
-A product is then over the D of the stream, in place of the K of a head: this is the form where
-heads are about as wide as the stream, as in RATE's published models. One-letter dimensions as in
-`gtrxl_jax.ops.attention`; F is D, or D + 1 if that is odd.
+The products are over the stream width D instead of the head width K, so this form suits heads that
+are about as wide as the stream, as in RATE's published models. Dimension letters are as in
+`gtrxl_jax.ops.attention`; F is D, or D + 1 if D is odd.
 """
 
 from collections.abc import Callable
@@ -27,11 +28,11 @@ from gtrxl_jax.ops.attention import masked_softmax
 def rotate_by_position(
     p_BTHF: Float[Array, "B T H F"], phi_TF: Float[Array, "T F"]
 ) -> Float[Array, "B T H F"]:
-    """The coefficients c_i with c_i . Phi_j = p_i . Phi_{i-j} for every j.
+    """Return the coefficients c_i with c_i . Phi_j = p_i . Phi_{i-j} for every j.
 
     Args:
-      p_BTHF: p_i.
-      phi_TF: Phi_i, sines then cosines of the places of the queries (see `sinusoids`).
+      p_BTHF: the coefficients p_i.
+      phi_TF: Phi_i, sines then cosines of the positions of the queries (see `sinusoids`).
     """
     of_sine, of_cosine = jnp.split(p_BTHF, 2, axis=-1)
     sine, cosine = jnp.split(phi_TF[None, :, None], 2, axis=-1)
@@ -48,15 +49,15 @@ def absorbed_attention(
     mask_BTS: Bool[Array, "B T S"],
     drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B T H S"]]:
-    """Queries attend to inputs.
+    """Attend from queries to inputs.
 
     Args:
       query_BTHD: q, scaled by 1 / sqrt(K).
-      position_BTHF: p, likewise, turned to the place of each query.
-      input_BSD: x.
-      phi_FS: Phi of the places of the inputs, transposed.
-      mask_BTS: which inputs each query sees: at least one.
-      drop: dropout of the weights.
+      position_BTHF: p, scaled likewise and rotated to the position of each query.
+      input_BSD: the inputs x.
+      phi_FS: Phi of the positions of the inputs, transposed.
+      mask_BTS: which inputs each query may attend to, at least one.
+      drop: dropout applied to the weights.
 
     Returns:
       The weighted inputs, and the weights in float32 or wider.
@@ -64,8 +65,8 @@ def absorbed_attention(
     chex.assert_rank([query_BTHD, position_BTHF, input_BSD, phi_FS, mask_BTS], [4, 4, 3, 2, 3])
     batch, num_queries, heads, _ = query_BTHD.shape
     wide = np.promote_types(query_BTHD.dtype, np.float32)
-    # The heads of all queries in one axis, Q: of products with more axes, and above all of their
-    # gradients, XLA makes copies.
+    # Merge queries and heads into one axis, Q: with more axes XLA copies the operands, above all in
+    # the gradients.
     query_BQD, position_BQF = (
         z.reshape(batch, num_queries * heads, -1) for z in (query_BTHD, position_BTHF)
     )

@@ -1,7 +1,7 @@
 """Relative multi-head attention over a memory, for a segment and for one cached step.
 
 Dai et al. 2019, "Transformer-XL", section 3.3; Parisotto et al. 2019, "Stabilizing Transformers for
-Reinforcement Learning", appendix C. One-letter dimensions: B batch, T queries, M memory slots,
+Reinforcement Learning", appendix C. Dimension letters: B batch, T queries, M memory slots,
 S = M + T keys, N = M + 1 distances (0 is the query itself), H heads, K head width, D model width.
 """
 
@@ -16,14 +16,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 Spans = tuple[tuple[slice, int], ...]
-"""Runs of queries, and how many keys each may see at most: what a causal mask hides from all of a
-run need not be computed."""
+"""Runs of queries, each with the number of leading keys that it may attend to: keys that a causal
+mask hides from a whole run need not be computed."""
 
 
 def sinusoids(
     distance_N: Int[Array, " N"], width: int, dtype: jnp.dtype = jnp.float32
 ) -> Float[Array, "N D"]:
-    """The encodings Phi_d of distances d, of either sign (Vaswani et al. 2017, section 3.5).
+    """Return encodings Phi_d of distances d of either sign (Vaswani et al. 2017, section 3.5).
 
     Sines fill the first half of the width, cosines the second.
     """
@@ -36,16 +36,16 @@ def sinusoids(
 def segment_mask(
     first_BT: Bool[Array, "B T"], length_B: Int[Array, " B"], memory_size: int
 ) -> Bool[Array, "B T S"]:
-    """Which keys each query of a segment may see.
+    """Compute which keys each query of a segment may attend to.
 
-    A query sees itself and the `memory_size` steps before it, as far as they belong to its own
-    episode and have been written.
+    A query attends to itself and to those of the `memory_size` steps before it that belong to its
+    own episode and have been written.
 
     Args:
       first_BT: true on the first step of an episode.
-      length_B: how many of the last memory slots belong to the episode that was running when the
-        segment began; the older slots are of an earlier episode, or were never written.
-      memory_size: M.
+      length_B: the number of most recent memory slots that belong to the episode running at the
+        start of the segment; older slots belong to an earlier episode or were never written.
+      memory_size: M, the number of memory slots.
     """
     chex.assert_rank([first_BT, length_B], [2, 1])
     num_queries = first_BT.shape[1]
@@ -53,7 +53,7 @@ def segment_mask(
     query_T = jnp.arange(num_queries, dtype=jnp.int32)
     distance_TS = query_T[:, None] - key_S[None, :]
     window_TS = (distance_TS >= 0) & (distance_TS <= memory_size)
-    # Episodes are numbered from the one that was running at the start (0); a dead slot is in none.
+    # Number the episodes from the one running at the start (0); other slots belong to none (-1).
     episode_BT = jnp.cumsum(first_BT.astype(jnp.int32), axis=1)
     alive_BM = key_S[None, :memory_size] >= -length_B[:, None]
     episode_BS = jnp.concatenate([jnp.where(alive_BM, 0, -1), episode_BT], axis=1)
@@ -63,7 +63,7 @@ def segment_mask(
 def length_after(
     first_BT: Bool[Array, "B T"], length_B: Int[Array, " B"], memory_size: int
 ) -> Int[Array, " B"]:
-    """The memory's live length after a segment: the steps of the running episode, at most M."""
+    """Return the memory's length after a segment: the current episode's steps, at most M."""
     num_steps = first_BT.shape[1]
     step_T = jnp.arange(num_steps, dtype=length_B.dtype)
     since_first_BT = jnp.where(first_BT, num_steps - step_T[None, :], num_steps + 1)
@@ -74,15 +74,15 @@ def length_after(
 
 
 def skew(scores_xTN: Float[Array, "... T N"]) -> Float[Array, "... T N+T-1"]:
-    """Move score n of query t to place t + n: from scores by distance to scores by key.
+    """Shift score n of query t to position t + n: from scores by distance to scores by key.
 
-    The last axis is ordered from the farthest distance to the nearest, so that place s of every
-    query is one key. With n = 0 for d = M and n = M for d = 0, it is key s of the S = M + T.
-    Places without a score get 0; the mask must exclude them.
+    The last axis is ordered from the farthest distance to the nearest, so that position s is the
+    same key for every query. With n = 0 for d = M and n = M for d = 0, it is key s of the S = M + T
+    keys. Positions without a score get 0; the mask must exclude them.
     """
     *lead, num_queries, num_distances = scores_xTN.shape
     num_keys = num_queries + num_distances - 1
-    # A row of S + 1 read again as a row of S starts one place later each time.
+    # Reading rows of length S + 1 as rows of length S shifts each row by one more position.
     padded = jnp.pad(scores_xTN, [(0, 0)] * (len(lead) + 1) + [(0, num_queries)])
     flat = padded.reshape(*lead, num_queries * (num_keys + 1))
     return flat[..., : num_queries * num_keys].reshape(*lead, num_queries, num_keys)
@@ -92,13 +92,13 @@ def skew(scores_xTN: Float[Array, "... T N"]) -> Float[Array, "... T N+T-1"]:
 def masked_softmax(
     scores_xS: Float[Array, "... S"], mask_xS: Bool[Array, "... S"]
 ) -> Float[Array, "... S"]:
-    """Softmax over the last axis with weight and gradient exactly 0 where the mask is false."""
+    """Compute the softmax over the last axis; masked entries have weight and gradient exactly 0."""
     return jax.nn.softmax(jnp.where(mask_xS, scores_xS, -jnp.inf), axis=-1)
 
 
 @masked_softmax.defjvp
 def _masked_softmax_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> Any:
-    """By its own output: otherwise every step of its computation is kept for the gradient."""
+    """Differentiate by the output alone, so that no intermediate results are stored."""
     weights_xS = masked_softmax(*primals)
     along_xS = weights_xS * tangents[0]
     return weights_xS, along_xS - weights_xS * jnp.sum(along_xS, axis=-1, keepdims=True)
@@ -114,19 +114,19 @@ def segment_attention(
     mask_BTS: Bool[Array, "B T S"],
     drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> tuple[Float[Array, "B T H K"], Float[Array, "B H T S"]]:
-    """Every query of a segment attends to the memory and to the segment.
+    """Attend from every query of a segment to the memory and the segment.
 
     s_ij = ((Q_i + u) . K_j + (Q_i + v) . R_{i-j}) / sqrt(K)  (Dai et al. 2019, section 3.3).
 
     Args:
       query_BTHK: Q of the segment.
-      key_BSHK: K of the memory, then of the segment.
-      value_BSHK: V, likewise.
+      key_BSHK: K of the memory, followed by K of the segment.
+      value_BSHK: V, in the same order.
       position_NHK: R_d, from the farthest distance to the nearest: d = M .. 0.
-      content_bias_HK: u.
-      position_bias_HK: v.
+      content_bias_HK: u, added to Q in the content term.
+      position_bias_HK: v, added to Q in the position term.
       mask_BTS: see `segment_mask`; each query must see at least itself.
-      drop: dropout of the weights.
+      drop: dropout applied to the weights.
 
     Returns:
       The weighted values, and the weights in float32 or wider.
@@ -153,7 +153,7 @@ def segment_attention(
 
 
 def ring_ages(slot: Int[Array, ""], num_slots: int) -> Int[Array, " N"]:
-    """How many steps ago each slot of a ring was written, when `slot` was written just now."""
+    """Return how many steps ago each slot of a ring was written, if `slot` was written last."""
     return (slot - jnp.arange(num_slots, dtype=slot.dtype)) % num_slots
 
 
@@ -167,19 +167,19 @@ def cached_attention(
     slot: Int[Array, ""],
     mask_BN: Bool[Array, "B N"],
 ) -> tuple[Float[Array, "B H K"], Float[Array, "B H N"]]:
-    """One query a row attends to a ring of N = M + 1 keys and values, its own among them.
+    """Attend from one query per row to a ring of N = M + 1 keys and values, including its own.
 
-    The same equation as `segment_attention`, over keys that were projected when they were written.
+    The equation is that of `segment_attention`, on keys that were projected when written.
 
     Args:
-      query_BHK: the query of the present step.
+      query_BHK: the query of the current step.
       key_BHNK: the ring of keys.
       value_BHNK: the ring of values.
       position_HNK: R_d for d = 0 .. M.
-      content_bias_HK: u.
-      position_bias_HK: v.
-      slot: the slot that the present step was written to.
-      mask_BN: which slots the query may see.
+      content_bias_HK: u, added to the query in the content term.
+      position_bias_HK: v, added to the query in the position term.
+      slot: the slot that the current step was written to.
+      mask_BN: which slots the query may attend to.
 
     Returns:
       The weighted values, and the weights by slot, in float32 or wider.
@@ -199,7 +199,7 @@ def cached_attention(
         position_HNK,
         preferred_element_type=wide,
     )
-    # Slot j holds distance (slot - j) mod N: the distances reversed, then turned by slot + 1.
+    # Slot j holds distance (slot - j) mod N: reverse the distances, then roll by slot + 1.
     position_BHN = jnp.roll(by_distance_BHN[..., ::-1], slot + 1, axis=-1)
     weights_BHN = masked_softmax(content_BHN + position_BHN, mask_BN[:, None])
     out_BHK = jnp.einsum("bhn,bhnk->bhk", weights_BHN.astype(value_BHNK.dtype), value_BHNK)
@@ -212,18 +212,18 @@ def memory_token_mask(
     cache_size: int,
     memory_tokens: int,
 ) -> Bool[Array, "B Q S"]:
-    """Which keys each token of a RATE segment may see (arXiv 2306.09459, section 3).
+    """Compute which keys each token of a RATE segment may attend to (arXiv 2306.09459, section 3).
 
-    The keys are [cache | read tokens | 3 K tokens of the steps | write tokens], the queries all of
-    them but the cache. Read tokens see the read tokens. A step's token sees the cache, the read
-    tokens, and the steps' tokens up to itself. Write tokens see everything but the cache. What is
-    padding is seen by nothing but itself.
+    The keys are [cache | read tokens | 3 K step tokens | write tokens], the queries all of them but
+    the cache. Read tokens attend to the read tokens. A step token attends to the cache, the read
+    tokens, and the step tokens up to itself. Write tokens attend to everything but the cache.
+    Padding is attended to only by itself.
 
     Args:
-      step_mask_BK: whether there is a step.
-      cached_B: how many of the last cache slots have been written.
-      cache_size: C.
-      memory_tokens: m.
+      step_mask_BK: true where there is a step, false for padding.
+      cached_B: the number of most recent cache slots that have been written.
+      cache_size: C, the number of cache slots.
+      memory_tokens: m, the number of memory tokens.
     """
     chex.assert_rank([step_mask_BK, cached_B], [2, 1])
     batch, steps = step_mask_BK.shape
@@ -247,20 +247,20 @@ def memory_token_mask(
 
 
 def memory_token_spans(steps: int, cache_size: int, memory_tokens: int) -> tuple[Spans, Spans]:
-    """Runs of the queries of `memory_token_mask`, over which its hidden keys can be left out.
+    """Return runs of the queries of `memory_token_mask` for which hidden keys can be omitted.
 
     Args:
-      steps: K.
-      cache_size: C.
-      memory_tokens: m.
+      steps: K, the number of steps of a segment.
+      cache_size: C, the number of cache slots.
+      memory_tokens: m, the number of memory tokens.
 
     Returns:
-      Of all queries, in order; and of the K tokens o (the second of a step's three) and the m write
-      tokens, which are all that a last layer needs.
+      The spans of all queries, in order; and those of the K tokens o (the second of a step's three)
+      and the m write tokens, the only ones that the last layer needs.
     """
     write = memory_tokens + 3 * steps
     num_tokens = write + memory_tokens
-    # More runs leave out little more and take longer to compile, shorter ones are not worth it.
+    # More runs omit few more keys and take longer to compile; shorter ones are not worthwhile.
     runs = min(max(steps // 8, 1), 3)
     cuts = [memory_tokens + 3 * round(steps * run / runs) for run in range(runs + 1)]
     ends = [*cuts[1:-1], num_tokens]
@@ -271,3 +271,13 @@ def memory_token_spans(steps: int, cache_size: int, memory_tokens: int) -> tuple
     if memory_tokens:
         useful.append((slice(write, num_tokens), cache_size + num_tokens))
     return tuple(every), tuple(useful)
+
+
+def by_distance(weights_BHTS: Float[Array, "B H T S"]) -> Float[Array, "B H T W"]:
+    """Return the weights of each of the last T of S inputs on itself and the W - 1 inputs before.
+
+    W is S - T + 1; the most distant input comes first.
+    """
+    steps, keys = weights_BHTS.shape[2:]
+    query_T1, place_W = jnp.arange(steps)[:, None], jnp.arange(keys - steps + 1)[None]
+    return jnp.take_along_axis(weights_BHTS, (query_T1 + place_W)[None, None], axis=3)

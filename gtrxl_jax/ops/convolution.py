@@ -1,10 +1,10 @@
 """Convolutions whose gradients are fast inside loops on CPU.
 
-XLA's CPU backend runs a convolution on Eigen's kernels if it is of `[N, H, W, C]` with
-`[h, w, C, c]`. Others it brings into that form, but in the program's outermost computation only:
-within `lax.scan`, `while_loop` or `map` they become scalar loops, tens of times slower
-(https://github.com/jax-ml/jax/issues/12868). The forward pass of a Flax convolution has the form;
-JAX's two gradients of it have not. Here they are written in it.
+XLA's CPU backend runs a convolution on Eigen's kernels if its operands have the layouts
+`[N, H, W, C]` and `[h, w, C, c]`. It converts other layouts to these, but only in the outermost
+computation of a program: inside `lax.scan`, `while_loop` or `map` they become scalar loops, tens of
+times slower (https://github.com/jax-ml/jax/issues/12868). The forward pass of a Flax convolution
+has the fast layout, but JAX's two gradients of it do not. Here they are written in that layout.
 """
 
 import functools
@@ -27,18 +27,18 @@ def convolve(
     padding: str | Sequence[tuple[int, int]],
     **options: Any,
 ) -> Float[Array, "N y x c"]:
-    """`lax.conv_general_dilated`, and on CPU its gradients in a form that is fast in loops.
+    """Compute `lax.conv_general_dilated`, with gradients that are fast in loops on CPU.
 
-    To be given to `nn.Conv` as `conv_general_dilated`. Convolutions with dilation, groups, another
-    layout or another number of spatial axes are left as they are. On CPU there is no forward-mode
+    Pass it to `nn.Conv` as `conv_general_dilated`. Convolutions with dilation, groups, another
+    layout or another number of spatial axes are left to JAX. On CPU there is no forward-mode
     derivative.
 
     Args:
       x: images.
       kernel: the filters.
-      strides: for both axes.
-      padding: as `lax.conv_general_dilated` takes it.
-      options: its other arguments.
+      strides: strides of the two spatial axes.
+      padding: as in `lax.conv_general_dilated`.
+      options: other arguments of `lax.conv_general_dilated`.
     """
     if jax.default_backend() != "cpu" or not _is_plain(x, kernel, **options):
         return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
@@ -51,7 +51,7 @@ def convolve(
 def _is_plain(
     x: Array, kernel: Array, dimension_numbers: Any = None, precision: Any = None, **others: Any
 ) -> bool:
-    """Whether all is as `LAYOUT` has it, with dilations and groups of 1."""
+    """Return whether the layout is `LAYOUT` and all dilations and groups are 1."""
     del precision
     if x.ndim != 4 or not all(v is None or np.all(np.asarray(v) == 1) for v in others.values()):
         return False
@@ -75,7 +75,7 @@ def _forward(x: Array, kernel: Array, strides: Any, pads: Pads, precision: Any) 
 
 def _backward(strides: Any, pads: Pads, precision: Any, inputs: Any, g: Array) -> tuple[Any, Any]:
     x, kernel = inputs
-    # For each axis: the image's size, the kernel's, the span of the strided output, the padding.
+    # For each axis: image size, kernel size, extent of the strided output, low padding.
     axes = [
         (x.shape[a], kernel.shape[a - 1], (g.shape[a] - 1) * strides[a - 1] + 1, pads[a - 1][0])
         for a in (1, 2)
@@ -86,14 +86,14 @@ def _backward(strides: Any, pads: Pads, precision: Any, inputs: Any, g: Array) -
         dimension_numbers=LAYOUT,
         precision=precision,
     )
-    # d/dx: g, spread by the strides, with the kernel turned about.
+    # d/dx: convolve g, dilated by the strides, with the flipped kernel.
     of_x = convolution(
         g,
         jnp.flip(kernel, (0, 1)).swapaxes(2, 3),
         padding=[(k - 1 - low, n - s + low) for n, k, s, low in axes],
         lhs_dilation=strides,
     )
-    # d/dkernel: x with g, summed over the batch, which stands where channels did.
+    # d/dkernel: convolve x with g, with the batch in the place of the channels.
     of_kernel = convolution(
         x.transpose(3, 1, 2, 0),
         g.transpose(1, 2, 0, 3),

@@ -1,9 +1,8 @@
-"""Action distributions: plain structs of arrays with one small interface.
+"""Action distributions: structs of arrays with a common interface.
 
 Leading axes are arbitrary (none, `[B]`, `[B, T]`); the event is the last axis and is summed out.
-Every leaf carries the leading axes, so a slice in time is `jax.tree.map(lambda x: x[:, :-1],
-policy)`. bfloat16 parameters are widened, and everything but a sample's action index is at least
-float32.
+Every leaf has the leading axes, so a slice in time is `jax.tree.map(lambda x: x[:, :-1], policy)`.
+bfloat16 parameters are widened: all results are float32 or wider, except for action indices.
 
 Axes: A actions of a categorical, C continuous dimensions, K discrete dimensions.
 """
@@ -11,7 +10,7 @@ Axes: A actions of a categorical, C continuous dimensions, K discrete dimensions
 import functools
 import math
 import operator
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, runtime_checkable
 
 import chex
 import jax
@@ -23,11 +22,12 @@ POLICIES = ("mode", "sample")
 """How `choose` picks an action."""
 
 
+@runtime_checkable
 class ActionDistribution(Protocol):
-    """What a learner or an actor asks of a policy's output.
+    """The interface of a policy's output, as used by learners and actors.
 
-    `kl_parts` divides KL(self || other) into the parts that V-MPO bounds separately; `self` is the
-    old policy and `other` the new one. Each part has the leading axes' shape.
+    `kl_parts` splits KL(self || other) into the parts that V-MPO bounds separately; `self` is the
+    old policy and `other` the new one. Each part has the shape of the leading axes.
     """
 
     def sample(self, key: PRNGKeyArray) -> Any:
@@ -42,7 +42,7 @@ class ActionDistribution(Protocol):
     def entropy(self) -> Float[Array, "..."]:
         """Return the entropy in nats."""
 
-    def kl_parts(self, other: Self) -> dict[str, Float[Array, "..."]]:
+    def kl_parts(self, other: Any) -> dict[str, Float[Array, "..."]]:
         """Return the named parts of KL(self || other) in nats."""
 
 
@@ -57,11 +57,11 @@ def _widen(x: Array) -> Array:
 
 @struct.dataclass
 class Categorical:
-    """A choice among A actions; actions are int32 with the leading axes' shape.
+    """A choice among A actions; actions are int32 with the shape of the leading axes.
 
     Attributes:
-      logits: unnormalised log probabilities. An action is forbidden by a logit of -inf or of the
-        dtype's lowest number; at least one action must be allowed.
+      logits: unnormalised log probabilities. A logit of -inf or of the dtype's lowest finite value
+        forbids an action; at least one action must be allowed.
     """
 
     logits: Float[Array, "... A"]
@@ -74,7 +74,7 @@ class Categorical:
         return jax.random.categorical(key, _widen(self.logits), axis=-1).astype(jnp.int32)
 
     def mode(self) -> Int[Array, "..."]:
-        """Return the most likely action, the first one among equals."""
+        """Return the most likely action, the first one in case of ties."""
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: Int[Array, "..."]) -> Float[Array, "..."]:
@@ -83,24 +83,24 @@ class Categorical:
         return jnp.take_along_axis(self._log_probs(), action[..., None], axis=-1)[..., 0]
 
     def entropy(self) -> Float[Array, "..."]:
-        """Return the entropy in nats; a forbidden action adds nothing."""
+        """Return the entropy in nats; forbidden actions contribute 0."""
         log_p = self._log_probs()
         p = jnp.exp(log_p)
         return -jnp.sum(p * jnp.where(p > 0, log_p, 0), axis=-1)
 
     def kl_parts(self, other: "Categorical") -> dict[str, Float[Array, "..."]]:
-        """Return "categorical", KL(self || other): infinite if only `other` forbids an action."""
+        """Return KL(self || other) as "categorical"; inf if only `other` forbids an action."""
         chex.assert_equal_shape([self.logits, other.logits])
         log_p, log_q = self._log_probs(), other._log_probs()
         p = jnp.exp(log_p)
-        # Selected one by one: the difference of two infinities would be NaN, in value and gradient.
+        # Masked one by one: the difference of two infinities would be NaN, in value and gradient.
         log_p, log_q = jnp.where(p > 0, log_p, 0), jnp.where(p > 0, log_q, 0)
         return {"categorical": jnp.sum(p * (log_p - log_q), axis=-1)}
 
 
 @struct.dataclass
 class Gaussian:
-    """A Gaussian of diagonal covariance; actions are `[..., C]` floats.
+    """A Gaussian with diagonal covariance; actions are `[..., C]` floats.
 
     Attributes:
       mean: the mean, unbounded.
@@ -135,14 +135,14 @@ class Gaussian:
 
         "mean" is KL(self || self with the other's mean), "covariance" is KL(self || self with the
         other's covariance). Their sum is not KL(self || other): the mean part uses self's
-        covariance, so that a policy cannot buy freedom of its mean with a wider covariance.
+        covariance, so that a wider covariance does not loosen the bound on the mean.
         """
         chex.assert_equal_shape([self.mean, self.scale, other.mean, other.scale])
         scale = _widen(self.scale)
         shift = (_widen(other.mean) - _widen(self.mean)) / scale
         log_ratio = 2 * (jnp.log(scale) - jnp.log(_widen(other.scale)))
-        # tr(S'^-1 S) - C - log det(S'^-1 S). The bounds are as low as 5e-6: `ratio - 1 - log_ratio`
-        # would leave nothing but rounding in float32.
+        # tr(S'^-1 S) - C - log det(S'^-1 S). The bounds are as low as 5e-6, where in float32
+        # `ratio - 1 - log_ratio` would be mostly rounding error.
         return {
             "mean": 0.5 * jnp.sum(jnp.square(shift), axis=-1),
             "covariance": 0.5 * jnp.sum(jnp.expm1(log_ratio) - log_ratio, axis=-1),
@@ -153,8 +153,8 @@ class Gaussian:
 class Hybrid:
     """Independent continuous and discrete dimensions in one action; at least one of the two.
 
-    Actions are dicts of `"continuous"`: `[..., C]` float, where there is a Gaussian, and
-    `"discrete"`: `[..., K]` int32, where there are categoricals. Without a Gaussian this is a
+    Actions are dicts with `"continuous"`: `[..., C]` float, if there is a Gaussian, and
+    `"discrete"`: `[..., K]` int32, if there are categoricals. Without a Gaussian this is a
     multi-categorical.
 
     Attributes:
@@ -200,7 +200,7 @@ class Hybrid:
         """Return the Gaussian's parts and "categorical", the sum over the categoricals.
 
         Raises:
-          ValueError: if the two do not have the same kinds and numbers of dimensions.
+          ValueError: if the kinds or numbers of dimensions differ.
         """
         if (self.gaussian is None) != (other.gaussian is None) or len(self.categoricals) != len(
             other.categoricals

@@ -1,4 +1,4 @@
-"""Losses of predicting the actions of trajectories (Chen et al. 2021; RATE, arXiv 2306.09459)."""
+"""Losses for predicting the actions of trajectories (Chen et al. 2021; RATE, arXiv 2306.09459)."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussia
 
 
 def action_loss(policy: ActionDistribution, actions: Any) -> Float[Array, "..."]:
-    """The loss of each prediction, with the leading axes of the policy.
+    """Compute the loss of each prediction, with the leading axes of the policy.
 
-    Cross-entropy, in nats, for a choice; for continuous actions the squared error of the mean,
-    averaged over the dimensions; their sum for an action with several parts.
+    It is the cross-entropy in nats for a discrete action, the squared error of the mean, averaged
+    over the dimensions, for a continuous one, and the sum for an action with several parts.
     """
     if isinstance(policy, Categorical):
         return -policy.log_prob(actions)
@@ -33,9 +33,9 @@ def action_loss(policy: ActionDistribution, actions: Any) -> Float[Array, "..."]
 
 
 def action_correct(policy: ActionDistribution, actions: Any) -> Bool[Array, "..."]:
-    """Whether the likeliest action is that of the data, in all of its choices.
+    """Return whether the most likely action equals that of the data in all discrete dimensions.
 
-    Continuous parts are not compared: an action without choices is never correct.
+    Continuous parts are not compared: an action without discrete dimensions is never correct.
     """
     if isinstance(policy, Categorical):
         return policy.mode() == actions
@@ -44,4 +44,4 @@ def action_correct(policy: ActionDistribution, actions: Any) -> Bool[Array, "...
         return jnp.all(modes == actions["discrete"], axis=-1)
     if isinstance(policy, Gaussian):
         return jnp.zeros(policy.mean.shape[:-1], bool)
-    raise TypeError(f"policy must have choices or a mean, not be {type(policy).__name__}")
+    raise TypeError(f"policy must have discrete parts or a mean, not be {type(policy).__name__}")

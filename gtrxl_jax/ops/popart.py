@@ -1,17 +1,17 @@
-"""PopArt: adaptive normalisation of value targets, one scale for each task.
+"""PopArt: adaptive normalisation of value targets, with one scale per task.
 
 van Hasselt et al. 2016, "Learning values across many orders of magnitude"; Hessel et al. 2019,
 "Multi-task deep reinforcement learning with PopArt". The network's value head has N outputs, one
-for each task, in normalised units: V = scale * output + mean. A learner's step is then (van Hasselt
-et al. 2016, algorithm 1)
+per task, in normalised units: V = scale * output + mean. A learner step is then (van Hasselt et al.
+2016, algorithm 1)
 
   1. select the task's output, `unnormalise` it, and compute the returns G in the reward's units;
-  2. `update` the statistics with G, and `rescale_head` of the online and of the target network,
-     which leaves every V as it was (but for the first of a task, see `conversion`);
+  2. `update` the statistics with G and `rescale_head` of the online and of the target network,
+     which preserves every V (except before a task's first statistics, see `conversion`);
   3. `normalise` G and V with the new statistics; the value loss compares them, and their difference
      is the advantage (G - V) / scale.
 
-Arrays are those of the global batch: under `jax.jit` a sharded batch needs nothing else.
+Arrays hold the global batch: under `jax.jit` a sharded batch needs no special handling.
 """
 
 import chex
@@ -27,15 +27,15 @@ SCALE_BOUNDS = (1e-2, 1e6)
 class PopArtStatistics:
     """Moving statistics of the returns of N tasks, in the reward's units.
 
-    The papers keep the second moment; the variance kept here says the same, and survives float32
-    where the mean is large against the spread.
+    The papers track the second moment; the variance tracked here is equivalent and stays accurate
+    in float32 if the mean is large compared to the spread.
 
     Attributes:
       mean_N: the mean.
       variance_N: the variance, before the bounds of the scale.
-      weight_N: the weight of all samples so far, in [0, 1]: what the initial values would have is
-        1 - weight_N, and is left out, so that the first batch is normalised by its own statistics
-        whatever the rate (as Adam corrects its moments).
+      weight_N: the total weight of all samples so far, in [0, 1]. The initial values, whose weight
+        would be 1 - weight_N, are left out, so that the first batch is normalised by its own
+        statistics at any rate (like the bias correction of Adam).
     """
 
     mean_N: Float[Array, " N"]
@@ -44,13 +44,13 @@ class PopArtStatistics:
 
     @property
     def scale_N(self) -> Float[Array, " N"]:
-        """The standard deviation, kept within `SCALE_BOUNDS`."""
+        """The standard deviation, clipped to `SCALE_BOUNDS`."""
         low, high = SCALE_BOUNDS
         return jnp.sqrt(jnp.clip(self.variance_N, low**2, high**2))
 
 
 def init(num_tasks: int) -> PopArtStatistics:
-    """Return statistics that normalise nothing: mean 0 and variance 1 for each task."""
+    """Return statistics of the identity normalisation: mean 0 and variance 1 for each task."""
     zeros_N = jnp.zeros(num_tasks)
     return PopArtStatistics(mean_N=zeros_N, variance_N=jnp.ones(num_tasks), weight_N=zeros_N)
 
@@ -64,19 +64,19 @@ def update(
 ) -> PopArtStatistics:
     """Move the statistics of every task towards those of its samples in the global batch.
 
-    `rate` is that of one sample, as in the papers, so the horizon (1 / rate samples) does not
-    depend on the batch's size: n samples of a task have the weight w = 1 - (1 - rate)^n together.
-    With W the weight of all samples before,
+    `rate` is the weight of one sample, as in the papers, so the horizon (1 / rate samples) does not
+    depend on the batch size: n samples of a task have the total weight w = 1 - (1 - rate)^n. With W
+    the weight of all previous samples,
 
         W'             = (1 - w) W + w
         mean'          = mean          + w / W' (mean of the n returns - mean)
         second moment' = second moment + w / W' (mean of their squares - second moment)
 
-    For W = 1 and to first order in n * rate that is the sum of n single updates; unlike that sum it
-    cannot overshoot when n * rate > 1. A task without valid samples keeps its statistics.
+    For W = 1 this equals the sum of n single updates to first order in n * rate, but it cannot
+    overshoot when n * rate > 1. A task without valid samples keeps its statistics.
 
     Args:
-      statistics: those of the N tasks.
+      statistics: the statistics of the N tasks.
       returns_BT: G in the reward's units.
       task_BT: the index of the task, 0 .. N - 1.
       mask_BT: False where G is not a transition's return.
@@ -90,7 +90,7 @@ def update(
     member_BTN = one_hot_BTN & mask_BT[..., None]
     count_N = jnp.sum(member_BTN, axis=(0, 1), dtype=dtype)
     at_least_one_N = jnp.maximum(count_N, 1)
-    # Measured from the present mean, so that nothing cancels where the mean is far from zero.
+    # Relative to the current mean, to avoid cancellation if the mean is far from zero.
     offset_BTN = jnp.where(member_BTN, returns_BT[..., None] - statistics.mean_N[None, None], 0)
     shift_N = jnp.sum(offset_BTN, axis=(0, 1)) / at_least_one_N
     residual_BTN = jnp.where(member_BTN, offset_BTN - shift_N[None, None], 0)
@@ -109,7 +109,7 @@ def update(
 def normalise(
     statistics: PopArtStatistics, x_BT: Float[Array, "B T"], task_BT: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Return (x - mean) / scale of each element's task."""
+    """Return (x - mean) / scale with the statistics of each element's task."""
     chex.assert_equal_shape([x_BT, task_BT])
     return (x_BT - statistics.mean_N[task_BT]) / statistics.scale_N[task_BT]
 
@@ -117,7 +117,7 @@ def normalise(
 def unnormalise(
     statistics: PopArtStatistics, x_BT: Float[Array, "B T"], task_BT: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Return scale * x + mean of each element's task; the inverse of `normalise`."""
+    """Return scale * x + mean with the statistics of each element's task; inverts `normalise`."""
     chex.assert_equal_shape([x_BT, task_BT])
     return statistics.scale_N[task_BT] * x_BT + statistics.mean_N[task_BT]
 
@@ -125,11 +125,12 @@ def unnormalise(
 def conversion(
     old: PopArtStatistics, new: PopArtStatistics
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """Return the factor and the shift that bring outputs in old units to the same V in new ones.
+    """Return the factor and the shift that convert outputs from old to new units, preserving V.
 
-    They are 1 and 0 for a task without samples before: a head that has learned nothing yet is taken
-    to be in the units of the first statistics. Were its V kept, returns of hundreds would shrink it
-    to where hardly a gradient passes through it, and returns of a hundredth blow it up.
+    They are 1 and 0 for a task without previous samples: a head that has learned nothing yet is
+    taken to be in the units of the first statistics. If its V were preserved instead, returns of
+    hundreds would shrink the head until hardly any gradient passes through it, and returns of a
+    hundredth would blow it up.
     """
     known_N = old.weight_N > 0
     shift_N = (old.mean_N - new.mean_N) / new.scale_N
@@ -142,15 +143,15 @@ def rescale_head(
     old: PopArtStatistics,
     new: PopArtStatistics,
 ) -> tuple[Float[Array, "D N"], Float[Array, " N"]]:
-    """Return the head whose un-normalised output under `new` is the present one's under `old`.
+    """Return the head whose un-normalised output under `new` equals the given one's under `old`.
 
-    But for a task without samples before, whose head stays as it is, see `conversion`.
+    The head of a task without previous samples is not changed, see `conversion`.
 
     Args:
       kernel_DN: weights of the linear value head, from D features to N tasks.
-      bias_N: its bias.
+      bias_N: bias of the value head.
       old: statistics that the head was made for.
-      new: statistics that it will be used with.
+      new: statistics that the head will be used with.
     """
     chex.assert_rank(kernel_DN, 2)
     chex.assert_shape(bias_N, kernel_DN.shape[1:])

@@ -1,10 +1,9 @@
-"""Which transitions of an unroll count, and the returns that follow them.
+"""Mask and returns of the transitions of an unroll.
 
-An unroll of T transitions is S = T + 1 time steps: the T at which an action was chosen, and the one
-that the last action led to, whose value is the bootstrap. Both functions take the fields of those S
-steps as they stand in `TimeStep` and shift them themselves, so a caller never aligns anything:
-column t of a result belongs to the action chosen at step t, whose reward and discount arrive with
-step t + 1.
+An unroll of T transitions has S = T + 1 time steps: the T at which an action was chosen, and the
+one that the last action led to, whose value is the bootstrap. Both functions take the fields of
+these S steps as they are in `TimeStep` and do the shifting themselves: column t of a result belongs
+to the action chosen at step t, whose reward and discount arrive with step t + 1.
 """
 
 import chex
@@ -14,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 
 def transition_mask(last_BS: Bool[Array, "B S"]) -> Bool[Array, "B T"]:
-    """Return True where step t to t + 1 belongs to an episode, False where it is only a reset.
+    """Return True where the step from t to t + 1 is in an episode, False where it is a reset.
 
     Args:
       last_BS: `TimeStep.last` of all S = T + 1 steps of the unroll.
@@ -33,20 +32,20 @@ def lambda_returns(
     gamma: float | Float[Array, ""],
     lambda_: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, "B T"]:
-    """Return the lambda-return of each action, within its episode and the unroll.
+    """Compute the lambda-return of each action, within its episode and the unroll.
 
         G_t = r_{t+1} + gamma d_{t+1} * (V(o_{t+1}) if last_{t+1} or t + 1 = T,
                                          else (1 - lambda) V(o_{t+1}) + lambda G_{t+1})
 
     With lambda = 1 this is the n-step return to the end of the unroll, the target of V-MPO (Song et
     al. 2019); below 1 it mixes all shorter ones (Sutton and Barto 2018, equation 12.18), and
-    G_t - V(o_t) is the generalised advantage estimate (Schulman et al. 2016). The value that ends a
-    sum is that of the final observation of the transition's own episode: a truncated episode is
-    bootstrapped by V of its `last` step, a terminated one by nothing (its discount is 0), and no
+    G_t - V(o_t) is the generalised advantage estimate (Schulman et al. 2016). The bootstrap value
+    is that of the final observation of the transition's own episode: a truncated episode bootstraps
+    from V of its `last` step, a terminated one does not bootstrap (its discount is 0), and no
     return crosses a reset. Where `transition_mask` is False, G_t is V(o_t), so that the advantage
     there is 0.
 
-    No gradient is stopped here.
+    Gradients are not stopped.
 
     Args:
       reward_BS: `TimeStep.reward` of all S = T + 1 steps; column 0 is not used.
@@ -54,21 +53,21 @@ def lambda_returns(
       last_BS: `TimeStep.last`.
       value_BS: V(o_t) at all S steps, in the units of the reward.
       gamma: the agent's discount factor, a number or a scalar array (so that it can be vmapped).
-      lambda_: how much of the next return is taken, the rest being the next value; like `gamma`.
+      lambda_: weight of the next return against the next value; a number or array like `gamma`.
 
     Returns:
       G_t for t = 0 .. T - 1.
 
     Raises:
-      ValueError: if there are fewer than two steps, hence no transition.
+      ValueError: if there are fewer than two steps, so no transition.
     """
     chex.assert_rank([reward_BS, discount_BS, last_BS, value_BS], 2)
     chex.assert_equal_shape([reward_BS, discount_BS, last_BS, value_BS])
     chex.assert_type(last_BS, bool)
     if reward_BS.shape[1] < 2:
         raise ValueError(
-            f"reward_BS has {reward_BS.shape[1]} time step(s): give the T steps of the unroll "
-            "and the bootstrap step, at least 2"
+            f"reward_BS has {reward_BS.shape[1]} time step(s), but must have at least 2: the T "
+            "steps of the unroll and the bootstrap step"
         )
 
     def step_back(return_B: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:

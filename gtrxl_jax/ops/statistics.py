@@ -12,28 +12,30 @@ from scipy.special import ndtri, stdtrit
 def mean_and_interval(
     values: Shaped[ArrayLike, "..."], axis: int, confidence: float = 0.95
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    r"""Mean over one axis, and the half-width of its confidence interval by Student's t.
+    r"""Compute the mean over one axis and the half-width of its Student's t interval.
 
     With S independent values of mean m and standard deviation s (S - 1 degrees of freedom), the
     interval is m ± t_{S-1, (1 + confidence) / 2} s / sqrt(S): exact for normal values at any S
     (Student, "The probable error of a mean", 1908).
 
     Args:
-      values: any real numbers, the S values along `axis`. NaN gives NaN.
+      values: any real numbers, the S values along `axis`. NaN propagates.
       axis: the axis of the independent values: seeds, not the episodes of one seed.
       confidence: the probability that the interval covers the true mean, in (0, 1).
 
     Returns:
-      mean and half-width, without that axis. The half-width of a single value is NaN: one seed says
-      nothing of the spread.
+      The mean and the half-width, without that axis. The half-width of a single value is NaN: one
+      seed carries no information about the spread.
 
     Raises:
-      ValueError: there is no value along the axis, or `confidence` is not inside (0, 1).
+      ValueError: if there is no value along the axis or `confidence` is not inside (0, 1).
     """
     values = np.asarray(values, np.float64)
     count = values.shape[axis]
     if count == 0:
-        raise ValueError(f"values has no entry along axis {axis} (shape {values.shape}): give some")
+        raise ValueError(
+            f"values has no entry along axis {axis} (shape {values.shape}): pass at least 1"
+        )
     _require_confidence(confidence)
     mean = values.mean(axis)
     if count == 1:
@@ -45,32 +47,32 @@ def mean_and_interval(
 def wilson_interval(
     successes: Real[ArrayLike, "..."], trials: Real[ArrayLike, "..."], confidence: float = 0.95
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    r"""Wilson's score interval of a probability, from k successes in n independent trials.
+    r"""Compute Wilson's score interval of a probability from k successes in n independent trials.
 
-    With p = k / n and the normal quantile z = z_{(1 + confidence) / 2}, it has its middle at
+    With p = k / n and the normal quantile z = z_{(1 + confidence) / 2}, it has the midpoint
     (p + z^2 / 2n) / (1 + z^2 / n) and the half-width z sqrt(p (1 - p) / n + z^2 / 4n^2) /
-    (1 + z^2 / n). It lies within [0, 1] and has a width even at p = 0 and p = 1 (Wilson, "Probable
-    inference, the law of succession, and statistical inference", 1927).
+    (1 + z^2 / n). It lies within [0, 1] and has a positive width even at p = 0 and p = 1 (Wilson,
+    "Probable inference, the law of succession, and statistical inference", 1927).
 
     Args:
       successes: k, any shape that broadcasts with `trials`.
       trials: n, at least 1.
-      confidence: the probability that the interval covers the true one, in (0, 1).
+      confidence: the probability that the interval covers the true probability, in (0, 1).
 
     Returns:
       The lower and the upper bound.
 
     Raises:
-      ValueError: k is not in 0 to n, n is below 1, or `confidence` is not inside (0, 1).
+      ValueError: if k is not in 0 to n, n is below 1, or `confidence` is not inside (0, 1).
     """
     _require_confidence(confidence)
     k, n = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
     if not (np.all(n >= 1) and np.all((k >= 0) & (k <= n))):
-        raise ValueError(f"successes must be in 0 to trials, of at least 1; got {k} of {n}")
+        raise ValueError(f"successes must be in 0 to trials, and trials at least 1; got {k} of {n}")
     square = ndtri((1 + confidence) / 2) ** 2
     middle = (k + square / 2) / (n + square)
     half = np.sqrt(square) / (n + square) * np.sqrt(k * (n - k) / n + square / 4)
-    # Without rounding errors: at k = 0 the lower bound is 0, at k = n the upper one is 1.
+    # Avoid rounding errors: the lower bound is exactly 0 at k = 0, the upper one 1 at k = n.
     low = np.where(k == 0, 0.0, middle - half)
     high = np.where(k == n, 1.0, middle + half)
     return low, high
@@ -79,24 +81,24 @@ def wilson_interval(
 def interquartile_mean(
     values: Real[ArrayLike, "..."], axis: int | None = None
 ) -> Float[np.ndarray, "..."]:
-    """IQM: the mean of the middle half of the values.
+    """Compute the interquartile mean (IQM), the mean of the middle half of the values.
 
-    The lowest and the highest quarter, floor(n / 4) values each, are left out. It is moved less by
-    outliers than the mean, and says more of few seeds than the median (Agarwal et al. 2021, "Deep
-    reinforcement learning at the edge of the statistical precipice").
+    The lowest and the highest quarter, floor(n / 4) values each, are left out. The IQM is less
+    sensitive to outliers than the mean and more efficient with few seeds than the median (Agarwal
+    et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice").
 
     Args:
-      values: the scores of runs, pooled over tasks. NaN gives NaN.
-      axis: of the n values; all of them if None.
+      values: the scores of runs, pooled over tasks. NaN propagates.
+      axis: the axis of the n values; None to pool all axes.
 
     Raises:
-      ValueError: there is no value along the axis.
+      ValueError: if there is no value along the axis.
     """
     values = np.asarray(values, np.float64)
     values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
     count = values.shape[-1]
     if count == 0:
-        raise ValueError(f"values has no entry (shape {values.shape}): give some")
+        raise ValueError(f"values has no entry (shape {values.shape}): pass at least 1")
     cut = count // 4
     mean = np.sort(values, axis=-1)[..., cut : count - cut].mean(axis=-1)
     return np.where(np.isnan(values).any(axis=-1), np.nan, mean)
@@ -110,25 +112,25 @@ def stratified_bootstrap(
     resamples: int = 5000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of a statistic of runs pooled over tasks.
+    """Compute a percentile bootstrap interval of a statistic of runs pooled over tasks.
 
     Each resample draws, with replacement, as many runs of each task as it has; the bounds are
-    quantiles of the statistic over resamples (Agarwal et al. 2021, section 4.1). It is of use from
-    about five runs on, and never leaves the range of the values.
+    quantiles of the statistic over resamples (Agarwal et al. 2021, section 4.1). The interval is
+    useful from about five runs on, and never leaves the range of the values.
 
     Args:
-      values_by_task: for each task the scores of its S runs; S may differ. NaN gives NaN.
+      values_by_task: for each task the scores of its S runs; S may differ. NaN propagates.
       statistic: a function of (values `[R, N]`, axis=-1) to `[R]`, such as `np.median` or
         `interquartile_mean`.
       confidence: the probability that the interval covers the true value, in (0, 1).
-      resamples: R.
-      seed: of the draws; the same seed gives the same interval.
+      resamples: R, the number of resamples.
+      seed: seed of the draws; the same seed returns the same interval.
 
     Returns:
       The lower and the upper bound.
 
     Raises:
-      ValueError: a task has no run, or `confidence` is not inside (0, 1).
+      ValueError: if a task has no run or `confidence` is not inside (0, 1).
     """
     _require_confidence(confidence)
     tasks = [np.asarray(values, np.float64) for values in values_by_task]
@@ -142,11 +144,11 @@ def stratified_bootstrap(
 
 
 SOLVED = 0.95
-"""The success from which on a seed counts as one that has solved its task."""
+"""The success rate from which a seed counts as having solved its task."""
 
 
 def solved(scores_S: Real[ArrayLike, " S"], threshold: float = SOLVED) -> int:
-    """How many seeds have a score of at least `threshold`. One without a score (NaN) has not."""
+    """Count the seeds with a score of at least `threshold`; missing scores (NaN) do not count."""
     return int(np.sum(np.asarray(scores_S, np.float64) >= threshold))
 
 

@@ -5,26 +5,25 @@ steps. With advantages A = G - V, the E-step weights the better half of the samp
 moves pi towards those weights while a multiplier keeps each part of KL(pi_old || pi) near its
 bound:
 
-    D~            = the half of all valid samples that has the largest A
+    D~            = the half of all valid samples with the largest A
     psi_t         = exp(A_t / eta) / sum over D~ of exp(A / eta);  0 outside D~
     L_policy      = - sum_t psi_t log pi(a_t | s_t)
     L_temperature = eta epsilon_eta + eta log( mean over D~ of exp(A / eta) )
     L_alpha       = mean over valid of [ alpha (epsilon_alpha - sg(KL)) + sg(alpha) KL ]
     L_value       = 1/2 mean over valid of (V - G)^2
 
-with one L_alpha for each part of the KL. The total is their sum, in which the value's loss may have
-another weight than 1, and an entropy bonus where one is asked for.
+with one L_alpha per part of the KL. The total loss is their sum, with an optional weight on the
+value loss and an optional entropy bonus.
 
-Arrays are those of the global batch: under `jax.jit` the batch axis may be sharded, and the half
-and the means are still global. Every numeric setting is an array, so a whole loss can be vmapped
-over settings. A sample whose mask is False takes no part in anything.
+Arrays hold the global batch: under `jax.jit` the batch axis may be sharded, and the half and the
+means are still global. Every numeric setting is an array, so the whole loss can be vmapped over
+settings. Samples whose mask is False are ignored.
 
-The multipliers eta and alpha are trained on L_temperature and L_alpha, in one of two ways. By the
-optimiser of the network on their raw values, as in the paper: `project_multipliers` must then
-follow each of its updates, for clipping inside the loss would give a multiplier that has fallen
-below the bound no gradient, and it would never return. Or by `scale_multipliers`, which moves their
-logarithms by how much each bound is broken or slack, and reaches the bounds within tens of updates
-where the other way takes thousands.
+The multipliers eta and alpha are trained on L_temperature and L_alpha in one of two ways. Either
+the network's optimiser updates their raw values, as in the paper, and `project_multipliers` must
+follow each update: clipping inside the loss would leave a multiplier below its bound without a
+gradient, so it would never recover. Or `scale_multipliers` updates their logarithms by the relative
+violation of each bound, which reaches the bounds within tens of updates instead of thousands.
 """
 
 import math
@@ -46,8 +45,8 @@ class Multipliers:
     """The Lagrange multipliers, all positive scalars.
 
     Attributes:
-      temperature: eta, of the E-step's bound.
-      alphas: one alpha for each part of the KL, by the names of `ActionDistribution.kl_parts`.
+      temperature: eta, the multiplier of the E-step's bound.
+      alphas: one alpha per part of the KL, with the keys of `ActionDistribution.kl_parts`.
     """
 
     temperature: Float[Array, ""]
@@ -56,7 +55,7 @@ class Multipliers:
 
 @struct.dataclass
 class VMPOHyperparameters:
-    """The bounds that the multipliers enforce, in nats, and the weights of two terms.
+    """The bounds that the multipliers enforce, in nats, and the weights of two loss terms.
 
     Attributes:
       epsilon_eta: bound of the E-step: KL of psi from the uniform weights on the selected half.
@@ -74,11 +73,11 @@ class VMPOHyperparameters:
 def project_multipliers(
     multipliers: Multipliers, alpha_bounds: tuple[float, float] = (MINIMUM_MULTIPLIER, math.inf)
 ) -> Multipliers:
-    """Return the multipliers within their bounds; to be applied after every update of theirs.
+    """Return the multipliers clipped to their bounds; call it after every update of them.
 
     Args:
-      multipliers: eta, kept at `MINIMUM_MULTIPLIER` at least, and the alphas.
-      alpha_bounds: the least and the largest alpha.
+      multipliers: eta, clipped to at least `MINIMUM_MULTIPLIER`, and the alphas.
+      alpha_bounds: the smallest and the largest alpha.
     """
     return Multipliers(
         temperature=jnp.maximum(multipliers.temperature, MINIMUM_MULTIPLIER),
@@ -97,19 +96,19 @@ def scale_multipliers(
 
         m' = m exp( rate clip(KL / epsilon - 1, -1, 10) )
 
-    for eta with the KL of psi from uniform weights, and for each alpha with its part of the KL. The
-    gradient of either loss is epsilon - KL, so this is a step in log m whose size is the violation
-    relative to the bound. A multiplier falls by at most a factor of e^-rate, however slack its
-    bound is, and rises by up to e^(10 rate) when its bound is broken: a policy about to leave its
-    trust region is held within a few updates, and a rare success in a batch raises the temperature
-    for many.
+    where KL is that of psi from uniform weights for eta, and the respective part for each alpha.
+    The gradient of either loss is epsilon - KL, so this is a step in log m whose size is the
+    violation relative to the bound. A multiplier decreases by at most a factor of e^-rate, however
+    slack its bound is, and increases by up to e^(10 rate) when its bound is violated: a policy
+    about to leave its trust region is held within a few updates, and a rare success in a batch
+    raises the temperature for many.
 
     Args:
       multipliers: eta and the alphas.
       psi_kl: KL(psi || uniform over D~).
       kls: the mean of each part of KL(pi_old || pi).
       hyperparameters: the bounds.
-      rate: of the step.
+      rate: the step size.
     """
 
     def scaled(multiplier: Array, kl: Array, epsilon: Array) -> Array:
@@ -126,7 +125,7 @@ def scale_multipliers(
 
 
 def masked_mean(x_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]) -> Float[Array, ""]:
-    """Return the mean of x where the mask is True, 0 where it is True nowhere."""
+    """Return the mean of x where the mask is True, or 0 if it is True nowhere."""
     count = jnp.sum(mask_BT, dtype=x_BT.dtype)
     return jnp.sum(jnp.where(mask_BT, x_BT, 0)) / jnp.maximum(count, 1)
 
@@ -136,8 +135,8 @@ def select_top_half(
 ) -> Bool[Array, "B T"]:
     """Return which samples make up D~: the floor(n / 2) largest advantages of the n valid ones.
 
-    The count is exact: among equals at the threshold the earlier ones in row-major order are taken.
-    So with fewer than two valid samples nothing is selected.
+    The count is exact: ties at the threshold go to the earlier samples in row-major order. With
+    fewer than two valid samples nothing is selected.
     """
     chex.assert_rank([advantages_BT, mask_BT], 2)
     chex.assert_equal_shape([advantages_BT, mask_BT])
@@ -155,23 +154,23 @@ def e_step(
     temperature: Float[Array, ""],
     epsilon_eta: Float[Array, ""],
 ) -> tuple[Float[Array, "B T"], Float[Array, ""]]:
-    """Return the weights psi and the temperature's loss of V-MPO's E-step.
+    """Compute the weights psi and the temperature loss of V-MPO's E-step.
 
     Args:
-      advantages_BT: A; no gradient flows to it.
+      advantages_BT: A; gets no gradient.
       mask_BT: which samples are valid.
-      temperature: eta > 0, which the loss trains.
+      temperature: eta > 0, trained by the loss.
       epsilon_eta: bound of KL(psi || uniform over D~).
 
     Returns:
       psi, which sums to 1, is 0 outside the selected half and carries no gradient; and
-      L_temperature. Both are 0 where nothing is selected.
+      L_temperature. Both are 0 if nothing is selected.
     """
     selected_BT = select_top_half(advantages_BT, mask_BT)
     advantages_BT = jax.lax.stop_gradient(advantages_BT)
     count = jnp.sum(selected_BT, dtype=advantages_BT.dtype)
     # Centred before the division: at a small eta, A / eta and the maximum that a log-sum-exp
-    # subtracts would each have rounding errors far above the whole gradient.
+    # subtracts would each have rounding errors far larger than the whole gradient.
     top = jnp.max(advantages_BT, where=selected_BT, initial=-jnp.inf)
     centred_BT = jnp.where(selected_BT, advantages_BT - top, 0)
     weights_BT = jnp.where(selected_BT, jnp.exp(centred_BT / temperature), 0)
@@ -183,9 +182,9 @@ def e_step(
 
 
 def policy_loss(log_prob_BT: Float[Array, "B T"], psi_BT: Float[Array, "B T"]) -> Float[Array, ""]:
-    """Return L_policy, a sum since psi sums to 1; a sample without weight has no gradient."""
+    """Return L_policy, a sum since psi sums to 1; samples with zero weight get no gradient."""
     chex.assert_equal_shape([log_prob_BT, psi_BT])
-    # An ignored action may be a forbidden one: 0 * -inf must not enter the sum.
+    # The action of an ignored sample may be forbidden: 0 * -inf must not enter the sum.
     return -jnp.sum(psi_BT * jnp.where(psi_BT > 0, log_prob_BT, 0))
 
 
@@ -195,7 +194,7 @@ def kl_loss(
     alpha: Float[Array, ""],
     epsilon: Float[Array, ""],
 ) -> Float[Array, ""]:
-    """Return L_alpha of one part of the KL, over all valid samples; 0 where none is valid."""
+    """Return L_alpha of one part of the KL over all valid samples; 0 if none is valid."""
     chex.assert_equal_shape([kl_BT, mask_BT])
     kl = masked_mean(kl_BT, mask_BT)
     loss = alpha * (epsilon - jax.lax.stop_gradient(kl)) + jax.lax.stop_gradient(alpha) * kl
@@ -205,7 +204,7 @@ def kl_loss(
 def value_loss(
     values_BT: Float[Array, "B T"], returns_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
 ) -> Float[Array, ""]:
-    """Return L_value; no gradient flows to the returns, whatever bootstraps them."""
+    """Return L_value; no gradient flows to the returns or their bootstrap values."""
     chex.assert_equal_shape([values_BT, returns_BT, mask_BT])
     error_BT = jnp.where(mask_BT, values_BT - jax.lax.stop_gradient(returns_BT), 0)
     return 0.5 * masked_mean(jnp.square(error_BT), mask_BT)
@@ -224,31 +223,31 @@ def vmpo_losses(
     advantages_BT: Float[Array, "B T"] | None = None,
     psi_BT: Float[Array, "B T"] | None = None,
 ) -> tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]], Float[Array, "B T"]]:
-    """Return the terms of V-MPO's loss, metrics, and psi.
+    """Compute the terms of V-MPO's loss, metrics and psi.
 
-    Their sum is to be minimised over the online network and the multipliers alike.
+    The sum of the terms is minimised over both the online network and the multipliers.
 
     Args:
-      policy: the online pi(. | s_t), leading axes `[B, T]`; gets the policy's and the KL's
-        gradient.
-      target_policy: pi_old(. | s_t), of the same kind; gets no gradient.
+      policy: the online pi(. | s_t), leading axes `[B, T]`; gets the gradients of the policy loss,
+        the KL and the entropy.
+      target_policy: pi_old(. | s_t), of the same type; gets no gradient.
       actions: the actions a_t taken, in the policy's layout.
-      values_BT: the online V(s_t), in the units of `returns_BT`; gets the value loss's gradient
-        only.
-      returns_BT: G_t, for example of `lambda_returns`; gets no gradient.
-      mask_BT: the valid samples, for example of `transition_mask`.
+      values_BT: the online V(s_t), in the units of `returns_BT`; gets the gradient of the value
+        loss only.
+      returns_BT: G_t, for example from `lambda_returns`; gets no gradient.
+      mask_BT: the valid samples, for example from `transition_mask`.
       multipliers: eta and the alphas.
-      hyperparameters: their bounds.
-      advantages_BT: A_t, where it is not `returns_BT - values_BT`; gets no gradient.
-      psi_BT: the E-step's weights where they are known already: it is left out, and its term 0.
+      hyperparameters: the bounds of the multipliers and the weights of the terms.
+      advantages_BT: A_t, if it is not `returns_BT - values_BT`; gets no gradient.
+      psi_BT: weights of an earlier E-step; the E-step is then skipped and its term is 0.
 
     Returns:
-      The terms by name: `policy`, `value`, `temperature`, `entropy` (minus the bonus), and
-      `alpha_P` for each part P of the KL. And scalars by name: `kl/P`, `alpha/P` and `bound/P` for
-      each part (the KL, its multiplier and its epsilon); `psi/kl` and `bound/psi`, its epsilon;
-      `psi/effective_samples` (1 / sum psi^2); `temperature`, `entropy`, `advantage/mean`,
-      `advantage/std`, `value/explained_variance` (1 - Var(G - V) / Var(G), 0 where Var(G) is),
-      `samples/valid` and `samples/selected`.
+      The loss terms by name: `policy`, `value`, `temperature`, `entropy` (minus the bonus), and
+      `alpha_P` for each part P of the KL. The metrics, scalars by name: `kl/P`, `alpha/P` and
+      `bound/P` for each part (the KL, its multiplier and its epsilon); `psi/kl` and `bound/psi`,
+      its epsilon; `psi/effective_samples` (1 / sum psi^2); `temperature`, `entropy`,
+      `advantage/mean`, `advantage/std`, `value/explained_variance` (1 - Var(G - V) / Var(G), 0 if
+      Var(G) is 0), `samples/valid` and `samples/selected`. And psi.
 
     Raises:
       ValueError: if the parts of the KL are not those of the alphas and of their bounds.
@@ -319,5 +318,5 @@ def _check_parts(field: str, given: dict[str, Any], kls: dict[str, Any]) -> None
     if given.keys() != kls.keys():
         raise ValueError(
             f"{field} has the parts {sorted(given)}, but the policy's KL has {sorted(kls)}: "
-            "give exactly one entry for each part of the KL"
+            "provide exactly one entry for each part of the KL"
         )

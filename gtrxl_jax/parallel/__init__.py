@@ -1,1 +1,1 @@
-"""Devices and hosts: meshes, how arrays are split over them, and processes that train together."""
+"""Devices and hosts: meshes, array placement, and multi-process training."""

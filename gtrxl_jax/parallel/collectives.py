@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices, read from the text of it."""
+"""The collective operations of a compiled program, parsed from its text."""
 
 import dataclasses
 import math
@@ -18,15 +18,15 @@ _ORIGIN = re.compile(r'op_name="([^"]*)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One operation among devices.
+    """A collective operation between devices.
 
     Attributes:
       kind: one of `KINDS`.
-      shapes: of the arrays that a device has afterwards.
-      num_bytes: of these, each time.
-      times: how often it happens in a run of the program. Iterations are counted where the
+      shapes: shapes of the arrays on one device after the operation.
+      num_bytes: size of these arrays, for one execution.
+      times: number of executions in one run of the program. Loop iterations are counted if the
         compiler knows their number; a loop that ends by a condition counts once.
-      origin: the operation of the source that it came from.
+      origin: the operation in the source that it was compiled from.
     """
 
     kind: str
@@ -37,13 +37,13 @@ class Collective:
 
 
 def collectives(text: str) -> list[Collective]:
-    """All collectives of a program, `jax.jit(f).lower(...).compile().as_text()`."""
+    """Return all collectives of a program, `jax.jit(f).lower(...).compile().as_text()`."""
     bodies, entry = _computations(text)
     return list(_walk(bodies, entry, 1))
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """The lines of each computation, and the name of the first to run."""
+    """Return the lines of each computation, and the name of the entry computation."""
     bodies: dict[str, list[str]] = {}
     entry = name = ""
     for line in text.splitlines():
@@ -82,6 +82,6 @@ def _walk(bodies: dict[str, list[str]], name: str, times: int) -> Iterator[Colle
 
 
 def _bytes_of(kind: str) -> int:
-    """Of one number of a type as XLA calls it: pred, f32, bf16, u8."""
+    """Return the size of one number of an XLA type: pred, f32, bf16, u8."""
     digits = re.sub(r"\D", "", kind)
     return max(int(digits) // 8, 1) if digits else 1

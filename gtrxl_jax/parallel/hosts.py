@@ -1,9 +1,9 @@
-"""Several processes, one for each host of a pod or a cluster, that train one run together.
+"""Multi-process training, with one process for each host of a pod or a cluster.
 
-Every process runs the same command. The arrays of the run are spread over the devices of all (see
-`placement`), each process computes on its own part of them, and the first one writes what there
-is to write but checkpoints, in which all take part. Without `join` there is one process, and
-nothing here does anything.
+Every process runs the same command. The run's arrays are spread over the devices of all processes
+(see `placement`), and each process computes its own part. The first process writes all files except
+checkpoints, which all processes write together. Without `join` there is a single process, and
+nothing here has any effect.
 """
 
 import contextlib
@@ -17,22 +17,22 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 HEARTBEAT_SECONDS = 40
-"""After so long without a sign of life a process is taken for dead, and the others end."""
+"""A process without a heartbeat for this long is considered dead, and the others exit."""
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
 def join() -> None:
-    """Join the other processes of the run. Before anything computes, as importing gymnax does.
+    """Join the other processes of the run. Call this before computing or importing gymnax.
 
-    JAX finds them by itself on a TPU pod and under SLURM, Open MPI and Kubernetes. Elsewhere three
-    environment variables say where they are: JAX_COORDINATOR_ADDRESS, `host:port` of the first
-    process, JAX_NUM_PROCESSES and JAX_PROCESS_ID, which counts from 0.
+    JAX detects the processes on a TPU pod and under SLURM, Open MPI and Kubernetes. Elsewhere,
+    three environment variables define them: JAX_COORDINATOR_ADDRESS, `host:port` of the first
+    process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID, which counts from 0.
 
     Raises:
-      ValueError: they are not to be found, or a variable is no number, or out of range.
+      ValueError: if the processes are not found, or a variable is not an integer or out of range.
     """
-    # It would take SIGTERM for itself: `Interruption` listens, and `all_max` tells the others.
+    # The service would intercept SIGTERM, which `Interruption` handles and `all_max` shares.
     jax.config.update("jax_enable_preemption_service", False)
     count, index = _number(COUNT), _number(INDEX)
     if count is not None and index is not None and not 0 <= index < count:
@@ -43,30 +43,30 @@ def join() -> None:
         )
     except ValueError as error:
         raise ValueError(
-            f"distributed: no other processes to join ({error}): run it on a TPU pod or under "
+            f"distributed: no other processes to join ({error}): run on a TPU pod or under "
             f"SLURM, Open MPI or Kubernetes, or set {ADDRESS}, {COUNT} and {INDEX}"
         ) from None
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes."""
+    """Return whether this is the process that writes files."""
     return jax.process_index() == 0
 
 
 def all_max(number: int) -> int:
-    """The largest of the numbers that the processes give, each at the same place of its program."""
+    """Return the maximum of `number` over all processes, which must call this at the same point."""
     if jax.process_count() == 1:
         return number
     return int(np.max(multihost_utils.process_allgather(np.int32(number))))
 
 
 def wait_for_all(place: str) -> None:
-    """Wait until every process has come to this place."""
+    """Wait until every process has reached `place`."""
     multihost_utils.sync_global_devices(place)
 
 
 def on_main_process(action: Callable[[], None], place: str) -> None:
-    """Let the first process do something while the others wait."""
+    """Run `action` in the first process while the others wait."""
     wait_for_all(f"before {place}")
     if is_first():
         action()
@@ -75,13 +75,14 @@ def on_main_process(action: Callable[[], None], place: str) -> None:
 
 @contextlib.contextmanager
 def ending_together(*shared: type[Exception]) -> Iterator[None]:
-    """End the process at once, with a line, where it alone cannot go on.
+    """Exit at once, with a one-line message, on an error in one of several processes.
 
-    It must not wait for what it would otherwise close: the others are on their way to a place that
-    it will not come to, or are gone. They notice, in time by the missing heartbeats, and end too.
+    The process must not wait for resources to close: the others are waiting at a point that it will
+    not reach, or have exited. They notice, at the latest by missing heartbeats, and exit too. With
+    a single process, errors propagate.
 
     Args:
-      shared: exceptions that all processes raise at the same place; these are left alone.
+      shared: exceptions that all processes raise at the same point, which propagate.
     """
     try:
         yield

@@ -1,17 +1,18 @@
-"""Where the arrays of a run live: the batch split over devices, parameters split where asked.
+"""Placement of a run's arrays: the batch is split over devices, parameters optionally.
 
-The devices are a mesh of two axes, "data" x "model". The batch is split over both: every device
-has its own part. Parameters, and with them the optimiser's state, are split over "model" alone, by
-a table of rules; an axis of one device, the default, leaves all of them on every device.
+The devices form a mesh of two axes, "data" x "model". The batch is split over both: every device
+has its own part. Parameters, and with them the optimiser's state, are split over "model" only, by a
+table of rules; an axis of one device, the default, leaves all of them on every device.
 
-Split parameters are a way to store them, not to compute with them (ZeRO, Rajbhandari et al. 2020;
-"fully sharded data parallel"): an update gathers each where it is used and gives each device its
-part of the gradient. So the arithmetic is that of data parallelism, whatever the network, and
-memory and optimiser's work are divided by the shards. The program is written for the global
-batch; `jax.jit` derives from these placements what every device computes and what they exchange.
+Splitting affects how parameters are stored, not how they are used (ZeRO, Rajbhandari et al. 2020;
+"fully sharded data parallel"): an update gathers each parameter where it is used and returns to
+each device its part of the gradient. The arithmetic is thus that of data parallelism for any
+network, while memory and the optimiser's work are divided by the number of shards. Programs are
+written for the global batch; from these placements, `jax.jit` derives what every device computes
+and communicates.
 
-`split_batch`, `split_parameters` and `gather_parameters` speak of the mesh that is set
-(`jax.set_mesh`), and do nothing without one: the trainers' functions run on any device as they are.
+`split_batch`, `split_parameters` and `gather_parameters` refer to the mesh set by `jax.set_mesh`
+and have no effect without one, so the trainers' functions also run on a single device.
 """
 
 import dataclasses
@@ -32,8 +33,10 @@ RULES = (
     (r"\bkernel$", -1),
     (r"\bembedding$", -1),
 )
-"""Which axis of a parameter is split, by the end of its path, `core/blocks_0/mlp/kernel`; the
-optimiser's moments have the same paths. Others, biases and gains, are too small to be worth it."""
+"""The axis along which a parameter is split, by the end of its path, `core/blocks_0/mlp/kernel`;
+the optimiser's moments have the same paths. Others, such as biases and gains, are too small to
+split.
+"""
 
 
 def make_mesh(
@@ -44,26 +47,27 @@ def make_mesh(
     num_tasks: int = 1,
     parameter_shards: int = 1,
 ) -> Mesh:
-    """The mesh of a run, "data" x "model".
+    """Create the mesh of a run, "data" x "model".
 
     Args:
-      num_devices: how many devices; 0 for all there are, on all hosts.
-      batch: what they share.
-      field: the name of that in the config.
-      num_tasks: how many tasks the batch is of; each is shared by all devices.
-      parameter_shards: how many devices, neighbours, have a copy of the parameters between them.
+      num_devices: number of devices; 0 for all devices of all hosts.
+      batch: size of the batch to split.
+      field: name of `batch` in the config, for error messages.
+      num_tasks: number of tasks in the batch; each is split over all devices.
+      parameter_shards: number of neighbouring devices that share one copy of the parameters.
 
     Raises:
-      ValueError: there are fewer devices, or they do not divide the batch of a task, or into groups
-        of that many shards; or there are several processes, and not all of their devices are used.
+      ValueError: if fewer devices are available, if their number does not divide the batch of a
+        task or is not a multiple of `parameter_shards`, or if there are several processes and not
+        all of their devices are used.
     """
     present = jax.devices()
     count = num_devices or len(present)
     if count > len(present):
-        raise ValueError(f"devices is {count}, but there are {len(present)}: ask for fewer")
+        raise ValueError(f"devices is {count}, but only {len(present)} are available: lower it")
     if jax.process_count() > 1 and count < len(present):
         raise ValueError(
-            f"devices is {count}, but the processes of this run have {len(present)}: leave it at 0"
+            f"devices is {count}, but the processes of this run have {len(present)}: set it to 0"
         )
     if count % parameter_shards:
         raise ValueError(
@@ -81,7 +85,7 @@ def make_mesh(
 
 
 def shardings(state: Any, mesh: Mesh, *, seeds: bool) -> Any:
-    """The sharding of each array of a `TrainState`; with `seeds`, after a leading axis of seeds."""
+    """Return the sharding of each array of a `TrainState`; with `seeds`, after an axis of seeds."""
     lead = (None,) if seeds else ()
     fields = {}
     for field in dataclasses.fields(state):
@@ -98,11 +102,11 @@ def shardings(state: Any, mesh: Mesh, *, seeds: bool) -> Any:
 
 
 def replicated(tree: Any, mesh: Mesh) -> Any:
-    """Arrays that every process has, put whole on every device of the mesh."""
+    """Place arrays that every process has on every device of the mesh, unsplit."""
     everywhere = NamedSharding(mesh, PartitionSpec())
 
     def put(leaf: Any) -> jax.Array:
-        # Unlike `jax.device_put`, it does not compare the processes' copies over the network.
+        # Unlike `jax.device_put`, this does not compare the processes' copies over the network.
         array = np.asarray(leaf)
         return jax.make_array_from_callback(array.shape, everywhere, lambda index: array[index])
 
@@ -110,20 +114,20 @@ def replicated(tree: Any, mesh: Mesh) -> Any:
 
 
 def local_rows(mesh: Mesh, batch: int) -> Int[np.ndarray, " b"]:
-    """The rows of a batch that this process's devices have between them, in order."""
+    """Return the sorted rows of a batch that are placed on this process's devices."""
     over_batch = NamedSharding(mesh, PartitionSpec(AXES))
     parts = over_batch.addressable_devices_indices_map((batch,)).values()
     return np.unique([row for part in parts if part for row in range(*part[0].indices(batch))])
 
 
 def split_local_rows(tree: Any, mesh: Mesh, batch: int, *, axis: int) -> Any:
-    """Arrays of a batch, of which each process has its `local_rows`, on the mesh.
+    """Place the arrays of a batch on the mesh, given each process's `local_rows`.
 
     Args:
-      tree: arrays with those rows at `axis`.
+      tree: arrays with those rows along `axis`.
       mesh: the devices.
-      batch: how many rows there are in all.
-      axis: where they are.
+      batch: total number of rows.
+      axis: the axis of the rows.
     """
     over_batch = NamedSharding(mesh, PartitionSpec(*(None,) * axis, AXES))
 
@@ -135,7 +139,7 @@ def split_local_rows(tree: Any, mesh: Mesh, batch: int, *, axis: int) -> Any:
 
 
 def split_batch(tree: Any) -> Any:
-    """Arrays `[B, ...]`, each device with its part of them; as they are if B does not divide."""
+    """Split arrays `[B, ...]` over the devices; those whose B does not divide are unchanged."""
     mesh = _mesh()
 
     def split(leaf: Any) -> Any:
@@ -147,7 +151,7 @@ def split_batch(tree: Any) -> Any:
 
 
 def split_parameters(tree: Any) -> Any:
-    """Parameters, or gradients of them, each device with its part by the `RULES`."""
+    """Split parameters, or their gradients, over the devices by the `RULES`."""
     mesh = _mesh()
     if mesh is None or mesh.shape["model"] == 1:
         return tree
@@ -157,7 +161,7 @@ def split_parameters(tree: Any) -> Any:
 
 
 def gather_parameters(tree: Any) -> Any:
-    """Parameters, whole on every device."""
+    """Gather parameters, unsplit, on every device."""
     mesh = _mesh()
     if mesh is None or mesh.shape["model"] == 1:
         return tree
@@ -165,13 +169,13 @@ def gather_parameters(tree: Any) -> Any:
 
 
 def _mesh() -> Any:
-    """The mesh that is set, if it is one of ours."""
+    """Return the mesh that is set, if it has the axes `AXES`."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if mesh.axis_names == AXES else None
 
 
 def _parameter_spec(path: Any, leaf: Any, mesh: Any, lead: int = 0) -> PartitionSpec:
-    """Of an array with `lead` axes before the parameter's own."""
+    """Return the partition of an array with `lead` axes before the parameter's own."""
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     shards = mesh.shape["model"]
     for pattern, axis in RULES:

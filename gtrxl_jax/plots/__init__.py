@@ -1,1 +1,1 @@
-"""Results to look at: learning curves, attention over memory, episodes."""
+"""Plots of results: learning curves, attention over memory, episodes."""

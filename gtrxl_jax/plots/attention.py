@@ -1,8 +1,8 @@
-"""What an agent attends to: the weights of its attention over memory, layer by layer.
+"""Plots of attention over memory, by layer and head.
 
-Shapes: L layers, H heads, T time steps, and a window of W = M + 1 entries, the M memories from the
-oldest to the newest and then the step itself. A weight is what the softmax gave, so those of one
-query sum to one; memory not yet written has weight zero.
+Shapes: L layers, H heads, T time steps, and a window of W = M + 1 entries: the M memories from the
+oldest to the newest, then the step itself. Weights are softmax outputs, so those of one query sum
+to one; unwritten memory has weight zero.
 """
 
 import os
@@ -33,16 +33,16 @@ def attention_map(
 ) -> None:
     """Draw one step's attention over memory: a row for each head, a column for each memory.
 
-    Colours go with the square root of the weight, so that faint attention can be seen beside sharp.
+    Colours scale with the square root of the weight, so that weak attention remains visible.
 
     Args:
       weights: `[L, H, W]`, the attention of one step.
-      path: the PNG to write.
-      cue: how many steps before this one the cue was seen; pointed at, if given.
-      x_label: what the columns are; names the step.
+      path: the PNG file to write.
+      cue: number of steps before this one at which the cue was seen; marked if given.
+      x_label: label of the columns; names the step.
 
     Raises:
-      ValueError: weights are not `[L, H, W]` in [0, 1], or the cue is not in the window.
+      ValueError: if weights are not `[L, H, W]` in [0, 1], or the cue is not in the window.
     """
     weights_LHW = _require_weights(weights, "layers, heads, window")
     layers, heads, window = weights_LHW.shape
@@ -79,20 +79,21 @@ def attention_over_episode(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> None:
-    """Draw a whole episode's attention: for each query time (down) each key time (across).
+    """Draw a whole episode's attention: query times (rows) against key times (columns).
 
-    One panel for each layer (down) and head (across). Grey is what a query cannot see: the future,
-    and what lies further back than its window.
+    There is one panel for each layer (down) and head (across). Grey marks what a query cannot see:
+    the future, and steps further back than its window.
 
     Args:
       weights: `[L, H, T, W]`, the attention of steps 0 to T - 1 of one episode.
-      path: the PNG to write.
-      cue: the time step at which the cue was seen; pointed at, if given.
-      layers: which layers to draw, the first being 0; all of them if None.
-      heads: which heads to draw, the first being 0; all of them if None.
+      path: the PNG file to write.
+      cue: the time step at which the cue was seen; marked if given.
+      layers: indices of the layers to draw; all if None.
+      heads: indices of the heads to draw; all if None.
 
     Raises:
-      ValueError: weights are not `[L, H, T, W]` in [0, 1], or there is no such step, layer or head.
+      ValueError: if weights are not `[L, H, T, W]` in [0, 1], or the cue, a layer or a head is out
+        of range.
     """
     weights_LHTW = _require_weights(weights, "layers, heads, steps, window")
     num_layers, num_heads, steps, _ = weights_LHTW.shape
@@ -130,12 +131,12 @@ def attention_over_episode(
 
 
 def _length(cells: int, least: float) -> float:
-    """Inches for a row of cells, so many that each has a pixel of its own and none is left out."""
+    """Return the length in inches at which each of `cells` cells has at least one pixel."""
     return max(least, cells / 150)
 
 
 def _by_time(weights_TW: Float[np.ndarray, "T W"]) -> Float[np.ndarray, "T T"]:
-    """From places in each query's window to time steps; NaN outside of the window."""
+    """Convert positions in each query's window to time steps; NaN outside the window."""
     steps, window = weights_TW.shape
     queries, keys = np.indices((steps, steps))
     places = keys - queries + window - 1
@@ -166,7 +167,7 @@ def _draw_weights(
 
 
 def _point_at(axes: Axes, x: float, label: str) -> None:
-    """Point at a column from above and below, so that nothing is drawn over what it holds."""
+    """Mark a column from above and below, without covering its content."""
     place = axes.get_xaxis_transform()
     common: dict[str, Any] = {"color": _CUE, "clip_on": False, "transform": place, "markersize": 5}
     axes.plot([x], [1.0], marker=7, **common)  # a triangle whose tip is the point
@@ -197,9 +198,9 @@ def _require_weights(weights: ArrayLike, axes: str) -> Float[np.ndarray, "..."]:
     array = np.asarray(weights, np.float64)
     if array.ndim != axes.count(",") + 1 or 0 in array.shape:
         raise ValueError(f"weights must be [{axes}]; got shape {list(array.shape)}")
-    if not (array.min() >= 0 and array.max() <= 1 + 1e-3):  # also refuses NaN
+    if not (array.min() >= 0 and array.max() <= 1 + 1e-3):  # also rejects NaN
         raise ValueError(
-            f"weights must be what softmax gives, in [0, 1]; got {array.min():g} to {array.max():g}"
+            f"weights must be softmax outputs, in [0, 1]; got {array.min():g} to {array.max():g}"
         )
     return array
 
@@ -207,5 +208,5 @@ def _require_weights(weights: ArrayLike, axes: str) -> Float[np.ndarray, "..."]:
 def _require_inside(name: str, index: int | None, length: int) -> None:
     if index is not None and not 0 <= index < length:
         raise ValueError(
-            f"{name} must be in 0 to {length - 1}, what the weights reach; got {index}"
+            f"{name} must be in 0 to {length - 1}, the range of the weights; got {index}"
         )

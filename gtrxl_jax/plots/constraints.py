@@ -1,4 +1,4 @@
-"""What V-MPO's updates do: the KLs against their bounds, the losses' shares, the entropy."""
+"""A plot of V-MPO's updates: KLs relative to their bounds, shares of the losses, entropy."""
 
 import os
 from collections.abc import Mapping
@@ -22,26 +22,27 @@ from gtrxl_jax.plots.style import (
 def constraints(
     metrics: Mapping[str, Shaped[np.ndarray, "N ..."]], path: str | os.PathLike[str]
 ) -> None:
-    """Draw three panels over the steps of a run, with the mean over seeds where there are several.
+    """Draw three panels over the steps of a run, averaged over seeds if there are several.
 
-    The KL of psi and of each part of the policy over its bound, on a logarithmic axis: a run keeps
-    its constraints where the lines are near 1, and is slow where they stay far below. Each loss's
-    share of the gradient that enters the core. The entropy of the policy.
+    First, the KL of psi and of each part of the policy divided by its bound, on a logarithmic axis:
+    constraints are met where the lines are near 1, and learning is slow where they stay far below.
+    Second, the share of each loss in the gradient that enters the core. Third, the entropy of the
+    policy.
 
     Args:
-      metrics: of a run trained by V-MPO: "step" `[N]`, and by their names `psi/kl`, `kl/P`,
-        `bound/P`, `share/...` and `entropy`, `[N]` or `[N, S]`.
-      path: the PNG to write.
+      metrics: of a run trained with V-MPO: "step" `[N]`, and `psi/kl`, `kl/P`, `bound/P`,
+        `share/...` and `entropy`, `[N]` or `[N, S]`.
+      path: the PNG file to write.
 
     Raises:
-      ValueError: the metrics are not those of V-MPO.
+      ValueError: if the metrics are not those of V-MPO.
     """
     bounded = {"psi": "psi/kl"} | {
         name.removeprefix("kl/"): name for name in metrics if name.startswith("kl/")
     }
     needed = {"step", "entropy", *bounded.values(), *(f"bound/{part}" for part in bounded)}
     if missing := sorted(needed - metrics.keys()):
-        raise ValueError(f"the metrics have no {missing}: give those of a run trained by V-MPO")
+        raise ValueError(f"the metrics have no {missing}: pass those of a run trained with V-MPO")
     step_N = np.asarray(metrics["step"], np.float64)
 
     def curve(name: str) -> np.ndarray:

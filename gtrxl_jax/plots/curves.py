@@ -1,4 +1,4 @@
-"""Scores of each seed and their median: while learning, and against the horizon."""
+"""Plots of each seed's scores and their median, during training and against the horizon."""
 
 import os
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from gtrxl_jax.validation import check_choice
 T = TypeVar("T")
 
 MIDDLES: dict[str, Any] = {"median": np.median, "IQM": interquartile_mean}
-"""What stands for all seeds: the median, or for returns the interquartile mean."""
+"""Aggregates over seeds: the median, or for returns the interquartile mean."""
 OF_HORIZONS = "median; hollow: each seed"
 
 
@@ -41,23 +41,23 @@ def learning_curves(
     chance: float | None = None,
     middle: str = "median",
 ) -> None:
-    """Draw each seed as a thin line, and the middle of all seeds as a thick one, by kind of run.
+    """Draw a thin line for each seed and a thick line for their aggregate, for each label.
 
-    Points at which a seed has no number (NaN) are left out of its line, and of the middle.
+    Points at which a seed is NaN are omitted from its line and from the aggregate.
 
     Args:
-      runs: for each label the curves `[S, N]` of its S seeds.
-      x: where the points are, `[N]`; one for all, or one for each label.
-      path: the PNG to write.
-      x_label: what x is, with its unit.
-      y_label: what the curves are, with their unit.
-      y_limits: the range of the y axis; fitted to the data if None.
-      chance: draws a line at the score of guessing.
-      middle: of `MIDDLES`; none is drawn if it is empty, for seeds that differ in their settings.
+      runs: for each label, the curves `[S, N]` of its S seeds.
+      x: positions of the points, `[N]`; one array for all labels, or one for each.
+      path: the PNG file to write.
+      x_label: label of x, with its unit.
+      y_label: label of the curves, with their unit.
+      y_limits: range of the y axis; fitted to the data if None.
+      chance: score of random guessing, drawn as a line if given.
+      middle: the aggregate, of `MIDDLES`; empty for none, if the seeds differ in their settings.
 
     Raises:
-      ValueError: there are no runs, or a label's curves are not `[S, N]` for its x `[N]`; an
-        unknown middle.
+      ValueError: if there are no runs, a label's curves are not `[S, N]` for its x `[N]`, or
+        `middle` is unknown.
     """
     if middle:
         check_choice("middle", middle, MIDDLES)
@@ -104,26 +104,27 @@ def success_against_horizon(
     y_label: str = "success rate",
     chance: float | None = None,
 ) -> None:
-    """Draw how far back each core remembers: success against how long ago the cue was.
+    """Draw success against the number of steps between cue and decision.
 
-    A line through the medians over seeds, and a dot for each seed. Labels stand side by side.
+    For each label, a line joins the medians over seeds, and each seed is a dot. Labels are offset
+    horizontally.
 
     Args:
-      results: for each label the final success rates `[S, H]` of its S seeds, in [0, 1]; NaN where
-        a seed has none, which is left out.
+      results: for each label, the final success rates `[S, H]` of its S seeds, in [0, 1]; NaN
+        entries are omitted.
       horizons: the H distances between cue and decision, positive and increasing; drawn on a
         logarithmic axis.
-      path: the PNG to write.
-      published: for each label horizons and numbers from elsewhere, drawn as points.
-      span: how many steps the memory of one layer covers; shaded, for what lies beyond needs more
-        than one layer, or a recurrence.
-      x_label: what the horizons are, with their unit.
-      y_label: what the results are.
-      chance: draws a line at the score of guessing.
+      path: the PNG file to write.
+      published: for each label, horizons and published success rates, drawn as points.
+      span: number of steps covered by the memory of one layer; shaded, since longer horizons
+        require several layers or recurrence.
+      x_label: label of the horizons, with their unit.
+      y_label: label of the results.
+      chance: score of random guessing, drawn as a line if given.
 
     Raises:
-      ValueError: there are no results, they are not `[S, H]`, or the horizons are not positive and
-        increasing.
+      ValueError: if there are no results, they are not `[S, H]`, or the horizons are not positive
+        and increasing.
     """
     horizon_H = _require_horizons(horizons)
     figure = new_figure(6.5, 3.2)
@@ -154,18 +155,18 @@ def panels_of_success(
     chance: float | None = None,
     columns: int = 3,
 ) -> None:
-    """Draw `success_against_horizon` in small panels, where one would be too full.
+    """Draw `success_against_horizon` in small panels, for results that do not fit into one.
 
     Args:
-      results: for each panel, by its title, what `success_against_horizon` takes. A line that has
-        the same place in several panels looks the same there.
-      horizons: those of all panels.
-      path: the PNG to write.
-      published: for the panels that have it, what `success_against_horizon` takes.
+      results: for each panel title, `results` of `success_against_horizon`. Lines at the same
+        position in several panels have the same style.
+      horizons: of all panels.
+      path: the PNG file to write.
+      published: for panel titles, `published` of `success_against_horizon`.
       x_label: of all panels.
       y_label: of all panels.
-      chance: see there.
-      columns: panels side by side.
+      chance: see `success_against_horizon`.
+      columns: number of panels side by side.
 
     Raises:
       ValueError: see `success_against_horizon`.
@@ -242,7 +243,7 @@ def _draw_success(
 
 def _require_any(runs: Mapping[str, T]) -> Mapping[str, T]:
     if not runs:
-        raise ValueError("there are no runs to draw: give at least one label with its curves")
+        raise ValueError("there are no runs to draw: pass at least one label with its curves")
     return runs
 
 
@@ -252,7 +253,7 @@ def _require_curves(
     y_SN = np.asarray(values, np.float64)
     if y_SN.ndim != 2 or not len(y_SN) or x_N.shape != y_SN.shape[1:]:
         raise ValueError(
-            f"the curves of {label!r} must be [seeds, points] with one x a point; "
+            f"the curves of {label!r} must be [seeds, points] with one x per point; "
             f"got {list(y_SN.shape)} and x {list(x_N.shape)}"
         )
     return y_SN

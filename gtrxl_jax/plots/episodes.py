@@ -1,4 +1,4 @@
-"""Episodes as moving pictures."""
+"""Episodes as GIF animations."""
 
 import os
 
@@ -17,20 +17,20 @@ def save_gif(
     path: str | os.PathLike[str],
     fps: float = 10.0,
 ) -> None:
-    """Write frames as a GIF that loops, resting on the last frame for a second.
+    """Write frames as a looping GIF that pauses on the last frame for a second.
 
-    Small frames are enlarged by the least whole factor that makes their shorter side 256 pixels or
-    more, each pixel a square. A frame of at most 256 colours keeps them exactly.
+    Small frames are enlarged by the smallest integer factor that makes their shorter side at least
+    256 pixels, without interpolation. Frames of at most 256 colours are reproduced exactly.
 
     Args:
       frames_THWC: T frames, RGB.
-      path: the GIF to write.
-      fps: frames a second, at most 50, for browsers slow down what is faster. A GIF counts time in
-        hundredths of a second: each frame's end is rounded to one.
+      path: the GIF file to write.
+      fps: frames per second, at most 50, since browsers slow down faster animations. The end of
+        each frame is rounded to hundredths of a second, the time unit of GIFs.
 
     Raises:
-      TypeError: the frames are not uint8.
-      ValueError: the frames are not `[T, H, W, 3]`, there is none, or fps is out of range.
+      TypeError: if the frames are not uint8.
+      ValueError: if the frames are not `[T, H, W, 3]`, there are none, or fps is out of range.
     """
     frames_THWC = np.asarray(frames_THWC)
     if frames_THWC.dtype != np.uint8:

@@ -1,4 +1,4 @@
-"""The pictures of a run: how it learned, what it attends to, how it plays."""
+"""The plots of a run: learning curves, attention, and recorded episodes."""
 
 import json
 from collections.abc import Sequence
@@ -20,13 +20,11 @@ from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import read_result
 
 RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
-"""Success on the T-Maze at those lengths after training on 150 steps (RATE, table 3, CA-2)."""
+"""T-Maze lengths, and success after training on 150 steps (RATE, table 3, CA-2)."""
 
 
 def draw_curves(folder: Path, label: str) -> list[Path]:
-    """Draw the learning curve of a run, success where the environment tells, else the return; and
-    how its updates kept V-MPO's constraints.
-    """
+    """Draw a run's learning curve (success if reported, else return) and V-MPO's constraints."""
     metrics = read_metrics(folder / "metrics.jsonl")
     name = "episode/success" if "episode/success" in metrics else "episode/return"
     curves = {"training": metrics[name]}
@@ -48,10 +46,10 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
 
 
 def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Draw offline runs, `folder/name` each, side by side: their losses, and how far they remember.
+    """Draw the losses of offline runs, `folder/name` each, and their success by episode length.
 
-    The second picture is success against the length of episodes, where the runs were evaluated at
-    several, beside what RATE's paper has for the T-Maze.
+    The second figure is drawn only for runs evaluated at several lengths. For the T-Maze it
+    includes the results published for RATE.
     """
     losses, steps, success = {}, {}, {}
     lengths: list[int] = []
@@ -61,7 +59,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
         steps[name] = metrics["step"]
         result = read_result(folder / name)
         if result is None:
-            raise FileNotFoundError(f"{folder / name} has no result: let its run come to its end")
+            raise FileNotFoundError(f"{folder / name} has no result: finish the run first")
         scores = {k: v for k, v in result.per_seed.items() if k.startswith("success/")}
         lengths = sorted(int(key.split("/")[1]) for key in scores)
         success[name] = np.array([scores[f"success/{length}"] for length in lengths]).T
@@ -84,9 +82,9 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
 def draw_episodes(
     folder: Path, agent: Agent, tasks: Sequence[Stream], params: Any, policy: str
 ) -> list[Path]:
-    """Play and draw one episode of each task: attention where the core has it, a GIF of `render`.
+    """Play and draw one episode of each task: attention if the core has it, and a GIF of `render`.
 
-    The names of the files end in `_task_0`, `_task_1`, ... if there are several tasks.
+    File names end in `_task_0`, `_task_1`, ... if there are several tasks.
     """
     paths = []
     for k, stream in enumerate(tasks):

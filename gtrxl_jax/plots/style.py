@@ -1,4 +1,4 @@
-"""What all pictures have in common. No global state of matplotlib is read or changed."""
+"""The common style of all figures. matplotlib's global state is neither read nor changed."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from gtrxl_jax.files import atomic
 
-# Okabe and Ito, "Color universal design" (2008), without its yellow, which white paper swallows.
+# Okabe and Ito, "Color universal design" (2008), without yellow, which is illegible on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-# Told apart without any colour, too.
+# Distinguishable without colour.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES = ("-", "--", ":", "-.")
 GREY = "#666666"
@@ -20,14 +20,14 @@ FONT_SIZE = 9.0
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, sizes in inches (a text column of a paper is about 3.3 or 6.5 wide)."""
+    """Create an empty figure, sizes in inches (a paper's text column is about 3.3 or 6.5 wide)."""
     figure = Figure(figsize=(width, height), dpi=200, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
 def style_axes(axes: Axes) -> None:
-    """Plain axes: two spines, a light grid behind the data."""
+    """Apply the style: two spines, and a light grid behind the data."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e0e0e0", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -37,12 +37,13 @@ def style_axes(axes: Axes) -> None:
 
 
 def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None = None) -> None:
-    """A legend to the right of the axes, where it hides no data; of what they all show, or these.
+    """Add a legend to the right of the axes, where it hides no data.
 
     Args:
-      figure: with its axes drawn.
-      title: of the legend.
-      entries: for each label what it stands for, one of matplotlib's artists.
+      figure: a figure whose axes are drawn.
+      title: title of the legend.
+      entries: for each label, the matplotlib artist that it describes; all labelled artists if
+        None.
     """
     figure.legend(
         **({} if entries is None else {"labels": list(entries), "handles": list(entries.values())}),
@@ -56,7 +57,7 @@ def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None
 
 
 def looks(labels: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A colour, a marker and a line style for each label, as arguments of matplotlib's `plot`."""
+    """Yield a colour, marker and line style for each label, as arguments of matplotlib's `plot`."""
     for index, label in enumerate(labels):
         turn, place = divmod(index, len(COLOURS))
         yield (
@@ -70,6 +71,6 @@ def looks(labels: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a PNG, whole or not at all."""
+    """Write a PNG file atomically."""
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""A run on its hosts, whatever it trains: loop, directory, checkpoints, metrics, results."""
+"""The host side of runs: training loop, directory, checkpoints, metrics, results."""
 
 from typing import TYPE_CHECKING
 

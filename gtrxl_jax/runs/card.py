@@ -1,4 +1,4 @@
-"""The card of a trained model: what it is, how good, where it comes from, how to use it."""
+"""Model cards: the scores, provenance and use of a trained model."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ def write_card(
     """Write card.md into the folder of a run.
 
     Args:
-      folder: the run.
+      folder: the folder of the run.
       title: what was trained, and on what.
       record: its result, see `gtrxl_jax.runs.results.record_of`.
-      params: its parameters, to be counted.
+      params: its parameters, which are counted.
     """
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
@@ -30,13 +30,13 @@ def write_card(
 
 
 def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
-    """The text of a card.
+    """Return the text of a card.
 
     Args:
       title: as in `write_card`.
       record: as in `write_card`.
-      parameters: how many numbers the network has.
-      name: of the folder.
+      parameters: number of parameters of the network.
+      name: name of the folder.
     """
     seeds, diverged = record["seeds"], record["num_diverged"]
     several = len(seeds) > 1
@@ -49,8 +49,8 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
         *_table(scores, seeds, record["drawn"]),
         "",
         *([f"{diverged} of {len(seeds)} seeds diverged.", ""] * bool(diverged)),
-        "It was trained on this one task, for which its config.json says everything, and has been "
-        "tested on no other.",
+        "It was trained only on this task, which its config.json specifies in full, and has not "
+        "been tested on any other.",
         "",
         "## Use",
         "",
@@ -59,10 +59,10 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
         "",
         f'run = gtrxl_jax.load("{name}")',
         "state = run.start(batch_size=8)",
-        "state, action = run.act(state, timestep, key)  # as often as there are time steps",
+        "state, action = run.act(state, timestep, key)  # once per time step",
         "```",
         "",
-        "## Where it comes from",
+        "## Provenance",
         "",
         f"`{record['command']}`, seed{'s' if several else ''} {', '.join(map(str, seeds))}; "
         f"{record['steps']:,} steps in {record['train_seconds']:.0f} s after "
@@ -80,7 +80,7 @@ def _count(params: Any) -> int:
 def _table(
     scores: Mapping[str, Score], seeds: Sequence[int], drawn: Mapping[str, Sequence[float]]
 ) -> list[str]:
-    """The scores; by seed where the seeds differ in drawn settings."""
+    """Return the table of scores; by seed if the seeds differ in drawn settings."""
     if len(seeds) > 1 and drawn:
         shown = main_scores(scores)
         by_seed = zip(
@@ -90,7 +90,7 @@ def _table(
             strict=True,
         )
         return [
-            "On held-out episodes, by seed, for each drew its own settings:",
+            "On held-out episodes, by seed, since each drew its own settings:",
             "",
             f"| seed | {' | '.join([*drawn, *shown])} |",
             f"|---{'|---' * len([*drawn, *shown])}|",
@@ -105,8 +105,8 @@ def _table(
     if len(seeds) > 1:
         over = (
             f"On held-out episodes, over {len(seeds)} seeds. A seed has solved the task with a "
-            f"success of at least {SOLVED}; the interval of how many do is Wilson's, that of the "
-            "interquartile mean (IQM) a bootstrap's, both 95 %:"
+            f"success of at least {SOLVED}. Intervals are 95 %: Wilson's for the number of such "
+            "seeds, bootstrapped for the interquartile mean (IQM):"
         )
     ordered = sorted(scores.items(), key=_by_length)
     drew = ", ".join(f"{name} {value:.3g}" for name, (value, *_) in drawn.items())
@@ -125,6 +125,6 @@ def _number(value: float) -> str:
 
 
 def _by_length(score: tuple[str, Any]) -> tuple[str, int]:
-    """Scores by name, those of several lengths by length."""
+    """Return a sort key that orders scores by name, then by length."""
     name, _, length = score[0].partition("/")
     return name, int(length) if length.isdecimal() else 0

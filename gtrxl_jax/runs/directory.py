@@ -20,18 +20,18 @@ _OF_A_PROCESS = ("version", "devices", "parameter_shards")
 
 @contextlib.contextmanager
 def locked(folder: Folder, config_json: str) -> Iterator[None]:
-    """Hold `folder` as the run of this config, new or taken up again, until the block ends.
+    """Lock `folder` for the run of this config, new or resumed, until the block ends.
 
-    The first process of several holds it for all, which then go on together. Nothing is written but
-    config.json in a folder that has none. A process that dies lets go.
+    The first of several processes holds the lock for all, and the others wait for it. Nothing is
+    written except a missing config.json. The lock of a process that dies is released.
 
     Args:
-      folder: made if missing.
-      config_json: the resolved config as a JSON object; its "version", the library's, and the
-        devices that it asks for may differ from what is there.
+      folder: created if missing.
+      config_json: the resolved config as a JSON object. Its "version", that of the library, and its
+        devices may differ from those in the folder.
 
     Raises:
-      ValueError: the folder holds another run, or another process runs this one.
+      ValueError: if the folder holds another run, or another process is running this one.
     """
     require_same_run(folder, config_json)
     path = Path(folder, "config.json")
@@ -43,7 +43,7 @@ def locked(folder: Folder, config_json: str) -> Iterator[None]:
         try:
             with atomic(path, replace=False) as temporary:
                 temporary.write_text(config_json)
-        except FileExistsError:  # since we looked
+        except FileExistsError:  # created by another process in the meantime
             require_same_run(folder, config_json)
     with open(path, "r+") as file:
         try:
@@ -57,10 +57,10 @@ def locked(folder: Folder, config_json: str) -> Iterator[None]:
 
 
 def load_config(folder: Folder) -> str:
-    """The config of the run in `folder`, the JSON text that it was claimed with.
+    """Return the config of the run in `folder`, the JSON text passed to `locked`.
 
     Raises:
-      FileNotFoundError: there is no run.
+      FileNotFoundError: if there is no run.
     """
     try:
         return Path(folder, "config.json").read_text()
@@ -69,10 +69,10 @@ def load_config(folder: Folder) -> str:
 
 
 def require_same_run(folder: Folder, config_json: str) -> None:
-    """Check that the folder holds this run, or none.
+    """Raise if the folder holds a run other than that of `config_json`.
 
     Raises:
-      ValueError: it holds another, whose first difference is named, or one of a newer version.
+      ValueError: if it holds another run, naming the first difference, or a run of a newer version.
     """
     try:
         require_version(folder)
@@ -85,31 +85,32 @@ def require_same_run(folder: Folder, config_json: str) -> None:
 
 
 def require_version(folder: Folder) -> None:
-    """Check that the run in `folder` was not written by a newer version of this library.
+    """Raise if the run in `folder` was written by a newer version of this library.
 
     Raises:
-      FileNotFoundError: there is no run.
-      ValueError: it was.
+      FileNotFoundError: if there is no run.
+      ValueError: if it was written by a newer version.
     """
     there = str(_parsed(folder).get("version", "0"))
     if _numbers(there) > _numbers(__version__):
         raise ValueError(
-            f"{folder} was written by gtrxl_jax {there}, and this is {__version__}: upgrade it"
+            f"{folder} was written by gtrxl_jax {there}, and this is {__version__}: "
+            "upgrade gtrxl_jax"
         )
 
 
 def settings(folder: Folder) -> dict[str, Any]:
-    """The config of the run in `folder`, without what may differ between processes of one run.
+    """Return the config of the run in `folder`, without what may differ between its processes.
 
     Raises:
-      FileNotFoundError: there is no run.
-      ValueError: its config.json is not JSON.
+      FileNotFoundError: if there is no run.
+      ValueError: if its config.json is not JSON.
     """
     return _settings(_parsed(folder))
 
 
 def difference(there: Any, here: Any, name: str = "") -> str | None:
-    """Where two configs differ first, in words; None if they are equal."""
+    """Describe the first difference between two configs; None if they are equal."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*here, *(there.keys() - here)]:
             inner = f"{name}.{key}" if name else key
@@ -138,5 +139,5 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(version: str) -> list[int]:
-    """[0, 1, 0] of 0.1.0, whatever else is said of it."""
+    """Return the leading numbers of a version, [0, 1, 0] for 0.1.0, without any suffix."""
     return [int(number) for number in re.findall(r"\d+", version)[:3]]

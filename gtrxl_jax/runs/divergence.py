@@ -1,8 +1,8 @@
-"""Runs that go wrong: found in the program that trains them, and told by the host.
+"""Divergence of runs, detected by the training program and reported by the host.
 
-After every update the program checks what must be finite or in range, in the order in which one
-thing spoils the next. An iteration reports the first update that failed and the first quantity in it,
-as two of its metrics, so that the host learns of it without another transfer.
+After every update, the program checks that quantities are finite or in range, in the order in which
+errors propagate between them. An iteration reports its first failed update and the first failed
+quantity in it as two of its metrics, so that no additional transfer to the host is required.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ QUANTITIES = (
     "temperature",
     "multiplier of the KL",
 )
-"""What is checked; a trainer checks those that it has."""
+"""The quantities that are checked; a trainer checks those that it has."""
 
 LARGEST_MULTIPLIER = 1e6
-"""Lagrange multipliers move by about the learning rate in an update: none gets here and returns."""
+"""Lagrange multipliers change by about the learning rate per update: none recovers from here."""
 
 HEALTHY = -1
 
@@ -34,17 +34,17 @@ _QUANTITY, _UPDATE = "diverged/quantity", "diverged/update"
 
 
 class DivergedError(RuntimeError):
-    """A run has come to where going on is pointless."""
+    """Raised when a run has diverged."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-    """What went wrong in one seed of a run.
+    """The divergence of one seed of a run.
 
     Attributes:
-      seed: which, as the config counts them.
-      quantity: what was not finite or not in range, of `QUANTITIES`.
-      step: after how many steps.
+      seed: the seed, numbered as in the config.
+      quantity: the quantity, of `QUANTITIES`, that was not finite or out of range.
+      step: number of steps at which it was detected.
     """
 
     seed: int
@@ -59,19 +59,19 @@ class Divergence:
 
 
 def finite(tree: Any) -> Bool[Array, ""]:
-    """Whether every number in the arrays of a pytree is finite."""
+    """Return whether all numbers in the arrays of a pytree are finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def in_range(multipliers: Any) -> Bool[Array, ""]:
-    """Whether all Lagrange multipliers of a pytree are positive and not absurdly large."""
+    """Return whether Lagrange multipliers are positive and below `LARGEST_MULTIPLIER`."""
     return jnp.all(
         jnp.stack([(x > 0) & (x < LARGEST_MULTIPLIER) for x in jax.tree.leaves(multipliers)])
     )
 
 
 def first_nonfinite(sound: Mapping[str, Bool[Array, ""]]) -> Int[Array, ""]:
-    """The place in `QUANTITIES` of the first that is not sound; `HEALTHY` if all are."""
+    """Return the index in `QUANTITIES` of the first unsound one; `HEALTHY` if all are sound."""
     index = jnp.array(HEALTHY, jnp.int32)
     for place in reversed(range(len(QUANTITIES))):
         if QUANTITIES[place] in sound:
@@ -80,7 +80,7 @@ def first_nonfinite(sound: Mapping[str, Bool[Array, ""]]) -> Int[Array, ""]:
 
 
 def over_updates(nonfinite_U: Int[Array, " U"]) -> dict[str, Int[Array, ""]]:
-    """What `first_nonfinite` gave in the updates of an iteration, as two metrics of it."""
+    """Reduce the results of `first_nonfinite` for the updates of an iteration to two metrics."""
     update = jnp.argmax(nonfinite_U != HEALTHY).astype(jnp.int32)
     return {_QUANTITY: nonfinite_U[update], _UPDATE: update}
 
@@ -88,13 +88,13 @@ def over_updates(nonfinite_U: Int[Array, " U"]) -> dict[str, Int[Array, ""]]:
 def take_from(
     metrics: dict[str, np.ndarray], first_seed: int, begin: int, steps_per_update: int
 ) -> list[Divergence]:
-    """Take an iteration's report out of its metrics.
+    """Remove an iteration's report from its metrics, and return the seeds that diverged.
 
     Args:
-      metrics: of one seed, or with an entry for each; the report is removed.
+      metrics: of one seed, or with an entry for each; the report is removed in place.
       first_seed: the number of the first seed.
       begin: the step at which the iteration began.
-      steps_per_update: steps of an update.
+      steps_per_update: number of steps of an update.
     """
     quantities, updates = (np.atleast_1d(metrics.pop(name)) for name in (_QUANTITY, _UPDATE))
     return [

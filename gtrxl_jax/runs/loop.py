@@ -1,19 +1,19 @@
-"""A run from its config to its results: the host's side of training.
+"""Run a trainer from its config to its results: the host side of training.
 
     run = train(OnlineTrainer(config), folder=Path("runs/mine"))
 
-A run folder holds
+A run folder contains
 
-    config.json       what the run is
-    metrics.jsonl     its numbers, one line for each iteration
+    config.json       the config of the run
+    metrics.jsonl     its metrics, one line for each iteration
     checkpoints/      its state (see `checkpoint`)
     result.json       the final evaluation, with command, commit, device, date, seeds and times
-    card.md           what was trained, how good it is, where it comes from, how to use it
-    *.png, *.gif      pictures
+    card.md           what was trained, its scores, its provenance and its use
+    *.png, *.gif      plots
 
-Whatever ends the process, `train` with the same config and folder goes on from the last checkpoint,
-and the numbers are those of a run that nothing has ended: the lines of metrics.jsonl after the
-checkpoint are dropped, and written again.
+However the process ends, `train` with the same config and folder resumes from the last checkpoint,
+with the same numbers as in an uninterrupted run: lines of metrics.jsonl after the checkpoint are
+dropped and rewritten.
 """
 
 import contextlib
@@ -48,13 +48,13 @@ from gtrxl_jax.runs.trainer import Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A run that has ended.
+    """A finished run.
 
     Attributes:
-      trainer: what was trained, with its config and its agent.
-      params_per_seed: the trained network's parameters for each seed; empty of a run that is not run
-        again and had diverged before it saved.
-      result: what came out.
+      trainer: the trainer, with its config and its agent.
+      params_per_seed: the trained network's parameters for each seed; empty for a run that diverged
+        before its first checkpoint and was loaded rather than rerun.
+      result: the result of the run.
     """
 
     trainer: Any
@@ -70,23 +70,23 @@ def train(
 ) -> Trained:
     """Run a trainer to its end.
 
-    With a folder the run survives: SIGTERM, and SIGINT once, let it finish its iteration, save and
-    raise `RunInterrupted`; whatever ended it, the same call goes on where it was. A run that has
-    its result is not run again, but loaded.
+    With a folder, the run can be interrupted: on SIGTERM, and on the first SIGINT, it finishes its
+    iteration, saves and raises `RunInterrupted`. The same call resumes it, however it ended. A run
+    that has its result is loaded rather than rerun.
 
     Args:
-      trainer: the run. Metrics have an entry for each of its seeds, if there are several.
-      writers: where metrics go, besides the folder; of several processes (see `hosts`) the first
-        one's.
-      folder: see above; nothing is kept if None.
+      trainer: the run. If it has several seeds, metrics have one entry for each.
+      writers: destinations of metrics in addition to the folder. With several processes (see
+        `hosts`), only those of the first are used.
+      folder: the run folder; nothing is kept if None.
 
     Raises:
-      ValueError: the run cannot have the devices that it asks for, or the folder is another run's
-        or in use.
-      RunInterrupted: it was asked to stop, and is saved.
-      DivergedError: a seed has diverged, and the config says to stop.
-      SaveError: a checkpoint could not be written; those before it are intact.
-      UnusableError: no checkpoint in the folder is as this run wrote it.
+      ValueError: if the requested devices are not available, or the folder belongs to another run
+        or is in use.
+      RunInterrupted: if the run was asked to stop; it has been saved.
+      DivergedError: if a seed has diverged and the config says to stop.
+      SaveError: if a checkpoint could not be written; earlier ones are intact.
+      UnusableError: if no checkpoint in the folder is intact and of this run.
     """
     if folder is None:
         return _Loop(trainer, Writers(*writers)).run()
@@ -108,14 +108,15 @@ def train(
 
 @dataclasses.dataclass
 class _Progress:
-    """How far a run is: what is recorded with its state.
+    """The progress of a run, which is recorded with its state.
 
     Attributes:
-      iteration: iterations made.
-      train_seconds: from the first update on, in all processes, up to the last checkpoint of each.
-      iteration_seconds: of these, in iterations.
+      iteration: number of completed iterations.
+      train_seconds: time since the first update, summed over all processes that ran the run in
+        turn, for each up to its last checkpoint.
+      iteration_seconds: the part of it spent in iterations.
       best: step and score of the best checkpoint.
-      diverged: the seeds that are no longer counted.
+      diverged: the seeds that have diverged, which are excluded from scores.
     """
 
     iteration: int = 0
@@ -132,7 +133,7 @@ class _Progress:
 
 
 class _Loop:
-    """The host's loop over the iterations of a run, with what it knows of it so far."""
+    """The host's loop over the iterations of a run, with its state on the host."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class _Loop:
         self._save_is_due = False
 
     def run(self) -> Trained:
-        """All of it, from where the folder has it."""
+        """Run from the last checkpoint in the folder, or from the start, to the end."""
         began = time.monotonic()
         with contextlib.ExitStack() as resources:
             resources.enter_context(self._writer)
@@ -167,9 +168,9 @@ class _Loop:
                 resources.enter_context(saver)
             feed = self._programs.feed(progress.iteration + 1)
             resources.enter_context(contextlib.closing(feed))
-            # Innermost: before anything waits for the other processes, as closing does.
+            # Innermost, to act before resources wait for other processes when they are closed.
             resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
-            # Before anything is compiled: it refuses data that do not fit the run.
+            # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
             state = self._programs.init() if restored is None else restored
             self._drawn = jax.device_get(self._trainer.drawn(state))
@@ -199,13 +200,13 @@ class _Loop:
         return len(self._progress.diverged) == self._config.num_seeds
 
     def _require_score(self) -> None:
-        """Refuse a best checkpoint by a score that there will not be, before compiling."""
+        """Raise, before compilation, if the best checkpoint depends on an unknown score."""
         if best := self._config.checkpoint.best:
             names = [f"evaluation/{name}" for name in self._programs.score_names()]
             check_choice("checkpoint.best", best, names)
 
     def _restored(self) -> Any:
-        """The state of the newest checkpoint, and to `_progress` its record; None without one."""
+        """Restore the newest checkpoint and its `_progress`; return its state, None without one."""
         if not self._folder or not checkpoint.available_steps(self._folder):
             return None
         state, record = checkpoint.restore(self._folder, self._programs.like)
@@ -218,7 +219,10 @@ class _Loop:
     def _iteration(
         self, state: Any, stage: Hashable, data: Any, since: float, saver: Saver | None
     ) -> Any:
-        """One iteration, with all that the host does after it. Takes the state, returns the new one."""
+        """Run one iteration and the host's work after it; return the new state.
+
+        The given state is donated.
+        """
         trainer, progress = self._trainer, self._progress
         iteration = self._programs.iteration(stage, data)
         before = time.monotonic()
@@ -232,7 +236,9 @@ class _Loop:
         progress.iteration_seconds += seconds
         progress.diverged += diverged
         best = False
-        if progress.iteration == trainer.num_iterations or self._passed(self._config.evaluation.interval):
+        if progress.iteration == trainer.num_iterations or self._passed(
+            self._config.evaluation.interval
+        ):
             self._scores = self._evaluate(state)
             metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
             best = self._is_best(metrics)
@@ -245,14 +251,14 @@ class _Loop:
         return state
 
     def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
-        """Seeds that diverged in this iteration, and not before."""
+        """Return the seeds that diverged in this iteration, and not before."""
         steps_per_update = self._trainer.steps_per_iteration // self._config.updates_per_iteration
         found = divergence.take_from(metrics, self._config.seed, self._step, steps_per_update)
         known = {one.seed for one in self._progress.diverged}
         return [one for one in found if one.seed not in known]
 
     def _evaluate(self, state: Any) -> dict[str, np.ndarray]:
-        """Scores `[E]` or `[S, E]`; a seed that has diverged has none."""
+        """Return scores `[E]` or `[S, E]`, which are NaN for seeds that have diverged."""
         scores = self._programs.evaluate(state.params, self._progress.iteration)
         for one in self._progress.diverged:
             index = one.seed - self._config.seed if self._config.num_seeds > 1 else ...
@@ -261,7 +267,7 @@ class _Loop:
         return scores
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
-        """Whether this is the best so far, by the mean over the seeds that have not diverged."""
+        """Return whether the mean score over seeds that have not diverged is the best so far."""
         name = self._config.checkpoint.best
         if not name or self._all_diverged:
             return False
@@ -274,9 +280,10 @@ class _Loop:
         return True
 
     def _save(self, saver: Saver, state: Any, best: bool) -> None:
-        """Save if it is time to, and stop if that has been asked for.
+        """Save if a save is due, and stop if requested.
 
-        What is merely due waits while the disk is busy; it is the run that must not wait.
+        A save that is merely due is postponed while another is being written, so as not to delay
+        the run.
         """
         requested = self._requested()
         at_end = self._progress.iteration == self._trainer.num_iterations
@@ -291,13 +298,13 @@ class _Loop:
             raise RunInterrupted(requested, self._step, self._folder)
 
     def _requested(self) -> signal.Signals | None:
-        """The signal that has asked this process, or another of the run, to stop."""
+        """Return the signal by which this or another process was asked to stop, if any."""
         heard = self._interruption and self._interruption.requested
         number = hosts.all_max(heard or 0)
         return signal.Signals(number) if number else None
 
     def _passed(self, interval: int) -> bool:
-        """Whether a multiple of the interval lies in the last iteration; of 0 there is none."""
+        """Return whether the last iteration passed a multiple of `interval`; never if it is 0."""
         before = self._step - self._trainer.steps_per_iteration
         return bool(interval) and self._step // interval > before // interval
 

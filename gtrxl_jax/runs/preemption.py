@@ -1,21 +1,21 @@
-"""Being asked to stop: by a scheduler that wants the machine, or by somebody at the keyboard."""
+"""Interruption of runs by signals, from a scheduler or from the keyboard."""
 
 import os
 import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
-"""75 is EX_TEMPFAIL of sysexits.h, try again later; 130 is what shells report of an interrupt."""
+"""75 is EX_TEMPFAIL of sysexits.h, try again later; 130 is what shells report for an interrupt."""
 
 
 class RunInterrupted(Exception):
-    """A run was asked to stop, and is saved.
+    """Raised when a run was asked to stop and has been saved.
 
     Attributes:
-      exit_code: of the process.
+      exit_code: exit code of the process.
     """
 
     def __init__(self, number: signal.Signals, step: int, folder: Any):
@@ -24,13 +24,13 @@ class RunInterrupted(Exception):
 
 
 class Interruption:
-    """Listens for SIGTERM and SIGINT while a run goes on, and lets it finish what it is at.
+    """Handle SIGTERM and SIGINT during a run, letting it finish its current iteration.
 
-    A request is taken when the run looks at `requested`. Before `working` is called there is
-    nothing to save, and the process ends at once; so it does at a SIGINT that follows another
-    request. Both happen whatever the main thread is busy with, be it a program of many seconds.
+    The run polls `requested`. Before `working` is called there is nothing to save, and a signal
+    ends the process at once, as does a SIGINT after an earlier request. Both work while the main
+    thread is busy, for example in a compiled program of many seconds.
 
-    Outside the main thread, where Python does not let signals be handled, it hears nothing.
+    Outside the main thread, where Python does not allow signal handlers, signals are not handled.
     """
 
     def __init__(self) -> None:
@@ -38,21 +38,21 @@ class Interruption:
         self._working = False
 
     def working(self) -> None:
-        """From here on there is something to save."""
+        """Declare that from now on there is something to save."""
         self._working = True
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Interruption":
         if threading.current_thread() is not threading.main_thread():
             return self
-        # Python runs its handlers only between two of its own instructions, and an update of a
-        # network is one instruction. But it writes the signal's number to a pipe at once.
+        # Python runs handlers only between bytecode instructions, of which a compiled program is
+        # just one. It writes the signal's number to the wakeup pipe at once, however.
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._handlers = {
             number: signal.signal(number, _leave_to_the_thread)
             for number in EXIT_CODES
-            if signal.getsignal(number) is not signal.SIG_IGN  # as nohup asks for
+            if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
         }
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -81,7 +81,7 @@ class Interruption:
 
 
 def _leave_to_the_thread(number: int, frame: FrameType | None) -> None:
-    """A handler, so that Python takes the signal."""
+    """Do nothing. A handler is required for Python to intercept the signal."""
 
 
 def _exit(code: int) -> None:

@@ -14,15 +14,15 @@ from gtrxl_jax.runs.trainer import Trainer
 
 
 class Programs:
-    """The programs of a run, over its seeds and on its devices; each is compiled when it is used.
+    """The programs of a run, over its seeds and devices, each compiled on first use.
 
-    Several seeds are trained in one program; on CPU they take turns in it, see `over_seeds`.
+    Several seeds are trained in one program; on CPU they are processed in turn, see `over_seeds`.
 
     Attributes:
-      like: shapes, types and placement of the run's state.
+      like: shapes, dtypes and shardings of the run's state.
 
     Raises:
-      ValueError: the run cannot have the devices that it asks for.
+      ValueError: if the requested devices are not available.
     """
 
     def __init__(self, trainer: Trainer):
@@ -57,17 +57,17 @@ class Programs:
         )
 
     def init(self) -> Any:
-        """The state of a new run."""
+        """Return the state of a new run."""
         return self._init(self._seeds)
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
-        """Stages and data of the iterations from number `first` on, see `Trainer`; to be closed."""
+        """Yield stages and data from iteration `first` on, see `Trainer`. Close after use."""
         return self._trainer.feed(first, self._mesh)
 
     def iteration(self, stage: Hashable, data: Any) -> Callable[..., Any]:
-        """The program of a stage, for such data: from (state, data) to new state and metrics.
+        """Return the program of a stage for such data, from (state, data) to new state and metrics.
 
-        It takes the state: what was given is gone.
+        It donates the state.
         """
         if stage not in self._iterations:
             of_one = make_iteration(self._trainer, stage)
@@ -88,27 +88,27 @@ class Programs:
         return self._iterations[stage]
 
     def score_names(self) -> list[str]:
-        """What `evaluate` will give."""
+        """Return the names of the scores that `evaluate` returns."""
         return sorted(jax.eval_shape(self._evaluate, self.like.params, 0))
 
     def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
-        """Scores of the evaluation after iteration `number`: `[E]`, or `[S, E]` of several seeds."""
+        """Return the scores after iteration `number`: `[E]`, or `[S, E]` for several seeds."""
         with jax.set_mesh(self._mesh):
             scores = self._evaluate(params, number)
         return {name: np.array(score, np.float64) for name, score in scores.items()}
 
     def to_host(self, params: Any) -> list[Any]:
-        """Parameters for each seed, whole on this process's first device."""
+        """Return the parameters of each seed, unsplit, on this process's first device."""
         whole = jax.jit(lambda x: x, out_shardings=self._everywhere)(params)
         local = jax.tree.map(lambda x: x.addressable_data(0), whole)
         return each_seed(self._trainer.config.num_seeds, local)
 
 
 def make_iteration(trainer: Trainer, stage: Hashable = None) -> Callable[..., tuple[Any, Any]]:
-    """An iteration of a stage as a pure function: from (state, data) to new state and metrics.
+    """Return an iteration of a stage as a pure function.
 
-    A scan over the updates. On CPU, too, it is faster than a host that calls one update after
-    another, and compiles in about the same time.
+    The function maps (state, data) to the new state and metrics. It scans over the updates. Even on
+    CPU, this is faster than a host loop over updates, and compiles in about the same time.
     """
 
     def iteration(state: Any, data: Any = None) -> tuple[Any, Any]:
@@ -122,10 +122,10 @@ def make_iteration(trainer: Trainer, stage: Hashable = None) -> Callable[..., tu
 
 
 def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with a leading axis of seeds on its arguments and results.
+    """Map `function` over a leading axis of seeds in its arguments and results.
 
-    On an accelerator seeds are a batch. A CPU is full with one of them, and its caches hold the
-    activations of one but not of all: there they take turns, within the one program.
+    On an accelerator, seeds are vectorised. On CPU, one seed uses all cores, and the caches hold
+    the activations of one seed but not of all, so seeds are processed in turn within one program.
     """
     if jax.default_backend() != "cpu":
         return jax.vmap(function)
@@ -133,7 +133,7 @@ def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _evaluation_keys(config: Any, number: Any) -> Array:
-    """Fresh episodes for every evaluation, the same for every config with these seeds."""
+    """Return keys for fresh episodes in every evaluation, equal for all configs of these seeds."""
     base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
     if config.num_seeds == 1:
         return jax.random.fold_in(base, config.seed)
@@ -142,7 +142,7 @@ def _evaluation_keys(config: Any, number: Any) -> Array:
 
 
 def each_seed(num_seeds: int, tree: Any) -> list[Any]:
-    """What a tree, of one seed or with a leading axis of several, has for each."""
+    """Return the tree of each seed, from a single seed's tree or one with an axis of seeds."""
     if num_seeds == 1:
         return [tree]
     return [jax.tree.map(lambda x, n=n: x[n], tree) for n in range(num_seeds)]

@@ -1,4 +1,4 @@
-"""What came out of a run, with all that is needed to make it come out again."""
+"""The result of a run, with everything required to reproduce it."""
 
 import contextlib
 import dataclasses
@@ -21,17 +21,18 @@ from gtrxl_jax.runs.scores import Score
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came out of a run.
+    """The result of a run.
 
     Attributes:
-      evaluation: the final one's return, length and success (where the environment tells), see
-        `Score`. With several tasks `return` is of all, `return/task_0` of one.
+      evaluation: return, length and success (if the environment reports it) of the final
+        evaluation, see `Score`. With several tasks, `return` is over all tasks and `return/task_0`
+        over one.
       steps: environment steps of each seed.
-      compile_seconds: from the start to the first update.
-      train_seconds: from the first update to the last, evaluations included.
-      steps_per_second: of all seeds together, while training, evaluations not included.
-      diverged: the seeds that did.
-      drawn: the settings that were drawn for each seed, by their names under `sweep`, `[S]`.
+      compile_seconds: time from the start to the first update.
+      train_seconds: time from the first update to the last, including evaluations.
+      steps_per_second: of all seeds together, while training, excluding evaluations.
+      diverged: the seeds that diverged.
+      drawn: the settings drawn for each seed, by their names under `sweep`, `[S]`.
     """
 
     evaluation: dict[str, Score]
@@ -44,12 +45,12 @@ class Result:
 
     @property
     def per_seed(self) -> dict[str, list[float]]:
-        """For each score its mean over the episodes of each seed, see `Score`."""
+        """The mean of each score over the episodes of each seed, see `Score`."""
         return {name: score.per_seed for name, score in self.evaluation.items()}
 
 
 def record_of(config: Any, result: Result) -> dict[str, Any]:
-    """What came out, and all that is needed to make it come out again, as JSON has it."""
+    """Return the result and everything required to reproduce it, as JSON values."""
     record = provenance() | {
         "seeds": list(range(config.seed, config.seed + config.num_seeds)),
         **dataclasses.asdict(result),
@@ -60,13 +61,13 @@ def record_of(config: Any, result: Result) -> dict[str, Any]:
 
 
 def write_result(folder: str | os.PathLike[str], record: dict[str, Any]) -> None:
-    """Write what `record_of` gives to result.json; a run that has it is not run again."""
+    """Write the return value of `record_of` to result.json. A run that has it is not rerun."""
     with atomic(Path(folder, "result.json")) as temporary:
         temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
 
 
 def read_result(folder: str | os.PathLike[str]) -> Result | None:
-    """What `write_result` wrote; None of a run that has not ended."""
+    """Read the result written by `write_result`; None if the run has not ended."""
     try:
         record = json.loads(Path(folder, "result.json").read_text())
     except FileNotFoundError:
@@ -78,7 +79,7 @@ def read_result(folder: str | os.PathLike[str]) -> Result | None:
 
 
 def provenance() -> dict[str, str]:
-    """Command, commit, device and date of this process, for a results file."""
+    """Return command, commit, device and date of this process, for a results file."""
     device = jax.devices()[0]
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -90,10 +91,10 @@ def provenance() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of this package's sources, with "+" if they have changed since.
+    """Return the commit of this package's sources, with "+" if they have changed since.
 
-    "unknown" if they are in no repository, or in one that they do not belong to, as those of an
-    installed package may be.
+    Return "unknown" if they are in no repository, or in one that does not track them, such as the
+    sources of an installed package.
     """
     package = Path(__file__).parents[1]
     with contextlib.suppress(OSError, subprocess.CalledProcessError):

@@ -1,16 +1,16 @@
-"""How the learning rate goes over a run."""
+"""The learning rate schedule of a run."""
 
 import optax
 
 
 def warmup_and_decay(peak: float, warmup: float, final: float, updates: int) -> optax.Schedule:
-    """A linear rise, then a linear decay.
+    """Return a linear warmup followed by a linear decay.
 
     Args:
-      peak: the rate in between.
-      warmup: share of the updates that the rise takes; its first has a rate already.
-      final: share of the peak that is left at the end.
-      updates: of the run.
+      peak: the rate between the two.
+      warmup: fraction of the updates in the warmup, whose first update already has a nonzero rate.
+      final: fraction of the peak that remains at the end.
+      updates: number of updates of the run.
     """
     rising = round(warmup * updates)
     return optax.join_schedules(

@@ -1,4 +1,4 @@
-"""What is said of the scores of an evaluation: of one seed, of several, of seeds that differ."""
+"""Summaries of an evaluation: of one seed, of several, and of seeds with different settings."""
 
 import dataclasses
 import math
@@ -19,16 +19,17 @@ from gtrxl_jax.ops.statistics import (
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """One score of an evaluation. What does not apply is None, and not in result.json.
+    """One score of an evaluation. Fields that do not apply are None and omitted from result.json.
 
     Attributes:
-      per_seed: the mean over episodes of each seed, `[S]`; NaN of one that diverged. The only
-        field where the seeds differ in drawn settings: such seeds are never pooled.
-      mean: of a single seed.
-      median: over several seeds, without those that diverged.
-      iqm: the interquartile mean of the same; not of success.
-      solved: of several seeds, how many have a success of at least 0.95; a diverged one has not.
-      interval: 95 %: of `mean` over episodes (Student's t, or Wilson's for success), of
+      per_seed: mean over the episodes of each seed, `[S]`; NaN for a seed that diverged. The only
+        field if the seeds differ in drawn settings: such seeds are never pooled.
+      mean: mean of a single seed.
+      median: median over several seeds, without those that diverged.
+      iqm: interquartile mean over the same seeds; not for success.
+      solved: of several seeds, the number with a success of at least 0.95; a diverged seed has not
+        solved the task.
+      interval: 95 % interval: of `mean` over episodes (Student's t, or Wilson's for success), of
         `solved / S` (Wilson's), or of `iqm` (bootstrap over seeds).
     """
 
@@ -41,7 +42,7 @@ class Score:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Score":
-        """From `record`, or from its JSON, in which NaN is a string."""
+        """Create a score from `record` or from its JSON, in which NaN is a string."""
         fields = {name: _numbers(value) for name, value in record.items()}
         if "solved" in fields:
             fields["solved"] = int(fields["solved"])
@@ -51,7 +52,7 @@ class Score:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What applies, by name."""
+        """The fields that apply, by name."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
     def __str__(self) -> str:
@@ -69,12 +70,12 @@ class Score:
 def scores_of(
     episodes: Mapping[str, Shaped[np.ndarray, "..."]], *, equal: bool = True
 ) -> dict[str, Score]:
-    """Sum up an evaluation.
+    """Summarise an evaluation.
 
     Args:
-      episodes: for each score its value in each episode, `[E]` of one seed or `[S, E]` of several;
-        NaN of a seed that diverged.
-      equal: whether the seeds have the same settings, so that they may be pooled.
+      episodes: for each score, its value in each episode, `[E]` for one seed or `[S, E]` for
+        several; NaN for a seed that diverged.
+      equal: whether the seeds have equal settings, so that they can be pooled.
     """
     return {
         name: _score(is_success(name), np.atleast_2d(np.asarray(value, np.float64)), equal)
@@ -83,14 +84,15 @@ def scores_of(
 
 
 def is_success(name: str) -> bool:
-    """Whether a score of that name is a success, 0 or 1 in each episode: `success/90` is."""
+    """Return whether a score of this name is a success, 0 or 1 in each episode: `success/90` is."""
     return name.split("/")[0] == "success"
 
 
 def main_scores(names: Iterable[str]) -> list[str]:
-    """Of an evaluation's scores those that tell how good it is: of all tasks, by length if several.
+    """Return the names of the main scores of an evaluation.
 
-    Success, return and length; or of several lengths the success at each, in their order.
+    These are success, return and length over all tasks; or, for several lengths, the success at
+    each length in increasing order.
     """
     names = list(names)
     overall = ("success", "return", "length")

@@ -1,37 +1,41 @@
-"""What the host's loop asks of a trainer: a few pure functions, and how often to call them."""
+"""The interface between a trainer and the host's loop: pure functions and iteration counts."""
 
 from collections.abc import Generator, Hashable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, Shaped
 
 
+@runtime_checkable
 class State(Protocol):
-    """A flax.struct dataclass of arrays that is the whole run: saving it is saving the run."""
+    """The whole state of a run as a flax.struct dataclass of arrays: saving it saves the run."""
 
     @property
     def params(self) -> Any:
         """The trained network's parameters."""
 
 
+@runtime_checkable
 class Trainer(Protocol):
-    """A run as the host sees it; `OnlineTrainer` is one.
+    """A run as the host sees it, implemented for example by `OnlineTrainer`.
 
     `init`, `update`, `summarise` and `evaluate` are pure, so that the loop can jit them, repeat
-    updates, give them a leading axis of seeds, and place their arrays on a mesh.
+    updates, add a leading axis of seeds, and place their arrays on a mesh.
 
     Attributes:
-      config: the run's, with at least `seed`, `num_seeds`, `updates_per_iteration`, `evaluation`,
-        `checkpoint` and `on_divergence`, which mean what they mean in `OnlineConfig`.
-      config_json: the same as JSON, with its kind, so that it can be told from other runs.
-      title: in a few words, what is trained, how and on what.
-      environment: its name and its parameters, as `make_env` takes them.
-      observation_space, action_space: the environment's.
-      player: what is trained, as it acts: an `evaluation.Player`.
-      num_iterations: how many there are.
-      steps_per_iteration: what an iteration adds to the step that metrics and checkpoints are filed under.
-      shown: the metrics that tell at a glance how the run is going.
+      config: the config of the run, with at least `seed`, `num_seeds`, `updates_per_iteration`,
+        `evaluation`, `checkpoint` and `on_divergence`, with the meaning that they have in
+        `OnlineConfig`.
+      config_json: the config as JSON, with its kind, to distinguish it from other runs.
+      title: a few words on what is trained, how and on what.
+      environment: name and parameters of the environment, as for `make_env`.
+      observation_space, action_space: the spaces of the environment.
+      player: the trained model as it acts: an `evaluation.Player`.
+      num_iterations: number of iterations of the run.
+      steps_per_iteration: number of steps by which an iteration advances the step count of metrics
+        and checkpoints.
+      shown: names of the metrics that summarise the progress of the run.
     """
 
     config: Any
@@ -46,50 +50,50 @@ class Trainer(Protocol):
     shown: tuple[str, ...]
 
     def mesh(self) -> Mesh:
-        """The devices of the run.
+        """Return the mesh of the run's devices.
 
         Raises:
-          ValueError: there are too few, or they cannot share its batch.
+          ValueError: if there are too few devices, or they do not divide its batch.
         """
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[Any, Any], None, None]:
-        """The stage and the data of each iteration from number `first` to the last. To be closed.
+        """Yield the stage and the data of each iteration from `first` to the last. Close after use.
 
-        Stages are what arrays' shapes depend on, a curriculum's lengths for example: each has a
-        program of its own, compiled when it is first needed.
+        A stage determines the shapes of arrays, for example the lengths of a curriculum. Each stage
+        has its own program, compiled on first use.
 
-        Data are a pytree of arrays on the mesh, the same for all seeds, or None where they are made
-        as they are needed. An argument of the program, not a constant in it, and no part of the
-        state: they are neither compiled nor saved.
+        Data are a pytree of arrays on the mesh, the same for all seeds, or None if they are
+        generated during training. They are an argument of the program, neither constants in it nor
+        part of the state, so they are neither compiled nor saved.
 
         Args:
-          first: counts from 1.
-          mesh: of `mesh()`.
+          first: number of the first iteration, from 1.
+          mesh: the mesh returned by `mesh()`.
 
         Raises:
-          ValueError: the data are not sound, or do not fit the run.
+          ValueError: if the data are invalid or do not fit the run.
         """
 
     def init(self, seed: Int[Array, ""] | int) -> Any:
-        """The `State` of a new run."""
+        """Return the `State` of a new run."""
 
     def drawn(self, state: Any) -> dict[str, Shaped[Array, "*S"]]:
-        """The settings that were drawn for a seed, by name; of a state of S seeds, for each.
+        """Return the settings that were drawn for a seed, by name; for a state of S seeds, of each.
 
-        Seeds that differ in them are never averaged over.
+        Seeds that differ in them are never averaged.
         """
 
     def update(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, Any]:
-        """One update, on what `feed` gave its iteration. Returns the new state, and a tree of numbers.
+        """Make one update on the data of its iteration; return the new state and a tree of metrics.
 
-        Updates are counted by the state.
+        The state counts the updates.
         """
 
     def summarise(self, metrics: Any) -> dict[str, Array]:
-        """The metrics of an iteration, all scalars, from those of its U updates, `[U, ...]`.
+        """Return the metrics of an iteration, all scalars, from those of its U updates, `[U, ...]`.
 
-        Among them is the report of `divergence.over_updates`.
+        They include the report of `divergence.over_updates`.
         """
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
-        """Play fresh episodes: each score by its name, with an entry for each episode."""
+        """Play fresh episodes; return each score by its name, with one entry per episode."""

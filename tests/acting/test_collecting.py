@@ -1,4 +1,4 @@
-"""Collecting: the oracles' episodes, exact numbers, balanced cues, no bias towards the short."""
+"""Data collection: oracles, numbers of episodes, balanced cues, no bias towards short episodes."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def oracle(name, params=None, **overrides):
         ("AssociativeRetrieval-v0", associative.rate_params, lambda x: x.actions[:, 0]),
     ],
 )
-def test_oracles_solve_rates_tasks_with_balanced_cues(name, rate_params, cue_from):
+def test_oracles_solve_tasks_with_balanced_cues(name, rate_params, cue_from):
     whole = collect(*oracle(name, rate_params(3, 30)), 50, KEY, num_envs=16, cue=cue_of(name))
     check(whole)
     assert (whole.num_episodes, whole.max_length) == (50, 89)
@@ -42,14 +42,14 @@ def test_oracles_solve_rates_tasks_with_balanced_cues(name, rate_params, cue_fro
     assert len(np.unique(whole.observations[..., -1], axis=0)) == 50
 
 
-def test_an_odd_number_is_balanced_as_far_as_it_goes():
+def test_odd_number_of_episodes_is_balanced():
     name = "TMazePassive-v0"
     whole = collect(*oracle(name, corridor_length=2), 7, KEY, num_envs=4, cue=cue_of(name))
     assert np.unique(whole.observations[:, 0, 1], return_counts=True)[1].tolist() == [4, 3]
 
 
 @pytest.mark.parametrize("num_envs", [1, 5, 8, 32])
-def test_gives_exactly_as_many_episodes_whatever_the_batch(num_envs):
+def test_number_of_episodes_is_exact(num_envs):
     added = []
     whole = collect(
         *oracle("TMazePassive-v0", corridor_length=3),
@@ -64,7 +64,7 @@ def test_gives_exactly_as_many_episodes_whatever_the_batch(num_envs):
     assert all(episodes.success.all() for episodes in added)
 
 
-def test_the_same_arguments_give_the_same_data():
+def test_collection_is_deterministic():
     def play(key):
         env, params = make_env("TMazePassive-v0", corridor_length=3)
         return collect(env, params, RandomPolicy(env, params), 12, key, num_envs=5)
@@ -76,7 +76,7 @@ def test_the_same_arguments_give_the_same_data():
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """Takes the action that its own count of steps says, and tells what it was shown."""
+    """A policy whose actions are its own count of steps, modulo 3."""
 
     def initial(self, batch):
         return jnp.zeros(batch, jnp.int32)
@@ -86,8 +86,8 @@ class Counting:
         return carry, carry % 3
 
 
-def test_episodes_are_those_of_the_environment():
-    """Replay the actions one at a time: rewards, observations and ends are the environment's."""
+def test_episodes_match_stepwise_replay():
+    """Replay the actions one at a time and compare rewards, observations and terminations."""
     env, params = AssociativeRetrieval(), associative.AssociativeParams(wait_steps=4)
     whole = collect(env, params, Counting(), 6, KEY, num_envs=6)
     check(whole)
@@ -119,12 +119,12 @@ def test_episodes_are_those_of_the_environment():
             assert not padding.any()
 
 
-def test_short_episodes_are_no_likelier_for_being_short():
-    """Were environments to start anew while others still play, the short would be too many."""
+def test_short_episodes_are_not_oversampled():
+    """Restarting environments while others still play would oversample short episodes."""
     env, params = make_env("TMazePassive-v0", corridor_length=1, max_steps_in_episode=40)
     whole = collect(env, params, RandomPolicy(env, params), 2000, KEY, num_envs=500)
-    # From the junction a turn has probability 1/2, from the start a step to it 1/4: the chain of
-    # the two cells gives the mean length.
+    # At the junction a turn has probability 1/2, and at the start a step to the junction 1/4: the
+    # Markov chain of these two cells determines the mean length.
     places, mean = np.array([1.0, 0.0]), 0.0
     for _ in range(40):
         mean += places.sum()
@@ -133,7 +133,7 @@ def test_short_episodes_are_no_likelier_for_being_short():
     assert abs(whole.length.mean() - mean) < 5 * spread
 
 
-def test_environments_of_others_with_continuous_actions():
+def test_third_party_environment_with_continuous_actions():
     env, params = make_env("Pendulum-v1", max_steps_in_episode=5)
     whole = collect(env, params, RandomPolicy(env, params), 3, KEY, num_envs=2)
     assert whole.actions.shape == (3, 5, 1)
@@ -142,7 +142,7 @@ def test_environments_of_others_with_continuous_actions():
     assert not whole.terminated.any()
 
 
-def test_types_are_those_of_the_spaces_with_64_bit_types_on(x64):
+def test_x64_mode_keeps_dtypes_of_spaces(x64):
     whole = collect(*oracle("TMazePassive-v0", corridor_length=2), 2, KEY, num_envs=2)
     check(whole)
 
@@ -159,10 +159,10 @@ class Endless(PassiveTMaze):
         (dict(num_envs=0), ValueError, "num_envs must be at least 1, got 0"),
         (dict(cue=Cue("hunt", (-1, 1))), TypeError, "TMazeState has no 'hunt' to balance over"),
         (dict(cue=Cue("hint", (-1, 0, 1))), ValueError, "hint was never 0 in 20 rounds"),
-        (dict(env=Endless()), ValueError, "Endless goes on beyond its time limit"),
+        (dict(env=Endless()), ValueError, "Endless continues beyond its time limit"),
     ],
 )
-def test_refuses_in_one_line(changes, error, message):
+def test_invalid_arguments_raise(changes, error, message):
     env, params = make_env("TMazePassive-v0", corridor_length=2, max_steps_in_episode=4)
     arguments = dict(
         env=env, params=params, policy=RandomPolicy(env, params), episodes=4, key=KEY, num_envs=4
@@ -171,6 +171,6 @@ def test_refuses_in_one_line(changes, error, message):
         collect(**{**arguments, **changes})
 
 
-def test_an_environment_without_an_oracle_is_refused():
-    with pytest.raises(ValueError, match="CartPole has no oracle_action: collect with another"):
+def test_missing_oracle_raises():
+    with pytest.raises(ValueError, match="CartPole has no oracle_action: use another policy"):
         OraclePolicy(*make_env("CartPole-v1"))

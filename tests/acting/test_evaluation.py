@@ -1,4 +1,4 @@
-"""Evaluation against plain loops, and an episode recorded against naive indexing."""
+"""Evaluation against plain loops, and recorded episodes against naive indexing."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def make_stream(name="TMazePassive-v0", **params):
 
 
 def random_agent(stream, core="lstm", seed=1, **settings):
-    """An agent whose policy is far from uniform, and its parameters."""
+    """Return an agent whose policy is far from uniform, and its parameters."""
     core = make_core(core, width=8, layers=2, **settings)
     spaces = stream.observation_space, stream.action_space
     agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
@@ -67,9 +67,9 @@ def play_in_a_loop(agent, stream, params, key, policy):
     ("name", "policy"),
     [("TMazePassive-v0", "mode"), ("TMazePassive-v0", "sample"), ("Clock-v0", "sample")],
 )
-def test_the_first_episode_of_each_environment_counts(name, policy):
+def test_only_first_episode_of_each_environment_counts(name, policy):
     stream = make_stream(name, **({"corridor_length": 1} if "Maze" in name else {}))
-    # An agent that sometimes succeeds, by its likeliest actions and by chance.
+    # This agent succeeds in some episodes, with both policies.
     agent, params = random_agent(stream, seed=46)
     evaluate = jax.jit(make_evaluate(agent, [stream], EPISODES, policy))
     key = jax.random.key(3)
@@ -86,13 +86,13 @@ def test_the_first_episode_of_each_environment_counts(name, policy):
         assert results.success.any()
         assert not results.success.all()
     if policy == "sample":
-        # Some end before others, and play on while those are finished.
+        # Environments whose first episode ends early continue with another one.
         assert len(set(lengths)) > 1
         assert np.any(evaluate(params, jax.random.key(4)).episode_return != results.episode_return)
 
 
 class Overshooting:
-    """A player that wants 5, but 0 after an action of 1; its state is the action that it took."""
+    """A player with mean action 5, or 0 after an action of 1; its state is the previous action."""
 
     def start(self, params, batch_size):
         return jnp.zeros((batch_size, 2))
@@ -105,15 +105,15 @@ class Overshooting:
         return action
 
 
-def test_environment_and_player_are_told_of_the_clipped_action():
-    """The environment pays what it is given: 1, 0 and, after three actions, 1 again."""
+def test_environment_and_player_receive_clipped_action():
+    """The reward is the received action: 1, 0 and, for a third action, 1 again."""
     stream = make_stream("Echo-v0")
     results = jax.jit(make_evaluate(Overshooting(), stream, 32, "mode"))((), jax.random.key(0))
     assert set(np.unique(results.length)) == {2, 3}
     np.testing.assert_array_equal(results.episode_return, np.where(results.length == 2, 1, 2))
 
 
-def test_data_hold_the_clipped_actions():
+def test_collected_actions_are_clipped():
     stream = make_stream("Echo-v0")
     policy = PlayerPolicy(Overshooting(), (), stream.action_space, "sample")
     whole = collect(stream.env, stream.params, policy, 32, jax.random.key(0), num_envs=32)
@@ -123,8 +123,8 @@ def test_data_hold_the_clipped_actions():
     np.testing.assert_array_equal(whole.actions[..., 0], whole.rewards)
 
 
-def test_the_likeliest_action_needs_no_chance():
-    """Two policies with the same modes play alike by mode, and differ by sampling."""
+def test_mode_is_deterministic():
+    """Two policies with equal modes have equal returns with "mode", but not with "sample"."""
     stream = make_stream(corridor_length=3)
     agent, params = random_agent(stream)
     head = params["policy_head"]
@@ -138,7 +138,7 @@ def test_the_likeliest_action_needs_no_chance():
         assert np.array_equal(one, other) == alike
 
 
-def test_each_task_has_its_episodes():
+def test_episodes_of_each_task():
     tasks = [make_stream(corridor_length=n, max_steps_in_episode=n + 2) for n in (1, 4, 2)]
     agent, params = random_agent(tasks[0])
     evaluate = jax.jit(make_evaluate(agent, tasks, EPISODES, "sample"))
@@ -155,7 +155,7 @@ def test_each_task_has_its_episodes():
     np.testing.assert_array_equal(numbers["length"].reshape(3, -1), results.length)
 
 
-def test_summaries_by_hand():
+def test_summarise():
     def stats(*shape):
         rng = np.random.default_rng(0)
         return EpisodeStats(
@@ -179,9 +179,9 @@ def test_summaries_by_hand():
 
 @pytest.fixture(scope="module")
 def recorded():
-    """An episode of the Active T-Maze, by a transformer with a memory shorter than it.
+    """An episode of the Active T-Maze that is longer than the transformer's memory.
 
-    Its attention is recorded in chunks that are shorter still.
+    Its attention is recorded in several chunks.
     """
     stream = make_stream("TMazeActive-v0", corridor_length=4, cue_distance=2)
     agent, params = random_agent(stream, "gtrxl", heads=2, memory_size=3)
@@ -191,7 +191,7 @@ def recorded():
     return stream, agent, params, episode
 
 
-def test_a_recorded_episode_is_whole(recorded):
+def test_recorded_episode_is_complete(recorded):
     _, _, _, episode = recorded
     steps = episode.timesteps
     np.testing.assert_array_equal(steps.first, np.arange(len(steps.first)) == 0)
@@ -213,38 +213,29 @@ def test_recorded_attention_is_by_distance(recorded):
         lambda: agent.apply({"params": params}, memory, timesteps, mutable="attention")
     )()
     for layer in range(2):
-        (by_key,) = variables["attention"]["core"][f"blocks_{layer}"]["attention"]["weights"]
-        assert by_key.shape == (1, 2, steps, 3 + steps)
-        for head, query, key in np.ndindex(*by_key.shape[1:]):
-            # The first three keys are the memory before the episode: nothing has been written.
-            source = key - 3
-            weight = by_key[0, head, query, key]
-            if 0 <= source <= query and query - source < window:
-                place = window - 1 - (query - source)
-                np.testing.assert_allclose(attention[layer, head, query, place], weight, rtol=1e-5)
-            else:
-                assert weight == 0
+        (whole,) = variables["attention"]["core"][f"blocks_{layer}"]["attention"]["weights"]
+        np.testing.assert_allclose(attention[layer], whole[0], rtol=1e-5)
     assert np.std(attention[:, :, -1]) > 1e-3
     for query, place in np.ndindex(steps, window):
         if query - (window - 1 - place) < 0:
             np.testing.assert_array_equal(attention[:, :, query, place], 0)
 
 
-def test_the_cue_is_where_it_is_seen(recorded):
+def test_recorded_cue_is_first_step_showing_it(recorded):
     _, _, _, episode = recorded
     assert episode.cue == np.flatnonzero(episode.timesteps.observation[:, 1])[0]
     assert episode.cue > 0
 
 
 @pytest.mark.parametrize(
-    ("name", "params"),
+    ("name", "settings"),
     [
         ("TMazeActive-v0", {"corridor_length": 3, "cue_distance": 9, "max_steps_in_episode": 5}),
         ("Clock-v0", {}),
     ],
 )
-def test_an_episode_without_attention_and_without_a_cue(name, params):
-    stream = make_stream(name, **params)
+def test_recorded_episode_without_attention_or_cue(name, settings):
+    stream = make_stream(name, **settings)
     agent, params = random_agent(stream)
     episode = record_episode(agent, stream, params, jax.random.key(0))
     assert episode.attention is None

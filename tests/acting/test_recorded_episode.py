@@ -8,7 +8,7 @@ from gtrxl_jax.acting.evaluation import record_episode, render_episode
 
 
 def untrained(env, core, **params):
-    """What `record_episode` needs, of an agent that has learned nothing."""
+    """Return the first arguments of `record_episode`, for an untrained agent."""
     stream = Stream(*make_env(env, **params), num_envs=4)
     spaces = stream.observation_space, stream.action_space
     agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
@@ -17,7 +17,7 @@ def untrained(env, core, **params):
     return agent, stream, params
 
 
-def test_attention_to_a_step_is_a_column_of_what_was_recorded():
+def test_attention_to_step_matches_recorded_weights():
     core = make_core("gtrxl", "debug", layers=2, memory_size=3)
     agent, stream, params = untrained(
         "TMazePassive-v0", core, corridor_length=8, max_steps_in_episode=10
@@ -46,16 +46,16 @@ def test_attention_to_a_step_is_a_column_of_what_was_recorded():
             episode.attention_to(step)
 
 
-def test_what_is_not_there_is_said_to_be_missing():
+def test_missing_attention_and_rendering():
     core = make_core("lstm", "debug")
     agent, stream, params = untrained("CartPole-v1", core, max_steps_in_episode=5)
     episode = record_episode(agent, stream, params, jax.random.key(1))
     assert render_episode(stream, episode) is None
-    with pytest.raises(ValueError, match="no attention: the agent's core is not a transformer"):
+    with pytest.raises(ValueError, match="has no attention: the agent's core is not a transformer"):
         episode.attention_to(0)
 
 
-def test_further_episodes_are_not_compiled_again():
+def test_further_episodes_are_not_recompiled():
     core = make_core("gtrxl", "debug")
     agent, stream, params = untrained("TMazePassive-v0", core, corridor_length=4)
     record_episode(agent, stream, params, jax.random.key(0))

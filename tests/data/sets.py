@@ -1,4 +1,4 @@
-"""Small sets of trajectories for the tests, with values that tell where they come from."""
+"""Small sets of trajectories for tests, with values that identify their origin."""
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ LENGTHS = (3, 9, 1, 12, 6)
 
 
 def random_values(space, rng, *lead):
-    """Arrays `[*lead, ...]` of a space."""
+    """Draw arrays `[*lead, ...]` from a space."""
     if isinstance(space, gymnasium.spaces.Dict):
         return {name: random_values(child, rng, *lead) for name, child in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Discrete):
@@ -39,7 +39,7 @@ def random_values(space, rng, *lead):
 
 
 def make_episode(length, spaces=FLAT, seed=0):
-    """A set of one episode; of even length, it was truncated."""
+    """Create a set of one episode, truncated if its length is even."""
     rng = np.random.default_rng([seed, length])
     return Trajectories(
         observations=random_values(spaces.observation, rng, 1, length + 1),
@@ -52,5 +52,5 @@ def make_episode(length, spaces=FLAT, seed=0):
 
 
 def make_set(lengths=LENGTHS, spaces=FLAT, seed=0):
-    """A set of episodes of these lengths."""
+    """Create a set of episodes of the given lengths."""
     return concatenate([make_episode(n, spaces, seed + e) for e, n in enumerate(lengths)])

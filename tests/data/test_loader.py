@@ -1,4 +1,4 @@
-"""Segments read from disk as they are drawn: those of the data in memory, and resumable."""
+"""Segments read from disk match those sampled in memory, and iterators can be resumed."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
-def test_reads_the_windows_that_are_cut_in_memory(tmp_path, spaces):
+def test_read_segments_matches_take_segments(tmp_path, spaces):
     whole = make_set(spaces=spaces)
     minari.save(whole, tmp_path / "set")
     windows = [(e, start) for e, n in enumerate(LENGTHS) for start in range(n)]
@@ -45,7 +45,7 @@ def test_reads_the_windows_that_are_cut_in_memory(tmp_path, spaces):
 
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_batches_are_those_sampled_in_memory(reader, start, weight):
+def test_batches_match_sampling_in_memory(reader, start, weight):
     whole = make_set()
     batches = load_segments(reader, KEY, 4, 2, 3, Sampling(start, weight))
     for i in range(3):
@@ -57,7 +57,7 @@ def test_batches_are_those_sampled_in_memory(reader, start, weight):
     batches.close()
 
 
-def test_goes_on_from_its_state_bit_by_bit(reader):
+def test_resumed_iterator_is_bit_identical(reader):
     def make(threads):
         sampling = Sampling("uniform", "length")
         return load_segments(reader, KEY, 4, 2, 3, sampling, threads=threads, ahead=2 * threads)
@@ -77,8 +77,8 @@ def test_goes_on_from_its_state_bit_by_bit(reader):
     resumed.close()
 
 
-def test_reads_some_rows_of_batches_of_some_episodes(reader):
-    """Those of a later batch, drawn from the episodes as if there were no others."""
+def test_subset_of_rows_and_episodes(reader):
+    """A later batch equals one sampled from a set of only these episodes."""
     episodes, rows = np.array([0, 2]), np.array([1, 3])
     batches = load_segments(
         reader, KEY, 4, 2, 3, Sampling("uniform"), episodes=episodes, rows=rows, first=7
@@ -92,7 +92,7 @@ def test_reads_some_rows_of_batches_of_some_episodes(reader):
     batches.close()
 
 
-def test_refuses_values_that_cannot_be_when_it_meets_them(tmp_path):
+def test_invalid_values_raise_when_read(tmp_path):
     minari.save(make_set((4, 4)), tmp_path / "set")
     with h5py.File(tmp_path / "set" / "data" / "main_data.hdf5", "a") as file:
         file["episode_1/observations"][2, 0] = np.nan
@@ -115,12 +115,12 @@ def test_refuses_values_that_cannot_be_when_it_meets_them(tmp_path):
         ((4, 2, 3), dict(sampling=Sampling(weight="x")), ValueError, "unknown weight 'x'"),
     ],
 )
-def test_refuses_at_once(reader, arguments, options, error, message):
+def test_invalid_arguments_raise_immediately(reader, arguments, options, error, message):
     with pytest.raises(error, match=message):
         load_segments(reader, KEY, *arguments, **options)
 
 
-def test_says_which_extra_is_missing(reader, monkeypatch):
+def test_missing_grain_names_extra(reader, monkeypatch):
     monkeypatch.setitem(sys.modules, "grain", None)
     with pytest.raises(ImportError, match=r"pip install gtrxl_jax\[offline\]"):
         load_segments(reader, KEY, 4, 2, 3)

@@ -1,4 +1,4 @@
-"""Files in Minari's format: nothing is lost, Minari's own are read, damaged ones are refused."""
+"""Files in Minari's format: round trips, Minari's own files, and errors for damaged ones."""
 
 import json
 import os
@@ -26,20 +26,20 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
-def test_nothing_is_lost(tmp_path, spaces):
+def test_round_trip(tmp_path, spaces):
     whole = make_set(spaces=spaces)
     minari.save(whole, tmp_path / "new" / "set")
     assert_same(minari.load(tmp_path / "new" / "set"), whole)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["set"]
 
 
-def test_paths_may_be_relative(tmp_path, monkeypatch):
+def test_relative_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     minari.save(make_set(), "sets/mine")
     assert minari.load("sets/mine").num_episodes == len(LENGTHS)
 
 
-def test_minari_reads_what_was_written(tmp_path, monkeypatch):
+def test_minari_reads_saved_datasets(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     whole = make_set(spaces=NESTED)
     minari.save(whole, tmp_path / "ours-v3", minari.Metadata(policy="oracle"))
@@ -61,7 +61,7 @@ def test_minari_reads_what_was_written(tmp_path, monkeypatch):
     assert_same(minari.load("ours-v3"), whole)  # by its id, too
 
 
-def test_metadata_come_back(tmp_path):
+def test_metadata_round_trip(tmp_path):
     metadata = minari.Metadata(
         env_name="TMazePassive-v0",
         env_params={"corridor_length": 88, "step_penalty": 0.5},
@@ -75,8 +75,8 @@ def test_metadata_come_back(tmp_path):
     assert minari.load_metadata(tmp_path / "b") == minari.Metadata()
 
 
-@pytest.mark.filterwarnings("ignore")  # of Minari, about authors and links
-def test_reads_what_minari_collected(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore")  # Minari warns about missing authors and links
+def test_reads_datasets_collected_by_minari(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     env = theirs.DataCollector(gymnasium.make("CartPole-v1", max_episode_steps=15))
     for seed in range(4):
@@ -101,7 +101,7 @@ def test_reads_what_minari_collected(tmp_path, monkeypatch):
 
 
 def write_theirs(path, observation_space, action_space, lengths=(4, 2), **changes):
-    """A data set as Minari itself writes it, images as JPEG."""
+    """Write a dataset with Minari itself, with images as JPEG."""
     rng = np.random.default_rng(0)
     path.mkdir(parents=True)
     storage = theirs.dataset.minari_storage.MinariStorage.new(path, observation_space, action_space)
@@ -126,7 +126,7 @@ DISCRETE = gymnasium.spaces.Discrete(3)
 
 
 @pytest.mark.parametrize("shape", [(40, 36, 3), (40, 36)])
-def test_reads_images_that_minari_compressed(tmp_path, shape):
+def test_reads_jpeg_images(tmp_path, shape):
     space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
     storage = write_theirs(tmp_path / "x" / "data", space, DISCRETE)
     read = minari.load(tmp_path / "x")
@@ -144,7 +144,7 @@ def test_reads_images_that_minari_compressed(tmp_path, shape):
         (BOX, gymnasium.spaces.MultiBinary(2), TypeError, "action_space is a MultiBinary"),
     ],
 )
-def test_refuses_spaces_by_name(tmp_path, observation, action, error, message):
+def test_unsupported_spaces_raise(tmp_path, observation, action, error, message):
     path = tmp_path / "data"
     path.mkdir()
     theirs.dataset.minari_storage.MinariStorage.new(path, observation, action)
@@ -174,7 +174,7 @@ def test_refuses_spaces_by_name(tmp_path, observation, action, error, message):
         (dict(truncations=lambda x: x[1:]), "4 rewards and 3 truncations, not 4"),
     ],
 )
-def test_refuses_data_that_do_not_fit(tmp_path, changes, message):
+def test_mismatched_data_raise(tmp_path, changes, message):
     write_theirs(tmp_path / "data", BOX, DISCRETE, **changes)
     with pytest.raises(ValueError, match=message) as caught:
         minari.load(tmp_path)
@@ -225,25 +225,25 @@ def a_list(path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut_short, "cannot be read as a Minari data set"),
-        (foreign, "cannot be read as a Minari data set"),
-        (no_data, "cannot be read as a Minari data set"),
-        (lost_episode, "cannot be read as a Minari data set, .*episode_2"),
-        (lost_array, "episode 2 cannot be read as a Minari data set, .*terminations"),
-        (no_json, "cannot be read as a Minari data set"),
+        (cut_short, "cannot be read as a Minari dataset"),
+        (foreign, "cannot be read as a Minari dataset"),
+        (no_data, "cannot be read as a Minari dataset"),
+        (lost_episode, "cannot be read as a Minari dataset, .*episode_2"),
+        (lost_array, "episode 2 cannot be read as a Minari dataset, .*terminations"),
+        (no_json, "cannot be read as a Minari dataset"),
         (a_list, "metadata.json has no observation_space"),
         (metadata(observation_space=None), "metadata.json has no observation_space"),
         (metadata(action_space=3), "metadata.json has no action_space"),
-        (metadata(observation_space="{}"), "cannot be read as a Minari data set"),
-        (metadata(action_space='{"type": "Graph"}'), "cannot be read as a Minari data set"),
+        (metadata(observation_space="{}"), "cannot be read as a Minari dataset"),
+        (metadata(action_space='{"type": "Graph"}'), "cannot be read as a Minari dataset"),
         (metadata(total_episodes=None), "metadata.json has no total_episodes"),
-        (metadata(total_episodes=0), "holds no episode"),
-        (metadata(total_episodes=6), "cannot be read as a Minari data set, .*episode_5"),
-        (metadata(data_format="arrow"), "data_format 'arrow': only 'hdf5' can be read"),
-        (metadata(gtrxl_jax={"env_name": "x"}), "cannot be read as a Minari data set"),
+        (metadata(total_episodes=0), "contains no episodes"),
+        (metadata(total_episodes=6), "cannot be read as a Minari dataset, .*episode_5"),
+        (metadata(data_format="arrow"), "data_format 'arrow': only 'hdf5' is supported"),
+        (metadata(gtrxl_jax={"env_name": "x"}), "cannot be read as a Minari dataset"),
     ],
 )
-def test_refuses_damage_in_one_line(tmp_path, damage, message):
+def test_damaged_files_raise(tmp_path, damage, message):
     path = tmp_path / "set"
     minari.save(make_set(), path)
     damage(path)
@@ -253,21 +253,21 @@ def test_refuses_damage_in_one_line(tmp_path, damage, message):
     assert "\n" not in str(caught.value)
 
 
-def test_refuses_what_is_not_there(tmp_path, monkeypatch):
+def test_missing_dataset_raises(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    with pytest.raises(FileNotFoundError, match="nowhere/at-all-v0 holds no Minari data set"):
+    with pytest.raises(FileNotFoundError, match="nowhere/at-all-v0 holds no Minari dataset"):
         minari.load("nowhere/at-all-v0")
-    assert not (tmp_path / "root").exists()  # looking leaves no trace
+    assert not (tmp_path / "root").exists()  # reading creates no folder
 
 
-def test_never_overwrites(tmp_path):
+def test_save_never_overwrites(tmp_path):
     minari.save(make_set(seed=0), tmp_path / "a")
     with pytest.raises(FileExistsError, match="a exists already: choose another folder"):
         minari.save(make_set(seed=1), tmp_path / "a")
     assert_same(minari.load(tmp_path / "a"), make_set(seed=0))
 
 
-def test_of_two_that_save_at_once_one_succeeds(tmp_path, monkeypatch):
+def test_concurrent_saves_let_one_succeed(tmp_path, monkeypatch):
     monkeypatch.setattr(minari, "require_writable", lambda path: None)
     minari.save(make_set(seed=0), tmp_path / "a")
     with pytest.raises(FileExistsError, match="a exists already"):
@@ -276,7 +276,7 @@ def test_of_two_that_save_at_once_one_succeeds(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_leaves_nothing_of_what_failed(tmp_path, monkeypatch):
+def test_failed_save_leaves_no_files(tmp_path, monkeypatch):
     def fail(trajectories, e):
         if e == 3:
             raise OSError("no space left on device")
@@ -289,7 +289,7 @@ def test_leaves_nothing_of_what_failed(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_saves_nothing_that_it_would_refuse(tmp_path):
+def test_invalid_data_are_not_saved(tmp_path):
     whole = make_set()
     with pytest.raises(ValueError, match="rewards"):
         minari.save(whole.replace(rewards=whole.rewards * np.nan), tmp_path / "a")
@@ -300,7 +300,7 @@ def test_saves_nothing_that_it_would_refuse(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_says_which_extra_is_missing(tmp_path, monkeypatch):
+def test_missing_packages_name_extra(tmp_path, monkeypatch):
     minari.save(make_set(), tmp_path / "a")
     for package in ("minari", "h5py"):
         with monkeypatch.context() as without:
@@ -316,7 +316,7 @@ def test_saves_device_arrays(tmp_path):
     assert_same(minari.load(tmp_path / "a"), whole)
 
 
-def test_spaces_without_bounds_come_back(tmp_path):
+def test_unbounded_spaces_round_trip(tmp_path):
     spaces = dataset_spaces(
         gymnasium.spaces.Box(-np.inf, np.inf, (1,)), gymnasium.spaces.Box(-np.inf, np.inf, (1,))
     )

@@ -1,4 +1,4 @@
-"""Windows of segments against loops that copy one step at a time."""
+"""Windows of segments against loops over single steps."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ sample = jax.jit(sample_segments, static_argnums=(2, 3, 4, 5, 6))
 
 
 def check_window(segments, b, trajectories, e, start):
-    """Compare window b with the steps of episode e from `start` on, and zeros after its end."""
+    """Compare window b with the steps of episode e from `start`, and with zeros after its end."""
     _, num_segments, context = segments.mask.shape
     for n, k in np.ndindex(num_segments, context):
         t = start + n * context + k
@@ -35,9 +35,9 @@ def check_window(segments, b, trajectories, e, start):
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
 @pytest.mark.parametrize(("num_segments", "context"), [(2, 3), (1, 20), (4, 1)])
-def test_windows_are_those_steps_and_then_zeros(spaces, num_segments, context):
+def test_windows_match_steps_and_zero_padding(spaces, num_segments, context):
     trajectories = make_set(spaces=spaces)
-    # Of device arrays float64 becomes float32.
+    # On the device, float64 becomes float32.
     trajectories = jax.device_get(jax.device_put(trajectories))
     windows = [(e, start) for e, n in enumerate(LENGTHS) for start in range(n)]
     episode_B, start_B = np.array(windows, np.int32).T
@@ -48,7 +48,7 @@ def test_windows_are_those_steps_and_then_zeros(spaces, num_segments, context):
 
 
 def where(segments, trajectories):
-    """The episode and the start of each window, found by the first observation."""
+    """Return the episode and the start of each window, found by its first observation."""
     first = trajectories.observations[:, :-1, 0]
     found = [np.argwhere(first == o[0, 0, 0]) for o in np.asarray(segments.observations)]
     assert all(len(places) == 1 for places in found)
@@ -57,7 +57,7 @@ def where(segments, trajectories):
 
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_samples_as_its_rule_says(start, weight):
+def test_sampling_frequencies(start, weight):
     trajectories = make_set()
     batch = 4000
     segments = jax.device_get(sample(trajectories, jax.random.key(0), batch, 2, 3, start, weight))
@@ -68,7 +68,7 @@ def test_samples_as_its_rule_says(start, weight):
     episodes = np.array(LENGTHS) / sum(LENGTHS) if weight == "length" else np.full(5, 1 / 5)
     for e, n in enumerate(LENGTHS):
         starts = places[places[:, 0] == e, 1]
-        # Five standard deviations of a binomial share: it fails for a rule that is not so.
+        # The tolerance is five standard deviations of a binomial proportion.
         assert abs(len(starts) / batch - episodes[e]) < 5 * np.sqrt(0.25 / batch)
         if start == "episode":
             assert not starts.any()
@@ -78,7 +78,7 @@ def test_samples_as_its_rule_says(start, weight):
             assert abs(shares - 1 / n).max() < 5 * np.sqrt(0.25 / len(starts))
 
 
-def test_the_same_key_gives_the_same_windows_and_another_gives_others():
+def test_windows_depend_on_key():
     trajectories = make_set()
     draws = [
         sample(trajectories, jax.random.key(seed), 8, 2, 3, "uniform", "length")
@@ -88,7 +88,7 @@ def test_the_same_key_gives_the_same_windows_and_another_gives_others():
     assert (draws[0].observations != draws[2].observations).any()
 
 
-def test_other_data_of_the_same_shapes_are_not_compiled_again():
+def test_data_of_equal_shapes_compile_once():
     traced = 0
 
     @jax.jit
@@ -102,7 +102,7 @@ def test_other_data_of_the_same_shapes_are_not_compiled_again():
     assert traced == 1
 
 
-def test_works_with_64_bit_types_and_under_vmap(x64):
+def test_x64_mode_and_vmap(x64):
     trajectories = make_set()
 
     def one(key):
@@ -115,7 +115,7 @@ def test_works_with_64_bit_types_and_under_vmap(x64):
 
 
 @pytest.mark.parametrize(("num_segments", "context"), [(2, 3), (1, 12), (3, 2), (2, 50)])
-def test_cutting_gives_every_step_once_in_order(num_segments, context):
+def test_cut_segments_covers_steps_in_order(num_segments, context):
     trajectories = make_set()
     size = num_segments * context
     segments = jax.device_get(cut_segments(trajectories, num_segments, context))
@@ -138,19 +138,19 @@ def test_cutting_gives_every_step_once_in_order(num_segments, context):
         ((4, 2, 3, "uniform", "lengths"), ValueError, "unknown weight 'lengths'"),
     ],
 )
-def test_refuses_in_one_line(arguments, error, message):
+def test_invalid_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         sample_segments(make_set(), jax.random.key(0), *arguments)
 
 
-def test_weights_are_exact_for_a_long_and_many_short_episodes():
+def test_length_weight_with_uneven_episodes():
     length_E = np.array([1] * 7 + [993], np.int32)
     episode_B, start_B = draw_windows(length_E, jax.random.key(0), 5000, "uniform", "length")
     assert (start_B < length_E[episode_B]).all()
     assert abs((episode_B == 7).mean() - 0.993) < 5 * np.sqrt(0.993 * 0.007 / 5000)
 
 
-def test_environments_whose_cue_comes_first_are_sampled_from_the_start():
+def test_default_sampling_of_environments():
     assert all(default_sampling(name) == Sampling("episode", "uniform") for name in ENVIRONMENTS)
     assert default_sampling("HalfCheetah-v5") == Sampling("uniform", "length")
     for prefix in SAMPLING:

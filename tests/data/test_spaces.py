@@ -1,4 +1,4 @@
-"""The spaces of data: what becomes of others' spaces, and which are refused."""
+"""Conversion of spaces, and errors for unsupported ones."""
 
 import gymnasium.spaces as theirs
 import gymnax.environments.spaces as gymnax
@@ -9,7 +9,7 @@ import pytest
 from gtrxl_jax.data import dataset_spaces
 
 
-def test_gymnax_spaces_become_equal_gymnasium_spaces():
+def test_gymnax_spaces_become_gymnasium_spaces():
     read = dataset_spaces(gymnax.Box(-1.0, 1.0, (4,), jnp.float32), gymnax.Discrete(3))
     assert read.observation == theirs.Box(-1.0, 1.0, (4,), np.float32)
     assert read.action == theirs.Discrete(3, dtype=np.int32)
@@ -20,7 +20,7 @@ def test_gymnax_spaces_become_equal_gymnasium_spaces():
     assert observation["a"] == theirs.Box(0, 255, (2, 2), np.uint8)
 
 
-def test_equal_spaces_have_equal_hashes_and_others_differ():
+def test_equality_and_hash():
     def make(high):
         return dataset_spaces(theirs.Box(0.0, high, (4,)), theirs.Discrete(3, start=1))
 
@@ -46,6 +46,6 @@ BOX, DISCRETE = theirs.Box(0.0, 1.0, (2,)), theirs.Discrete(2)
         (BOX, theirs.Discrete(2, start=2**31), ValueError, "action_space has choices up to"),
     ],
 )
-def test_refuses_other_spaces(observation, action, error, message):
+def test_unsupported_spaces_raise(observation, action, error, message):
     with pytest.raises(error, match=message):
         dataset_spaces(observation, action)

@@ -1,4 +1,4 @@
-"""Whole episodes: returns, joining and dividing sets, and what is refused."""
+"""Trajectories: returns-to-go, concatenation, splits and validation."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from tests.data.sets import FLAT, LENGTHS, NESTED, make_episode, make_set
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_returns_to_go_are_sums_to_the_end_of_the_episode(jit):
+def test_returns_to_go_match_reference(jit):
     rng = np.random.default_rng(0)
     rewards_ET = rng.normal(size=(4, 7)).astype(np.float32)  # the padding is not 0
     length_E = np.array([7, 1, 4, 6], np.int32)
@@ -24,13 +24,13 @@ def test_returns_to_go_are_sums_to_the_end_of_the_episode(jit):
     np.testing.assert_allclose(result_ET, expected_ET, rtol=1e-5, atol=1e-6)
 
 
-def test_returns_to_go_ignore_what_stands_in_the_padding():
+def test_returns_to_go_ignore_padding():
     rewards_ET = np.array([[1.0, 2.0, np.nan]], np.float32)
     np.testing.assert_array_equal(returns_to_go(rewards_ET, np.array([2])), [[3.0, 2.0, 0.0]])
 
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
-def test_concatenation_keeps_every_episode_and_pads_with_zeros(spaces):
+def test_concatenate_keeps_episodes_and_pads(spaces):
     episodes = [make_episode(n, spaces, seed=e) for e, n in enumerate(LENGTHS)]
     whole = concatenate(episodes)
     check(whole)
@@ -49,14 +49,14 @@ def test_concatenation_keeps_every_episode_and_pads_with_zeros(spaces):
         assert (whole.length[e], whole.terminated[e]) == (n, n % 2 == 1)
 
 
-def test_only_sets_of_the_same_spaces_are_concatenated():
+def test_concatenate_requires_equal_spaces():
     with pytest.raises(ValueError, match="the same spaces"):
         concatenate([make_set(spaces=FLAT), make_set(spaces=NESTED)])
     with pytest.raises(ValueError, match="at least one set"):
         concatenate([])
 
 
-def test_selects_by_index_and_leaves_the_set_as_it_was():
+def test_select_leaves_original_unchanged():
     whole = make_set()
     before = jax.tree.map(np.copy, whole)
     chosen = select(whole, np.array([3, 0]))
@@ -69,7 +69,7 @@ def test_selects_by_index_and_leaves_the_set_as_it_was():
 @pytest.mark.parametrize(
     ("fraction", "expected"), [(0.25, 5), (0.1, 2), (0.001, 1), (0.999, 19), (0.5, 10)]
 )
-def test_splits_into_disjoint_sets_by_key(fraction, expected):
+def test_split_is_disjoint_and_keyed(fraction, expected):
     whole = make_set(range(1, 21))
     training, validation = split(whole, fraction, jax.random.key(0))
     assert validation.num_episodes == expected
@@ -81,12 +81,12 @@ def test_splits_into_disjoint_sets_by_key(fraction, expected):
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, float("nan")])
-def test_refuses_impossible_fractions(fraction):
+def test_split_fraction_out_of_range_raises(fraction):
     with pytest.raises(ValueError, match="fraction must be above 0 and below 1"):
         split(make_set(), fraction, jax.random.key(0))
 
 
-def test_refuses_to_split_one_episode():
+def test_split_of_one_episode_raises():
     with pytest.raises(ValueError, match="at least 2 episodes, got 1"):
         split(make_set((4,)), 0.5, jax.random.key(0))
 
@@ -141,14 +141,14 @@ def without(field, *rest):
         (with_value("actions", (0, 2), -1), ValueError, r"actions\[0, 2\] is -1"),
     ],
 )
-def test_refuses_what_cannot_be(change, error, message):
+def test_invalid_trajectories_raise(change, error, message):
     whole = make_set()
     check(whole)
     with pytest.raises(error, match=message):
         check(change(whole))
 
 
-def test_refuses_parts_of_a_dict_by_name():
+def test_invalid_dict_entries_are_named():
     whole = make_set(spaces=NESTED)
     check(whole)
     parts = whole.observations
@@ -164,14 +164,14 @@ def test_refuses_parts_of_a_dict_by_name():
         check(whole.replace(actions=actions))
 
 
-def test_the_padding_may_hold_anything():
+def test_padding_is_not_checked():
     whole = make_set()
     check(with_value("rewards", (0, 3), np.nan)(whole))
     check(with_value("observations", (0, 4), np.nan)(whole))
     check(with_value("actions", (0, 3), 99)(whole))
 
 
-def test_other_data_of_the_same_spaces_and_shapes_are_not_compiled_again():
+def test_equal_spaces_and_shapes_compile_once():
     traced = 0
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Action Associative Retrieval against a plain Python account of its rules."""
+"""Action Associative Retrieval against a reference in plain Python."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from gtrxl_jax.envs import AssociativeRetrieval, Stream, associative, make_env, 
 
 
 def reference(actions, wait_steps):
-    """Yields (state, flag), reward and whether the episode ended, for each action."""
+    """Yield (state, flag), reward and whether the episode ended, for each action."""
     goal, waits_left = None, wait_steps
     for action in actions:
         if goal is None:
@@ -27,7 +27,7 @@ def reference(actions, wait_steps):
 
 
 @pytest.mark.parametrize("wait_steps", [1, 2, 4])
-def test_replays_the_reference(wait_steps):
+def test_matches_reference(wait_steps):
     env, params = make_env("AssociativeRetrieval-v0", wait_steps=wait_steps)
     rng = np.random.default_rng(wait_steps)
     actions = rng.choice(3, size=(200, 12), p=[0.15, 0.15, 0.7])
@@ -58,7 +58,7 @@ def test_replays_the_reference(wait_steps):
     assert set(np.unique(observation_BT3[..., 2])) == {-1, 0, 1}
 
 
-def test_the_oracle_solves_the_rate_length_with_both_actions():
+def test_oracle_solves_rate_length():
     env, params = AssociativeRetrieval(), associative.rate_params(segments=3, context=4)
     assert time_limit(env, params) == 12
     assert params.wait_steps == 9
@@ -76,12 +76,12 @@ def test_the_oracle_solves_the_rate_length_with_both_actions():
     np.testing.assert_array_equal(action_TB[0], action_TB[10])
     assert 16 < action_TB[0].sum() < 48
     np.testing.assert_array_equal(action_TB[1:10], 2)
-    # The flag marks the observation of the last decision and no other.
+    # The flag is set only in the observation of the final decision.
     np.testing.assert_array_equal(timestep.observation[:11, :, 1].sum(0), 1)
     np.testing.assert_array_equal(timestep.observation[10, :, 1], 1)
 
 
-def test_idling_at_the_start_meets_the_time_limit():
+def test_idling_at_start_is_truncated():
     env, params = make_env("AssociativeRetrieval-v0", wait_steps=2)
     stream = Stream(env, params, num_envs=3)
     state, _ = jax.jit(stream.reset)(jax.random.key(0))
@@ -93,12 +93,12 @@ def test_idling_at_the_start_meets_the_time_limit():
     assert not state.episode.success.any()
 
 
-def test_rate_refuses_lengths_without_a_wait():
+def test_rate_length_without_wait_raises():
     with pytest.raises(ValueError, match="at least 4, got 3 \\* 1"):
         associative.rate_params(segments=3, context=1)
 
 
-def test_the_picture_shows_the_way_taken():
+def test_render_shows_path_taken():
     env, params = make_env("AssociativeRetrieval-v0", wait_steps=2)
     key = jax.random.key(0)
     _, state = env.reset(key, params)

@@ -1,4 +1,4 @@
-"""The memory chain is gymnax's, at any length."""
+"""The memory chain matches gymnax's, at any length."""
 
 import gymnax
 import jax
@@ -13,11 +13,11 @@ from gtrxl_jax.envs.promotion import standard_dtype_promotion
 @pytest.mark.parametrize(
     ("name", "bits"), [("MemoryChain-bsuite", 1), ("MemoryChain-v0", 1), ("MemoryChain-v0", 3)]
 )
-def test_the_stream_gives_what_gymnax_itself_gives(name, bits):
+def test_stream_matches_gymnax(name, bits):
     stream = Stream(*make_env(name, memory_length=4, num_bits=bits), num_envs=5)
     theirs, their_params = gymnax.make("MemoryChain-bsuite", num_bits=bits)
     their_params = their_params.replace(memory_length=4)
-    with standard_dtype_promotion():  # gymnax by itself does not run with strict promotion
+    with standard_dtype_promotion():  # gymnax does not support strict promotion
         their_step = jax.jit(
             jax.vmap(
                 lambda state, action: theirs.step(jax.random.key(0), state, action, their_params)
@@ -29,7 +29,7 @@ def test_the_stream_gives_what_gymnax_itself_gives(name, bits):
         actions = jax.random.randint(jax.random.key(1), (30, 5), 0, 2)
         for action in actions:
             if timestep.last.all():
-                # Their step resets by itself, with another key: give it the stream's new episode.
+                # gymnax's step resets with another key, so continue from the stream's new episode.
                 state, timestep = step(state, action)
                 their_state = state.env
                 assert timestep.first.all()
@@ -42,7 +42,7 @@ def test_the_stream_gives_what_gymnax_itself_gives(name, bits):
             np.testing.assert_array_equal(timestep.observation, info["final_observation"])
 
 
-def test_the_space_contains_what_gymnax_leaves_out():
+def test_space_contains_negative_context():
     env, params = make_env("MemoryChain-v0", num_bits=2)
     observations = jax.jit(jax.vmap(lambda key: env.reset_env(key, params)[0]))(
         jax.random.split(jax.random.key(0), 16)
@@ -51,7 +51,7 @@ def test_the_space_contains_what_gymnax_leaves_out():
     assert jax.vmap(env.observation_space(params).contains)(observations).all()
 
 
-def test_a_chain_longer_than_gymnax_s_time_limit_ends_with_its_reward():
+def test_long_chain_ends_with_reward():
     env, params = make_env("MemoryChain-v0", memory_length=1500)
     assert time_limit(env, params) == 1501
     stream = Stream(env, params, num_envs=4)
@@ -69,7 +69,7 @@ def test_a_chain_longer_than_gymnax_s_time_limit_ends_with_its_reward():
     assert success[-1].all()
 
 
-def test_a_given_time_limit_truncates():
+def test_explicit_time_limit_truncates():
     stream = Stream(*make_env("MemoryChain-v0", max_steps_in_episode=3), num_envs=2)
     state, _ = jax.jit(stream.reset)(jax.random.key(0))
     step = jax.jit(stream.step)
@@ -80,7 +80,7 @@ def test_a_given_time_limit_truncates():
 
 
 @pytest.mark.parametrize("bits", [1, 40])
-def test_the_picture_fits(bits):
+def test_render_size_and_progress(bits):
     env, params = make_env("MemoryChain-v0", num_bits=bits)
     _, state = env.reset(jax.random.key(0), params)
     image = env.render(state, params)

@@ -1,4 +1,4 @@
-"""Several streams as one: every task's rows are those of its own stream."""
+"""Several streams as one: the rows of each task equal those of its own stream."""
 
 import dataclasses
 
@@ -28,8 +28,8 @@ def test_sizes_and_spaces():
 
 
 @pytest.mark.parametrize("stream", [STREAM, MultiTaskStream((maze(corridor_length=2),))])
-def test_the_rows_of_a_task_are_those_of_its_stream(stream):
-    """The one task of an ordinary run as well as several."""
+def test_rows_of_task_match_its_stream(stream):
+    """For several tasks, and for the single task of an ordinary run."""
     key = jax.random.key(7)
     num = stream.num_tasks
     action_TB = jax.random.randint(jax.random.key(1), (9, stream.num_envs), 0, 4)
@@ -61,22 +61,28 @@ def test_the_rows_of_a_task_are_those_of_its_stream(stream):
     assert episodes.success is not None
 
 
-def test_tasks_do_not_share_their_chance():
+def test_tasks_draw_independent_randomness():
     same = MultiTaskStream((maze(32), maze(32)))
     _, timestep = same.reset(jax.random.key(0))
     assert np.any(timestep.observation[::2, 1] != timestep.observation[1::2, 1])
 
 
-def test_refuses_tasks_that_one_agent_cannot_play():
-    with pytest.raises(ValueError, match="tasks is empty: give at least one stream"):
+def test_incompatible_tasks_raise():
+    with pytest.raises(ValueError, match="tasks is empty: pass at least one stream"):
         MultiTaskStream(())
-    with pytest.raises(ValueError, match="number of environments of task 1 is 5, of task 0 4"):
+    with pytest.raises(
+        ValueError, match="number of environments of task 1 is 5, but that of task 0 is 4"
+    ):
         MultiTaskStream((maze(4), maze(5)))
     pendulum, cartpole = (Stream(*make_env(n), num_envs=4) for n in ("Pendulum-v1", "CartPole-v1"))
-    with pytest.raises(ValueError, match=r"observation space of task 2 is .*, of task 0 .*: one"):
+    with pytest.raises(
+        ValueError, match=r"observation space of task 2 is .*, but that of task 0 is .*: one"
+    ):
         MultiTaskStream((maze(), maze(), pendulum))
     with pytest.raises(ValueError, match="action space of task 1"):
         MultiTaskStream((maze(), cartpole))
     cartpole.env.action_space = lambda params: maze().action_space
-    with pytest.raises(ValueError, match="report of success of task 1 is False, of task 0 True"):
+    with pytest.raises(
+        ValueError, match="reports_success of task 1 is False, but that of task 0 is True"
+    ):
         MultiTaskStream((maze(), cartpole))

@@ -1,4 +1,4 @@
-"""Names, overrides and refusals; every environment keeps to its spaces."""
+"""Names, overrides and errors of the registry, and the spaces of every environment."""
 
 import builtins
 
@@ -16,7 +16,7 @@ SIZES = {f"MiniGrid-MemoryS{width}" for width in (16, 32, 64, 128)}
 
 
 @pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES))
-def test_observations_and_actions_lie_in_their_spaces(name):
+def test_observations_and_actions_lie_in_spaces(name):
     env, params = make_env(name)
     stream = Stream(env, params, num_envs=4)
     assert stream.reports_success
@@ -45,7 +45,7 @@ def test_observations_and_actions_lie_in_their_spaces(name):
 @pytest.mark.parametrize(
     "name", ["TMazePassive-v0", "AssociativeRetrieval-v0", "MiniGrid-MemoryS8"]
 )
-def test_gymnax_makes_and_steps_them(name):
+def test_gymnax_makes_and_steps_environments(name):
     env, params = gymnax.make(name)
     key = jax.random.key(0)
     _, state = env.reset(key, params)
@@ -60,7 +60,7 @@ def test_gymnax_makes_and_steps_them(name):
     assert image.shape[2] == 3
 
 
-def test_registering_twice_is_harmless():
+def test_register_environments_is_idempotent():
     before = list(gymnax.registered_envs)
     register_environments()
     assert gymnax.registered_envs == before
@@ -113,7 +113,7 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("MiniGrid-Memory", dict(view_size=4), "view_size must be odd"),
     ],
 )
-def test_refuses_in_one_line(name, overrides, message):
+def test_invalid_arguments_raise_value_error(name, overrides, message):
     with pytest.raises(ValueError, match=message) as error:
         make_env(name, **overrides)
     assert "\n" not in str(error.value)
@@ -128,12 +128,12 @@ def test_refuses_in_one_line(name, overrides, message):
         ("PointRobot-misc", dict(dense_reward=1), "dense_reward must be True or False, got 1"),
     ],
 )
-def test_refuses_other_types(name, overrides, message):
+def test_wrong_types_raise_type_error(name, overrides, message):
     with pytest.raises(TypeError, match=message):
         make_env(name, **overrides)
 
 
-def test_a_missing_package_says_how_to_get_it(monkeypatch):
+def test_missing_package_names_extra(monkeypatch):
     imported = builtins.__import__
 
     def without_xminigrid(name, *args, **kwargs):
@@ -146,7 +146,7 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
         make_env("MiniGrid-MemoryS16")
 
 
-def test_ordinary_promotion_ends_with_its_block():
+def test_standard_promotion_ends_with_context():
     with standard_dtype_promotion():
         assert (jnp.float32(1) + jnp.array([True])).shape == (1,)
     with pytest.raises(jax.dtypes.TypePromotionError):

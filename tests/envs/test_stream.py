@@ -1,4 +1,4 @@
-"""The stream's alternation of first and last, its keys, its statistics and its transformations."""
+"""The stream's episode boundaries, keys, statistics and transformations."""
 
 import dataclasses
 from typing import Any
@@ -27,7 +27,7 @@ class CounterState(environment.EnvState):
 
 
 class Counter(environment.Environment):
-    """Adds `button`, pays it, and ends at a total: a stand-in with nested spaces and weak types."""
+    """Adds up and rewards `button`, and ends at a total. Has nested spaces and weak types."""
 
     @property
     def default_params(self):
@@ -51,13 +51,13 @@ class Counter(environment.Environment):
 
 
 def buttons(*pressed):
-    """Actions for as many counters as buttons are given."""
+    """Return actions for as many counters as there are buttons."""
     size = len(pressed)
     return {"stick": (jnp.ones((size, 2)),), "button": jnp.array(pressed)}
 
 
 def rollout(stream, key, steps=40):
-    """`steps` random steps: time steps and statistics `[T, B]`, the reset's first."""
+    """Take random steps: return time steps and statistics `[T, B]`, starting with the reset's."""
     sample = jax.vmap(stream.action_space.sample)
     keys_B = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(stream.num_envs))
 
@@ -73,7 +73,7 @@ def run(stream, key, steps=40):
     return jax.device_get(jax.jit(lambda key: rollout(stream, key, steps))(key))
 
 
-def test_an_episode_by_hand():
+def test_hand_computed_episodes():
     stream = Stream(Counter(), CounterParams(), num_envs=3)
     assert not stream.reports_success
     state, timestep = jax.jit(stream.reset)(jax.random.key(0))
@@ -82,7 +82,7 @@ def test_an_episode_by_hand():
     assert not timestep.last.any()
     np.testing.assert_array_equal(timestep.action["button"], 0)
     assert state.episode.success is None
-    # The first terminates after two steps; the second meets the time limit; the third does both.
+    # The first terminates after two steps; the second reaches the time limit; the third does both.
     presses = [(3, 0, 1), (3, 1, 1), (2, 0, 1), (2, 0, 3), (1, 2, 2)]
     steps = []
     for press in presses:
@@ -104,7 +104,7 @@ def test_an_episode_by_hand():
     expect(episode.length, [[1, 2, 0, 1, 2], [1, 2, 3, 4, 0], [1, 2, 3, 4, 0]])
 
 
-def test_steps_keep_types_so_that_nothing_compiles_twice():
+def test_steps_keep_types_and_compile_once():
     stream = Stream(Counter(), CounterParams(), num_envs=2)
     step = jax.jit(stream.step)
     state, timestep = jax.jit(stream.reset)(jax.random.key(0))
@@ -127,7 +127,7 @@ def test_steps_keep_types_so_that_nothing_compiles_twice():
         "Breakout-MinAtar",
     ],
 )
-def test_first_follows_last_and_statistics_add_up(name):
+def test_first_follows_last_and_statistics_accumulate(name):
     env, params = make_env(name)
     if name == "Pendulum-v1":
         params = params.replace(max_steps_in_episode=15)
@@ -148,7 +148,7 @@ def test_first_follows_last_and_statistics_add_up(name):
         np.testing.assert_array_equal(episode.length[t], length)
 
 
-def test_an_environment_does_not_know_how_many_others_there_are():
+def test_environment_is_independent_of_batch_size():
     env, params = make_env("TMazePassive-v0", corridor_length=3)
     few = run(Stream(env, params, 3), jax.random.key(7))
     many = run(Stream(env, params, 17), jax.random.key(7))
@@ -166,7 +166,7 @@ def test_episodes_and_environments_differ():
         assert all((noise_TB[:, b] != noise_TB[:, other]).any() for other in range(b))
 
 
-def test_mapping_over_seeds_is_one_run_for_each():
+def test_vmap_over_seeds_matches_single_runs():
     stream = Stream(*make_env("AssociativeRetrieval-v0", wait_steps=1), num_envs=4)
     keys = jax.random.split(jax.random.key(0), 3)
     mapped = jax.jit(jax.vmap(lambda key: rollout(stream, key)))(keys)
@@ -176,7 +176,7 @@ def test_mapping_over_seeds_is_one_run_for_each():
         jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), mapped, single)
 
 
-def test_legacy_keys_give_the_same_stream():
+def test_legacy_keys_match_typed_keys():
     stream = Stream(*make_env("TMazeActive-v0"), num_envs=2)
     reset, step = jax.jit(stream.reset), jax.jit(stream.step)
     new, old = reset(jax.random.key(5)), reset(jax.random.PRNGKey(5))
@@ -186,7 +186,7 @@ def test_legacy_keys_give_the_same_stream():
         jax.tree.map(np.testing.assert_array_equal, new[1], old[1])
 
 
-def test_sharding_over_devices_changes_nothing():
+def test_sharding_changes_no_result():
     stream = Stream(*make_env("TMazePassive-v0", corridor_length=2), num_envs=16)
     sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
     state, _ = jax.jit(stream.reset)(jax.random.key(0))
@@ -201,13 +201,13 @@ def test_sharding_over_devices_changes_nothing():
     )
 
 
-def test_sixty_four_bit_mode_keeps_the_streams_types(x64):
+def test_x64_mode_keeps_types(x64):
     timestep, episode = run(Stream(*make_env("TMazePassive-v0"), 2), jax.random.key(0), 20)
     assert timestep.observation.dtype == timestep.reward.dtype == jnp.float32
     assert timestep.action.dtype == episode.length.dtype == jnp.int32
 
 
-def test_refuses_what_is_no_batch_of_environments():
+def test_invalid_arguments_raise():
     env, params = make_env("TMazePassive-v0")
     with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
         Stream(env, params, 0)
@@ -218,8 +218,8 @@ def test_refuses_what_is_no_batch_of_environments():
 
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
-def test_spaces_can_be_read_in_a_traced_program(name):
-    """Though the environment computes their bounds."""
+def test_spaces_can_be_read_while_tracing(name):
+    """Even if the environment computes their bounds."""
     stream = Stream(*make_env(name), num_envs=2)
 
     @jax.jit
@@ -231,7 +231,7 @@ def test_spaces_can_be_read_in_a_traced_program(name):
     assert specs[0] == specs[1]
 
 
-def test_the_stream_is_immutable():
+def test_stream_is_immutable():
     stream = Stream(*make_env("TMazePassive-v0"), num_envs=1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         stream.num_envs = 2

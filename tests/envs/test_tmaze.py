@@ -1,4 +1,4 @@
-"""The T-Mazes against a maze written as a set of cells, and their oracles."""
+"""The T-Mazes against a reference maze given as a set of cells, and their oracles."""
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,14 @@ MOVES = [(1, 0), (0, 1), (-1, 0), (0, -1)]
 
 
 def moved(position, action, length):
-    """Where an action leads in a maze of `length` cells up to and with its junction."""
+    """Return the cell an action leads to in a maze of `length` cells, including the junction."""
     cells = {(x, 0) for x in range(length)} | {(length - 1, 1), (length - 1, -1)}
     target = tuple(np.add(position, MOVES[action]).tolist())
     return target if target in cells else position
 
 
 def shortest(position, seen, length):
-    """Actions of the shortest way to a turn that knows the cue, by breadth-first search."""
+    """Return the length of the shortest path to a cued turn, by breadth-first search."""
     actions, places = 0, {(position, seen)}
     while True:
         actions += 1
@@ -43,7 +43,7 @@ def shortest(position, seen, length):
 
 
 def reference(actions, hint, params, limit, active):
-    """Yields (y, hint, flag), reward, whether the maze ended, and success, for each action."""
+    """Yield (y, hint, flag), reward, whether the maze ended, and success, for each action."""
     start = params.cue_distance if active else 0
     length = start + params.corridor_length + 1
     position, seen = (start, 0), not active
@@ -67,13 +67,13 @@ def reference(actions, hint, params, limit, active):
 
 
 @pytest.mark.parametrize(("name", "overrides"), MAZES)
-def test_replays_the_reference(name, overrides):
+def test_matches_reference_maze(name, overrides):
     env, params = make_env(name, **overrides)
     active = isinstance(env, ActiveTMaze)
     rng = np.random.default_rng(0)
     steps = 40
     actions = rng.choice(4, size=(64, steps), p=[0.7, 0.1, 0.1, 0.1])
-    # Half of the sequences leave the start by the cue's side.
+    # Half of the sequences start by walking to the cue.
     actions[::2, : getattr(params, "cue_distance", 0)] = tmaze.LEFT
 
     def play(key, action_T):
@@ -110,21 +110,21 @@ def test_replays_the_reference(name, overrides):
 @pytest.mark.parametrize(
     ("name", "penalty", "actions", "rewards"),
     [
-        # What does not lead on costs, at the start as at the junction; catching up does not.
+        # Actions without progress are penalised, at the start and at the junction.
         ("TMazePassive-v0", "progress", "LRRU", [-1, 0, 0, 2]),
         ("TMazePassive-v0", "progress", "RRRLRU", [0, 0, -1, -1, 0, 2]),
-        # Ni et al.: after one lost step every other costs the same.
+        # Ni et al.: after one lost step, every action costs the same.
         ("TMazePassive-v0", "behind", "LRRU", [-1, -1, -1, 2]),
         ("TMazePassive-v0", "behind", "LLLLLL", [-1] * 6),
-        # To the cue first: o = 1.
+        # The shortest path leads to the cue first, with o = 1.
         ("TMazeActive-v0", "progress", "LRRRU", [0, 0, 0, 0, 2]),
         ("TMazeActive-v0", "progress", "RLLRRRU", [-1, 0, 0, 0, 0, 0, 2]),
         ("TMazeActive-v0", "progress", "LLRLRRRU", [0, -1, 0, -1, 0, 0, 0, 2]),
         ("TMazeActive-v0", "progress", "RRU", [-1, -1, 2]),
     ],
 )
-def test_penalties_in_halves_of_the_coefficient(name, penalty, actions, rewards):
-    """L = 2, so an action that is penalised costs 1 / 2; a turn, 2 below, follows the cue."""
+def test_penalties_of_action_sequences(name, penalty, actions, rewards):
+    """With L = 2, a penalised action costs 1 / 2. Rewards are in halves: 2 is a correct turn."""
     env, params = make_env(name, corridor_length=2, max_steps_in_episode=20, penalty=penalty)
     _, state = env.reset_env(jax.random.key(0), params)
     state = state.replace(hint=jnp.ones_like(state.hint))
@@ -138,7 +138,7 @@ def test_penalties_in_halves_of_the_coefficient(name, penalty, actions, rewards)
 
 @pytest.mark.parametrize("hint", [-1, 1])
 @pytest.mark.parametrize("name", ["TMazePassive-v0", "TMazeActive-v0"])
-def test_a_wrong_turn_pays_nothing(name, hint):
+def test_wrong_turn_earns_nothing(name, hint):
     env, params = make_env(name, corridor_length=1)
     _, state = env.reset_env(jax.random.key(0), params)
     state = state.replace(x=jnp.int32(env._junction(params)), hint=jnp.int32(hint))
@@ -149,7 +149,7 @@ def test_a_wrong_turn_pays_nothing(name, hint):
 
 
 @pytest.mark.parametrize("penalty", ["progres", "", 1, None])
-def test_an_unknown_penalty_is_refused_by_name(penalty):
+def test_unknown_penalty_raises(penalty):
     message = f"unknown penalty {penalty!r}: .*Valid: behind, progress"
     with pytest.raises(ValueError, match=message) as error:
         make_env("TMazePassive-v0", penalty=penalty)
@@ -159,7 +159,7 @@ def test_an_unknown_penalty_is_refused_by_name(penalty):
 
 
 def run_oracle(env, params, num_envs=32):
-    """One whole episode of each of `num_envs` environments: time steps `[T, B]` and statistics."""
+    """Play one episode in each environment: return time steps `[T, B]` and statistics."""
     stream = Stream(env, params, num_envs)
     act = jax.vmap(lambda state: env.oracle_action(state, params))
 
@@ -182,7 +182,7 @@ def run_oracle(env, params, num_envs=32):
         ("TMazeActive-v0", dict(corridor_length=2, cue_distance=4), 11),
     ],
 )
-def test_the_oracle_succeeds_at_once_and_pays_nothing(name, overrides, actions):
+def test_oracle_takes_shortest_path_without_penalty(name, overrides, actions):
     env, params = make_env(name, **overrides)
     timestep, episode = run_oracle(env, params)
     assert time_limit(env, params) == 2 * actions
@@ -193,7 +193,7 @@ def test_the_oracle_succeeds_at_once_and_pays_nothing(name, overrides, actions):
     np.testing.assert_array_equal(timestep.discount[actions], 0.0)
 
 
-def test_rate_lengths_fill_the_segments():
+def test_rate_lengths_fill_segments():
     params = tmaze.rate_params(segments=3, context=5)
     assert (params.corridor_length, params.max_steps_in_episode) == (13, 15)
     assert params.step_penalty == 0
@@ -201,7 +201,7 @@ def test_rate_lengths_fill_the_segments():
     observations = timestep.last.argmax(0) + 1
     np.testing.assert_array_equal(observations, 15)
     assert episode.success[14].all()
-    # The cue on the first observation alone; the flag on the one before the turn.
+    # The cue is shown only first, the flag only in the observation before the turn.
     hint_TB, flag_TB = timestep.observation[:15, :, 1], timestep.observation[:15, :, 2]
     assert (hint_TB[0] != 0).all()
     assert not hint_TB[1:].any()
@@ -209,14 +209,14 @@ def test_rate_lengths_fill_the_segments():
     assert flag_TB.sum() == flag_TB.shape[1]
 
 
-def test_rate_refuses_lengths_without_a_corridor():
+def test_rate_length_without_corridor_raises():
     with pytest.raises(ValueError, match="at least 3, got 1 \\* 2"):
         tmaze.rate_params(segments=1, context=2)
 
 
 @pytest.mark.parametrize("name", ["TMazePassive-v0", "TMazeActive-v0"])
-def test_the_oracle_knows_the_way_from_wherever_it_is(name):
-    """After a detour of any kind it succeeds in as many actions as `remaining` says."""
+def test_oracle_solves_from_any_state(name):
+    """After any detour it succeeds in the number of actions that `remaining` returns."""
     env, params = make_env(name, corridor_length=4, max_steps_in_episode=100)
 
     @jax.jit
@@ -235,7 +235,7 @@ def test_the_oracle_knows_the_way_from_wherever_it_is(name):
 
     for seed in range(20):
         key = jax.random.key(seed)
-        # Never up or down: the detour must not turn.
+        # Only right and left: the detour must not turn.
         detour_T = 2 * jax.random.randint(key, (6,), 0, 2)
         start, (reward_T, terminated_T, success_T, remaining_T) = play(key, detour_T)
         end = int(start) - 1
@@ -245,7 +245,7 @@ def test_the_oracle_knows_the_way_from_wherever_it_is(name):
         np.testing.assert_array_equal(reward_T[: end + 1], [0.0] * end + [1.0])
 
 
-def test_a_random_walk_pays_the_penalty_and_meets_the_time_limit():
+def test_random_walk_pays_penalty_until_limit():
     env, params = make_env("TMazePassive-v0", corridor_length=20)
     stream = Stream(env, params, num_envs=16)
 
@@ -259,7 +259,7 @@ def test_a_random_walk_pays_the_penalty_and_meets_the_time_limit():
 
     timestep, episode = jax.device_get(run(jax.random.key(0)))
     assert timestep.last[-1].all()
-    # The limit ends an episode as the turn does: nothing is bootstrapped there.
+    # The limit terminates the episode, so that nothing is bootstrapped.
     np.testing.assert_array_equal(timestep.discount[-1], 0.0)
     assert not episode.success.any()
     assert (episode.episode_return[-1] < -0.5).all()
@@ -267,7 +267,7 @@ def test_a_random_walk_pays_the_penalty_and_meets_the_time_limit():
 
 
 @pytest.mark.parametrize("penalty", ["progress", "behind"])
-def test_parameters_can_be_mapped_over(penalty):
+def test_vmap_over_parameters(penalty):
     lengths = jnp.array([3, 5, 9])
 
     def solved_at(length):
@@ -289,7 +289,7 @@ def test_parameters_can_be_mapped_over(penalty):
 
 
 @pytest.mark.parametrize("length", [1, 10, 39, 40, 100, 9598])
-def test_pictures_show_agent_and_cue_at_any_length(length):
+def test_render_shows_agent_and_cue(length):
     env, params = make_env("TMazePassive-v0", corridor_length=length)
     hint = -1 if length % 2 else 1
     state = tmaze.TMazeState(time=0, x=0, y=0, hint=hint, seen=True)

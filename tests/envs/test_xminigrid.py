@@ -1,4 +1,4 @@
-"""MiniGrid-Memory through the adapter is xminigrid's own, and can be solved."""
+"""The MiniGrid-Memory adapter matches xminigrid, and the task can be solved."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ xminigrid = pytest.importorskip("xminigrid")
 FORWARD, RIGHT, LEFT = range(3)
 
 
-def test_steps_are_xminigrids():
+def test_steps_match_xminigrid():
     env, params = make_env("MiniGrid-MemoryS8", view_size=5)
     theirs, their_params = xminigrid.make("MiniGrid-MemoryS8", view_size=5)
     key = jax.random.key(3)
@@ -32,7 +32,7 @@ def test_steps_are_xminigrids():
             assert terminated == (timestep.discount == 0)
 
 
-def test_the_matching_object_is_success_and_the_other_is_not():
+def test_only_matching_object_is_success():
     env, params = make_env("MiniGrid-Memory", width=9)
     stream = Stream(env, params, num_envs=8)
 
@@ -62,7 +62,7 @@ def test_the_matching_object_is_success_and_the_other_is_not():
         assert ((timestep.reward[timestep.last] > 0.9) == rightly).all()
 
 
-def test_the_time_limit_truncates():
+def test_time_limit_truncates():
     stream = Stream(*make_env("MiniGrid-MemoryS8", max_steps_in_episode=5), num_envs=2)
 
     @jax.jit
@@ -76,7 +76,7 @@ def test_the_time_limit_truncates():
     assert timestep.first[5].all()
 
 
-def test_the_picture_fits_the_widest_grid():
+def test_render_size_of_widest_grid():
     env, params = make_env("MiniGrid-MemoryS128")
     _, state = env.reset(jax.random.key(0), params)
     image = env.render(state, params)

@@ -1,4 +1,4 @@
-"""Small instances of every core, for the tests that hold for all of them."""
+"""Small instances of every core, for tests shared by all cores."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ALL_CORES = ["lstm", "gru", *TRANSFORMERS]
 
 
 def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> Any:
-    """The core of that name ("gtrxl/gru" names the gate too), two layers of width 8."""
+    """Return the core called `name` ("gtrxl/gru" sets the gate too), with two layers of width 8."""
     name, _, gate = name.partition("/")
     settings = dict(layers=LAYERS, width=WIDTH, heads=2, head_width=3, memory_size=MEMORY_SIZE)
     settings |= {"feedforward_width": 11, "gate": gate or "gru"} | overrides
@@ -26,7 +26,7 @@ def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> A
 
 
 def random_params(core: Any, seed: int = 0) -> Any:
-    """Parameters with every entry random: those that start at 0 or 1 would hide mistakes."""
+    """Return random parameters: initial values of 0 or 1 would hide mistakes."""
     x_BTD = jnp.zeros((1, 1, WIDTH), core.param_dtype)
     first_BT = jnp.zeros((1, 1), bool)
     shapes = jax.eval_shape(core.init, jax.random.key(0), core.initial_memory(1), x_BTD, first_BT)
@@ -41,6 +41,6 @@ def random_params(core: Any, seed: int = 0) -> Any:
 
 
 def random_segment(rng: np.random.Generator, batch: int, steps: int, dtype: Any) -> Any:
-    """Inputs `[B, T, D]` and, for about one step in six, the beginning of an episode `[B, T]`."""
+    """Return inputs `[B, T, D]` and episode starts `[B, T]`, at about one step in six."""
     x_BTD = jnp.asarray(rng.standard_normal((batch, steps, WIDTH)), dtype)
     return x_BTD, jnp.asarray(rng.random((batch, steps)) < 1 / 6)

@@ -13,7 +13,7 @@ BATCH, SEGMENTS, CONTEXT = 2, 3, 4
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), jnp.float32)
 ACTIONS = spaces.Discrete(4)
 
-# What differs in structure: valves, caches longer and shorter than a segment, blocks, no memory.
+# Structural variants: valves, caches longer and shorter than a segment, blocks, no memory.
 MODELS = {
     "rate": {},
     "rate, ca-1": {"valve": "ca-1"},
@@ -33,7 +33,7 @@ MODELS = {
 
 
 def small_model(name="rate", action_space=ACTIONS, **overrides):
-    """A model of that name in `MODELS`, with its segments and the steps of each."""
+    """Return the model called `name` in `MODELS`, its number of segments and their length."""
     settings = {"name": "rate", "layers": 2, **MODELS[name], **overrides}
     config = model_config(settings.pop("name"), "debug", **settings)
     segments, context = (SEGMENTS, CONTEXT) if config.is_recurrent else (1, SEGMENTS * CONTEXT)
@@ -42,7 +42,7 @@ def small_model(name="rate", action_space=ACTIONS, **overrides):
 
 
 def random_steps(segments, context, seed=0):
-    """`[B, N, K]` steps."""
+    """Return random steps `[B, N, K]`."""
     rng = np.random.default_rng(seed)
     shape = (BATCH, segments, context)
     timesteps = np.arange(segments * context, dtype=np.int32).reshape(1, segments, context)
@@ -60,7 +60,7 @@ def segment(steps, n):
 
 
 def random_params(model, steps, seed=0):
-    """Parameters none of which is zero."""
+    """Return perturbed initial parameters, none of which is zero."""
 
     def whole(model):
         return model(model.initial_memory(BATCH), segment(steps, 0))
@@ -71,7 +71,7 @@ def random_params(model, steps, seed=0):
 
 
 def run_segments(model, params, steps):
-    """Memory after all segments, and logits `[B, N * K, A]`."""
+    """Return the memory after all segments and the logits `[B, N * K, A]`."""
     memory, logits = model.apply(params, BATCH, method="initial_memory"), []
     for n in range(steps.mask.shape[1]):
         memory, policy = model.apply(params, memory, segment(steps, n))

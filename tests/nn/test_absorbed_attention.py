@@ -1,4 +1,4 @@
-"""Absorbed attention is relative attention: the same function of the same parameters."""
+"""Absorbed attention equals projected attention with the same parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ MEMORY, STEPS = 3, 5
 
 
 @pytest.mark.parametrize(("width", "head_width"), [(8, 8), (8, 3), (7, 4)])
-def test_outputs_and_gradients_are_those_of_the_projected_form(width, head_width):
+def test_outputs_and_gradients_equal_projected_form(width, head_width):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.standard_normal((2, MEMORY + STEPS, width)))
     distance = np.arange(STEPS)[:, None] + MEMORY - np.arange(MEMORY + STEPS)
@@ -44,7 +44,7 @@ def test_outputs_and_gradients_are_those_of_the_projected_form(width, head_width
     )
 
 
-def test_turning_gives_distances_of_either_sign():
+def test_rotation_handles_distances_of_either_sign():
     place = jnp.arange(6, dtype=jnp.int32)
     phi = sinusoids(place, 8, jnp.float64)
     p = jnp.asarray(np.random.default_rng(0).standard_normal((1, 6, 1, 8)))
@@ -60,7 +60,7 @@ def test_turning_gives_distances_of_either_sign():
 @pytest.mark.parametrize("memory_tokens", [0, 1, 4])
 @pytest.mark.parametrize("cache_size", [0, 3])
 @pytest.mark.parametrize("steps", [1, 17, 30])
-def test_spans_leave_out_only_what_is_hidden(steps, cache_size, memory_tokens):
+def test_spans_omit_only_masked_keys(steps, cache_size, memory_tokens):
     exists = jnp.ones((1, steps), bool)
     mask = np.asarray(
         memory_token_mask(exists, jnp.array([cache_size], jnp.int32), cache_size, memory_tokens)
@@ -80,7 +80,7 @@ def test_spans_leave_out_only_what_is_hidden(steps, cache_size, memory_tokens):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_spans_change_no_output_and_no_gradient(which):
+def test_spans_preserve_outputs_and_gradients(which):
     steps, cache_size, memory_tokens, width = 16, 2, 2, 8
     rng = np.random.default_rng(0)
     exists = jnp.asarray(rng.random((3, steps)) < 0.8)

@@ -1,4 +1,4 @@
-"""The agent as a whole: acting equals learning, nothing leaks, and it runs wherever it should."""
+"""The whole agent: acting equals learning, episodes are isolated, vmap and sharding work."""
 
 import functools
 
@@ -33,7 +33,7 @@ def small_agent(core, actions="discrete", param_dtype=jnp.float64, dtype="float3
 
 
 def random_params(agent, actions="discrete"):
-    """Parameters with every entry random, so that no part is silent."""
+    """Return random parameters, so that every part affects the outputs."""
     timestep = zero_timestep(OBSERVATIONS, ACTIONS[actions], 1, 1)
     shapes = jax.eval_shape(agent.init, jax.random.key(0), agent.initial_memory(1), timestep)
     rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def random_params(agent, actions="discrete"):
 
 
 def random_timesteps(actions="discrete", batch=BATCH, steps=12, seed=0):
-    """Time steps `[B, T]`, with rewards and actions on the first steps of episodes too."""
+    """Return time steps `[B, T]`, with rewards and actions also on first steps of episodes."""
     rng = np.random.default_rng(seed)
     lead = (batch, steps)
     spec = action_spec(ACTIONS[actions])
@@ -76,7 +76,7 @@ def at(tree, index):
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def act(agent, params, memory, timesteps, num_steps=None):
-    """Memory and outputs of stepping through a segment."""
+    """Return the memory and the outputs of stepping through a segment."""
     by_step = jax.tree.map(lambda x: x.swapaxes(0, 1), timesteps)
     cache, outputs = jax.lax.scan(
         lambda cache, now: agent.apply(params, cache, now, method="step"),
@@ -89,7 +89,7 @@ def act(agent, params, memory, timesteps, num_steps=None):
 
 @functools.partial(jax.jit, static_argnums=0)
 def learn(agent, params, memory, timesteps):
-    """Memory and outputs of a segment at once."""
+    """Return the memory and the outputs of a segment run at once."""
     return agent.apply(params, memory, timesteps)
 
 
@@ -124,8 +124,8 @@ def test_acting_equals_learning(core, actions):
 
 @pytest.mark.usefixtures("x64")
 @every_core
-def test_an_episode_sees_nothing_of_the_one_before(core):
-    """Nor of the action and the reward that stand on its own first step."""
+def test_no_information_crosses_episode_boundary(core):
+    """Not even through the previous action and reward stored in the first step."""
     start = 4
     agent = small_agent(core, "hybrid")
     params = random_params(agent, "hybrid")
@@ -172,7 +172,7 @@ def test_an_episode_sees_nothing_of_the_one_before(core):
 
 @pytest.mark.usefixtures("x64")
 @every_core
-def test_the_previous_action_and_reward_are_seen(core):
+def test_previous_action_and_reward_are_inputs(core):
     agent = small_agent(core)
     params = random_params(agent)
     timesteps = random_timesteps(steps=6).replace(first=jnp.zeros((BATCH, 6), bool))
@@ -189,21 +189,21 @@ def test_the_previous_action_and_reward_are_seen(core):
 
 @pytest.mark.usefixtures("x64")
 @every_core
-def test_memoryless_sees_the_present_step_alone(core):
-    """The control for what memory does: the same parameters, with nothing carried over."""
+def test_memoryless_agent_sees_only_current_step(core):
+    """The ablation of memory: the same parameters without carried state."""
     agent = small_agent(core, memoryless=True)
     params = random_params(agent)
     timesteps = random_timesteps(steps=6)
     _, output = learn(agent, params, agent.initial_memory(BATCH), timesteps)
     memory, acted = act(agent, params, agent.initial_memory(BATCH), timesteps)
     assert_close(acted, output)
-    # A memory of another past changes nothing, and each step stands for itself.
+    # A memory of another history changes nothing, and steps are independent.
     _, again = learn(agent, params, memory, timesteps)
     assert_close(again, output)
     for t in range(6):
         _, alone = learn(agent, params, agent.initial_memory(BATCH), at(timesteps, slice(t, t + 1)))
         assert_close(alone, at(output, slice(t, t + 1)))
-    # With memory the same parameters give something else; the previous action is seen either way.
+    # With memory the same parameters return other values; both agents see the previous action.
     _, remembering = learn(agent.clone(memoryless=False), params, memory, timesteps)
     assert np.max(np.abs(remembering.value - output.value)) > 1e-3
     moved = timesteps.replace(
@@ -237,7 +237,7 @@ def test_vmap_over_seeds():
 
 @pytest.mark.usefixtures("x64")
 @every_core
-def test_a_sharded_batch_gives_the_same(core):
+def test_sharded_batch_equals_one_device(core):
     agent = small_agent(core)
     params = random_params(agent)
     timesteps, memory = random_timesteps(batch=8, steps=6), agent.initial_memory(8)
@@ -250,7 +250,7 @@ def test_a_sharded_batch_gives_the_same(core):
 
 
 @every_core
-def test_bfloat16_inside_and_float32_outside(core):
+def test_bfloat16_agent_returns_float32(core):
     agent = small_agent(core, "hybrid", param_dtype=jnp.float32, dtype="bfloat16")
     params = random_params(agent, "hybrid")
     timesteps = random_timesteps("hybrid", steps=4)
@@ -264,8 +264,8 @@ def test_bfloat16_inside_and_float32_outside(core):
         assert_close(output, exact, tolerance=0.1)
 
 
-def test_the_previous_action_may_have_the_layout_of_its_space():
-    """As a stream gives it back: here a scalar choice; the policy's has an axis of its own."""
+def test_previous_action_in_layout_of_space():
+    """As streams return it: here a scalar choice, where the policy's action has one more axis."""
     agent = small_agent("lstm", "hybrid", param_dtype=jnp.float32)
     params = random_params(agent, "hybrid")
     timesteps, memory = random_timesteps("hybrid", steps=4), agent.initial_memory(BATCH)
@@ -276,7 +276,7 @@ def test_the_previous_action_may_have_the_layout_of_its_space():
     assert_close(output, expected, tolerance=0)
 
 
-def test_every_parameter_has_a_gradient():
+def test_every_parameter_has_gradient():
     agent = small_agent("gtrxl/gru", param_dtype=jnp.float32)
     params = random_params(agent)
     timesteps = random_timesteps(batch=8)
@@ -292,19 +292,19 @@ def test_every_parameter_has_a_gradient():
 
 
 class StateOnly(nn.Module):
-    """An encoder from outside: any module from observations to features."""
+    """A custom encoder: any module from observations to features."""
 
     def __call__(self, observation):
         return observation["state"]
 
 
-def test_an_encoder_of_ones_own():
+def test_custom_encoder():
     core = small_core("lstm", param_dtype=jnp.float32)
     agent = make_agent(core, None, ACTIONS["discrete"], encoder=StateOnly())
     params = random_params(agent)
     _, output = learn(agent, params, agent.initial_memory(BATCH), random_timesteps(steps=2))
     assert output.value.shape == (BATCH, 2)
-    # 3 of the state, 3 of the previous action, 1 of the reward.
+    # 3 for the state, 3 for the previous action, 1 for the reward.
     assert params["params"]["encoder"]["Dense_0"]["kernel"].shape == (7, core.width)
 
 
@@ -318,13 +318,13 @@ def test_an_encoder_of_ones_own():
         ({"reward_clip": -1.0}, "reward_clip must be above 0, not -1.0"),
     ],
 )
-def test_impossible_settings_are_refused(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         small_agent("lstm", **settings)
 
 
-def test_agents_of_equal_settings_are_equal():
-    """So a jitted function that takes the agent as a static argument is not compiled twice."""
+def test_agents_with_equal_settings_are_equal():
+    """So that a jitted function with the agent as a static argument is not compiled twice."""
     assert small_agent("gtrxl") == small_agent("gtrxl")
     assert hash(small_agent("gtrxl")) == hash(small_agent("gtrxl"))
     assert hash(small_agent("gtrxl")) != hash(small_agent("gtrxl", num_tasks=2))

@@ -1,4 +1,4 @@
-"""The memory core's contract, for every core."""
+"""The interface of memory cores, for every core."""
 
 import functools
 
@@ -36,7 +36,7 @@ def step(core, params, cache, x_BD, first_B):
 
 
 def act(core, params, memory, x_BTD, first_BT, num_steps):
-    """Outputs and memory of stepping through a segment."""
+    """Return the memory and the outputs of stepping through a segment."""
     cache = core.apply(params, memory, num_steps, method="start")
     outputs = []
     for t in range(x_BTD.shape[1]):
@@ -46,7 +46,7 @@ def act(core, params, memory, x_BTD, first_BT, num_steps):
 
 
 def live(memory):
-    """The memory with what has no influence set to zero, so that two memories can be compared."""
+    """Return the memory with unused slots set to zero, so that two memories can be compared."""
     if not hasattr(memory, "length"):
         return memory
     size = memory.inputs[0].shape[1]
@@ -63,7 +63,7 @@ def assert_close(actual, expected, tolerance=1e-9):
 
 @every_core
 @pytest.mark.parametrize("seed", range(2))
-def test_stepping_equals_the_segment_for_any_cut_and_any_starts(name, seed):
+def test_stepping_equals_segment_for_any_cut(name, seed):
     rng = np.random.default_rng(seed)
     core = small_core(name)
     params = random_params(core, seed)
@@ -88,7 +88,7 @@ def test_stepping_equals_the_segment_for_any_cut_and_any_starts(name, seed):
 
 
 @every_core
-def test_a_new_episode_sees_nothing_of_the_old_one(name):
+def test_no_information_crosses_episode_boundary(name):
     core = small_core(name)
     params = random_params(core)
     x_BTD, _ = random_segment(np.random.default_rng(0), batch=2, steps=9, dtype=jnp.float64)
@@ -110,7 +110,7 @@ def test_a_new_episode_sees_nothing_of_the_old_one(name):
 
 
 @every_core
-def test_causal_and_no_gradient_into_the_incoming_memory(name):
+def test_causal_without_gradient_into_memory(name):
     core = small_core(name)
     params = random_params(core)
     rng = np.random.default_rng(1)
@@ -123,7 +123,7 @@ def test_causal_and_no_gradient_into_the_incoming_memory(name):
 
     jacobian_TDTD = jax.jacobian(lambda x: output(x[None], memory))(x_BTD[0])
     influence_TT = np.any(np.asarray(jacobian_TDTD) != 0, axis=(1, 3))
-    # Within a segment shorter than the window a step depends on itself and all before it.
+    # In a segment shorter than the window, a step depends on itself and all steps before it.
     within_window = np.tril(np.ones((7, 7), bool), k=0)
     if name in TRANSFORMERS:
         within_window &= ~np.tril(np.ones((7, 7), bool), k=-(LAYERS * MEMORY_SIZE) - 1)
@@ -142,8 +142,8 @@ def test_causal_and_no_gradient_into_the_incoming_memory(name):
 
 @every_transformer
 @pytest.mark.parametrize("layers", [1, 2])
-def test_window(name, layers):
-    """A layer sees M steps back; the stack, layer upon layer, layers * M."""
+def test_attention_window_of_each_layer(name, layers):
+    """Each layer sees M steps back, the whole stack layers * M."""
     core = small_core(name, layers=layers)
     params = random_params(core)
     steps, reach = 2 * MEMORY_SIZE + 4, layers * MEMORY_SIZE
@@ -156,7 +156,7 @@ def test_window(name, layers):
     influence_T = np.any(np.asarray(jax.grad(last_output)(x_BTD)[0]) != 0, axis=-1)
     np.testing.assert_array_equal(influence_T, np.arange(steps) >= steps - 1 - reach)
 
-    # Through memory the reach is the same: of inputs in an earlier segment, too, those count.
+    # The reach is the same for inputs of an earlier segment, through memory.
     def through_memory(early_BTD):
         memory, _ = segment(core, params, core.initial_memory(1), early_BTD, first_BT[:, :-1])
         return segment(core, params, memory, x_BTD[:, -1:], first_BT[:, -1:])[1]
@@ -189,8 +189,8 @@ def test_unwritten_memory_has_no_influence(name):
 
 
 @every_transformer
-def test_a_step_projects_no_memory(name):
-    """Of the products in a step none has the memory's slots among the rows of a weight matrix."""
+def test_step_does_not_project_memory(name):
+    """No operand of a product in a step has both the slot axis and the width of the stream."""
     core = small_core(name, memory_size=37)
     params = random_params(core)
     cache = core.apply(params, core.initial_memory(2), None, method="start")
@@ -214,7 +214,7 @@ def _equations(jaxpr):
             yield from _equations(sub)
 
 
-def test_more_steps_than_announced_poison_the_memory():
+def test_more_steps_than_announced_return_nan_memory():
     core = small_core("gtrxl/gru")
     params = random_params(core)
     x_BTD, first_BT = random_segment(np.random.default_rng(4), 2, 4, jnp.float64)
@@ -226,7 +226,7 @@ def test_more_steps_than_announced_poison_the_memory():
 
 
 @every_core
-def test_remat_changes_nothing(name):
+def test_remat_preserves_gradients(name):
     core = small_core(name)
     params = random_params(core)
     x_BTD, first_BT = random_segment(np.random.default_rng(5), 2, 6, jnp.float64)
@@ -263,7 +263,7 @@ def test_vmap_over_parameters_and_scan_over_steps(name):
 
 
 @every_core
-def test_a_sharded_batch_gives_the_same(name):
+def test_sharded_batch_equals_one_device(name):
     core = small_core(name)
     params = random_params(core)
     x_BTD, first_BT = random_segment(np.random.default_rng(7), 8, 6, jnp.float64)

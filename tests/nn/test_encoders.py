@@ -1,4 +1,4 @@
-"""Encoders, against plain NumPy, for every kind of observation."""
+"""Encoders for every kind of observation, against plain NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def test_any_observation_with_any_leading_axes(space, kind):
 
 
 @pytest.mark.parametrize(("space", "kind"), OBSERVATIONS.values(), ids=OBSERVATIONS)
-def test_every_parameter_learns_and_bfloat16_keeps_them_in_float32(space, kind):
+def test_parameters_have_gradients_and_stay_float32(space, kind):
     observation = random_observation(space, np.random.default_rng(1), 16)
     encoder = make_encoder(space, width=8)
     low = make_encoder(space, width=8, dtype=jnp.bfloat16)
@@ -84,7 +84,7 @@ def test_every_parameter_learns_and_bfloat16_keeps_them_in_float32(space, kind):
 
 
 def conv(x_HWC, params):
-    """A 3x3 convolution of stride 1 with zeros around, as a sum of nine shifted products."""
+    """Compute a zero-padded 3x3 convolution of stride 1 as a sum of nine shifted products."""
     height, width, _ = x_HWC.shape
     padded = np.pad(x_HWC, [(1, 1), (1, 1), (0, 0)])
     kernel, bias = np.asarray(params["kernel"]), np.asarray(params["bias"])
@@ -94,7 +94,7 @@ def conv(x_HWC, params):
 
 
 def pool(x_HWC):
-    """3x3 max-pooling of stride 2; "SAME" puts the one row too many at the end of an even side."""
+    """Compute 3x3 max-pooling of stride 2; "SAME" pads an even side at its end only."""
     height, width, channels = x_HWC.shape
     out = np.empty(((height + 1) // 2, (width + 1) // 2, channels))
     for i in range(out.shape[0]):
@@ -114,7 +114,7 @@ def randomised(params, rng):
 
 
 @pytest.mark.usefixtures("x64")
-def test_resnet_is_the_papers():
+def test_resnet_against_numpy():
     rng = np.random.default_rng(2)
     image = rng.integers(0, 256, (13, 10, 3), dtype=np.uint8)
     encoder = ResNetEncoder(
@@ -156,7 +156,7 @@ def test_small_conv_and_mlp_against_numpy():
     np.testing.assert_allclose(encoder.apply(params, jnp.asarray(grid)), x, atol=1e-9)
 
 
-def test_one_channel_images_and_pixels_as_the_environment_gives_them():
+def test_images_without_channel_axis_and_pixel_scale():
     image = np.random.default_rng(4).integers(0, 256, (9, 9), dtype=np.uint8)
     encoder = make_encoder(image, "conv", width=4)
     params = encoder.init(jax.random.key(0), jnp.asarray(image))
@@ -169,7 +169,7 @@ def test_one_channel_images_and_pixels_as_the_environment_gives_them():
     )
 
 
-def test_a_dict_is_its_parts_side_by_side():
+def test_dict_features_are_concatenated():
     space = spaces.Dict({"image": PICTURE, "state": VECTOR})
     observation = random_observation(space, np.random.default_rng(5), 2)
     observation["unused"] = jnp.zeros(2)
@@ -203,7 +203,7 @@ def test_a_dict_is_its_parts_side_by_side():
         (spaces.Dict({}), "auto", "fits no key"),
     ],
 )
-def test_impossible_encoders_are_refused(space, name, message):
+def test_unsuitable_encoders_are_rejected(space, name, message):
     with pytest.raises(ValueError, match=message) as caught:
         make_encoder(space, name)
     assert "\n" not in str(caught.value)
@@ -225,7 +225,7 @@ def timestep():
     )
 
 
-def test_input_encoder_is_linear_in_features_action_and_reward(timestep):
+def test_input_encoder_against_numpy(timestep):
     encoder = input_encoder(reward_clip=1.0)
     params = encoder.init(jax.random.key(0), timestep)
     features = MLPEncoder(ArraySpec((4,)), (8,)).apply(
@@ -239,7 +239,7 @@ def test_input_encoder_is_linear_in_features_action_and_reward(timestep):
     np.testing.assert_allclose(encoder.apply(params, timestep), expected, atol=1e-6)
 
 
-def test_nothing_of_the_old_episode_is_read_on_a_first_step(timestep):
+def test_first_step_ignores_previous_episode(timestep):
     encoder = input_encoder()
     params = encoder.init(jax.random.key(0), timestep)
     other = timestep.replace(

@@ -1,6 +1,6 @@
-"""The gates' biases: where they begin, that they are trained, and their types.
+"""Initial values, gradients and dtypes of the gates' biases.
 
-`test_reference` has the gates' equations, at random biases.
+`test_reference` tests the gates' equations, at random biases.
 """
 
 import jax
@@ -12,7 +12,7 @@ from gtrxl_jax.nn.gates import GATES, make_gate
 
 WIDTH = 6
 BIASES = {"output": 1.0, "highway": 1.0, "sigtanh": 1.0, "gru": 2.0}
-"""The paper's, of the gates that have one."""
+"""The paper's biases, for the gates that have one."""
 
 
 def made(name, bias=None, dtype=None, param_dtype=jnp.float32):
@@ -24,27 +24,27 @@ def made(name, bias=None, dtype=None, param_dtype=jnp.float32):
 
 @pytest.mark.parametrize("name", BIASES)
 @pytest.mark.parametrize("bias", [None, 0.0, -1.5])
-def test_the_bias_is_a_vector_that_begins_at_b(name, bias):
+def test_bias_is_vector_initialised_to_b(name, bias):
     _, params, *_ = made(name, bias)
     assert params["bias"].dtype == jnp.float32
     expected = BIASES[name] if bias is None else bias
     np.testing.assert_array_equal(params["bias"], np.full(WIDTH, expected))
 
 
-def test_only_the_input_gate_has_none():
+def test_only_input_gate_has_no_bias():
     assert {*GATES} == {*BIASES, "input"}
     assert "bias" not in made("input")[1]
 
 
 @pytest.mark.parametrize("name", BIASES)
-def test_every_element_of_the_bias_is_trained(name):
+def test_every_bias_element_has_gradient(name):
     gate, params, x, y = made(name)
     gradient = jax.grad(lambda params: jnp.sum(gate.apply({"params": params}, x, y) ** 2))(params)
     assert np.all(gradient["bias"] != 0)
 
 
 @pytest.mark.parametrize("name", BIASES)
-def test_a_large_bias_makes_the_gate_an_identity_of_each_feature(name):
+def test_large_bias_makes_gate_identity_per_feature(name):
     gate, params, x, y = made(name)
     bias = params["bias"].at[::2].set(50.0)
     out = gate.apply({"params": params | {"bias": bias}}, x, y)
@@ -53,7 +53,7 @@ def test_a_large_bias_makes_the_gate_an_identity_of_each_feature(name):
 
 
 @pytest.mark.parametrize("name", GATES)
-def test_half_precision_computes_with_parameters_in_float32(name):
+def test_bfloat16_keeps_parameters_in_float32(name):
     gate, params, x, y = made(name, dtype=jnp.bfloat16)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
     out = gate.apply({"params": params}, x, y)

@@ -1,4 +1,4 @@
-"""Heads: the distributions that they give, their start, and PopArt's hold on the value."""
+"""Heads: their distributions, initialisation and rescaling by PopArt."""
 
 import chex
 import jax
@@ -64,7 +64,7 @@ def test_policy_against_numpy():
     np.testing.assert_allclose(policy.categoricals[1].logits, second, atol=1e-12)
 
 
-def test_policies_begin_near_to_uniform_and_in_the_middle_of_the_range():
+def test_initial_policy_is_near_uniform_and_centred():
     x = features(100)
     head = PolicyHead(ActionSpec(BOUNDS, (4,)), initial_scale=0.3)
     policy = head.apply(head.init(jax.random.key(0), x), x)
@@ -75,7 +75,7 @@ def test_policies_begin_near_to_uniform_and_in_the_middle_of_the_range():
 
 
 @pytest.mark.parametrize(("initial", "minimum"), [(0.5, 0.5), (0.1, 0.2), (0.5, 0.0)])
-def test_impossible_scales_are_refused(initial, minimum):
+def test_invalid_scales_are_rejected(initial, minimum):
     head = PolicyHead(ActionSpec(BOUNDS), initial_scale=initial, min_scale=minimum)
     with pytest.raises(ValueError, match=f"initial_scale {initial} and min_scale {minimum}"):
         head.init(jax.random.key(0), features(1))
@@ -87,14 +87,14 @@ def test_value_shapes(num_tasks):
     params = head.init(jax.random.key(0), features(2, 3))
     values = head.apply(params, features(2, 3))
     assert values.shape == (2, 3) if num_tasks is None else (2, 3, num_tasks)
-    # With one task and without the axis, the head is the same.
+    # A head without a task axis equals a head with one task.
     if num_tasks == 1:
         alone = ValueHead(hidden=16).apply(params, features(2, 3))
         np.testing.assert_array_equal(alone, values[..., 0])
 
 
 @pytest.mark.parametrize(("spec", "kind"), SPECS.values(), ids=SPECS)
-def test_bfloat16_gives_float32(spec, kind):
+def test_bfloat16_heads_return_float32(spec, kind):
     x = features(2, 3, dtype=jnp.bfloat16)
     for head in (PolicyHead(spec, dtype=jnp.bfloat16), ValueHead(dtype=jnp.bfloat16)):
         output, params = head.init_with_output(jax.random.key(0), x)
@@ -110,7 +110,7 @@ def test_bfloat16_gives_float32(spec, kind):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("num_tasks", [None, 3])
-def test_rescaling_the_value_head_keeps_the_unnormalised_values(num_tasks):
+def test_rescaled_value_head_keeps_unnormalised_values(num_tasks):
     tasks = num_tasks or 1
     rng = np.random.default_rng(2)
     head = ValueHead(num_tasks=num_tasks, hidden=16, param_dtype=jnp.float64)
@@ -140,8 +140,8 @@ def test_rescaling_the_value_head_keeps_the_unnormalised_values(num_tasks):
     assert jax.tree.structure(rescaled) == jax.tree.structure(params)
 
 
-def test_rescaled_gradient_is_that_to_the_rescaled_head(x64):
-    """A loss in new units: by the head made for the old ones, and by the rescaled head itself."""
+def test_rescaled_gradient_equals_rescaled_heads_gradient(x64):
+    """Compare a loss in new units of the head made for old units and of the rescaled head."""
     rng = np.random.default_rng(4)
     head = ValueHead(num_tasks=3, hidden=4, param_dtype=jnp.float64)
     x = jnp.asarray(rng.standard_normal((5, 3)))

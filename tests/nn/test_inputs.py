@@ -30,7 +30,7 @@ def core(request):
         (X, jnp.zeros((B, T)), TypeError, "first must be bool, not float32: true where an episode"),
     ],
 )
-def test_a_segment_that_does_not_fit_is_refused_in_one_line(core, x, first, error, message):
+def test_mismatched_segment_is_rejected_in_one_line(core, x, first, error, message):
     with pytest.raises(error, match=message) as raised:
         core.init(jax.random.key(0), core.initial_memory(B), x, first)
     assert "\n" not in str(raised.value)
@@ -44,7 +44,7 @@ def test_a_segment_that_does_not_fit_is_refused_in_one_line(core, x, first, erro
         (X[:, 0], FIRST[:, 0].astype(jnp.int32), TypeError, "first must be bool, not int32"),
     ],
 )
-def test_a_step_that_does_not_fit_is_refused_in_one_line(core, x, first, error, message):
+def test_mismatched_step_is_rejected(core, x, first, error, message):
     memory = core.initial_memory(B)
     params = core.init(jax.random.key(0), memory, X, FIRST)
     cache = core.apply(params, memory, method="start")
@@ -52,7 +52,7 @@ def test_a_step_that_does_not_fit_is_refused_in_one_line(core, x, first, error, 
         core.apply(params, cache, x, first, method="step")
 
 
-def test_memory_and_cache_are_not_taken_for_each_other():
+def test_memory_and_cache_are_not_interchangeable():
     core = make_core("gtrxl", "debug")
     memory = core.initial_memory(B)
     params = core.init(jax.random.key(0), memory, X, FIRST)
@@ -68,7 +68,7 @@ def test_memory_and_cache_are_not_taken_for_each_other():
         core.apply(params, memory, method="finish")
 
 
-def test_an_agent_wants_a_core_and_not_its_name():
+def test_agent_rejects_name_of_core():
     env, params = make_env("TMazePassive-v0")
     spaces = env.observation_space(params), env.action_space(params)
     with pytest.raises(TypeError, match="core must be a memory core, not 'gtrxl': make_core"):

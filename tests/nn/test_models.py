@@ -1,4 +1,4 @@
-"""What holds for every model of trajectories."""
+"""Properties of all models of trajectories."""
 
 import functools
 import re
@@ -30,7 +30,7 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 @every_model
 def test_acting_step_by_step_equals_segments(name):
-    """At every step of every segment, the ones after commits of the memory among them."""
+    """At every step of every segment, including those after commits of the memory."""
     model, segments, context = small_model(name)
     steps = random_steps(segments, context)
     params = random_params(model, steps)
@@ -52,8 +52,8 @@ def test_acting_step_by_step_equals_segments(name):
 
 
 @pytest.mark.parametrize("name", ["dt", "dt-gpt"])
-def test_a_window_slides(name):
-    """Beyond its context a model without memory sees the last K steps, as if there were no more."""
+def test_window_slides_beyond_context(name):
+    """Beyond its context a model without memory sees exactly the last K steps."""
     model, _, context = small_model(name)
     longer = random_steps(1, context + 3)
     params = random_params(model, longer)
@@ -71,7 +71,7 @@ def test_a_window_slides(name):
 
 
 @every_model
-def test_no_step_is_seen_before_it_comes(name):
+def test_predictions_do_not_depend_on_future(name):
     model, segments, context = small_model(name)
     steps = random_steps(segments, context)
     params = random_params(model, steps)
@@ -88,7 +88,7 @@ def test_no_step_is_seen_before_it_comes(name):
 
 
 @every_model
-def test_an_action_is_not_seen_by_its_own_prediction(name):
+def test_prediction_does_not_depend_on_its_action(name):
     model, segments, context = small_model(name)
     steps = random_steps(segments, context)
     params = random_params(model, steps)
@@ -99,7 +99,7 @@ def test_an_action_is_not_seen_by_its_own_prediction(name):
 
 @every_model
 def test_padding_has_no_influence(name):
-    """Neither on what is predicted before it, nor on any gradient; nor does it make NaN."""
+    """Padding changes neither earlier predictions nor gradients, and causes no NaN."""
     model, segments, context = small_model(name)
     steps = random_steps(segments, context)
     params = random_params(model, steps)
@@ -124,7 +124,7 @@ def test_padding_has_no_influence(name):
 
 
 @every_model
-def test_dropout_is_off_when_deterministic_and_on_when_not(name):
+def test_deterministic_disables_dropout(name):
     model, segments, context = small_model(name, dropout=0.5, attention_dropout=0.2)
     steps = random_steps(segments, context)
     params = random_params(model, steps)
@@ -139,7 +139,7 @@ def test_dropout_is_off_when_deterministic_and_on_when_not(name):
     assert np.any(logits(False, 0) != logits(False, 1))
 
 
-def test_half_precision_keeps_parameters_and_policies_in_full():
+def test_bfloat16_keeps_parameters_and_policies_in_float32():
     with jax.enable_x64(False):
         for name in MODELS:
             model, segments, context = small_model(name, dtype="bfloat16")
@@ -147,7 +147,7 @@ def test_half_precision_keeps_parameters_and_policies_in_full():
                 lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x,
                 random_steps(segments, context),
             )
-            # Types are known without computing anything.
+            # Dtypes are known without computing anything.
             params = jax.eval_shape(functools.partial(random_params, model, steps))
             assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
             run = functools.partial(run_segments, model)
@@ -171,7 +171,7 @@ def test_half_precision_keeps_parameters_and_policies_in_full():
             assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(after))
 
 
-def test_decision_transformer_is_rate_with_memory_off():
+def test_decision_transformer_equals_rate_without_memory():
     steps = random_steps(1, SEGMENTS * CONTEXT)
     dt = small_model("dt")[0]
     rate = make_model(
@@ -189,7 +189,7 @@ def test_decision_transformer_is_rate_with_memory_off():
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_preset_of_every_model_can_be_built(name, preset):
+def test_every_preset_can_be_built(name, preset):
     # GPT's heads divide the width; RATE's need not.
     heads = {"heads": 2} if name == "dt-gpt" else {}
     config = model_config(name, preset, encoder="linear", **heads)
@@ -213,7 +213,7 @@ def test_every_preset_of_every_model_can_be_built(name, preset):
         ({"gate_bias": float("nan")}, ["model.gate_bias", "finite"]),
     ],
 )
-def test_what_cannot_be_built_is_refused(settings, words):
+def test_invalid_configs_are_rejected(settings, words):
     with pytest.raises((TypeError, ValueError), match=re.escape(words[0])) as error:
         make_model(ModelConfig(**settings), OBSERVATIONS, ACTIONS, 4)
     assert all(word in str(error.value) for word in words), error.value

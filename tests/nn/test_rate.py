@@ -1,4 +1,4 @@
-"""RATE against plain loops in float64 that share no code with it, and its gradients."""
+"""RATE against independent plain loops in float64, and its gradients."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def softmax(x):
 
 
 def attend(p, places, inputs, queries, seen):
-    """Attention of some tokens (by index) to those that each may see."""
+    """Compute the attention of `queries` (indices) to the tokens that each may see."""
     size = WIDTH // HEADS
     keys, values = np.split(np.stack(inputs) @ p["key_value"]["kernel"], 2, axis=1)
     outputs = []
@@ -66,7 +66,7 @@ def attend(p, places, inputs, queries, seen):
 
 
 def naive_segment(params, memory, caches, steps, memory_tokens, cache_size):
-    """One row's segment: memory tokens at the write tokens, caches, logits. Blocks of TrXL."""
+    """Run one row's segment through TrXL blocks; return write token outputs, caches, logits."""
     embed = params["embedding"]
 
     def linear(p, x):
@@ -84,7 +84,7 @@ def naive_segment(params, memory, caches, steps, memory_tokens, cache_size):
         p = params[f"blocks_{n}"]
         everything = [*cache, *stream]
         offset = len(cache)
-        # A cache that is not full yet is as if its missing tokens were not there.
+        # A cache that is not full yet has only the tokens written so far.
         places = np.arange(len(everything))
 
         def seen(i, offset=offset, everything=everything):
@@ -133,7 +133,7 @@ def test_segments_equal_plain_loops(cache_size):
 
 
 def naive_valve(name, p, old, new):
-    """One row: `[m, D]` each."""
+    """Apply a valve to one row: `old`, `new` and the result are `[m, D]`."""
 
     def attention(asking, answering):
         q = asking @ p["query"]["kernel"]
@@ -190,7 +190,7 @@ def test_valves_equal_their_equations(name):
 
 
 @pytest.mark.parametrize(("name", "rectifies"), [("ca-2", True), ("ca-1", False)])
-def test_of_the_attending_valves_only_ca_2_rectifies_what_was_written(name, rectifies):
+def test_only_ca_2_rectifies_written_tokens(name, rectifies):
     rng = np.random.default_rng(0)
     old, new = jnp.asarray(rng.standard_normal((2, BATCH, 3, WIDTH)))
     valve = make_valve(name, 2, None, jnp.float64)
@@ -201,7 +201,7 @@ def test_of_the_attending_valves_only_ca_2_rectifies_what_was_written(name, rect
     assert np.allclose(as_it_is, rectified) == rectifies
 
 
-def test_the_last_segment_teaches_the_first_through_the_tokens_and_not_through_the_cache():
+def test_gradients_flow_through_tokens_not_cache():
     model, segments, context = small_model("rate", cache_size=5)
     steps = random_steps(segments, context)
     params = random_params(model, steps)
@@ -223,7 +223,7 @@ def test_the_last_segment_teaches_the_first_through_the_tokens_and_not_through_t
     assert np.any(of_first.observations != 0)
 
 
-def test_without_tokens_nothing_flows_back_through_the_cache():
+def test_no_gradient_through_cache_without_tokens():
     model, segments, context = small_model("rate, cache only")
     steps = random_steps(segments, context)
     params = random_params(model, steps)
@@ -236,12 +236,12 @@ def test_without_tokens_nothing_flows_back_through_the_cache():
     first = segment(steps, 0)
     gradient = jax.grad(lambda x: last(dataclasses.replace(first, observations=x)))
     assert np.all(gradient(first.observations) == 0)
-    # It is read all the same.
+    # The cache still affects the outputs.
     other = dataclasses.replace(first, observations=first.observations + 1)
     assert last(first) != last(other)
 
 
-def test_the_head_follows_the_actions():
+def test_action_head_matches_action_spec():
     x = jnp.ones((2, 5))
 
     def policy(spec):
@@ -255,7 +255,7 @@ def test_the_head_follows_the_actions():
     assert isinstance(policy(ActionSpec(((-1.0, 1.0),), (3, 2))), Hybrid)
 
 
-def test_images_and_continuous_actions_pass_through_a_whole_model():
+def test_model_with_images_and_continuous_actions():
     images = spaces.Box(0, 255, (40, 40, 3), jnp.uint8)
     actions = spaces.Box(-1.0, 1.0, (2,), jnp.float32)
     model = make_model(model_config("rate", "debug", encoder="nature"), images, actions, 2)

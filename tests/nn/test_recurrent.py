@@ -1,4 +1,4 @@
-"""How the recurrent cores begin."""
+"""Initialisation of the recurrent cores."""
 
 import jax
 import jax.extend
@@ -14,14 +14,14 @@ KEYS = jax.random.split(jax.random.key(0), 3)
 
 
 def init(cell):
-    """A function from a key to parameters."""
+    """Return a function from a key to parameters."""
     core = small_core(cell, jnp.float32)
     x_BTD, first_BT = jnp.zeros((1, 1, WIDTH)), jnp.zeros((1, 1), bool)
     return lambda key: core.init(key, core.initial_memory(1), x_BTD, first_BT)["params"]
 
 
 @every_cell
-def test_recurrent_matrices_are_orthogonal_and_each_seed_has_its_own(cell):
+def test_recurrent_kernels_are_orthogonal_and_differ(cell):
     stacked = jax.jit(jax.vmap(init(cell)))(KEYS)
     kernels = [
         kernel
@@ -42,14 +42,14 @@ def test_recurrent_matrices_are_orthogonal_and_each_seed_has_its_own(cell):
 
 @every_cell
 def test_vmapped_initialisation_has_no_batched_qr(cell):
-    """Several of them at a time hang on CPU; which they do only now and then, so look for them."""
+    """Concurrent batched QRs hang on CPU, but only sometimes, so check the jaxpr for them."""
     ranks = list(_qr_ranks(jax.make_jaxpr(jax.vmap(init(cell)))(KEYS).jaxpr))
     assert len(ranks) >= LAYERS * GATES[cell]
     assert set(ranks) == {2}
 
 
-def test_forget_gates_of_an_lstm_begin_open():
-    """A step without input leaves sigmoid(1) = 0.73 of what a cell holds, not a half."""
+def test_lstm_forget_gates_are_initialised_open():
+    """A step without input keeps sigmoid(1) = 0.73 of the cell state, not a half."""
     core, params = small_core("lstm", jnp.float32), init("lstm")(KEYS[0])
     zeros_BD = jnp.zeros((1, WIDTH))
     cache = tuple((zeros_BD + 1, zeros_BD) for _ in range(LAYERS))

@@ -1,7 +1,7 @@
-"""Every core's segment form against plain loops in float64 that share no code with it.
+"""The segment form of every core against independent plain loops in float64.
 
-The loops know no segments: they walk through the whole history of a row, keep every step of the
-running episode, and let a layer see the last M of them. The equations are those of Parisotto et al.
+The loops have no segments: they step through the whole history of a row, keep every step of the
+current episode, and let a layer see the last M of them. The equations are those of Parisotto et al.
 2019 (sections 2, 3 and appendix C), Hochreiter and Schmidhuber 1997, and Cho et al. 2014.
 """
 
@@ -49,7 +49,7 @@ def phi(distance):
 
 
 def attention(p, query_input, seen):
-    """`seen` holds the inputs that may be seen, oldest first; the last is the query's own."""
+    """Attend to the inputs in `seen`, oldest first; the last is the query's own."""
     inner = HEADS * HEAD_WIDTH
     key_matrix, value_matrix = np.split(p["key_value"]["kernel"], 2, axis=1)
     out = np.zeros(inner)
@@ -194,9 +194,9 @@ def count(core):
 
 @pytest.mark.parametrize("preset", ["paper", "thin"])
 def test_gates_add_exactly_their_matrices_and_biases(preset):
-    """24 gates of D x D matrices: 6.3, 12.6 and 37.7 million at the paper's width.
+    """24 gates of D x D matrices: 6.3, 12.6 and 37.7 million parameters at the paper's width.
 
-    A bias, which all but the Input gate have, adds D.
+    The bias, which all but the Input gate have, adds D.
     """
     plain = make_core("trxl", preset)
     assert count(make_core("trxl-i", preset)) == count(plain)

@@ -1,4 +1,4 @@
-"""The trainer with every core, kind of action and precision, and at episodes' ends."""
+"""The trainer with every core, type of action and precision, and at the ends of episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
         ("gtrxl", {"core__dtype": "bfloat16"}, {"categorical"}),
     ],
 )
-def test_every_core_learns_from_every_kind_of_action(core, changes, parts):
+def test_every_core_and_action_type_learns(core, changes, parts):
     trainer = OnlineTrainer(small_job(core, **changes))
     before = jax.jit(trainer.init)(0)
     after, (metrics, _) = jax.jit(trainer.update)(before)
@@ -36,21 +36,21 @@ def test_every_core_learns_from_every_kind_of_action(core, changes, parts):
     for path, leaf in jax.tree.leaves_with_path(after.trainable):
         (old,) = [o for p, o in jax.tree.leaves_with_path(before.trainable) if p == path]
         assert np.any(leaf != old), jax.tree_util.keystr(path)
-    gates = {name for name in metrics if name.startswith("gate/")}
-    expected = {"gate/block_0/attention", "gate/block_0/feedforward"}
+    gates = {name for name in metrics if name.startswith("core/")}
+    expected = {f"core/blocks_0/{gate}_gate/opening" for gate in ("attention", "feedforward")}
     assert gates == (expected if core == "gtrxl" else set())
 
 
 @pytest.fixture(scope="module")
 def clock():
-    """A trainer on two tasks of clocks, its state and its first rollout."""
+    """A trainer on two `Clock` tasks, its state and its first rollout."""
     env = EnvConfig(name="Clock-v0", num_envs=8, tasks=({}, {"pay": 2.0}))
     trainer = OnlineTrainer(small_job("lstm", env=env))
     state = jax.jit(trainer.init)(0)
     return trainer, state, jax.jit(trainer.rollout)(state, jax.random.key(1))[-1]
 
 
-def test_a_time_limit_bootstraps_from_its_own_final_observation(clock):
+def test_truncation_bootstraps_from_final_observation(clock):
     trainer, state, rollout = clock
 
     @jax.jit
@@ -70,7 +70,7 @@ def test_a_time_limit_bootstraps_from_its_own_final_observation(clock):
         pay, value_S = 1.0 + b % 2, value_BSN[b, :, b % 2]
         expected = pay if terminates else pay + gamma * value_S[t + 1]
         np.testing.assert_allclose(returns_BT[b, t], expected, rtol=1e-6)
-        # The reset that comes after it has another value.
+        # The value of the following reset differs.
         if t + 2 < len(value_S):
             assert steps.first[b, t + 2]
             assert abs(value_S[t + 2] - value_S[t + 1]) > 1e-4
@@ -78,7 +78,8 @@ def test_a_time_limit_bootstraps_from_its_own_final_observation(clock):
     assert seen == {False, True}
 
 
-def test_the_environment_gets_clipped_actions_and_the_loss_those_drawn():
+def test_environment_receives_clipped_actions():
+    """The rollout keeps the sampled actions for the loss."""
     env = EnvConfig(name="Echo-v0", num_envs=8)
     trainer = OnlineTrainer(small_job("lstm", env=env, agent__initial_scale=3.0))
     state = jax.jit(trainer.init)(0)
@@ -86,17 +87,17 @@ def test_the_environment_gets_clipped_actions_and_the_loss_those_drawn():
     drawn_BT2, steps = rollout.actions, rollout.timesteps
     assert (drawn_BT2 < -1).any()
     assert (drawn_BT2 > 1).any()
-    # A step is the answer to the action before it, but for the first of an episode.
+    # Each step contains the previous action and its reward, except an episode's first step.
     answers_BT = ~steps.first[:, 1:]
     given_BT2 = np.where(answers_BT[..., None], np.clip(drawn_BT2, -1, 1), 0)
     np.testing.assert_array_equal(steps.action[:, 1:], given_BT2)
     np.testing.assert_array_equal(steps.reward[:, 1:], given_BT2[..., 0])
-    # The distributions are of what was drawn: it is not cut off at the bounds.
+    # The actions of the rollout follow the recorded distributions, without clipping.
     z_BT2 = (drawn_BT2 - rollout.policy.mean) / rollout.policy.scale
     assert 0.7 < z_BT2.std() < 1.3
 
 
-def test_statistics_of_a_task_do_not_move_with_the_returns_of_another(clock):
+def test_popart_statistics_of_tasks_are_independent(clock):
     trainer, state, rollout = clock
     learn = jax.jit(trainer.learner.learn)
     poor, metrics = learn(state, rollout)
@@ -111,15 +112,15 @@ def test_statistics_of_a_task_do_not_move_with_the_returns_of_another(clock):
         np.testing.assert_array_equal(metrics[f"popart/mean/task_{k}"], poor.popart.mean_N[k])
 
 
-def test_without_memory_the_junction_knows_nothing_of_the_cue():
-    """And with it, it does: the same parameters, the same episode but for the cue."""
+def test_only_memory_carries_cue_to_junction():
+    """The gradient at the junction with respect to the cue is zero for a memoryless agent only."""
     job = small_job(agent__memoryless=True, env__num_envs=4)
     memoryless = OnlineTrainer(job)
     state = jax.jit(memoryless.init)(0)
     stream = make_stream(job)
 
     def walk(key):
-        """Straight to the junction: time steps `[B, 3]`, of which the last is there."""
+        """Walk straight to the junction; return time steps `[B, 3]`, the last one there."""
         right = jnp.zeros(stream.num_envs, jnp.int32)
         stream_state, first = stream.reset(key)
         stream_state, second = stream.step(stream_state, right)
@@ -150,7 +151,7 @@ def test_without_memory_the_junction_knows_nothing_of_the_cue():
             np.testing.assert_array_equal(of_the_cue, 0)
 
 
-def test_three_tasks_are_told_apart_in_the_metrics():
+def test_metrics_of_three_tasks():
     tasks = tuple({"corridor_length": n, "max_steps_in_episode": n + 2} for n in (1, 3, 5))
     job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_iteration=1)
     trainer = OnlineTrainer(job)
@@ -171,6 +172,6 @@ def test_three_tasks_are_told_apart_in_the_metrics():
         everything = np.concatenate(of_task).mean()
         np.testing.assert_allclose(metrics[f"episode/{name}"], everything, rtol=1e-5)
     np.testing.assert_array_equal(metrics["episode/ended"], done.sum())
-    # The corridors differ, and so does how soon their time is up.
+    # Corridors and time limits differ between the tasks.
     lengths = [metrics[f"episode/length/task_{k}"] for k in range(3)]
     assert lengths[0] <= 3 < lengths[1] <= 5 < lengths[2] <= 7

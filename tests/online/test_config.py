@@ -1,4 +1,4 @@
-"""Configs: what is written is read, and what cannot be is refused by name."""
+"""Online configs: serialisation, validation and derived sizes."""
 
 import dataclasses
 import json
@@ -22,13 +22,13 @@ TASKS = ({"corridor_length": 3}, {"corridor_length": 5, "step_penalty": 0.5, "pe
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_presets_are_valid_and_survive_json(name):
+def test_presets_are_valid_and_round_trip(name):
     config = preset(name)
     validate(config)
     assert from_json(to_json(config)) == config
 
 
-def test_every_kind_of_field_survives_json():
+def test_every_field_type_round_trips():
     config = changed(
         preset("debug"),
         env__params={"corridor_length": 3, "penalty": "behind"},
@@ -47,7 +47,7 @@ def test_every_kind_of_field_survives_json():
     assert json.loads(to_json(config))["kind"] == "online"
 
 
-def test_fields_that_are_left_out_have_their_defaults():
+def test_omitted_fields_have_defaults():
     assert from_json('{"kind": "online", "seed": 7}') == OnlineConfig(seed=7)
 
 
@@ -68,7 +68,7 @@ def test_fields_that_are_left_out_have_their_defaults():
         ('{"kind": "online", "unroll": 0}', ValueError, "unroll must be at least 1, not 0"),
     ],
 )
-def test_text_that_is_no_config_is_refused(text, error, message):
+def test_invalid_json_raises(text, error, message):
     with pytest.raises(error, match=message) as caught:
         from_json(text)
     assert "\n" not in str(caught.value)
@@ -105,7 +105,7 @@ def whole(field):
 
 
 @pytest.mark.parametrize("field", POSITIVE + OPTIONAL + MAY_BE_ZERO)
-def test_numbers_out_of_range_are_refused(field):
+def test_numbers_out_of_range_raise(field):
     zero = field in MAY_BE_ZERO
     lowest = "at least 0" if zero else "at least 1" if whole(field) else "above 0"
     values = [-1] if zero else [-1, 0]
@@ -121,12 +121,12 @@ def test_numbers_out_of_range_are_refused(field):
         validate(with_field(field, None))
 
 
-def test_every_number_is_covered():
+def test_range_of_every_number_is_tested():
     fields = {name for name, kind in field_names(OnlineConfig()) if kind in (int, float)}
     assert fields <= {*POSITIVE, *MAY_BE_ZERO, *CORE_SIZES}
 
 
-def test_a_best_checkpoint_over_seeds_of_a_sweep_is_refused():
+def test_best_checkpoint_with_sweep_over_seeds_raises():
     sweep = SweepConfig(epsilon_eta=(0.01, 0.1))
     config = changed(preset("debug"), sweep=sweep, checkpoint__best="evaluation/return")
     validate(config)
@@ -138,7 +138,7 @@ def test_a_best_checkpoint_over_seeds_of_a_sweep_is_refused():
 
 @pytest.mark.parametrize("field", CORE_SIZES)
 @pytest.mark.parametrize("value", [0, -3])
-def test_sizes_of_the_core_out_of_range_are_refused(field, value):
+def test_core_sizes_out_of_range_raise(field, value):
     with pytest.raises(ValueError, match=f"^{field} must be at least 1, not {value}$"):
         validate(with_field(field, value))
 
@@ -164,12 +164,12 @@ def test_sizes_of_the_core_out_of_range_are_refused(field, value):
         ("sweep.learning_rate", (1e-3, 1e-3), "sweep.learning_rate must be .low, high."),
         ("sweep.learning_rate", (1e-2, 1e-3), "sweep.learning_rate must be .low, high."),
         ("sweep.epsilon_eta", (0.0, 1.0), "sweep.epsilon_eta must be above 0"),
-        ("env.tasks", TASKS * 3, "env.num_envs 8 does not divide into 6 env.tasks"),
+        ("env.tasks", TASKS * 3, "env.num_envs 8 is not divisible by the number of env.tasks, 6"),
         ("seed", 2**31 - 1, None),
         ("seed", 2**31, "seed must leave all seeds below 2..31, not 2147483648"),
     ],
 )
-def test_other_values_that_cannot_be_are_refused(field, value, message):
+def test_other_invalid_values_raise(field, value, message):
     if message is None:
         validate(with_field(field, value))
         return
@@ -199,13 +199,13 @@ def test_other_values_that_cannot_be_are_refused(field, value, message):
         ("env", {"num_envs": 3}, "of type EnvConfig"),
     ],
 )
-def test_values_of_another_type_are_refused(field, value, wanted):
+def test_values_of_wrong_type_raise(field, value, wanted):
     with pytest.raises(TypeError, match=f"^{field} must be .*{wanted}") as caught:
         validate(with_field(field, value))
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_preset_is_refused():
+def test_unknown_preset_raises():
     with pytest.raises(ValueError, match="unknown preset 'papper': did you mean 'paper'"):
         preset("papper")
 
@@ -213,7 +213,7 @@ def test_an_unknown_preset_is_refused():
 @pytest.mark.parametrize(
     ("total_steps", "updates"), [(1, 5), (4 * 6 * 5, 5), (4 * 6 * 5 + 1, 10), (1000, 45)]
 )
-def test_updates_are_whole_iterations_that_reach_the_total(total_steps, updates):
+def test_number_of_updates(total_steps, updates):
     config = OnlineConfig(
         env=EnvConfig(num_envs=4), unroll=6, updates_per_iteration=5, total_steps=total_steps
     )

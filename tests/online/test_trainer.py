@@ -1,4 +1,4 @@
-"""The trainer in float64: against naive code, over seeds and hyperparameters."""
+"""The trainer in float64, against naive code, and vmapped over seeds and hyperparameters."""
 
 import dataclasses
 import functools
@@ -13,10 +13,11 @@ from gtrxl_jax.online.config import EnvConfig, SweepConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import small_job
 
-# Its episodes terminate or are truncated, those of T-Maze only terminate. The pole falls soon.
+# Episodes are terminated or truncated, whereas those of the T-Maze only terminate. With this tau
+# the pole falls soon.
 CARTPOLE = EnvConfig("CartPole-v1", {"max_steps_in_episode": 8, "tau": 0.04}, num_envs=8)
 JOBS = {
-    # As the paper has it, and as it is by default.
+    # The first job has the paper's settings, the second the default ones.
     "one task": small_job(
         "lstm",
         env=CARTPOLE,
@@ -53,7 +54,7 @@ def _x64():
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Some updates of a job: states before and after each, and the rollout that each made."""
+    """Several updates of a job: the states before and after each, its rollout and its metrics."""
 
     trainer: OnlineTrainer
     states: list[Any]
@@ -63,7 +64,7 @@ class Run:
 
 @functools.cache
 def start(name):
-    """The trainer of a job, its jitted `init` and `update`, and the config's hyperparameters."""
+    """Return a job's trainer, its jitted `init` and `update`, and the config's hyperparameters."""
     trainer = OnlineTrainer(JOBS[name])
     hyperparameters = trainer.hyperparameters(jax.random.key(0))
     return trainer, jax.jit(trainer.init), jax.jit(trainer.update), hyperparameters
@@ -105,7 +106,7 @@ def largest_difference(a, b):
 
 
 def test_acting_equals_learning(run):
-    """The recorded distributions are the target network's on the segment, and so is the memory."""
+    """Recorded distributions and memory equal those of the target network on the segment."""
     assert largest_difference(run.states[1].target, run.states[1].trainable["params"]) > 1e-5
     for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
         acted = jax.tree.map(lambda x: x[:, :-1], rollout.timesteps)
@@ -116,7 +117,7 @@ def test_acting_equals_learning(run):
     assert any(rollout.timesteps.first[:, 1:].any() for rollout in run.rollouts)
 
 
-def test_nothing_is_lost_between_unrolls(run):
+def test_consecutive_unrolls_are_contiguous(run):
     for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
         assert_equal(jax.tree.map(lambda x: x[:, 0], rollout.timesteps), before.timestep)
         assert_equal(jax.tree.map(lambda x: x[:, -1], rollout.timesteps), after.timestep)
@@ -125,23 +126,23 @@ def test_nothing_is_lost_between_unrolls(run):
         assert_equal(rollout.timesteps.action[:, 1:][moves], rollout.actions[moves])
 
 
-def test_the_target_is_copied_every_period(run):
+def test_target_is_copied_every_period(run):
     period = run.trainer.config.vmpo.target_period
     for number, (before, after) in enumerate(zip(run.states, run.states[1:], strict=False), 1):
         if number % period == 0:
             assert_equal(after.target, after.trainable["params"])
         else:
             assert largest_difference(after.target, after.trainable["params"]) > 0
-            # All of it but the value head, which PopArt rescales.
+            # Everything except the value head, which PopArt rescales.
             for name in before.target.keys() - {"value_head"}:
                 assert_equal(after.target[name], before.target[name])
 
 
-# The same updates from the definitions, with loops where they are clearest.
+# A naive reference: the same updates from the definitions, with loops.
 
 
 def naive_returns(steps, value_BS, gamma, lambda_):
-    """G of every transition, by (row, time): V plus the discounted sum of temporal differences."""
+    """Return G by (row, time): V plus the discounted sum of temporal differences."""
     returns = {}
     for b, t in np.ndindex(steps.reward.shape[0], steps.reward.shape[1] - 1):
         if steps.last[b, t]:
@@ -162,9 +163,9 @@ def naive_returns(steps, value_BS, gamma, lambda_):
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.grad, argnums=1, has_aux=True)
 def naive_loss(agent, params, memory, rollout, costs, psi_BT, valid_BT, target_BT):
-    """Loss of the network, given all that has no gradient; and the mean KL.
+    """Return the network's loss, given all quantities without gradient, and the mean KL.
 
-    The value head of the network has PopArt's new units already.
+    The network's value head is already rescaled to the new PopArt statistics.
     """
     _, output = agent.apply({"params": params}, memory, rollout.timesteps)
     rows, times = np.indices(psi_BT.shape)
@@ -180,7 +181,7 @@ def naive_loss(agent, params, memory, rollout, costs, psi_BT, valid_BT, target_B
 
 
 def naive_gradients(run, state, rollout):
-    """The network in PopArt's new units, gradients of V-MPO's loss, the statistics, psi's KL."""
+    """Return rescaled parameters, gradients of the V-MPO loss, PopArt statistics, and psi's KL."""
     config, params = run.trainer.config, state.trainable["params"]
     eta = float(state.trainable["multipliers"].temperature)
     alpha = float(state.trainable["multipliers"].alphas["categorical"])
@@ -199,7 +200,7 @@ def naive_gradients(run, state, rollout):
         statistics = naive_statistics(state, returns, tasks, config.agent.popart_rate)
         params = rescaled(params, state.popart, *statistics)
     mean_B, scale_B = statistics[0][task_B], np.sqrt(statistics[1])[task_B]
-    if state.update == 0:  # the head was not made for any statistics: its outputs are normalised
+    if state.update == 0:  # there were no statistics yet: the head's outputs count as normalised
         value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
 
     advantages = {(b, t): (g - value_BS[b, t]) / scale_B[b] for (b, t), g in returns.items()}
@@ -225,7 +226,7 @@ def naive_gradients(run, state, rollout):
 
 
 class NaiveAdam:
-    """Adam with clipping of the network's gradient, and the schedule of the rate."""
+    """Adam with clipping of the network's gradient and a learning rate schedule."""
 
     def __init__(self, config):
         self.settings, self.updates, self.count = config.optimiser, config.num_updates, 0
@@ -257,7 +258,7 @@ class NaiveAdam:
 
 
 def naive_statistics(state, returns, tasks, rate):
-    """PopArt's mean and variance of each task: moments weighted by how long ago a sample was."""
+    """Return PopArt's mean and variance of each task: exponentially weighted moments."""
     mean_N, variance_N = np.array(state.popart.mean_N), np.array(state.popart.variance_N)
     for k in range(tasks):
         mine = np.array([g for (b, _), g in returns.items() if b % tasks == k])
@@ -270,9 +271,9 @@ def naive_statistics(state, returns, tasks, rate):
 
 
 def rescaled(params, old, mean_N, variance_N):
-    """The network with a value head for which V = scale * output + mean stays what it was.
+    """Rescale the network's value head so that V = scale * output + mean is unchanged.
 
-    A head that no statistics were known for stays as it is.
+    The head is unchanged if there were no statistics before.
     """
     if np.all(old.weight_N == 0):
         return params
@@ -283,8 +284,8 @@ def rescaled(params, old, mean_N, variance_N):
     return {**params, "value_head": {**params["value_head"], "output": head}}
 
 
-def test_updates_equal_naive_ones(run):
-    """Returns, loss, gradients, clipping, Adam, its schedule and PopArt, over several updates."""
+def test_updates_match_naive_reference(run):
+    """Covers returns, loss, gradients, clipping, Adam, its schedule and PopArt."""
     config, adam = run.trainer.config, NaiveAdam(run.trainer.config)
     for number, (state, rollout) in enumerate(zip(run.states, run.rollouts, strict=False)):
         after, metrics = run.states[number + 1], run.metrics[number]
@@ -315,7 +316,7 @@ def test_updates_equal_naive_ones(run):
         )
 
 
-def test_the_updates_had_every_kind_of_ending(run):
+def test_rollouts_contain_termination_and_truncation(run):
     last, discount = (
         np.concatenate([getattr(rollout.timesteps, name)[:, 1:] for rollout in run.rollouts])
         for name in ("last", "discount")
@@ -325,10 +326,10 @@ def test_the_updates_had_every_kind_of_ending(run):
     assert not last[:, -1].all()
 
 
-def test_values_outlive_new_statistics(run):
-    """Of the target as of the online network, whose values PopArt only expresses anew."""
+def test_popart_preserves_target_values(run):
+    """Rescaling the target's value head to new statistics does not change its values."""
     period = run.trainer.config.vmpo.target_period
-    # Before the first update there are no statistics for a value to be expressed by.
+    # Skip the first update, before which there are no statistics.
     states = list(enumerate(zip(run.states[1:], run.states[2:], strict=False), 2))
     timesteps, memory = run.rollouts[0].timesteps, run.states[0].memory
     for before, after in [pair for number, pair in states if number % period]:
@@ -342,17 +343,17 @@ def test_values_outlive_new_statistics(run):
             assert np.all(after.popart.mean_N != before.popart.mean_N)
 
 
-# The same program for several seeds and hyperparameters.
+# Vmapped over seeds and hyperparameters.
 
 
 def twice(update, state):
-    """The state after two updates, and the metrics of the second."""
+    """Return the state after two updates, and the metrics of the second."""
     state, _ = update(state)
     state, (metrics, _) = update(state)
     return state, metrics
 
 
-def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each():
+def test_vmap_over_seeds_and_hyperparameters():
     trainer, init, update, defaults = start("two tasks")
     other = defaults.replace(
         learning_rate=3 * defaults.learning_rate,
@@ -372,7 +373,7 @@ def test_mapping_over_seeds_and_hyperparameters_is_one_run_for_each():
     assert np.max(np.abs(params[2] - params[0])) > 1e-5
 
 
-def test_a_sweep_draws_within_its_bounds():
+def test_sweep_is_log_uniform_within_bounds():
     bounds = {"learning_rate": (1e-4, 1e-2), "epsilon_alpha": (0.001, 0.1)}
     trainer = OnlineTrainer(small_job("lstm", sweep=SweepConfig(**bounds)))
     draws = jax.vmap(trainer.hyperparameters)(jax.random.split(jax.random.key(0), 500))

@@ -1,4 +1,4 @@
-"""Convolutions with gradients of their own: against JAX's, and in the form that loops need."""
+"""Convolutions with custom gradients: equal to JAX's, and in the layout that is fast in loops."""
 
 import re
 
@@ -31,7 +31,7 @@ def arrays(side, window):
 
 
 @pytest.mark.parametrize(("side", "window", "strides", "padding"), CASES)
-def test_output_and_gradients_are_those_of_jax(side, window, strides, padding):
+def test_output_and_gradients_equal_jax(side, window, strides, padding):
     def with_gradients(function):
         def apply(x, kernel):
             return function(x, kernel, strides, padding, **LAYOUT)
@@ -43,7 +43,7 @@ def test_output_and_gradients_are_those_of_jax(side, window, strides, padding):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), actual, expected)
 
 
-def test_over_seeds_it_is_one_convolution_for_each():
+def test_vmap_over_images_and_kernels():
     x, kernel = (jnp.stack([a, 2 * a]) for a in arrays(*CASES[1][:2]))
 
     def loss(x, kernel):
@@ -70,7 +70,7 @@ def test_other_convolutions_are_left_to_jax(options):
 
 
 @pytest.mark.parametrize(("name", "side"), [("conv", 10), ("nature", 52), ("resnet", 24)])
-def test_an_encoder_in_a_loop_has_the_form_of_the_fast_kernels_alone(name, side):
+def test_encoders_in_loops_use_fast_layout(name, side):
     encoder = make_encoder(jax.ShapeDtypeStruct((side, side, 4), jnp.float32), name, width=8)
     x = jnp.zeros((3, side, side, 4), jnp.float32)
     params = encoder.init(jax.random.key(0), x)

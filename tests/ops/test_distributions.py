@@ -1,4 +1,4 @@
-"""Distributions against scipy in float64, and at the edges where a naive formula fails."""
+"""Distributions against scipy in float64, and edge cases where naive formulas fail."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def discrete_kl(p, q):
 
 
 def matrix_kl(mean_p, cov_p, mean_q, cov_q):
-    """The closed form for full covariance matrices."""
+    """Compute the closed form for full covariance matrices."""
     shift, inverse = mean_q - mean_p, np.linalg.inv(cov_q)
     log_det = np.linalg.slogdet(cov_q)[1] - np.linalg.slogdet(cov_p)[1]
     return 0.5 * (np.trace(inverse @ cov_p) + shift @ inverse @ shift - len(shift) + log_det)
@@ -82,7 +82,7 @@ def test_gaussian_kl_is_decoupled(x64, rng):
     np.testing.assert_allclose(parts["covariance"], widened, rtol=1e-11)
 
 
-def test_covariance_kl_keeps_its_digits_in_float32():
+def test_covariance_kl_is_accurate_in_float32():
     relative = np.float64(1e-3)
     scale = np.full((1, 8), 0.3)
     old = Gaussian(jnp.zeros((1, 8)), jnp.asarray(scale, jnp.float32))
@@ -95,7 +95,7 @@ def test_covariance_kl_keeps_its_digits_in_float32():
 
 
 @pytest.mark.parametrize("with_gaussian", [True, False])
-def test_hybrid_adds_up_its_dimensions(x64, rng, with_gaussian):
+def test_hybrid_sums_over_dimensions(x64, rng, with_gaussian):
     p, q = hybrid(rng, with_gaussian=with_gaussian), hybrid(rng, with_gaussian=with_gaussian)
     discrete = jnp.asarray(rng.integers(0, 2, (2, 5, 2)), jnp.int32)
     action = {"discrete": discrete}
@@ -142,7 +142,7 @@ def test_samples_follow_the_distribution(rng):
 
 
 @pytest.mark.parametrize("kind", [categorical, gaussian, hybrid])
-def test_actions_of_samples_and_modes_fit_log_prob(rng, kind):
+def test_samples_and_modes_fit_log_prob(rng, kind):
     p = jax.tree.map(lambda x: x.astype(jnp.float32), kind(rng))
     sample, mode = p.sample(jax.random.key(1)), p.mode()
     assert jax.tree.structure(sample) == jax.tree.structure(mode)
@@ -174,7 +174,7 @@ def test_forbidden_actions_are_harmless(forbidden):
         assert gradient[0, 1] == 0
 
 
-def test_kl_is_infinite_where_the_new_policy_forbids_what_the_old_one_does():
+def test_kl_is_infinite_for_newly_forbidden_actions():
     old, new = Categorical(jnp.zeros(2)), Categorical(jnp.array([0.0, -jnp.inf]))
     assert old.kl_parts(new)["categorical"] == jnp.inf
     np.testing.assert_allclose(new.kl_parts(old)["categorical"], np.log(2), rtol=1e-6)
@@ -193,7 +193,7 @@ def test_bfloat16_parameters_are_computed_in_float32(rng, kind):
     assert {x.dtype for x in jax.tree.leaves(results[0])} <= {np.dtype("f4"), np.dtype("i4")}
 
 
-def test_policies_of_different_action_spaces_are_refused(rng):
+def test_mismatched_action_spaces_are_rejected(rng):
     with pytest.raises(ValueError, match="no Gaussian and 2 categoricals"):
         hybrid(rng).kl_parts(hybrid(rng, with_gaussian=False))
     with pytest.raises(AssertionError):

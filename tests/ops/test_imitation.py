@@ -1,4 +1,4 @@
-"""Losses of predicted actions against plain formulas."""
+"""Losses of predicted actions against explicit formulas."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
-def test_a_choice_costs_its_cross_entropy():
+def test_discrete_loss_is_cross_entropy():
     logits = np.random.default_rng(0).standard_normal((2, 3, 4))
     actions = np.array([[0, 1, 2], [3, 3, 0]], np.int32)
     expected = -np.take_along_axis(log_softmax(logits), actions[..., None], -1)[..., 0]
@@ -25,7 +25,7 @@ def test_a_choice_costs_its_cross_entropy():
     )
 
 
-def test_a_continuous_action_costs_its_mean_squared_error_whatever_the_scale():
+def test_continuous_loss_is_mean_squared_error():
     rng = np.random.default_rng(0)
     mean, actions = rng.standard_normal((2, 5, 3))
     policy = Gaussian(jnp.asarray(mean), jnp.full((5, 3), 7.0))
@@ -34,7 +34,7 @@ def test_a_continuous_action_costs_its_mean_squared_error_whatever_the_scale():
     assert not np.any(action_correct(policy, jnp.asarray(mean)))
 
 
-def test_the_parts_of_an_action_add_up():
+def test_hybrid_loss_sums_over_parts():
     rng = np.random.default_rng(0)
     logits = [jnp.asarray(rng.standard_normal((5, n))) for n in (2, 3)]
     choices = jnp.asarray(rng.integers(0, 2, (5, 2)), jnp.int32)
@@ -49,7 +49,7 @@ def test_the_parts_of_an_action_add_up():
     np.testing.assert_array_equal(correct, both[0] & both[1])
 
 
-def test_other_policies_are_refused():
+def test_other_policies_are_rejected():
     for function in (action_loss, action_correct):
         with pytest.raises(TypeError, match="policy must"):
             function(object(), jnp.zeros(2))

@@ -1,4 +1,4 @@
-"""The softmax of attention, whose derivative is written by hand."""
+"""The masked softmax of attention, which has a custom derivative."""
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +19,19 @@ def some_scores():
     return scores, jnp.asarray(mask)
 
 
-def test_it_is_the_quotient_of_exponentials():
+def test_equals_quotient_of_exponentials():
     scores, mask = some_scores()
     powers = np.where(mask, np.exp(scores), 0)
     expected = powers / powers.sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(masked_softmax(scores, mask), expected, rtol=1e-12)
 
 
-def test_its_derivatives_are_those_of_its_values():
+def test_derivatives_equal_finite_differences():
     scores, mask = some_scores()
     check_grads(lambda scores: masked_softmax(scores, mask), (scores,), order=2)
 
 
-def test_what_is_hidden_has_no_weight_and_no_gradient():
+def test_masked_scores_have_no_weight_or_gradient():
     scores, mask = some_scores()
     aim = jnp.asarray(np.random.default_rng(1).standard_normal(scores.shape))
     weights = masked_softmax(scores, mask)

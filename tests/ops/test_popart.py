@@ -12,14 +12,14 @@ from jax.sharding import PartitionSpec as P
 from gtrxl_jax.ops import popart
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # those of a dependency of rlax
+    warnings.simplefilter("ignore")  # from a dependency of rlax
     import rlax
 
 B, T, N = 8, 5, 4
 
 
 def make_batch(seed=0):
-    """Returns of four tasks of different scales; the last task does not occur."""
+    """Make returns of four tasks of different scales; the last task does not occur."""
     rng = np.random.default_rng(seed)
     task = rng.integers(0, N - 1, (B, T))
     returns = rng.normal(size=(B, T)) * 10.0**task + 5 * task
@@ -68,8 +68,8 @@ def test_update_equals_rlax_to_first_order(x64):
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.1])
-def test_the_first_batches_are_not_mixed_with_initial_values(x64, rate):
-    """With weights that a naive loop adds up: the statistics are those of the samples alone."""
+def test_initial_values_do_not_bias_first_batches(x64, rate):
+    """The statistics are those of the samples alone, with weights from a naive loop."""
     statistics, samples, weights = popart.init(1), [], []
     for seed in range(3):
         returns, _, mask = make_batch(seed)
@@ -85,7 +85,7 @@ def test_the_first_batches_are_not_mixed_with_initial_values(x64, rate):
     np.testing.assert_allclose(statistics.variance_N[0], variance, rtol=1e-7)
 
 
-def test_a_large_batch_cannot_overshoot():
+def test_large_batch_cannot_overshoot():
     """rate * samples is 20 here: a sum of updates would leave the range of the data."""
     returns, task = jnp.full((B, T), 3.0), jnp.zeros((B, T), jnp.int32)
     new = popart.update(popart.init(1), returns, task, jnp.ones((B, T), bool), rate=0.5)
@@ -93,7 +93,7 @@ def test_a_large_batch_cannot_overshoot():
     np.testing.assert_allclose(new.scale_N, popart.SCALE_BOUNDS[0])
 
 
-def test_a_task_without_samples_keeps_its_statistics():
+def test_task_without_samples_keeps_statistics():
     statistics = jax.tree.map(lambda x: x.astype(jnp.float32), some_statistics())
     returns, task, mask = make_batch()
     mask = mask & (task != 1)
@@ -108,7 +108,7 @@ def test_a_task_without_samples_keeps_its_statistics():
     jax.tree.map(np.testing.assert_array_equal, none, statistics)
 
 
-def test_scale_survives_a_large_mean_in_float32():
+def test_scale_is_accurate_for_large_mean():
     returns = jnp.asarray(1e5 + np.random.default_rng(0).normal(size=(B, T)), jnp.float32)
     task, mask = jnp.zeros((B, T), jnp.int32), jnp.ones((B, T), bool)
     statistics = popart.init(1)
@@ -143,8 +143,8 @@ def test_rescaled_head_preserves_every_value(x64):
     assert not np.allclose(values(kernel, bias, new), before, rtol=0.1)
 
 
-def test_the_first_statistics_leave_the_head_of_their_task_alone(x64):
-    """Whatever the units of the rewards, it begins with the size that it was initialised with."""
+def test_first_statistics_of_task_preserve_head(x64):
+    """The head starts with its initialised size, whatever the units of the rewards."""
     rng = np.random.default_rng(5)
     kernel, bias = jnp.asarray(rng.normal(size=(3, N))), jnp.asarray(rng.normal(size=N))
     returns, task, mask = make_batch()
@@ -156,7 +156,7 @@ def test_the_first_statistics_leave_the_head_of_their_task_alone(x64):
         assert (rescaled_bias[n] != bias[n]) == changed
 
 
-def test_normalise_and_unnormalise_use_each_tasks_own_scale(x64):
+def test_normalise_and_unnormalise_use_task_statistics(x64):
     returns, task, _ = make_batch()
     statistics = some_statistics()
     normal = popart.normalise(statistics, returns, task)

@@ -1,4 +1,4 @@
-"""Returns against a forward sum written step by step, and the faults seen at time limits."""
+"""Returns against an explicit forward sum, and the handling of time limits."""
 
 import warnings
 
@@ -10,12 +10,12 @@ import pytest
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # those of a dependency of rlax
+    warnings.simplefilter("ignore")  # from a dependency of rlax
     import rlax
 
 
 def random_unroll(seed, batch=6, steps=13, fractional=False):
-    """Steps with random ends, of which about half are terminations; first follows last."""
+    """Make steps with random episode ends, about half of them terminations."""
     rng = np.random.default_rng(seed)
     last = rng.random((batch, steps)) < 0.3
     discount = np.where(last & (rng.random((batch, steps)) < 0.5), 0.0, 1.0)
@@ -39,7 +39,7 @@ def forward_sum(reward_BS, discount_BS, last_BS, value_BS, gamma, b, t):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("fractional", [False, True])
-def test_equals_the_forward_sum(x64, seed, fractional):
+def test_equals_forward_sum(x64, seed, fractional):
     unroll = random_unroll(seed, fractional=fractional)
     arrays = {name: jnp.asarray(x) for name, x in unroll.items()}
     returns = jax.jit(lambda_returns)(**arrays, gamma=0.9)
@@ -71,7 +71,7 @@ def test_worked_example():
     np.testing.assert_array_equal(returns, expected)
 
 
-def test_nothing_crosses_a_reset():
+def test_no_return_crosses_reset():
     last = jnp.zeros((6, 13), bool).at[:, 5].set(True)
     arrays = {
         "reward_BS": jnp.ones((6, 13)),
@@ -86,14 +86,14 @@ def test_nothing_crosses_a_reset():
         if name != "value_BS":
             assert np.all(gradient[:, 1:6] != 0), name
         assert np.all(gradient[:, 6:] == 0), name
-    # The truncated episode is bootstrapped from its own final observation and from nothing else.
+    # The truncated episode bootstraps from its own final observation only.
     in_value = jax.grad(before)(arrays)["value_BS"]
     np.testing.assert_allclose(in_value[:, 5], sum(0.9**k for k in range(1, 6)), rtol=1e-6)
     assert np.all(in_value[:, :5] == 0)
 
 
 def mixed_returns(reward_BS, discount_BS, last_BS, value_BS, gamma, lambda_, b, t):
-    """The mean over n of the n-step returns, n weighted by (1 - lambda) lambda^(n - 1)."""
+    """Compute the mean of the n-step returns, weighted by (1 - lambda) lambda^(n - 1)."""
     ends = np.flatnonzero(last_BS[b, t + 1 :])
     steps = ends[0] + 1 if len(ends) else reward_BS.shape[1] - 1 - t
     total, weight, mixed = 0.0, 1.0, 0.0
@@ -106,7 +106,7 @@ def mixed_returns(reward_BS, discount_BS, last_BS, value_BS, gamma, lambda_, b, 
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.8, 1.0])
-def test_lambda_mixes_the_n_step_returns(x64, lambda_):
+def test_lambda_mixes_n_step_returns(x64, lambda_):
     unroll = random_unroll(7, fractional=True)
     arrays = {name: jnp.asarray(x) for name, x in unroll.items()}
     returns = lambda_returns(**arrays, gamma=0.9, lambda_=lambda_)
@@ -116,7 +116,7 @@ def test_lambda_mixes_the_n_step_returns(x64, lambda_):
 
 
 def test_lambda_returns_equal_rlax(x64):
-    """Where no episode is cut by a time limit, which rlax does not know."""
+    """Without truncated episodes, which rlax does not support."""
     unroll = random_unroll(8)
     unroll["last_BS"] = np.zeros_like(unroll["last_BS"])
     arrays = {name: jnp.asarray(x) for name, x in unroll.items()}
@@ -136,7 +136,7 @@ def test_gamma_can_be_vmapped():
         np.testing.assert_allclose(returns, lambda_returns(**arrays, gamma=gamma), rtol=1e-6)
 
 
-def test_a_lone_step_is_refused():
+def test_single_step_is_rejected():
     one = jnp.ones((2, 1))
     with pytest.raises(ValueError, match="at least 2"):
         lambda_returns(

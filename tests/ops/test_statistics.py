@@ -10,12 +10,12 @@ from gtrxl_jax.ops.statistics import (
     wilson_interval,
 )
 
-# Two-sided 95 % quantiles of Student's t, as in any printed table.
+# Two-sided 95 % quantiles of Student's t, from a printed table.
 TABLE = {2: 12.706, 3: 4.303, 5: 2.776, 10: 2.262, 31: 2.042}
 
 
 @pytest.mark.parametrize(("count", "quantile"), TABLE.items())
-def test_half_width_is_the_printed_quantile_times_the_standard_error(count, quantile):
+def test_half_width_matches_tabulated_quantiles(count, quantile):
     values = np.random.default_rng(count).normal(3.0, 2.0, count)
     mean, half_width = mean_and_interval(values, 0)
     standard_error = np.sqrt(((values - values.mean()) ** 2).sum() / (count - 1) / count)
@@ -39,26 +39,26 @@ def test_agrees_with_scipy_along_any_axis(axis, confidence):
     np.testing.assert_allclose(mean + half_width, high)
 
 
-def test_covers_the_true_mean_as_often_as_it_says():
+def test_interval_has_nominal_coverage():
     values = np.random.default_rng(0).normal(1.0, 3.0, (20_000, 4))
     mean, half_width = mean_and_interval(values, 1)
     assert abs(np.mean(np.abs(mean - 1.0) <= half_width) - 0.95) < 0.006  # four standard errors
 
 
-def test_one_value_has_no_interval_and_equal_values_have_none_to_speak_of():
+def test_interval_of_single_and_equal_values():
     mean, half_width = mean_and_interval([[2.0, 3.0]], 0)
     np.testing.assert_array_equal(mean, [2.0, 3.0])
     assert np.isnan(half_width).all()
     assert mean_and_interval([True, True, True], 0) == (1.0, 0.0)
 
 
-def test_nan_is_not_hidden():
+def test_nan_propagates():
     mean, half_width = mean_and_interval([[1.0, np.nan], [2.0, 3.0]], 0)
     np.testing.assert_array_equal(np.isnan(mean), [False, True])
     np.testing.assert_array_equal(np.isnan(half_width), [False, True])
 
 
-def test_refuses_nothing_and_impossible_confidence():
+def test_empty_values_and_invalid_confidence_are_rejected():
     with pytest.raises(ValueError, match="no entry along axis 1"):
         mean_and_interval(np.zeros((3, 0)), 1)
     with pytest.raises(ValueError, match="confidence must be inside"):
@@ -77,14 +77,14 @@ def test_wilson_interval_agrees_with_scipy(confidence):
         np.testing.assert_allclose((low[index], high[index]), (expected.low, expected.high))
 
 
-def test_wilson_interval_never_leaves_zero_to_one():
+def test_wilson_interval_stays_within_zero_and_one():
     low, high = wilson_interval([0, 10], 10)
     assert (low[0], high[1]) == (0.0, 1.0)
-    np.testing.assert_allclose((high[0], low[1]), (0.278, 0.722), atol=5e-4)  # a printed table
+    np.testing.assert_allclose((high[0], low[1]), (0.278, 0.722), atol=5e-4)  # from a printed table
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(3, 2), (-1, 2), (0, 0), (np.nan, 2)])
-def test_wilson_interval_of_impossible_counts_is_rejected(successes, trials):
+def test_wilson_interval_rejects_invalid_counts(successes, trials):
     with pytest.raises(ValueError, match="successes must be in 0 to trials"):
         wilson_interval(successes, trials)
     with pytest.raises(ValueError, match="confidence must be inside"):
@@ -118,18 +118,18 @@ def test_bootstrap_of_one_task_agrees_with_scipy(statistic):
 
 
 def test_bootstrap_resamples_within_each_task():
-    """Two tasks without spread: pooled, their runs differ; within each, none does."""
+    """Two tasks without spread: their runs differ when pooled, but not within a task."""
     assert stratified_bootstrap([[0.0] * 3, [1.0] * 3], np.mean) == (0.5, 0.5)
     low, high = stratified_bootstrap([[0.0] * 3 + [1.0] * 3], np.mean)
     assert low < 0.5 < high
 
 
-def test_bootstrap_of_nothing_is_rejected():
+def test_bootstrap_rejects_empty_tasks():
     for tasks in ([], [[1.0], []], [[[1.0]]]):
         with pytest.raises(ValueError, match="each task must have runs"):
             stratified_bootstrap(tasks, np.mean)
 
 
-def test_solved_counts_seeds_from_the_threshold_on():
+def test_solved_counts_seeds_at_threshold():
     assert solved([0.95, 0.94, 1.0, np.nan]) == 2
     assert solved([-90.0, -120.0], threshold=-100) == 1

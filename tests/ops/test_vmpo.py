@@ -1,4 +1,4 @@
-"""V-MPO against rlax and naive numpy in float64, and the faults seen in other implementations."""
+"""V-MPO against rlax and naive numpy in float64, and known faults of other implementations."""
 
 import warnings
 
@@ -16,7 +16,7 @@ from gtrxl_jax.ops import vmpo
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # those of a dependency of rlax
+    warnings.simplefilter("ignore")  # from a dependency of rlax
     import rlax
 
 B, T = 8, 6
@@ -38,7 +38,7 @@ def make_policy(rng, kind, dtype=float):
 
 
 def make_batch(kind="categorical", seed=0, dtype=float, share_masked=0.25):
-    """Keyword arguments of vmpo_loss, with random everything."""
+    """Make random keyword arguments of `vmpo_losses`."""
     rng = np.random.default_rng(seed)
     target_policy = make_policy(rng, kind, dtype)
     return dict(
@@ -69,7 +69,7 @@ def loss_of(trained, batch):
 
 
 def split(batch):
-    """Return what is trained; the rest of the batch is data."""
+    """Return the trained entries of the batch; the rest is data."""
     return {name: batch[name] for name in ("policy", "values_BT", "multipliers")}
 
 
@@ -84,7 +84,7 @@ def evaluate(batch):
 
 
 def rlax_loss(trained, batch):
-    """rlax on the valid samples alone: its own half counts the masked ones too."""
+    """Compute rlax's loss on the valid samples only: its own half counts masked samples too."""
     keep = np.asarray(batch["mask_BT"])
     policy, old, actions = jax.tree.map(
         lambda x: x[keep], (trained["policy"], batch["target_policy"], batch["actions"])
@@ -107,7 +107,7 @@ def rlax_loss(trained, batch):
 
 
 def naive_losses(batch):
-    """Every term of a hybrid batch, sample by sample, in numpy alone."""
+    """Compute every term of a hybrid batch sample by sample in numpy."""
     new, old, actions = jax.tree.map(
         np.asarray, (batch["policy"], batch["target_policy"], batch["actions"])
     )
@@ -181,7 +181,7 @@ def test_losses_equal_naive_numpy(x64, seed):
 
 
 @pytest.mark.parametrize("kind", ["categorical", "hybrid"])
-def test_masked_samples_take_no_part_in_anything(kind):
+def test_masked_samples_have_no_influence(kind):
     batch = make_batch(kind, dtype=jnp.float32)
     mask = batch["mask_BT"]
 
@@ -194,7 +194,7 @@ def test_masked_samples_take_no_part_in_anything(kind):
         spoil, {n: batch[n] for n in ("policy", "target_policy", "actions", "values_BT")}
     )
     spoilt["returns_BT"] = jnp.where(mask, batch["returns_BT"], jnp.nan)
-    if kind == "categorical":  # a masked step's action may be a forbidden one
+    if kind == "categorical":  # a masked step's action may be forbidden
         logits = spoilt["policy"].logits
         forbidden = jnp.where(mask[..., None], logits, logits.at[..., 0].set(-jnp.inf))
         spoilt["policy"] = Categorical(forbidden)
@@ -211,7 +211,7 @@ def test_masked_samples_take_no_part_in_anything(kind):
 
 
 @pytest.mark.parametrize("kind", ["categorical", "hybrid"])
-def test_a_batch_without_valid_samples_changes_nothing(kind):
+def test_no_gradient_without_valid_samples(kind):
     batch = make_batch(kind, dtype=jnp.float32, share_masked=1.1)
     loss, metrics, gradients = evaluate(batch)
     assert loss == 0
@@ -219,7 +219,7 @@ def test_a_batch_without_valid_samples_changes_nothing(kind):
     assert all(np.all(g == 0) for g in jax.tree.leaves(gradients))
 
 
-def test_gradients_are_stopped_where_they_should_be(x64):
+def test_targets_and_advantages_get_no_gradient(x64):
     batch = make_batch("hybrid")
     mask = batch["mask_BT"]
     advantages = batch["returns_BT"] * 3
@@ -230,13 +230,13 @@ def test_gradients_are_stopped_where_they_should_be(x64):
     data = {"target_policy": batch["target_policy"], "returns_BT": batch["returns_BT"]}
     for gradient in jax.tree.leaves(jax.grad(loss)(data | {"advantages_BT": advantages})):
         assert np.all(gradient == 0)
-    # The values get the value loss's gradient and nothing through the advantages.
+    # The values get the gradient of the value loss and none through the advantages.
     in_values = evaluate(batch)[2]["values_BT"]
     error = jnp.where(mask, batch["values_BT"] - batch["returns_BT"], 0)
     np.testing.assert_allclose(in_values, error / mask.sum(dtype=float), rtol=1e-12)
 
 
-def test_advantages_may_be_given(x64):
+def test_custom_advantages(x64):
     batch = make_batch()
     advantages = (batch["returns_BT"] - batch["values_BT"]) / 4
     given, metrics = loss_of({"advantages_BT": advantages}, batch)
@@ -254,7 +254,7 @@ def test_advantages_may_be_given(x64):
 
 
 @pytest.mark.parametrize("raw", [-0.5, 0.0, 1e-8])
-def test_alpha_has_its_gradient_wherever_it_is(raw):
+def test_alpha_gradient_never_vanishes(raw):
     kl = jnp.full((B, T), 0.3)
     gradient = jax.grad(vmpo.kl_loss, argnums=2)(
         kl, jnp.ones((B, T), bool), jnp.float32(raw), jnp.float32(0.1)
@@ -263,8 +263,8 @@ def test_alpha_has_its_gradient_wherever_it_is(raw):
 
 
 @pytest.mark.parametrize("optimiser", [optax.sgd(1.0), optax.adam(0.5)], ids=["sgd", "adam"])
-def test_multipliers_cannot_die(optimiser):
-    """Slack constraints with a huge step drive them to the bound; violated ones bring them back."""
+def test_multipliers_recover_from_bound(optimiser):
+    """Slack constraints with huge steps drive them to the bound; violated ones bring them back."""
     batch = make_batch("hybrid", dtype=jnp.float32)
 
     def bounds(size):
@@ -291,7 +291,7 @@ def test_multipliers_cannot_die(optimiser):
     assert all(m > 0.1 for m in jax.tree.leaves(peaks))
 
 
-def test_projection_leaves_the_rest_alone():
+def test_projection_clips_only_outside_bounds():
     multipliers = vmpo.Multipliers(
         temperature=jnp.float32(-3), alphas={"mean": jnp.float32(2), "covariance": jnp.float32(0)}
     )
@@ -301,8 +301,8 @@ def test_projection_leaves_the_rest_alone():
     assert vmpo.project_multipliers(multipliers, (0.5, 1.5)).alphas["mean"] == 1.5
 
 
-def test_scaled_multipliers_follow_their_violation(x64):
-    """By the rate where a bound is slack or doubly broken, by at most ten times the rate."""
+def test_scaled_multipliers_follow_violation(x64):
+    """The step is the rate times the relative violation, which is clipped to [-1, 10]."""
     hyperparameters = make_batch("hybrid")["hyperparameters"]
     bounds = hyperparameters.epsilon_alphas
     multipliers = vmpo.Multipliers(jnp.array(2.0), {part: jnp.array(3.0) for part in bounds})
@@ -318,8 +318,8 @@ def test_scaled_multipliers_follow_their_violation(x64):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_scaled_temperature_reaches_its_bound(scale):
-    """Within 200 updates from 1, whatever the units of the advantages are."""
+def test_scaled_temperature_reaches_bound(scale):
+    """Within 200 updates from 1, in any units of the advantages."""
     rng = np.random.default_rng(0)
     mask = jnp.ones((B, 20 * T), bool)
     bounds = make_batch(dtype=jnp.float32)["hyperparameters"]
@@ -340,7 +340,7 @@ def test_scaled_temperature_reaches_its_bound(scale):
     np.testing.assert_allclose(np.mean(kls[-20:]), 0.1, rtol=0.3)
 
 
-def test_known_weights_replace_the_e_step(x64):
+def test_given_weights_replace_e_step(x64):
     batch = make_batch("hybrid")
     losses, _, psi = vmpo.vmpo_losses(**batch)
     again, _, _ = vmpo.vmpo_losses(**batch | {"psi_BT": psi})
@@ -348,7 +348,7 @@ def test_known_weights_replace_the_e_step(x64):
     jax.tree.map(np.testing.assert_array_equal, again, losses)
 
 
-def test_weights_of_the_value_and_of_the_entropy(x64):
+def test_value_and_entropy_cost(x64):
     batch = make_batch("hybrid")
     settings = batch["hyperparameters"]
     loss, metrics = loss_of({}, batch)
@@ -361,7 +361,7 @@ def test_weights_of_the_value_and_of_the_entropy(x64):
 
 
 @pytest.mark.parametrize("field", ["multipliers.alphas", "hyperparameters.epsilon_alphas"])
-def test_wrong_parts_are_refused(field):
+def test_wrong_kl_parts_are_rejected(field):
     batch = make_batch("gaussian")
     name, entry = field.split(".")
     batch[name] = batch[name].replace(**{entry: {"mean": jnp.ones(())}})
@@ -369,11 +369,11 @@ def test_wrong_parts_are_refused(field):
         vmpo.vmpo_losses(**batch)
 
 
-# ---- One program for every number of devices and settings ---------------------------------------
+# ---- Sharding, vmap and metrics ------------------------------------------------------------------
 
 
 def test_sharded_batch_equals_one_device(x64):
-    """All the large advantages lie on one device: only a global half selects them."""
+    """All large advantages are on one device: only a global half selects them."""
     batch = make_batch("hybrid")
     batch["returns_BT"] = batch["returns_BT"].at[3].add(20)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
@@ -401,7 +401,7 @@ def test_vmaps_over_hyperparameters_and_seeds(x64):
     )
 
 
-def test_metrics_say_what_they_say(x64):
+def test_metrics_equal_definitions(x64):
     batch = make_batch("categorical")
     loss, metrics, _ = evaluate(batch)
     mask = np.asarray(batch["mask_BT"])

@@ -1,4 +1,4 @@
-"""V-MPO's E-step: exactly the better half, and a temperature that is sound at every scale."""
+"""V-MPO's E-step: an exact top half, and an accurate temperature gradient at any scale."""
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ def make_samples(dtype=float):
     return jnp.asarray(rng.normal(size=(B, T)), dtype), jnp.asarray(rng.random((B, T)) < 0.75)
 
 
-def test_policy_loss_is_a_sum_and_psi_sums_to_one(x64):
+def test_psi_is_normalised_and_policy_loss_summed(x64):
     psi, _ = vmpo.e_step(*make_samples(), jnp.array(0.7), jnp.array(0.1))
     np.testing.assert_allclose(psi.sum(), 1, rtol=1e-12)
     np.testing.assert_allclose(vmpo.policy_loss(jnp.full((B, T), -3.0), psi), 3, rtol=1e-12)
 
 
-def test_the_rest_of_the_batch_is_out_of_the_softmax(x64):
+def test_unselected_samples_do_not_affect_softmax(x64):
     advantages, mask = make_samples()
     chosen = vmpo.select_top_half(advantages, mask)
     results = [
@@ -36,7 +36,7 @@ def test_the_rest_of_the_batch_is_out_of_the_softmax(x64):
 
 @pytest.mark.parametrize("valid", [0, 1, 2, 3, 7, B * T])
 @pytest.mark.parametrize("levels", [1, 2, 5, None])
-def test_never_more_than_half_even_with_ties(valid, levels):
+def test_exactly_half_is_selected_despite_ties(valid, levels):
     rng = np.random.default_rng(valid)
     advantages = rng.normal(size=(B, T)) if levels is None else rng.integers(levels, size=(B, T))
     advantages = advantages.astype("f4")
@@ -51,7 +51,7 @@ def test_never_more_than_half_even_with_ties(valid, levels):
 
 
 @pytest.mark.parametrize("eta", [1e-8, 1e-3, 1.0, 1e4])
-def test_temperature_gradient_is_its_constraint_at_any_scale(eta):
+def test_temperature_gradient_equals_constraint(eta):
     """In float32: d L / d eta = epsilon - KL(psi || uniform), also with advantages >> eta."""
     advantages = np.random.default_rng(0).normal(size=(B, T)) * 100
     mask = jnp.ones((B, T), bool)

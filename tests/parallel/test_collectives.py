@@ -1,4 +1,4 @@
-"""What crosses devices: gradients, parameters where they are split, and a number a step."""
+"""Communication between devices: gradients, split parameters, and one number per step."""
 
 import math
 
@@ -12,7 +12,7 @@ from gtrxl_jax.parallel.collectives import Collective, collectives
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 
-# On eight devices: rows that no parameter has, to be recognised in a shape.
+# For eight devices. No parameter has as many rows, so that shapes identify the batch.
 BATCH, STEPS, SEGMENTS = 88, 9, 2
 JOBS = {
     "online": (
@@ -26,17 +26,18 @@ JOBS = {
 }
 
 
-# Offline attention multiplies its matrices before it uses them, in each segment, and it is products
-# that are sent: of one head (1, 16, 16), and of all for queries, twice with biases, and outputs.
+# Offline attention multiplies its weight matrices with each other in each segment, and the products
+# are sent: of one head (1, 16, 16), of all heads for queries (twice with biases) and for outputs.
 FOLDED = {(1, 16, 16), (16, 32), (2, 16), (32,), (32, 16)}
 PRODUCTS = 2 * (16 * 32 + 2 * 16) + 32 * 16
 RUNS = 2
-"""Runs of queries in the one layer: o tokens and write tokens. The products' gradients are sent for
-each, as they are for each segment."""
+"""Groups of queries in the only layer: o tokens and write tokens. Gradients of the products are
+sent for each group and each segment.
+"""
 
 
 def crossing(trainer):
-    """What an update sends, and the shapes of the parameters."""
+    """Return the collectives of an update, and the shapes of the parameters."""
     programs = Programs(trainer)
     text = programs.iteration(*next(programs.feed(1))).as_text()
     return collectives(text), [leaf.shape for leaf in jax.tree.leaves(programs.like.params)]
@@ -48,9 +49,9 @@ def test_data_parallel_sends_gradients_and_scalars(kind):
     sent, parameters = crossing(make(config))
     sums = [one for one in sent if one.kind == "all-reduce"]
     gathered = [shape for one in sent if one.kind != "all-reduce" for shape in one.shapes]
-    # V-MPO's best half is of the whole batch: its advantages are sorted together.
+    # V-MPO sorts the advantages of the whole batch to select the best half.
     assert gathered == ([(BATCH * STEPS,)] if kind == "online" else [])
-    # The gradient, offline that of each segment where the loop over them makes it; and scalars.
+    # The gradient (offline, in each iteration of the loop over segments) and scalars.
     times = 1 if kind == "online" else SEGMENTS
     gradient = 4 * sum(map(math.prod, parameters))
     most = times * (gradient + (0 if kind == "online" else RUNS * 4 * PRODUCTS) + 800)
@@ -59,11 +60,11 @@ def test_data_parallel_sends_gradients_and_scalars(kind):
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_split_parameters_are_gathered_and_nothing_of_the_batch(kind):
+def test_split_gathers_parameters_but_no_batch(kind):
     make, config = JOBS[kind]
     sent, parameters = crossing(make(changed(config, parameter_shards=2)))
     rows = {BATCH, BATCH // 4, BATCH // 8}
-    # A number for each step: the advantages, and what is computed of them in groups of two.
+    # One number per step: the advantages, and values computed from them in groups of two.
     numbers = {(BATCH * STEPS,), *((n, t) for n in rows for t in (STEPS, STEPS + 1))}
     gathers = [one for one in sent if one.kind == "all-gather"]
     gathered = {shape for one in gathers for shape in one.shapes}
@@ -75,7 +76,7 @@ def test_split_parameters_are_gathered_and_nothing_of_the_batch(kind):
     assert {shape for one in sent for shape in one.shapes if rows & {*shape}} <= numbers
 
 
-def test_a_program_is_read_with_its_loops():
+def test_parsing_of_program_with_loop():
     text = """HloModule jit_f, is_scheduled=true
 
 %add (a: f32[], b: f32[]) -> f32[] {

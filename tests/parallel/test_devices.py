@@ -1,4 +1,4 @@
-"""The same run on one device and on several, with parameters on each of them or split."""
+"""Equal runs on one device and on several, with replicated or split parameters."""
 
 import functools
 import itertools
@@ -30,7 +30,7 @@ OFFLINE = changed(
     preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_iteration=2, bptt=0
 )
 PLACES = [(2, 1), (4, 2), (8, 4)]
-"""Devices, and shards of the parameters."""
+"""Numbers of devices and of parameter shards."""
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def trainer_of(kind, devices, shards, **changes):
 
 
 def outcome(trainer, iterations=2):
-    """The state after some iterations, the metrics of each, and the programs that made them."""
+    """Return the state after some iterations, the metrics of each, and the programs."""
     programs = Programs(trainer)
     state, metrics = programs.init(), []
     for stage, data in itertools.islice(programs.feed(1), iterations):
@@ -63,7 +63,7 @@ def on_one_device(kind, double, **changes):
 
 
 def numbers_of(state):
-    """Its arrays by name, without keys."""
+    """Return the arrays of a state by name, without PRNG keys."""
     return {
         name: leaf
         for name, leaf in by_name(state).items()
@@ -77,14 +77,14 @@ def assert_close(actual, expected, tolerance):
         jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True
     ):
         name = jax.tree_util.keystr(path)
-        # What environments count is float32 wherever they are.
+        # Environments' statistics are float32 even in 64-bit mode.
         most = max(tolerance, 1e-6 if np.asarray(a).dtype == np.float32 else 0)
         np.testing.assert_allclose(a, b, rtol=most, atol=most, err_msg=name)
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ["online", "offline"])
-def test_the_run_is_the_same(kind, place, x64):
+def test_run_matches_single_device(kind, place, x64):
     state, metrics, programs = outcome(trainer_of(kind, *place))
     expected_state, expected_metrics, expected_scores = on_one_device(kind, True)
     assert_close(numbers_of(state), expected_state, 1e-9)
@@ -94,20 +94,20 @@ def test_the_run_is_the_same(kind, place, x64):
 
 
 @pytest.mark.parametrize(("kind", "place"), [("online", (8, 1)), ("offline", (8, 2))])
-def test_in_float32_the_order_of_sums_is_all_the_difference(kind, place):
-    """One update: Adam's second would be of the sign of what is left of gradients that are 0."""
+def test_float32_differs_only_by_summation_order(kind, place):
+    """One update only: Adam's second would amplify the rounding errors of zero gradients."""
     changes = {"updates_per_iteration": 1}
     state, metrics, _ = outcome(trainer_of(kind, *place, **changes), iterations=1)
     expected = outcome(trainer_of(kind, 1, 1, **changes), iterations=1)
     assert_close(metrics, expected[1], 1e-5)
-    rate = 1e-3  # what Adam moves a parameter by, in the first update, whatever its gradient
+    rate = 1e-3  # size of Adam's first step, for any gradient
     moments = {n: x for n, x in numbers_of(state).items() if re.search(r"/[mn]u/", n)}
     assert_close(moments, {n: numbers_of(expected[0])[n] for n in moments}, 1e-6)
     assert_close(state.params, expected[0].params, 2 * rate)
 
 
 @pytest.mark.parametrize("kind", ["online", "offline"])
-def test_parameters_and_moments_are_split_and_the_batch_too(kind):
+def test_parameters_moments_and_batch_are_split(kind):
     programs = Programs(trainer_of(kind, 8, 2))
     state = programs.init()
     split = set()
@@ -125,7 +125,7 @@ def test_parameters_and_moments_are_split_and_the_batch_too(kind):
     assert split == (online if kind == "online" else {"params", "optimiser", "optimiser/mu"})
 
 
-def test_several_seeds_are_split_alike():
+def test_several_seeds_are_split():
     kind, changes = "offline", {"num_seeds": 2, "updates_per_iteration": 1}
     state, metrics, _ = outcome(trainer_of(kind, 4, 2, **changes), iterations=1)
     for name, leaf in numbers_of(state).items():
@@ -136,8 +136,8 @@ def test_several_seeds_are_split_alike():
     assert_close(metrics, expected[1], 1e-5)
 
 
-def test_a_run_goes_on_with_its_parameters_split_otherwise(tmp_path, x64):
-    """The placement is no part of what a run is."""
+def test_resume_with_different_split(tmp_path, x64):
+    """The placement is not part of a run's identity."""
     places = [(8, 1), (4, 2)]
     steps = ONLINE.steps_per_iteration
     half, whole = (trainer_of("online", *place, total_steps=2 * steps) for place in places)
@@ -147,7 +147,7 @@ def test_a_run_goes_on_with_its_parameters_split_otherwise(tmp_path, x64):
     train(whole, folder=tmp_path / "run")
     programs = Programs(whole)
     state, _ = checkpoint.restore(tmp_path / "run", programs.like)
-    # The learning rate decays over the steps of the run: they are the same in both.
+    # The learning rate decays over the run's steps, which are equal in both.
     expected, *_ = on_one_device("online", True, total_steps=2 * steps)
     assert_close(numbers_of(state), expected, 1e-9)
     with locked(tmp_path / "run", trainer_of("online", 2, 1, total_steps=2 * steps).config_json):

@@ -1,4 +1,4 @@
-"""Two processes that train one run: its numbers, and what becomes of one when the other dies."""
+"""Runs trained by two processes: equal metrics, and the end of one when the other dies."""
 
 import contextlib
 import json
@@ -35,18 +35,18 @@ OFFLINE = shlex.split(
     "--evaluation.lengths 8 --total-updates 4 --updates-per-iteration 2 --baselines --no-pictures"
 )
 ITERATION = 8 * 4 * 2
-"""Steps of an iteration, online."""
+"""Steps of an online iteration."""
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Programs are compiled once for all the runs of this file."""
+    """Compile programs once for all runs of this file."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def start(cache):
-    """Starts two processes with two devices each; none outlives the test."""
+    """Start two processes with two devices each, which are killed after the test."""
     started = []
 
     def two(*command):
@@ -78,13 +78,13 @@ def start(cache):
 
 
 def ended(processes):
-    """Exit codes, and what each said."""
+    """Return the exit codes and the output of the processes."""
     said = ["".join(process.communicate(timeout=300)) for process in processes]
     return [process.returncode for process in processes], said
 
 
 def lines(folder):
-    """The metrics without the clock's."""
+    """Return the metrics without timings."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for record in records:
         del record["time"], record["steps_per_second"]
@@ -100,8 +100,8 @@ def wait_until(condition, processes):
 @pytest.mark.parametrize(
     "command", [[*ONLINE, "--total-steps", 4 * ITERATION], OFFLINE], ids=["online", "offline"]
 )
-def test_two_processes_are_one_run(command, start, tmp_path):
-    """They add up gradients in another order than one does, in float32: hence the tolerance."""
+def test_two_processes_match_one(command, start, tmp_path):
+    """They add gradients in a different order, in float32, hence the tolerance."""
     codes, said = ended(start(*command, "--folder", tmp_path / "two"))
     assert codes == [0, 0], said
     main([*map(str, command), "--folder", str(tmp_path / "one"), "--devices", "4"])
@@ -110,13 +110,13 @@ def test_two_processes_are_one_run(command, start, tmp_path):
     for ours, theirs in zip(lines(two), lines(one), strict=True):
         assert ours.keys() == theirs.keys()
         for name in ours:
-            # NaN, of an iteration in which no episode ended, is a string in JSON.
+            # NaN, for iterations in which no episode ended, is a string in JSON.
             pair = float(ours[name]), float(theirs[name])
             np.testing.assert_allclose(*pair, 1e-4, 1e-5, err_msg=name)
     config, other = ((path / "config.json").read_text() for path in (two, one))
     assert config == other.replace('"devices": 4', '"devices": 0')
     assert available_steps(two)[-1] == available_steps(one)[-1] == lines(one)[-1]["step"]
-    # One of them speaks.
+    # Only the first process prints.
     assert "step" in said[0]
     assert "step" not in said[1]
 
@@ -125,8 +125,8 @@ def test_two_processes_are_one_run(command, start, tmp_path):
     assert "finished already" in said[0]
 
 
-def test_two_processes_read_one_data_set(start, tmp_path):
-    """Each its own rows of every batch; one that has all of the data in memory learns the same."""
+def test_two_processes_read_one_dataset(start, tmp_path):
+    """Each reads its own rows of every batch; the losses match those of one process in memory."""
     data = tmp_path / "data"
     minari.save(trajectories_of(changed(preset("debug"), data__episodes=16)), data)
     command = [*OFFLINE, "--data.path", str(data)]
@@ -138,7 +138,7 @@ def test_two_processes_read_one_data_set(start, tmp_path):
         np.testing.assert_allclose(ours["loss"], theirs["loss"], 1e-4)
 
 
-def test_one_that_dies_ends_the_other_and_both_go_on_later(start, tmp_path):
+def test_dead_process_ends_other_and_both_resume(start, tmp_path):
     command = [*ONLINE, "--total-steps", 10**6, "--folder", tmp_path]
     processes = start(*command)
     wait_until(lambda: len(available_steps(tmp_path)) > 1, processes)
@@ -167,7 +167,7 @@ def test_one_that_dies_ends_the_other_and_both_go_on_later(start, tmp_path):
         ({"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "2"}, "JAX_PROCESS_ID must be from 0 to"),
     ],
 )
-def test_processes_that_cannot_be_found_are_asked_for(variables, message, monkeypatch):
+def test_missing_processes_raise(variables, message, monkeypatch):
     monkeypatch.setattr("jax._src.xla_bridge.backends_are_initialized", lambda: False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -175,7 +175,7 @@ def test_processes_that_cannot_be_found_are_asked_for(variables, message, monkey
         hosts.join()
 
 
-def test_a_folder_is_needed_by_several(capsys, monkeypatch):
+def test_distributed_requires_folder(capsys, monkeypatch):
     monkeypatch.setattr(hosts, "join", lambda: None)
     with pytest.raises(SystemExit) as stopped:
         main([*ONLINE, "--distributed"])
@@ -183,7 +183,7 @@ def test_a_folder_is_needed_by_several(capsys, monkeypatch):
     assert "distributed needs --folder" in capsys.readouterr().err
 
 
-def test_alone_nothing_is_waited_for_and_errors_are_as_they_were():
+def test_single_process_is_unaffected():
     done = []
     hosts.on_main_process(lambda: done.append(1), "place")
     assert done == [1]
@@ -193,7 +193,7 @@ def test_alone_nothing_is_waited_for_and_errors_are_as_they_were():
         raise RuntimeError("mine")
 
 
-def test_of_several_one_that_fails_alone_ends_at_once(capsys, monkeypatch):
+def test_failing_process_exits_at_once(capsys, monkeypatch):
     codes = []
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(os, "_exit", codes.append)

@@ -1,4 +1,4 @@
-"""What is split over devices, and what cannot be."""
+"""Splitting of arrays over devices, and errors for invalid splits."""
 
 import jax
 import pytest
@@ -16,7 +16,7 @@ from gtrxl_jax.parallel.placement import (
 from tests.jobs import small_job
 
 
-def test_the_mesh_has_the_devices_asked_for():
+def test_mesh_shapes():
     assert make_mesh(0, 16).shape == {"data": 8, "model": 1}
     assert make_mesh(2, 6).shape == {"data": 2, "model": 1}
     assert make_mesh(4, 24, num_tasks=3).shape == {"data": 4, "model": 1}
@@ -26,21 +26,21 @@ def test_the_mesh_has_the_devices_asked_for():
 @pytest.mark.parametrize(
     ("arguments", "changes", "message"),
     [
-        ((9, 9), {}, "devices is 9, but there are 8: ask for fewer"),
+        ((9, 9), {}, "devices is 9, but only 8 are available: lower it"),
         ((0, 12), {}, "env.num_envs 12 does not divide over 8 devices: make it a multiple of 8"),
         ((2, 3), {"field": "batch_size"}, "batch_size 3 does not divide over 2 devices"),
         ((4, 8), {"num_tasks": 3}, "4 devices and 3 tasks: make it a multiple of 12"),
         ((4, 8), {"parameter_shards": 3}, "parameter_shards 3 does not divide 4 devices"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(arguments, changes, message):
+def test_invalid_splits_raise(arguments, changes, message):
     with pytest.raises(ValueError, match=message):
         make_mesh(*arguments, **changes)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 @pytest.mark.parametrize("seeds", [False, True])
-def test_the_batch_is_split_and_parameters_by_the_rules(seeds, shards):
+def test_shardings_of_batch_and_parameters(seeds, shards):
     tasks = ({"corridor_length": 3}, {"corridor_length": 5})
     trainer = OnlineTrainer(small_job(env__num_envs=16, env__tasks=tasks))
     init = jax.vmap(trainer.init) if seeds else trainer.init
@@ -65,7 +65,7 @@ def test_the_batch_is_split_and_parameters_by_the_rules(seeds, shards):
     assert num_split > 40
 
 
-def test_without_a_mesh_nothing_is_placed():
+def test_without_mesh_arrays_are_unchanged():
     tree = {"kernel": jax.numpy.ones((4, 4))}
     for place in (split_batch, split_parameters, gather_parameters):
         assert place(tree)["kernel"] is tree["kernel"]

@@ -13,9 +13,9 @@ UNSEEN = (221, 221, 221)
 
 @pytest.fixture
 def see(tmp_path, monkeypatch):
-    """Draw, and find a colour in the PNG: where its pixels are in the first panel's coordinates.
+    """Draw a figure, and locate a colour in its PNG, in coordinates of the first panel.
 
-    What is up to `beyond` pixels above or below the panel counts too.
+    Pixels up to `beyond` above or below the panel are included.
     """
     figures = []
     original = attention.save_figure
@@ -48,19 +48,19 @@ def middle(values):
 
 
 @pytest.mark.parametrize("ago", [0, 3, 8])
-def test_the_map_has_the_attended_step_at_the_pointer(see, ago):
+def test_map_marks_attended_step(see, ago):
     weights_LHW = np.zeros((3, 2, 9))
-    weights_LHW[:, :, 8 - ago] = 1  # the last of the window is the step itself
+    weights_LHW[:, :, 8 - ago] = 1  # the last entry of the window is the step itself
     find = see(attention_map, weights_LHW, cue=ago)
     attended_x, attended_y = find(STRONGEST)
-    pointer_x, pointer_y = find(CUE, beyond=12)  # the triangles without the word
+    pointer_x, pointer_y = find(CUE, beyond=12)  # the triangles without the label
     assert middle(attended_x) == pytest.approx(ago, abs=0.02)
     assert middle(pointer_x) == pytest.approx(ago, abs=0.02)
     assert pointer_y.min() < attended_y.min() == pytest.approx(-0.5, abs=0.1)
     assert pointer_y.max() > attended_y.max() == pytest.approx(5.5, abs=0.1)
 
 
-def test_layers_and_heads_are_rows_from_the_top(see):
+def test_layers_and_heads_are_ordered_rows(see):
     for layer, head in np.ndindex(2, 3):
         weights_LHW = np.full((2, 3, 5), 0.01)
         weights_LHW[layer, head, 2] = 0.9
@@ -70,7 +70,7 @@ def test_layers_and_heads_are_rows_from_the_top(see):
 
 
 @pytest.mark.parametrize("place", [0, 1, 700, 1498, 1499])
-def test_no_column_of_a_long_memory_is_left_out(see, place):
+def test_every_column_of_long_memory_is_visible(see, place):
     weights_LHW = np.zeros((1, 1, 1500))
     weights_LHW[0, 0, place] = 1
     x, _ = see(attention_map, weights_LHW)(STRONGEST)
@@ -78,7 +78,7 @@ def test_no_column_of_a_long_memory_is_left_out(see, place):
 
 
 @pytest.mark.parametrize("cue", [0, 5, 12])
-def test_the_episode_has_absolute_times(see, cue):
+def test_episode_plot_has_absolute_times(see, cue):
     steps, memory = 16, 6
     last = min(cue + memory, steps - 1)
     weights_LHTW = np.zeros((1, 1, steps, memory + 1))
@@ -95,13 +95,13 @@ def test_the_episode_has_absolute_times(see, cue):
     assert not ((y - memory <= x) & (x <= y)).any()
 
 
-def test_an_episode_shorter_than_the_memory_hides_only_the_future(see):
+def test_short_episode_hides_only_future(see):
     x, y = see(attention_over_episode, np.full((1, 1, 8, 33), 0.01))(UNSEEN).round()
     assert (x > y).all()
     assert set(zip(x, y, strict=True)) == {(x, y) for x in range(8) for y in range(x)}
 
 
-def test_layers_and_heads_are_chosen_by_index(tmp_path):
+def test_layers_and_heads_selected_by_index(tmp_path):
     weights_LHTW = np.random.default_rng(0).dirichlet(np.ones(5), (3, 4, 6))
     attention_over_episode(weights_LHTW, tmp_path / "all.png")
     attention_over_episode(weights_LHTW, tmp_path / "some.png", layers=[2, 0], heads=[3])
@@ -120,21 +120,21 @@ def test_layers_and_heads_are_chosen_by_index(tmp_path):
     [
         ((2, 5), {}, r"weights must be \[layers, heads, window\]; got shape \[2, 5\]"),
         ((2, 0, 5), {}, r"must be \[layers, heads, window\]"),
-        ((2, 2, 5), {"cue": 5}, "cue must be in 0 to 4, what the weights reach; got 5"),
+        ((2, 2, 5), {"cue": 5}, "cue must be in 0 to 4, the range of the weights; got 5"),
         ((2, 2, 5), {"cue": -1}, "cue must be in 0 to 4"),
     ],
 )
-def test_the_map_refuses_what_it_cannot_draw(tmp_path, shape, options, message):
+def test_invalid_map_arguments_raise(tmp_path, shape, options, message):
     with pytest.raises(ValueError, match=message):
         attention_map(np.zeros(shape), tmp_path / "a.png", **options)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, np.nan])
-def test_weights_that_are_no_softmax_are_refused(tmp_path, value):
+def test_weights_outside_unit_interval_raise(tmp_path, value):
     weights = np.full((1, 1, 2, 3), 0.5)
     weights[0, 0, 1, 1] = value
-    with pytest.raises(ValueError, match="weights must be what softmax gives"):
+    with pytest.raises(ValueError, match="weights must be softmax outputs"):
         attention_over_episode(weights, tmp_path / "a.png")
 
 
@@ -147,6 +147,6 @@ def test_weights_that_are_no_softmax_are_refused(tmp_path, value):
         ({"heads": []}, "at least one each"),
     ],
 )
-def test_the_episode_refuses_what_is_not_there(tmp_path, options, message):
+def test_out_of_range_indices_raise(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         attention_over_episode(np.zeros((2, 3, 4, 3)), tmp_path / "a.png", **options)

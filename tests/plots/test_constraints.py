@@ -1,4 +1,4 @@
-"""The picture of V-MPO's constraints: what it shows, and of which metrics."""
+"""The plot of V-MPO's constraints."""
 
 import numpy as np
 import pytest
@@ -35,13 +35,13 @@ def test_panels_show_ratios_to_bounds(tmp_path, monkeypatch, seeds):
     np.testing.assert_allclose(entropy.lines[0].get_ydata(), expected)
 
 
-def test_the_picture_is_written(tmp_path):
+def test_png_is_written(tmp_path):
     constraints(metrics_of_a_run(), tmp_path / "constraints.png")
     with Image.open(tmp_path / "constraints.png") as image:
         assert min(image.size) > 500
 
 
-def test_other_metrics_are_refused(tmp_path):
+def test_missing_metrics_raise(tmp_path):
     metrics = metrics_of_a_run()
     del metrics["bound/psi"]
     with pytest.raises(ValueError, match=r"no \['bound/psi'\].*V-MPO"):

@@ -17,7 +17,7 @@ def make_curves(seeds=4, points=20):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figure that was saved last, to look at its parts."""
+    """Return a function that returns the first axes of the last saved figure."""
     figures = []
     original = curves.save_figure
     monkeypatch.setattr(
@@ -27,14 +27,14 @@ def drawn(monkeypatch):
 
 
 def lines(axes):
-    """Those that the legend names."""
+    """Return the lines in the legend, by label."""
     return {
         line.get_label(): line for line in axes.get_lines() if line.get_label()[:1] not in ("", "_")
     }
 
 
 @pytest.mark.parametrize("middle", ["median", "IQM"])
-def test_learning_curves_are_those_of_each_seed_and_their_middle(tmp_path, drawn, middle):
+def test_learning_curves_of_seeds_and_middle(tmp_path, drawn, middle):
     y_SN = make_curves(5)
     learning_curves({"GTrXL": y_SN}, STEPS, tmp_path / "a.png", middle=middle)
     *seeds, line = drawn().get_lines()
@@ -44,12 +44,12 @@ def test_learning_curves_are_those_of_each_seed_and_their_middle(tmp_path, drawn
     assert line.get_label() == "GTrXL (5 seeds)"
     expected = np.median(y_SN, 0) if middle == "median" else stats.trim_mean(y_SN, 0.25)
     np.testing.assert_allclose(line.get_xydata(), np.stack([STEPS, expected], axis=1))
-    assert not drawn().collections  # no band, which could leave [0, 1]
+    assert not drawn().collections  # no band, which could exceed [0, 1]
     (legend,) = drawn().figure.legends
     assert legend.get_title().get_text() == f"{middle}; thin: each seed"
 
 
-def test_seeds_that_differ_are_drawn_without_a_middle(tmp_path, drawn):
+def test_empty_middle_draws_only_seeds(tmp_path, drawn):
     learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "a.png", middle="")
     assert len(drawn().get_lines()) == 3
     (legend,) = drawn().figure.legends
@@ -67,7 +67,7 @@ def test_one_seed_is_one_line(tmp_path, drawn):
     assert drawn().get_ylim() == (0, 1)
 
 
-def test_points_without_a_number_are_left_out_and_each_run_may_have_its_own_x(tmp_path, drawn):
+def test_nan_points_and_separate_x(tmp_path, drawn):
     a_SN, b_SN = make_curves(2, 5), make_curves(3, 4)
     a_SN[1, 2] = np.nan
     learning_curves(
@@ -78,7 +78,7 @@ def test_points_without_a_number_are_left_out_and_each_run_may_have_its_own_x(tm
     np.testing.assert_array_equal(lines(drawn())["b (3 seeds)"].get_xdata(), [0, 10, 20, 30])
 
 
-def test_horizons_are_the_ticks_and_the_span_is_shaded(tmp_path, drawn):
+def test_horizon_ticks_and_shaded_span(tmp_path, drawn):
     results = {"GTrXL": make_curves(3, 4), "LSTM": make_curves(5, 4)}
     success_against_horizon(results, HORIZONS, tmp_path / "a.png", span=24, chance=0.5)
     axes = drawn()
@@ -91,7 +91,7 @@ def test_horizons_are_the_ticks_and_the_span_is_shaded(tmp_path, drawn):
     assert [text.get_text() for text in axes.texts] == ["within one layer's memory (24 steps)"]
 
 
-def test_each_seed_is_a_marker_beside_those_of_other_labels(tmp_path, drawn):
+def test_seed_markers_are_offset_by_label(tmp_path, drawn):
     results = {"GTrXL": make_curves(3, 4), "LSTM": make_curves(5, 4)}
     success_against_horizon(results, HORIZONS, tmp_path / "a.png")
     seeds_a, a, seeds_b, b = drawn().get_lines()
@@ -104,7 +104,7 @@ def test_each_seed_is_a_marker_beside_those_of_other_labels(tmp_path, drawn):
     np.testing.assert_allclose(a.get_xdata() * b.get_xdata(), np.square(HORIZONS))
 
 
-def test_a_seed_without_a_result_at_a_horizon_is_left_out_there(tmp_path, drawn):
+def test_nan_results_are_omitted(tmp_path, drawn):
     values = make_curves(3, 4)
     values[1:, 2], values[:, 3] = np.nan, np.nan
     success_against_horizon({"GTrXL": values}, HORIZONS, tmp_path / "a.png")
@@ -113,7 +113,7 @@ def test_a_seed_without_a_result_at_a_horizon_is_left_out_there(tmp_path, drawn)
     np.testing.assert_allclose(line.get_ydata(), [*np.median(values[:, :2], 0), values[0, 2]])
 
 
-def test_panels_share_their_axes_and_one_legend(tmp_path, drawn):
+def test_panels_share_axes_and_legend(tmp_path, drawn):
     results = {
         title: {"a": make_curves(3, 4), "b": make_curves(2, 4)} for title in ("x", "y", "z", "u")
     }
@@ -132,7 +132,7 @@ def test_panels_share_their_axes_and_one_legend(tmp_path, drawn):
 
 
 @pytest.mark.parametrize("draw", ["learning", "horizon"])
-def test_the_picture_is_a_png_with_every_colour_and_a_legend_beside_the_data(tmp_path, drawn, draw):
+def test_png_has_colours_and_outside_legend(tmp_path, drawn, draw):
     path = tmp_path / "new" / "folder" / "a.png"
     runs = {name: make_curves(3, 4) for name in "abcdefg"}
     if draw == "learning":
@@ -149,13 +149,13 @@ def test_the_picture_is_a_png_with_every_colour_and_a_legend_beside_the_data(tmp
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_same_data_give_the_same_file(tmp_path):
+def test_equal_data_give_identical_files(tmp_path):
     for name in "ab":
         learning_curves({"GTrXL": make_curves()}, STEPS, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_looks_are_distinct_for_more_labels_than_there_are_colours():
+def test_looks_are_distinct_for_many_labels():
     given = [tuple(look.items()) for _, look in looks(map(str, range(4 * len(COLOURS))))]
     assert len(set(given)) == len(given)
 
@@ -164,7 +164,7 @@ def test_looks_are_distinct_for_more_labels_than_there_are_colours():
     "y", [np.zeros(4), np.zeros((2, 3)), np.zeros((0, 4)), np.zeros((1, 2, 4))]
 )
 @pytest.mark.parametrize("draw", [learning_curves, success_against_horizon])
-def test_curves_of_another_shape_are_refused(tmp_path, draw, y):
+def test_curves_of_wrong_shape_raise(tmp_path, draw, y):
     with pytest.raises(
         ValueError, match=r"curves of 'LSTM' must be \[seeds, points\].*and x \[4\]"
     ):
@@ -173,7 +173,7 @@ def test_curves_of_another_shape_are_refused(tmp_path, draw, y):
 
 
 @pytest.mark.parametrize("draw", [learning_curves, success_against_horizon])
-def test_nothing_to_draw_is_said(tmp_path, draw):
+def test_empty_runs_raise(tmp_path, draw):
     with pytest.raises(ValueError, match="no runs to draw"):
         draw({}, HORIZONS, tmp_path / "a.png")
 
@@ -181,6 +181,6 @@ def test_nothing_to_draw_is_said(tmp_path, draw):
 @pytest.mark.parametrize(
     "horizons", [[0, 1, 2, 3], [8, 16, 16, 32], [64, 32, 16, 8], [[1, 2, 3, 4]]]
 )
-def test_horizons_that_are_none_are_refused(tmp_path, horizons):
+def test_invalid_horizons_raise(tmp_path, horizons):
     with pytest.raises(ValueError, match="horizons must be positive and increasing"):
         success_against_horizon({"LSTM": make_curves(2, 4)}, horizons, tmp_path / "a.png")

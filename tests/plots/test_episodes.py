@@ -21,7 +21,7 @@ def read(path):
     return np.stack([pixels for pixels, _ in frames]), [duration for _, duration in frames]
 
 
-def test_every_pixel_of_every_frame_is_a_square_of_its_own_colour(tmp_path):
+def test_frames_are_enlarged_exactly(tmp_path):
     frames = make_frames()
     save_gif(frames, tmp_path / "a.gif")
     pixels, _ = read(tmp_path / "a.gif")
@@ -32,7 +32,7 @@ def test_every_pixel_of_every_frame_is_a_square_of_its_own_colour(tmp_path):
 @pytest.mark.parametrize(
     ("size", "shown"), [((1, 1), (256, 256)), ((84, 84), (336, 336)), ((300, 500), (300, 500))]
 )
-def test_small_frames_are_enlarged_and_large_ones_kept(tmp_path, size, shown):
+def test_only_small_frames_are_enlarged(tmp_path, size, shown):
     save_gif(make_frames(2, *size), tmp_path / "a.gif")
     assert read(tmp_path / "a.gif")[0].shape[1:3] == shown
 
@@ -46,12 +46,12 @@ def test_small_frames_are_enlarged_and_large_ones_kept(tmp_path, size, shown):
         (0.5, [2000] * 6),
     ],
 )
-def test_time_passes_at_the_rate_asked_for(tmp_path, fps, durations):
+def test_frame_durations(tmp_path, fps, durations):
     save_gif(make_frames(), tmp_path / "a.gif", fps)
     assert read(tmp_path / "a.gif")[1] == durations
 
 
-def test_standing_still_takes_its_time(tmp_path):
+def test_repeated_frames_keep_their_duration(tmp_path):
     frames = make_frames(2)[[0, 0, 0, 1]]
     save_gif(frames, tmp_path / "a.gif", fps=10)
     assert sum(read(tmp_path / "a.gif")[1]) == 1300
@@ -73,7 +73,7 @@ def test_standing_still_takes_its_time(tmp_path):
         (np.zeros((2, 4, 4, 3), np.uint8), 60, ValueError, "fps must be above 0 and at most 50"),
     ],
 )
-def test_bad_frames_are_refused(tmp_path, frames, fps, error, message):
+def test_invalid_frames_raise(tmp_path, frames, fps, error, message):
     with pytest.raises(error, match=message):
         save_gif(frames, tmp_path / "a.gif", fps)
     assert not list(tmp_path.iterdir())

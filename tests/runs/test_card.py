@@ -1,4 +1,4 @@
-"""The card of a run says what result.json says."""
+"""The card of a run agrees with its result.json."""
 
 import jax.numpy as jnp
 
@@ -28,7 +28,7 @@ RESULT = {
 }
 
 
-def test_a_card_of_several_seeds(tmp_path):
+def test_card_of_several_seeds(tmp_path):
     params = {"a": jnp.zeros((20, 60)), "b": jnp.zeros(34)}
     text = write_card(tmp_path, "gtrxl on a task", RESULT, params).read_text()
     assert text.startswith("# gtrxl on a task\n")
@@ -47,7 +47,7 @@ def test_a_card_of_several_seeds(tmp_path):
     assert "2026-01-02, commit abc1234" in text
 
 
-def test_a_card_of_one_seed(tmp_path):
+def test_card_of_one_seed(tmp_path):
     evaluation = {"success": {"per_seed": [0.5], "mean": 0.5, "interval": [0.4, 0.6]}}
     alone = RESULT | {"evaluation": evaluation, "seeds": [0], "num_diverged": 0}
     text = write_card(tmp_path, "rate", alone, {}).read_text()
@@ -57,7 +57,7 @@ def test_a_card_of_one_seed(tmp_path):
     assert "seed 0;" in text
 
 
-def test_a_card_of_seeds_that_drew_settings_has_a_row_for_each(tmp_path):
+def test_card_has_rows_for_drawn_settings(tmp_path):
     evaluation = {"return": {"per_seed": [2, "NaN", -1]}, "success": {"per_seed": [1, "NaN", 0.25]}}
     drawn = {"learning_rate": [1e-3, 0.5, 0.012345], "epsilon_alpha": [0.01, 0.02, 0.03]}
     record = RESULT | {"evaluation": evaluation, "drawn": drawn}
@@ -69,7 +69,7 @@ def test_a_card_of_seeds_that_drew_settings_has_a_row_for_each(tmp_path):
     assert not {"median", "IQM", "mean", "solved by"} & set(text.split())
 
 
-def test_a_card_of_one_seed_that_drew_settings_tells_them(tmp_path):
+def test_card_of_one_seed_with_drawn_settings(tmp_path):
     evaluation = {"success": {"per_seed": [0.5], "mean": 0.5, "interval": [0.4, 0.6]}}
     one = {"seeds": [0], "num_diverged": 0, "drawn": {"learning_rate": [0.012345]}}
     text = write_card(tmp_path, "gtrxl", RESULT | one | {"evaluation": evaluation}, {}).read_text()

@@ -15,7 +15,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs.checkpoints.checkpoint import SaveError, Saver, available_steps, set_aside_unusable
+from gtrxl_jax.runs.checkpoints.checkpoint import (
+    SaveError,
+    Saver,
+    available_steps,
+    set_aside_unusable,
+)
 from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 
@@ -39,7 +44,7 @@ class State:
 
 
 def make_state(width=8, seed=0):
-    """A state of every container and kind of array that a run carries."""
+    """Create a state with every container and kind of array that occurs in a run."""
     network = nn.Sequential([nn.Dense(width), nn.Dense(3)])
     params = network.init(jax.random.key(seed), jnp.zeros((1, 5)))
     optimiser = optax.chain(
@@ -82,14 +87,14 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("abstract", [True, False])
-def test_what_is_saved_is_restored(run, abstract):
+def test_round_trip(run, abstract):
     state = make_state()
     save(run, 10, state, CONFIG)
     like = jax.eval_shape(make_state) if abstract else make_state(seed=1)
     assert_same(restore(run, like), state)
 
 
-def test_keys_go_on_with_the_same_numbers(run):
+def test_restored_keys_draw_equal_numbers(run):
     for impl in ["threefry2x32", "rbg"]:
         key = jax.random.key(3, impl=impl)
         save(run / impl, 1, {"key": key}, CONFIG)
@@ -108,7 +113,7 @@ def test_keys_go_on_with_the_same_numbers(run):
         ),
     ],
 )
-def test_keys_of_another_kind_are_refused(run, there, here):
+def test_keys_of_other_type_raise(run, there, here):
     save(run, 1, {"key": there(0)}, CONFIG)
     with pytest.raises(ValueError, match="key in .* is a PRNG key of type"):
         restore(run, {"key": here(0)})
@@ -121,7 +126,7 @@ def test_float64_is_kept(run, x64):
     np.testing.assert_array_equal(restore(run, {"x": value})["x"], value)
 
 
-def test_the_newest_is_restored_unless_told_and_the_oldest_are_deleted(run):
+def test_newest_is_restored_and_oldest_deleted(run):
     for step in [1, 2, 3, 10]:
         save(run, step, {"step": jnp.int32(step)}, CONFIG, keep=2)
     like = {"step": jnp.int32(0)}
@@ -132,7 +137,7 @@ def test_the_newest_is_restored_unless_told_and_the_oldest_are_deleted(run):
         restore(run, like, step=2)
 
 
-def test_arrays_go_where_they_are_wanted_whatever_they_were(run):
+def test_arrays_are_placed_as_requested(run):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharded, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     value = jnp.arange(16.0).reshape(8, 2)
@@ -184,14 +189,14 @@ def test_arrays_go_where_they_are_wanted_whatever_they_were(run):
         ),
     ],
 )
-def test_another_architecture_is_named_by_its_first_difference(run, change, message):
+def test_other_architecture_raises(run, change, message):
     save(run, 1, make_state(), CONFIG)
     with pytest.raises(ValueError, match=message) as error:
         restore(run, change(make_state()))
     assert "\n" not in str(error.value)
 
 
-def test_a_step_is_saved_once_and_in_order(run):
+def test_steps_must_increase(run):
     save(run, 2, {"x": jnp.ones(2)}, CONFIG)
     before = sorted(run.rglob("*"))
     for step in [1, 2]:
@@ -201,19 +206,19 @@ def test_a_step_is_saved_once_and_in_order(run):
     np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 1)
 
 
-def test_a_run_killed_while_saving_has_its_last_whole_checkpoint(run):
+def test_incomplete_checkpoint_is_ignored_and_removed(run):
     save(run, 1, {"x": jnp.ones(2)}, CONFIG)
     half = run / "checkpoints" / "2.orbax-checkpoint-tmp"
     shutil.copytree(run / "checkpoints" / "1", half)
     assert available_steps(run) == [1]
     np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 1)
-    assert half.exists()  # another process may be writing it: only the run itself clears it away
+    assert half.exists()  # another process may be writing it: only the run itself removes it
     save(run, 2, {"x": 2 * jnp.ones(2)}, CONFIG)
     assert not half.exists()
     np.testing.assert_array_equal(restore(run, {"x": jnp.zeros(2)})["x"], 2)
 
 
-def test_nothing_to_restore_is_said(tmp_path):
+def test_missing_checkpoint_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         restore(tmp_path / "missing", {"x": jnp.zeros(2)})
     with locked(tmp_path / "new", CONFIG):
@@ -231,13 +236,13 @@ def test_nothing_to_restore_is_said(tmp_path):
         ({"a": {"b": 1.0}, "a/b": 2.0}, ValueError, "two arrays of the state are called a/b"),
     ],
 )
-def test_a_state_that_cannot_be_saved_is_refused(run, state, error, message):
+def test_invalid_state_raises(run, state, error, message):
     with pytest.raises(error, match=message):
         save(run, 1, state, CONFIG)
     assert available_steps(run) == []
 
 
-def test_saving_and_restoring_say_nothing(run, capfd, caplog):
+def test_saving_and_restoring_print_nothing(run, capfd, caplog):
     with caplog.at_level(logging.INFO):
         save(run, 1, make_state(), CONFIG)
         restore(run, jax.eval_shape(make_state))
@@ -245,8 +250,8 @@ def test_saving_and_restoring_say_nothing(run, capfd, caplog):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_state_may_be_donated_as_soon_as_it_is_saved(run):
-    """What is written is the state as it was, whatever its buffers hold by then."""
+def test_state_may_be_donated_after_save(run):
+    """The state is written as it was when saved, even if its buffers have been reused."""
     overwrite = jax.jit(lambda x: x + 1, donate_argnums=0)
     x = jnp.zeros(500_000)
     with locked(run, CONFIG), Saver(run, keep=9) as saver:
@@ -257,7 +262,7 @@ def test_a_state_may_be_donated_as_soon_as_it_is_saved(run):
         np.testing.assert_array_equal(restore(run, {"x": x}, step)["x"], step - 1)
 
 
-def test_the_best_stays_until_a_better_one(run):
+def test_best_is_kept_until_better_one(run):
     like = {"x": jnp.zeros(2)}
     with locked(run, CONFIG), Saver(run, keep=2) as saver:
         for step in range(1, 6):
@@ -296,9 +301,7 @@ FILES = ["_METADATA", "_sharding", "manifest.ocdbt", "d/*", "ocdbt.process_0/d/*
 
 @pytest.mark.parametrize("kind", ["flipped", "cut", "missing"])
 @pytest.mark.parametrize("pattern", FILES)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    two_checkpoints, tmp_path, capfd, kind, pattern
-):
+def test_damaged_checkpoint_is_skipped(two_checkpoints, tmp_path, capfd, kind, pattern):
     run = shutil.copytree(two_checkpoints, tmp_path / "run")
     newest = run / "checkpoints" / "2" / "default"
     damage(max(newest.glob(pattern), key=lambda path: path.stat().st_size), kind)
@@ -309,7 +312,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert_same(restore(run, like), make_state(seed=1))
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err == f"{e.value}; it is passed over\n"
+    assert err == f"{e.value}; skipping it\n"
     set_aside_unusable(run)
     assert available_steps(run) == [1]
     assert (run / "unusable" / "2").is_dir()
@@ -317,8 +320,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert_same(restore(run, like), make_state(seed=2))
 
 
-def test_a_checkpoint_of_another_run_is_refused(run, tmp_path):
-    """Though it has the same arrays; and one of this run under another step is no better."""
+def test_checkpoint_of_other_run_raises(run, tmp_path):
+    """Also if it has the same arrays, or if it is of this run but stored under another step."""
     save(run, 1, {"x": jnp.ones(2)}, CONFIG)
     other = json.dumps(json.loads(CONFIG) | {"seed": 2})
     save(tmp_path / "other", 3, {"x": jnp.ones(2)}, other)
@@ -336,8 +339,8 @@ def test_a_checkpoint_of_another_run_is_refused(run, tmp_path):
         restore(run, like)
 
 
-def test_a_full_disk_is_said_once_and_costs_no_checkpoint(run, capfd):
-    """No file may grow beyond what the first checkpoint took: the second cannot be written."""
+def test_full_disk_raises_and_keeps_checkpoints(run, capfd):
+    """The file size limit allows the first checkpoint, but not the second."""
     state = {f"x{n}": jax.random.normal(jax.random.key(n), (40_000,)) for n in range(8)}
     save(run, 1, {"x": jnp.ones(2)}, CONFIG)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -345,7 +348,7 @@ def test_a_full_disk_is_said_once_and_costs_no_checkpoint(run, capfd):
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
             saver.save(2, state)
-            with pytest.raises(SaveError, match="step 2 cannot be saved in .*, those before") as e:
+            with pytest.raises(SaveError, match="step 2 cannot be saved in .*, earlier ones") as e:
                 saver.wait()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

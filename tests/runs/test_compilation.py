@@ -5,7 +5,7 @@ from gtrxl_jax.runs.compilation import compiler_options
 
 
 @pytest.mark.parametrize("runs_once", [True, False])
-def test_options_that_xla_knows_and_that_change_no_result(runs_once, monkeypatch):
+def test_options_are_valid_and_preserve_results(runs_once, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     options = compiler_options(runs_once=runs_once)
     assert options is not None
@@ -17,12 +17,12 @@ def test_options_that_xla_knows_and_that_change_no_result(runs_once, monkeypatch
     assert actual == pytest.approx(float(function(0.5)), rel=1e-6)
 
 
-def test_what_xla_flags_says_holds(monkeypatch):
+def test_xla_flags_take_precedence(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
     assert compiler_options(runs_once=True) is None
 
 
-def test_accelerators_keep_their_defaults(monkeypatch):
+def test_accelerators_use_defaults(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     monkeypatch.setenv("XLA_FLAGS", "")
     assert compiler_options() is None

@@ -22,14 +22,14 @@ def run(tmp_path):
     return tmp_path / "runs" / "a"
 
 
-def test_a_folder_can_be_claimed_again_by_the_same_run(run):
+def test_same_run_can_lock_again(run):
     for config in (CONFIG, json.dumps(json.loads(CONFIG), indent=2), changed(version="0.2.0")):
         with locked(run, config):
             assert load_config(run) == CONFIG
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
-def test_another_run_is_refused_before_anything_is_written(run):
+def test_other_run_raises_before_writing(run):
     with locked(run, CONFIG):
         pass
     message = r"another run \(core.layers is 4 there, 12 here\): choose another folder"
@@ -39,7 +39,7 @@ def test_another_run_is_refused_before_anything_is_written(run):
     assert load_config(run) == CONFIG
 
 
-def test_a_folder_without_a_run_has_no_config(tmp_path):
+def test_folder_without_run_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no run: it has no config.json"):
         load_config(tmp_path)
     (tmp_path / "config.json").write_text("{")
@@ -47,7 +47,7 @@ def test_a_folder_without_a_run_has_no_config(tmp_path):
         pass
 
 
-def test_of_runs_that_start_at_once_one_gets_the_folder(run):
+def test_one_of_concurrent_runs_gets_lock(run):
     def attempt(seed):
         try:
             with locked(run, changed(seed=seed)):
@@ -69,7 +69,7 @@ with locked(*sys.argv[1:]):
 """
 
 
-def test_a_run_that_is_going_on_is_left_alone_and_one_that_was_killed_lets_go(run):
+def test_lock_is_held_until_process_dies(run):
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", HOLD, run, CONFIG]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

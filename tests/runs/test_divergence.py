@@ -1,4 +1,4 @@
-"""What counts as divergence, and what a run does about it."""
+"""Detection of divergence, and how a run reacts to it."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("value", "sound"), [(0.0, True), (-1e30, True), (NAN, False), (INF, False), (-INF, False)]
 )
-def test_what_is_finite(value, sound):
+def test_finite(value, sound):
     tree = {"a": jnp.zeros((2, 3)), "b": [jnp.arange(3), jnp.zeros(4).at[2].set(value)]}
     assert finite(tree) == sound
 
@@ -49,7 +49,7 @@ def test_multipliers_in_range(value, sound):
     assert in_range({"mean": jnp.ones(()), "covariance": jnp.asarray(value)}) == sound
 
 
-def test_the_first_that_spoils_the_others_is_named():
+def test_first_unsound_quantity_is_reported():
     sound = {name: jnp.array(True) for name in QUANTITIES[1:]}
     assert first_nonfinite(sound) == HEALTHY
     for name in reversed(QUANTITIES[1:]):
@@ -57,7 +57,7 @@ def test_the_first_that_spoils_the_others_is_named():
         assert QUANTITIES[first_nonfinite(sound)] == name
 
 
-def test_an_iteration_reports_its_first_failure_for_each_seed():
+def test_first_failure_of_each_seed():
     unsound_SU = jnp.array([[HEALTHY] * 4, [HEALTHY, HEALTHY, 3, 1], [2] * 4], jnp.int32)
     metrics = jax.device_get(jax.vmap(over_updates)(unsound_SU)) | {"loss": np.zeros(3)}
     found = take_from(metrics, first_seed=7, begin=1000, steps_per_update=10)
@@ -71,7 +71,7 @@ def test_an_iteration_reports_its_first_failure_for_each_seed():
 
 
 class Broken(Clock):
-    """A clock of one discrete action that shows, or pays, NaN after a while."""
+    """A clock with a discrete action, whose reward or observation becomes NaN after a while."""
 
     shows = False
 
@@ -87,7 +87,7 @@ class Broken(Clock):
 
 
 class Blind(Broken):
-    """The one that shows NaN."""
+    """The variant whose observation becomes NaN."""
 
     shows = True
 
@@ -99,7 +99,7 @@ gymnax.register("Blind-v0", Blind)
 @pytest.mark.parametrize(
     ("name", "quantity"), [("Broken-v0", "reward"), ("Blind-v0", "observation")]
 )
-def test_an_environment_that_gives_nan_stops_the_run_at_once(name, quantity, tmp_path):
+def test_nan_from_environment_stops_run(name, quantity, tmp_path):
     env = EnvConfig(name=name, num_envs=8)
     job = small_job("lstm", env=env, devices=1, checkpoint__interval=1)
     with pytest.raises(DivergedError) as error:
@@ -133,7 +133,7 @@ def survivors(tmp_path_factory):
     return folder, train(OnlineTrainer(job), folder=folder)
 
 
-def test_seeds_that_diverge_are_counted_and_the_others_go_on(survivors):
+def test_diverged_seeds_are_counted_others_continue(survivors):
     folder, trained = survivors
     result = trained.result
     gone = {one.seed - JOB.seed for one in result.diverged}
@@ -147,7 +147,7 @@ def test_seeds_that_diverge_are_counted_and_the_others_go_on(survivors):
     assert read_result(folder).diverged == result.diverged
 
 
-def test_a_run_that_is_to_stop_keeps_the_last_state_before(survivors, tmp_path):
+def test_stopped_run_keeps_last_finite_state(survivors, tmp_path):
     _, trained = survivors
     first = min(trained.result.diverged, key=lambda one: one.step)
     with pytest.raises(DivergedError, match=f"seed {first.seed} diverged: .* step {first.step}"):
@@ -158,7 +158,7 @@ def test_a_run_that_is_to_stop_keeps_the_last_state_before(survivors, tmp_path):
             assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(params))
 
 
-def test_when_all_have_diverged_the_run_ends_with_that_for_a_result(tmp_path):
+def test_run_ends_when_all_seeds_diverged(tmp_path):
     job = small_job("lstm", optimiser__learning_rate=1e38, devices=1, on_divergence="continue")
     result = train(OnlineTrainer(job), folder=tmp_path).result
     again = train(OnlineTrainer(job), folder=tmp_path)
@@ -171,7 +171,7 @@ def test_when_all_have_diverged_the_run_ends_with_that_for_a_result(tmp_path):
 
 
 def test_every_quantity_is_checked_online():
-    """None of the names is a dead letter: with all that the online trainer has, all are there."""
+    """The online trainer has all of `QUANTITIES`."""
     job = small_job("lstm", devices=1)
     trainer = OnlineTrainer(job)
     checked = []

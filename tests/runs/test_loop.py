@@ -1,4 +1,4 @@
-"""A run on the host's side: what is written when, and that it can be read again."""
+"""The host side of a run: what is written and when, and that it can be restored."""
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ ITERATION = 2 * 8 * 7
 
 
 class Kept(MetricWriter):
-    """Keeps what is written."""
+    """Keeps written metrics in memory."""
 
     def __init__(self):
         self.rows, self.closed = {}, False
@@ -48,7 +48,7 @@ def run(tmp_path_factory):
     return folder, kept, trained.result, trained.params_per_seed
 
 
-def test_a_folder_has_the_same_numbers_and_the_result(run):
+def test_folder_has_metrics_and_result(run):
     folder, kept, result, _ = run
     read = read_metrics(folder / "metrics.jsonl")
     assert read["step"].tolist() == list(kept.rows)
@@ -57,7 +57,7 @@ def test_a_folder_has_the_same_numbers_and_the_result(run):
     assert read_result(folder) == result
 
 
-def test_every_iteration_is_written_with_an_entry_a_seed(run):
+def test_iterations_are_written_for_each_seed(run):
     _, kept, result, _ = run
     assert list(kept.rows) == [ITERATION * n for n in range(1, 7)]
     assert result.steps == 6 * ITERATION
@@ -75,7 +75,7 @@ def test_every_iteration_is_written_with_an_entry_a_seed(run):
     assert result.drawn == {"learning_rate": rates.tolist()}
 
 
-def test_seeds_that_take_turns_are_seeds_side_by_side(run, monkeypatch):
+def test_sequential_seeds_match_vectorised_seeds(run, monkeypatch):
     _, turns, _, params_per_seed = run
     beside = Kept()
     monkeypatch.setattr(programs, "over_seeds", jax.vmap)
@@ -89,15 +89,15 @@ def test_seeds_that_take_turns_are_seeds_side_by_side(run, monkeypatch):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), one, other)
 
 
-def test_evaluations_are_due_at_the_interval_and_at_the_end(run):
+def test_evaluations_at_interval_and_end(run):
     _, kept, _, _ = run
     evaluated = [step for step, metrics in kept.rows.items() if "evaluation/success" in metrics]
     # 200, 400 and 600 steps are passed by the iterations that end at 224, 448 and 672.
     assert evaluated == [224, 448, 672]
 
 
-def test_the_result_is_the_last_evaluation_of_each_seed(run):
-    """Their learning rates differ: there is nothing over them."""
+def test_result_is_last_evaluation(run):
+    """The seeds' learning rates differ, so there is no aggregate over them."""
     _, kept, result, _ = run
     last = kept.rows[6 * ITERATION]
     names = {
@@ -114,7 +114,7 @@ def test_the_result_is_the_last_evaluation_of_each_seed(run):
     assert min(result.compile_seconds, result.train_seconds, result.steps_per_second) > 0
 
 
-def test_what_was_saved_is_what_was_trained(run):
+def test_loaded_parameters_equal_trained_ones(run):
     folder, _, result, params_per_seed = run
     loaded = loading.load(folder)
     assert loaded.trainer.config == CONFIG
@@ -127,7 +127,7 @@ def test_what_was_saved_is_what_was_trained(run):
     assert np.any(kernels[0] != kernels[1])
 
 
-def test_an_evaluation_can_be_had_again(run):
+def test_evaluation_is_reproducible(run):
     folder, _, _, _ = run
     scores, _ = loading.evaluate(folder, 8, "sample")
     again, _ = loading.evaluate(folder, 8, "sample")
@@ -137,7 +137,7 @@ def test_an_evaluation_can_be_had_again(run):
     assert scores["return"] != other["return"]
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path):
+def test_folder_without_run_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         loading.load(tmp_path)
     (tmp_path / "config.json").write_text(to_json(CONFIG))

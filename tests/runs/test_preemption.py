@@ -1,4 +1,4 @@
-"""What a run hears while it goes on, and what it does then."""
+"""Signals during a run, and how it reacts to them."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 
 
 class Exit(SystemExit):
-    """Stands for the end of the process."""
+    """Stands for the exit of the process."""
 
 
 @pytest.fixture
 def exits(monkeypatch):
-    """The exit codes with which the process would have ended at once."""
+    """Record the codes of immediate exits, instead of exiting."""
     codes = []
     monkeypatch.setattr(preemption, "_exit", codes.append)
     return codes
@@ -32,7 +32,7 @@ def send(number, until):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_works_is_asked_once_and_told_so(number, exits, capfd):
+def test_signal_requests_stop_and_is_reported(number, exits, capfd):
     before = signal.getsignal(number)
     with Interruption() as asked:
         asked.working()
@@ -44,7 +44,7 @@ def test_a_run_that_works_is_asked_once_and_told_so(number, exits, capfd):
     assert capfd.readouterr().err.startswith(f"{number.name}: finishing this iteration and saving")
 
 
-def test_an_interrupt_after_that_stops_at_once_and_another_termination_does_not(exits):
+def test_only_second_interrupt_exits_at_once(exits):
     with Interruption() as asked:
         asked.working()
         send(signal.SIGINT, lambda: asked.requested)
@@ -54,14 +54,14 @@ def test_an_interrupt_after_that_stops_at_once_and_another_termination_does_not(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_before_there_is_anything_to_save_a_run_stops_at_once(number, code, exits):
+def test_signal_before_working_exits_at_once(number, code, exits):
     with Interruption():
         send(number, lambda: exits)
     assert exits == [code]
 
 
-def test_it_is_heard_while_the_main_thread_is_busy(exits):
-    """As it is with a program of many seconds: not one of Python's instructions ends."""
+def test_signal_while_main_thread_is_busy(exits):
+    """During a long compiled program, Python runs no signal handlers."""
     with Interruption() as asked:
         asked.working()
         helper = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
@@ -69,7 +69,7 @@ def test_it_is_heard_while_the_main_thread_is_busy(exits):
         heard = threading.Event()
         watch = threading.Thread(target=lambda: (helper.join(), heard.set()))
         watch.start()
-        # A product of large whole numbers is one instruction.
+        # A power of large integers is a single bytecode instruction.
         _ = 7**3_000_000
         assert heard.wait(10)
         send(signal.SIGTERM, lambda: asked.requested)
@@ -88,7 +88,7 @@ def test_an_ignored_signal_stays_ignored(exits):
         signal.signal(signal.SIGINT, before)
 
 
-def test_outside_the_main_thread_nothing_is_heard_and_nothing_breaks():
+def test_no_handling_outside_main_thread():
     seen = []
 
     def run():
@@ -101,7 +101,7 @@ def test_outside_the_main_thread_nothing_is_heard_and_nothing_breaks():
     assert seen == [None]
 
 
-def test_a_stopped_run_says_when_by_what_and_where(tmp_path):
+def test_message_of_interrupted_run(tmp_path):
     stopped = RunInterrupted(signal.SIGTERM, 12_800, tmp_path)
     assert str(stopped) == f"stopped by SIGTERM at step 12,800, saved in {tmp_path}"
     assert stopped.exit_code == 75

@@ -23,7 +23,7 @@ def plain(log, total, *args, **kwargs):
     return ConsoleWriter(total, *args, console=Console(file=log), clock=clock(), **kwargs)
 
 
-def test_lines_say_how_far_how_fast_how_long_and_how_good(log):
+def test_lines_show_progress_speed_and_scores(log):
     with plain(log, 10_000) as writer:
         writer.write(2_500, {"episode/return": 0.51234, "loss": 3.0})
         writer.write(10_000, {"episode/return": 1.0, "episode/success": jnp.array([0.5, 1.0])})
@@ -33,13 +33,13 @@ def test_lines_say_how_far_how_fast_how_long_and_how_good(log):
     ]
 
 
-def test_counts_what_it_is_told_to_count(log):
+def test_unit_of_count(log):
     with plain(log, 10, unit="episode") as writer:
         writer.write(5, {})
     assert log.getvalue() == " 50%  episode 5/10  5.00 episodes/s  0:01 left\n"
 
 
-def test_the_latest_finite_value_stays(log):
+def test_latest_finite_value_is_shown(log):
     with plain(log, 4, show=("loss",)) as writer:
         writer.write(1, {"loss": 0.5})
         writer.write(2, {"loss": np.nan})
@@ -47,7 +47,7 @@ def test_the_latest_finite_value_stays(log):
     assert [line[-8:] for line in log.getvalue().splitlines()] == ["loss 0.5"] * 3
 
 
-def test_speed_forgets_the_compilation_and_counts_from_where_the_run_was_taken_up(log):
+def test_speed_excludes_compilation_and_earlier_steps(log):
     times = iter([-9.0, 0.0, 100.0, *np.arange(101.0, 121.0)])
     console = Console(file=log)
     writer = ConsoleWriter(10**6, title="a run", console=console, clock=times.__next__)
@@ -64,20 +64,20 @@ def test_speed_forgets_the_compilation_and_counts_from_where_the_run_was_taken_u
 @pytest.mark.parametrize(
     ("steps", "left"), [(1, "0:01"), (60, "1:00"), (3600, "1:00:00"), (90061, "25:01:01")]
 )
-def test_time_left(log, steps, left):
+def test_remaining_time(log, steps, left):
     with plain(log, 1 + steps) as writer:
         writer.write(1, {})
     assert f" {left} left" in log.getvalue()
 
 
-def test_lines_are_not_wrapped_nor_taken_for_markup(log):
+def test_lines_are_neither_wrapped_nor_markup(log):
     with plain(log, 10, show=("[red]" + "x" * 200,)) as writer:
         writer.write(1, {"[red]" + "x" * 200: 1.0})
     (line,) = log.getvalue().splitlines()
     assert line.endswith("[red]" + "x" * 200 + " 1")
 
 
-def test_a_terminal_gets_one_bar_that_fits_into_it(log):
+def test_bar_fits_into_terminal(log):
     console = Console(file=log, force_terminal=True, color_system=None, width=80)
     with ConsoleWriter(500_000, console=console, clock=clock()) as writer:
         writer.start(0)

@@ -1,4 +1,4 @@
-"""What a result file says, and that it is JSON."""
+"""The content of result.json."""
 
 import json
 import math
@@ -21,7 +21,7 @@ RESULT = results.Result(
 )
 
 
-def test_a_result_tells_how_to_get_it_again(tmp_path):
+def test_result_has_provenance_and_round_trips(tmp_path):
     results.write_result(tmp_path, results.record_of(CONFIG, RESULT))
     record = json.loads((tmp_path / "result.json").read_text())
     assert record["seeds"] == [5, 6, 7]
@@ -37,7 +37,7 @@ def test_a_result_tells_how_to_get_it_again(tmp_path):
     assert RESULT.per_seed == {"success": [0.4, 0.5, 1.0]}
 
 
-def test_what_each_seed_drew_is_told(tmp_path):
+def test_drawn_settings_are_recorded(tmp_path):
     drew = changed(RESULT, drawn={"learning_rate": [1e-4, 1e-3, 1e-2]})
     results.write_result(tmp_path, results.record_of(CONFIG, drew))
     record = json.loads((tmp_path / "result.json").read_text())
@@ -45,7 +45,7 @@ def test_what_each_seed_drew_is_told(tmp_path):
     assert results.read_result(tmp_path) == drew
 
 
-def test_seeds_that_diverged_are_counted(tmp_path):
+def test_diverged_seeds_are_counted(tmp_path):
     diverged = [Divergence(seed=6, quantity="loss", step=40)]
     results.write_result(tmp_path, results.record_of(CONFIG, changed(RESULT, diverged=diverged)))
     record = json.loads((tmp_path / "result.json").read_text())
@@ -54,16 +54,16 @@ def test_seeds_that_diverged_are_counted(tmp_path):
     assert results.read_result(tmp_path).diverged == diverged
 
 
-def test_a_run_that_has_not_ended_has_no_result(tmp_path):
+def test_unfinished_run_has_no_result(tmp_path):
     assert results.read_result(tmp_path) is None
 
 
-def test_a_single_episode_has_no_interval_and_the_result_is_still_json(tmp_path):
+def test_single_episode_result_is_valid_json(tmp_path):
     lonely = changed(RESULT, evaluation=scores_of({"return": np.ones(1)}))
     results.write_result(tmp_path, results.record_of(CONFIG, lonely))
 
     def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     text = (tmp_path / "result.json").read_text()
     assert json.loads(text, parse_constant=refuse)["evaluation"] == {
@@ -74,8 +74,8 @@ def test_a_single_episode_has_no_interval_and_the_result_is_still_json(tmp_path)
     assert all(map(math.isnan, score.interval))
 
 
-def test_the_commit_is_that_of_the_sources(tmp_path, monkeypatch):
-    """Whatever of them has changed; not that of a repository which only surrounds them."""
+def test_commit_of_sources(tmp_path, monkeypatch):
+    """It is marked if any source has changed; a merely surrounding repository does not count."""
     package = tmp_path / "package"
     (package / "training").mkdir(parents=True)
     (package / "nn").mkdir()

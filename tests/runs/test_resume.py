@@ -1,4 +1,4 @@
-"""A run that is stopped comes to the end of one that is not, bit for bit."""
+"""An interrupted run is bit-identical to an uninterrupted one."""
 
 import json
 import os
@@ -42,7 +42,7 @@ ITERATION, ITERATIONS = CONFIG.steps_per_iteration, CONFIG.num_iterations
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
-    """The runs of this file are of few programs."""
+    """Compile the programs of this file's runs only once."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = [getattr(jax.config, name) for name in names]
     for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
@@ -53,7 +53,7 @@ def compiled_once(tmp_path_factory):
 
 
 class Stop(MetricWriter):
-    """Does something when an iteration is written, before it is saved."""
+    """Runs an action when an iteration is written, before it is saved."""
 
     def __init__(self, iteration, action):
         self.iteration, self.action = iteration, action
@@ -64,7 +64,7 @@ class Stop(MetricWriter):
 
 
 class Crash(Exception):
-    """Stands for whatever ends a process."""
+    """Stands for any cause of the end of a process."""
 
 
 def crash():
@@ -72,7 +72,7 @@ def crash():
 
 
 def lines(folder):
-    """The metrics without the clock's."""
+    """Return the metrics without timings."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for record in records:
         del record["time"], record["steps_per_second"]
@@ -97,18 +97,18 @@ def assert_same(one, other, **tolerance):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nothing stops: its folder, its result and its final state."""
+    """An uninterrupted run: its folder, its result and its final state."""
     folder = tmp_path_factory.mktemp("whole")
     result = train(OnlineTrainer(CONFIG), folder=folder).result
     return folder, result, state_of(folder)
 
 
-def test_a_run_that_crashes_twice_goes_on_as_if_it_had_not(whole, tmp_path):
+def test_crashed_run_resumes_bit_identically(whole, tmp_path):
     iterations = sorted(random.Random(0).sample(range(1, ITERATIONS + 1), 2))
     for iteration in iterations:
         with pytest.raises(Crash):
             train(OnlineTrainer(CONFIG), writers=[Stop(iteration, crash)], folder=tmp_path)
-        # The line of the iteration is there, its checkpoint is not.
+        # The iteration's metrics have been written, but not its checkpoint.
         assert lines(tmp_path)[-1]["step"] == iteration * ITERATION
         assert max(available_steps(tmp_path), default=0) < iteration * ITERATION
     result = train(OnlineTrainer(CONFIG), folder=tmp_path).result
@@ -120,7 +120,7 @@ def test_a_run_that_crashes_twice_goes_on_as_if_it_had_not(whole, tmp_path):
     assert available_steps(tmp_path) == available_steps(folder)
 
 
-def test_a_run_goes_on_with_another_number_of_devices(whole, tmp_path):
+def test_resume_with_other_number_of_devices(whole, tmp_path):
     with pytest.raises(Crash):
         train(OnlineTrainer(CONFIG), writers=[Stop(4, crash)], folder=tmp_path)
     trainer = OnlineTrainer(CONFIG)
@@ -132,7 +132,7 @@ def test_a_run_goes_on_with_another_number_of_devices(whole, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_asked_to_stop_saves_where_it_is(whole, tmp_path, number, monkeypatch):
+def test_signal_saves_and_run_resumes(whole, tmp_path, number, monkeypatch):
     heard = threading.Event()
     monkeypatch.setattr(preemption, "_say", lambda line: heard.set())
 
@@ -150,7 +150,7 @@ def test_a_run_that_is_asked_to_stop_saves_where_it_is(whole, tmp_path, number, 
     assert_same(state_of(tmp_path), whole[2])
 
 
-def test_a_finished_run_is_loaded(whole):
+def test_finished_run_is_loaded(whole):
     folder, result, state = whole
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     again = train(OnlineTrainer(CONFIG), writers=[Stop(1, crash)], folder=folder)
@@ -159,12 +159,12 @@ def test_a_finished_run_is_loaded(whole):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_another_run_in_the_folder_is_refused(whole):
+def test_other_run_in_folder_raises(whole):
     with pytest.raises(ValueError, match="holds another run .unroll is 7 there, 8 here"):
         train(OnlineTrainer(changed(CONFIG, unroll=8)), folder=whole[0])
 
 
-def test_the_best_is_kept_and_can_be_loaded(whole):
+def test_best_is_kept_and_loadable(whole):
     folder, _, _ = whole
     scores = [np.mean(line["evaluation/return"]) for line in lines(folder)]
     best = (1 + int(np.argmax(scores))) * ITERATION
@@ -173,7 +173,7 @@ def test_the_best_is_kept_and_can_be_loaded(whole):
     assert load(folder).step == ITERATIONS * ITERATION
 
 
-def test_a_best_by_a_score_that_there_is_not_is_refused_before_anything_runs(tmp_path):
+def test_unknown_best_score_raises_before_training(tmp_path):
     job = changed(CONFIG, checkpoint__best="evaluation/retrun")
     with pytest.raises(ValueError, match="checkpoint.best 'evaluation/retrun': did you mean"):
         train(OnlineTrainer(job), folder=tmp_path)
@@ -189,10 +189,10 @@ def kill_and_resume(*arguments):
     )
 
 
-def test_processes_that_are_killed_leave_what_the_next_can_go_on_from():
+def test_killed_processes_resume():
     kill_and_resume("--kills", "2", "--signals", "SIGKILL", "SIGTERM")
 
 
 @pytest.mark.slow
-def test_25_kills_leave_no_trace():
+def test_25_kills_resume_bit_identically():
     kill_and_resume()

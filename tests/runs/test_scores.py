@@ -1,4 +1,4 @@
-"""What is said of one seed, of several, and of seeds that differ."""
+"""Scores of one seed, of several, and of seeds with different settings."""
 
 import math
 
@@ -18,7 +18,7 @@ MEANS = [0.5, 1.0, 0.75]
 
 
 @pytest.mark.parametrize("one", [EPISODES[2], EPISODES[2:]])
-def test_a_single_seed_has_its_mean_with_an_interval_over_episodes(one):
+def test_single_seed_has_mean_and_interval(one):
     scores = scores_of({"success": one, "return": one})
     assert scores["success"].per_seed == scores["return"].per_seed == [0.75]
     assert scores["success"].mean == scores["return"].mean == 0.75
@@ -28,7 +28,7 @@ def test_a_single_seed_has_its_mean_with_an_interval_over_episodes(one):
     assert str(scores["success"]) == "0.750 [0.301, 0.954]"
 
 
-def test_success_of_several_seeds_is_how_many_have_solved_the_task():
+def test_success_counts_seeds_that_solved():
     score = scores_of({"success/30": EPISODES})["success/30"]
     assert (score.per_seed, score.median, score.solved) == (MEANS, 0.75, 1)
     assert score.mean is None
@@ -36,7 +36,7 @@ def test_success_of_several_seeds_is_how_many_have_solved_the_task():
     assert str(score) == "solved by 1 of 3 seeds [0.061, 0.792], median 0.750"
 
 
-def test_returns_of_several_seeds_have_median_and_interquartile_mean():
+def test_returns_have_median_and_iqm():
     values = np.random.default_rng(0).normal(size=(8, 5))
     score = scores_of({"return": values})["return"]
     means = values.mean(axis=1)
@@ -46,7 +46,7 @@ def test_returns_of_several_seeds_have_median_and_interquartile_mean():
     assert str(score).startswith(f"median {score.median:.3f}, IQM {score.iqm:.3f} [")
 
 
-def test_seeds_with_settings_of_their_own_are_not_pooled():
+def test_seeds_with_different_settings_stay_separate():
     for name in ("success", "return"):
         score = scores_of({name: EPISODES}, equal=False)[name]
         assert score == Score(MEANS)
@@ -55,7 +55,7 @@ def test_seeds_with_settings_of_their_own_are_not_pooled():
     assert scores_of({"success": EPISODES[:1]}, equal=False)["success"].mean == 0.5
 
 
-def test_seeds_that_diverged_have_not_solved_it_and_are_in_no_average():
+def test_diverged_seeds_are_unsolved_and_unaveraged():
     gone = np.concatenate([EPISODES, np.full((1, 4), np.nan)])
     success, reward = scores_of({"success": gone, "return": gone}).values()
     assert (success.solved, len(success.per_seed), success.median) == (1, 4, 0.75)
@@ -64,7 +64,7 @@ def test_seeds_that_diverged_have_not_solved_it_and_are_in_no_average():
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_when_all_have_diverged_there_is_no_score(seeds):
+def test_all_diverged_seeds_have_nan_scores(seeds):
     gone = np.full((seeds, 4), np.nan)
     for score in scores_of({"success": gone, "return": gone}).values():
         assert math.isnan(score.median if seeds > 1 else score.mean)
@@ -72,14 +72,14 @@ def test_when_all_have_diverged_there_is_no_score(seeds):
 
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_a_record_says_all_of_a_score(seeds, equal):
+def test_record_round_trip(seeds, equal):
     episodes = {"success": EPISODES[:seeds], "return": EPISODES[:seeds]}
     for score in scores_of(episodes, equal=equal).values():
         assert Score.of(score.record) == score
         assert None not in score.record.values()
 
 
-def test_main_scores_are_those_of_all_tasks_or_of_each_length_in_order():
+def test_main_scores():
     assert main_scores(["return", "success/task_0", "success"]) == ["success", "return"]
     assert main_scores(["return/9", "success/90", "success/9"]) == ["success/9", "success/90"]
     assert main_scores(["return/90", "return/9"]) == ["return/9", "return/90"]

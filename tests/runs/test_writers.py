@@ -27,7 +27,7 @@ def write(path, *records):
             writer.write(step, metrics)
 
 
-def test_each_line_is_json_with_step_and_time(path):
+def test_lines_are_json_with_step_and_time(path):
     before = time.time()
     write(path, (1, {"loss": 0.5, "n": 3}), (np.int64(2), {"loss": jnp.float32(0.25)}))
     first, second = map(json.loads, path.read_text().splitlines())
@@ -36,7 +36,7 @@ def test_each_line_is_json_with_step_and_time(path):
     assert second == {"step": 2, "loss": 0.25}
 
 
-def test_what_is_written_is_read(path):
+def test_round_trip(path):
     write(
         path,
         (10, {"loss": 0.1, "seeds": jnp.arange(3.0), "half": jnp.bfloat16(0.5)}),
@@ -52,17 +52,17 @@ def test_what_is_written_is_read(path):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_keep_each_line_valid(path, value):
+def test_nonfinite_values_are_valid_json(path, value):
     write(path, (1, {"x": value, "xs": jnp.array([value, 1.0])}))
 
     def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     json.loads(path.read_text(), parse_constant=refuse)
     np.testing.assert_array_equal(read_metrics(path)["x"], [value])
 
 
-def test_each_line_is_on_disk_before_the_next(path):
+def test_lines_are_flushed_immediately(path):
     writer = JsonLinesWriter(path)
     for step in range(3):
         writer.write(step, {"x": step})
@@ -71,7 +71,7 @@ def test_each_line_is_on_disk_before_the_next(path):
 
 
 @pytest.mark.parametrize("cut", [1, 10, 40])
-def test_a_killed_run_loses_only_its_last_line_and_goes_on(path, cut):
+def test_incomplete_last_line_is_dropped(path, cut):
     write(path, (1, {"x": 1.0}), (2, {"x": 2.0}))
     path.write_bytes(path.read_bytes()[:-cut])
     np.testing.assert_array_equal(read_metrics(path)["step"], [1])
@@ -79,7 +79,7 @@ def test_a_killed_run_loses_only_its_last_line_and_goes_on(path, cut):
     np.testing.assert_array_equal(read_metrics(path)["step"], [1, 3])
 
 
-def test_lines_of_one_step_are_one_row_and_gaps_are_nan(path):
+def test_lines_merge_by_step_with_nan(path):
     write(path, (1, {"a": 1.0}), (1, {"b": [1.0, 2.0]}), (2, {"a": 3.0}))
     read = read_metrics(path)
     np.testing.assert_array_equal(read["step"], [1, 2])
@@ -87,7 +87,7 @@ def test_lines_of_one_step_are_one_row_and_gaps_are_nan(path):
     np.testing.assert_array_equal(read["b"], [[1, 2], [np.nan, np.nan]])
 
 
-def test_a_resumed_run_replaces_what_came_after_its_checkpoint(path):
+def test_resumed_run_replaces_later_rows(path):
     write(path, *((step, {"x": step}) for step in (10, 20, 30, 40)))
     write(path, (20, {"x": -20}), (25, {"x": -25}))
     read = read_metrics(path)
@@ -95,21 +95,21 @@ def test_a_resumed_run_replaces_what_came_after_its_checkpoint(path):
     np.testing.assert_array_equal(read["x"], [10, -20, -25])
 
 
-def test_an_empty_file_has_no_steps(path):
+def test_empty_file_has_no_steps(path):
     write(path)
     assert {name: list(values) for name, values in read_metrics(path).items()} == {"step": []}
 
 
 @pytest.mark.parametrize("line", ["not json", "[1, 2]", '{"loss": 1}', ""])
-def test_reader_names_the_line_that_is_no_record(path, line):
+def test_reader_names_invalid_line(path, line):
     write(path, (1, {"x": 1.0}))
     with open(path, "a") as file:
         file.write(line + "\n" + '{"step": 2}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is no record"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is not a record"):
         read_metrics(path)
 
 
-def test_reader_refuses_a_changing_number_of_seeds(path):
+def test_changing_number_of_seeds_raises(path):
     write(path, (1, {"x": [1.0, 2.0]}), (2, {"x": [1.0, 2.0, 3.0]}))
     with pytest.raises(ValueError, match="'x' changes its number of seeds"):
         read_metrics(path)
@@ -122,17 +122,17 @@ def test_reader_refuses_a_changing_number_of_seeds(path):
         ({"x": "high"}, TypeError, "'x' must be a real number"),
         ({"x": 1j}, TypeError, "'x' must be a real number"),
         ({"x": None}, TypeError, "'x' must be a real number"),
-        ({"step": 3}, ValueError, "'step' has a name of the file's own"),
+        ({"step": 3}, ValueError, "'step' has a reserved name"),
     ],
 )
-def test_bad_metrics_are_refused_and_nothing_is_written(path, metrics, error, message):
+def test_invalid_metrics_raise_and_write_nothing(path, metrics, error, message):
     with JsonLinesWriter(path) as writer, pytest.raises(error, match=message):
         writer.write(1, metrics)
     assert path.read_bytes() == b""
 
 
 def read_events(folder):
-    """Every scalar in a folder of event files, `{tag: [(step, value), ...]}`."""
+    """Return every scalar in a folder of event files, `{tag: [(step, value), ...]}`."""
     from tensorboardX.proto.event_pb2 import Event
 
     scalars = {}
@@ -147,7 +147,7 @@ def read_events(folder):
     return scalars
 
 
-def test_tensorboard_has_one_run_a_seed(tmp_path):
+def test_tensorboard_has_one_run_per_seed(tmp_path):
     with TensorBoardWriter(tmp_path) as writer:
         writer.write(1, {"loss": 0.5, "return": jnp.array([1.0, 2.0])})
         writer.write(2, {"loss": np.nan, "return": jnp.array([3.0, np.inf])})
@@ -157,7 +157,7 @@ def test_tensorboard_has_one_run_a_seed(tmp_path):
     assert read_events(tmp_path / "seed_1") == {"return": [(1, 2.0)]}
 
 
-def test_tensorboard_without_its_package_names_the_extra(tmp_path, monkeypatch):
+def test_missing_tensorboard_names_extra(tmp_path, monkeypatch):
     original = builtins.__import__
 
     def without(name, *args, **kwargs):
@@ -170,7 +170,7 @@ def test_tensorboard_without_its_package_names_the_extra(tmp_path, monkeypatch):
         TensorBoardWriter(tmp_path)
 
 
-def test_writers_are_one_writer(tmp_path):
+def test_writers_combine_several_writers(tmp_path):
     closed = []
 
     class Probe(MetricWriter):

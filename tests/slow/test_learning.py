@@ -1,11 +1,11 @@
-"""Agents learn what they should, and do not learn what they cannot.
+"""Trained agents reach the expected scores, and the controls do not.
 
-Minutes each on two cores, so these tests are marked slow: `make slow`, or
+These tests take minutes each on two cores and are marked slow: run `make slow`, or
 
     python -m pytest -m slow -s tests/slow/test_learning.py
 
-which also shows the progress, and the success of every seed. The jobs are those of the command
-line, in a process of their own, without the settings that make other tests compile fast.
+to also print the progress and the success of every seed. The jobs run the command line in separate
+processes, without the settings that reduce compilation time in other tests.
 """
 
 import json
@@ -32,7 +32,7 @@ def gtrxl(*arguments):
 
 
 def success_of_each_seed(folder, *arguments):
-    """Success on the held-out episodes of `gtrxl train` with these arguments."""
+    """Run `gtrxl train` and return the success on held-out episodes, `[S]`."""
     gtrxl("train", "--folder", folder, *arguments)
     result = json.loads((folder / "result.json").read_text())
     success = np.array(result["evaluation"]["success"]["per_seed"])
@@ -45,24 +45,27 @@ def success_of_each_seed(folder, *arguments):
     return success
 
 
-def test_the_default_job_learns_a_corridor_of_thirty(tmp_path):
+def test_default_job_solves_corridor_of_thirty(tmp_path):
     success = success_of_each_seed(tmp_path / "run", "--num-seeds", "10")
     assert len(success) == 10
     assert np.sum(success >= 0.95) >= 9
 
 
-def test_without_memory_it_does_not_beat_chance(tmp_path):
-    """The control must learn what needs no memory, the walk and a turn, for this to mean anything.
+def test_memoryless_agent_stays_at_chance(tmp_path):
+    """For a meaningful control, some seed must learn to walk to the junction and to turn.
 
-    Not every seed learns to turn: a turn is worth half as much to an agent that can only guess.
+    Not every seed learns to turn, since the expected reward of a guess is half as large.
     """
     success = success_of_each_seed(tmp_path / "run", "--num-seeds", "3", "--agent.memoryless")
     assert np.all(success <= 0.6)
     assert np.max(success) >= 0.4
 
 
-def test_offline_rate_remembers_beyond_its_segments_and_dt_does_not_beyond_its_window(tmp_path):
-    """Trained on 90 steps in segments of 30. 64 episodes: 0.75 is 4 deviations from a guess."""
+def test_offline_rate_generalises_beyond_dt_window(tmp_path):
+    """Train on 90 steps in segments of 30.
+
+    With 64 episodes, 0.75 is 4 standard deviations above the success of a guess.
+    """
     gtrxl("train-offline", "--folder", tmp_path)
     success = {}
     for model in ("rate", "dt"):

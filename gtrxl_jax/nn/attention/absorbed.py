@@ -1,4 +1,4 @@
-"""Relative multi-head attention over inputs that are not projected, for models with wide heads."""
+"""Relative multi-head attention over unprojected inputs, for models with wide heads."""
 
 import functools
 from typing import Any
@@ -15,17 +15,17 @@ from gtrxl_jax.ops.attention import Spans, sinusoids
 
 @struct.dataclass
 class AbsorbedWeights:
-    """The products of W_Q, W_K, W_V, W_R and W_O that attention needs, see `AbsorbedAttention`.
+    """The products of W_Q, W_K, W_V, W_R and W_O used by `AbsorbedAttention`.
 
-    They are the same as long as the parameters are: acting makes them once.
+    They depend on the parameters only, so acting computes them once.
 
     Attributes:
-      content: `[D, H * D]`, from an input to the q of each head, scaled.
-      content_bias: `[H, D]`.
-      position: `[D, H * F]`, from an input to the p of each head, scaled.
-      position_bias: `[H, F]`.
-      output: `[H * D, D]`, from each head's weighted inputs to the output.
-      phi: `[F, S]`, Phi of the places 0 .. S - 1 of the inputs, transposed.
+      content: `[D, H * D]`, maps an input to the q of each head, scaled.
+      content_bias: `[H, D]`, the bias of q, scaled.
+      position: `[D, H * F]`, maps an input to the p of each head, scaled.
+      position_bias: `[H, F]`, the bias of p, scaled.
+      output: `[H * D, D]`, maps each head's weighted inputs to the output.
+      phi: `[F, S]`, Phi of the positions 0 .. S - 1 of the inputs, transposed.
     """
 
     content: jax.Array
@@ -37,7 +37,7 @@ class AbsorbedWeights:
 
 
 class Matrix(nn.Module):
-    """The kernel of a linear map without bias: what `nn.Dense` would have."""
+    """The kernel of a linear map without bias, as a parameter named as in `nn.Dense`."""
 
     shape: tuple[int, int]
     param_dtype: Any
@@ -50,16 +50,16 @@ class Matrix(nn.Module):
 class AbsorbedAttention(nn.Module):
     """The layer of `projected.RelativeAttention`, computed as in `ops.absorbed_attention`.
 
-    The same function of the same parameters. Its cost for a pair of inputs grows with the width of
-    the stream and not with that of a head, and there is nothing to project or to transpose.
+    It is the same function of the same parameters. Its cost per pair of inputs grows with the width
+    of the stream instead of the width of a head, and nothing is projected or transposed.
 
     Attributes:
-      width: D, of the input and the output.
-      heads: H.
-      head_width: K.
-      dropout_rate: of the attention weights.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      width: D, the width of the input and the output.
+      heads: H, the number of heads.
+      head_width: K, the width of a head.
+      dropout_rate: dropout rate of the attention weights.
+      dtype: computation dtype; None follows the inputs.
+      param_dtype: dtype of the parameters.
     """
 
     width: int
@@ -82,14 +82,14 @@ class AbsorbedAttention(nn.Module):
         self.position_bias = self.param("position_bias", zeros, shape, self.param_dtype)
 
     def absorb_weights(self, num_inputs: int, dtype: jnp.dtype) -> AbsorbedWeights:
-        """Multiply the parameters, in their own precision, for S inputs."""
+        """Multiply the parameters in their own precision for S inputs, then cast to `dtype`."""
 
         def heads(kernel: Array) -> Float[Array, "D H K"]:
             return kernel.reshape(self.width, self.heads, self.head_width)
 
         query_DHK = heads(self.query())
         key_DHK, value_DHK = (heads(z) for z in jnp.split(self.key_value(), 2, axis=1))
-        # An odd width has one cosine less than sines: its coefficient is 0.
+        # An odd width has one cosine fewer than sines: pad its coefficient with 0.
         position_FHK = jnp.pad(heads(self.position()), [(0, self.width % 2), (0, 0), (0, 0)])
         output_HKD = self.output().reshape(self.heads, self.head_width, self.width)
 
@@ -100,7 +100,7 @@ class AbsorbedAttention(nn.Module):
             return scale * matrix_DHE.reshape(self.width, -1), scale * bias_HE
 
         output_HDE = jnp.einsum("dhk,hke->hde", value_DHK, output_HKD)
-        # Phi in the parameters' precision: neighbouring places are too close for bf16.
+        # Phi in the parameters' precision: bfloat16 cannot separate neighbouring positions.
         place_S = jnp.arange(num_inputs, dtype=jnp.int32)
         phi_SF = sinusoids(place_S, self.width + self.width % 2, self.param_dtype)
         weights = AbsorbedWeights(
@@ -120,13 +120,13 @@ class AbsorbedAttention(nn.Module):
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T H S"]]:
-        """Queries, with the Phi of their places, attend to the first S places.
+        """Attend from queries, given the Phi of their positions, to the first S positions.
 
         Returns:
-          The output, and the attention weights.
+          The output and the attention weights.
         """
         batch, num_queries, width = x_BTD.shape
-        # Matrices of rows: XLA adds a bias to their product at once.
+        # Flattened to two axes, so that XLA fuses the bias into the matrix product.
         x_RD = x_BTD.reshape(-1, width)
 
         def project(kernel_DI: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
@@ -151,13 +151,14 @@ class AbsorbedAttention(nn.Module):
         deterministic: bool = True,
         spans: Spans | None = None,
     ) -> Float[Array, "B T D"]:
-        """Queries of the last Q of the S inputs attend to the inputs, as far as the mask allows.
+        """Attend from the last Q of the S inputs to the inputs that the mask allows.
 
         Args:
           x_BSD: the inputs.
-          mask_BQS: which of them each of the last Q sees.
-          deterministic: without dropout.
-          spans: which of the Q are queries, and what need not be computed; None: all of them.
+          mask_BQS: which inputs each of the last Q may attend to.
+          deterministic: disables dropout.
+          spans: which of the last Q are queries, and how many inputs each run of them needs; None
+            for all.
 
         Returns:
           The outputs at the T queries, in the order of the spans.
@@ -192,12 +193,13 @@ class AbsorbedAttention(nn.Module):
         exists_T: Bool[Array, " T"],
         mask_BTS: Bool[Array, "B T S"],
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
-        """Write T inputs into the slots from `slot` on; they attend to the whole row of slots.
+        """Write T inputs into the slots starting at `slot` and attend from them to all slots.
 
-        Equal to the segment form. What does not exist is not written; its output is of no use.
+        Equal to the segment form. Inputs that do not exist are not written, and their outputs are
+        meaningless.
 
         Returns:
-          The slots, and the outputs.
+          The slots and the outputs.
         """
         old_BTD = jax.lax.dynamic_slice_in_dim(inputs_BSD, slot, x_BTD.shape[1], axis=1)
         x_BTD = jnp.where(exists_T[None, :, None], x_BTD.astype(old_BTD.dtype), old_BTD)

@@ -1,4 +1,4 @@
-"""Relative multi-head attention as a layer, in its segment form and its cached form."""
+"""Relative multi-head attention as a layer, for segments and for single cached steps."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ from gtrxl_jax.ops import attention as ops
 
 @struct.dataclass
 class AttentionCache:
-    """What one layer keeps while its parameters stay fixed: projections, each made once.
+    """The projections that one layer caches while its parameters stay fixed.
 
     Attributes:
-      key, value: `[B, H, N, K]`, rings of N = M + 1 slots.
-      position: `[H, N, K]`, W_R Phi_d of the distances d = 0 .. M.
+      key, value: `[B, H, N, K]`, ring buffers of N = M + 1 slots.
+      position: `[H, N, K]`, W_R Phi_d for the distances d = 0 .. M.
     """
 
     key: jax.Array
@@ -30,16 +30,16 @@ class AttentionCache:
 class RelativeAttention(nn.Module):
     """Multi-head attention with relative positions (Dai et al. 2019; GTrXL, appendix C).
 
-    W_Q, W_K, W_V, W_R and W_O have no bias; u and v are trained and start at zero. The weights are
-    recorded under the collection "attention".
+    W_Q, W_K, W_V, W_R and W_O have no bias; u and v are trained and initialised to zero. The
+    attention weights are recorded in the collection "attention".
 
     Attributes:
-      width: D, of the input and the output.
-      heads: H.
-      head_width: K.
-      dropout_rate: of the attention weights.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      width: D, the width of the input and the output.
+      heads: H, the number of heads.
+      head_width: K, the width of a head.
+      dropout_rate: dropout rate of the attention weights.
+      dtype: computation dtype; None follows the inputs.
+      param_dtype: dtype of the parameters.
     """
 
     width: int
@@ -72,8 +72,8 @@ class RelativeAttention(nn.Module):
         return self._heads(key), self._heads(value)
 
     def _positions(self, farthest: int, dtype: jnp.dtype) -> Float[Array, "N H K"]:
-        """W_R Phi_d for the distances d = farthest .. 0, in this order."""
-        # Phi in the parameters' precision: neighbouring distances are too close for bf16.
+        """Return W_R Phi_d for the distances d = farthest .. 0, in this order."""
+        # Phi in the parameters' precision: bfloat16 cannot separate neighbouring distances.
         distance_N = jnp.arange(farthest, -1, -1, dtype=jnp.int32)
         phi_ND = ops.sinusoids(distance_N, self.width, self.param_dtype)
         return self._heads(self.position(phi_ND.astype(dtype)))
@@ -81,17 +81,13 @@ class RelativeAttention(nn.Module):
     def _biases(self, dtype: jnp.dtype) -> tuple[Array, Array]:
         return self.content_bias.astype(dtype), self.position_bias.astype(dtype)
 
-    def _record(self, weights: Float[Array, "B H *window"]) -> None:
-        if not self.is_initializing():
-            self.sow("attention", "weights", weights)
-
     def __call__(
         self,
         x_BSD: Float[Array, "B S D"],
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
-        """The last T of the S inputs attend to the S - T before each, as far as the mask allows."""
+        """Attend from each of the last T of the S inputs to itself and the S - T before it."""
         num_queries, num_keys = mask_BTS.shape[1:]
         query_BTHK = self._heads(self.query(x_BSD[:, num_keys - num_queries :]))
         out_BTHK, weights_BHTS = ops.segment_attention(
@@ -102,11 +98,12 @@ class RelativeAttention(nn.Module):
             mask_BTS,
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
-        self._record(weights_BHTS)
+        if self.is_mutable_collection("attention") and not self.is_initializing():
+            self.sow("attention", "weights", ops.by_distance(weights_BHTS))
         return self.output(out_BTHK.reshape(*out_BTHK.shape[:2], -1))
 
     def start(self, x_BMD: Float[Array, "B M D"]) -> AttentionCache:
-        """Project the memory into rings with one free slot, the last."""
+        """Project the memory into ring buffers whose last slot is free."""
         ring_pad = [(0, 0), (0, 1), (0, 0), (0, 0)]
         key_BNHK, value_BNHK = (jnp.pad(z, ring_pad) for z in self._keys_values(x_BMD))
         return AttentionCache(
@@ -122,7 +119,7 @@ class RelativeAttention(nn.Module):
         slot: Int[Array, ""],
         mask_BN: Bool[Array, "B N"],
     ) -> tuple[AttentionCache, Float[Array, "B D"]]:
-        """Write one step into the ring at `slot` and attend to the ring."""
+        """Write one step into the ring buffers at `slot` and attend to them."""
         query_BHK = self._heads(self.query(x_BD))
         key_BHK, value_BHK = self._keys_values(x_BD)
         cache = dataclasses.replace(
@@ -130,7 +127,7 @@ class RelativeAttention(nn.Module):
             key=jax.lax.dynamic_update_index_in_dim(cache.key, key_BHK, slot, axis=2),
             value=jax.lax.dynamic_update_index_in_dim(cache.value, value_BHK, slot, axis=2),
         )
-        out_BHK, weights_BHN = ops.cached_attention(
+        out_BHK, _ = ops.cached_attention(
             query_BHK,
             cache.key,
             cache.value,
@@ -139,5 +136,4 @@ class RelativeAttention(nn.Module):
             slot,
             mask_BN,
         )
-        self._record(weights_BHN)
         return cache, self.output(out_BHK.reshape(out_BHK.shape[0], -1))

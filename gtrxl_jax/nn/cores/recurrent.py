@@ -1,4 +1,4 @@
-"""LSTM and GRU as memory cores, behind the same contract as the transformers."""
+"""LSTM and GRU memory cores, with the same interface as the transformers."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key
 
+from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.inputs import check_inputs
 
 Carry = Any
@@ -15,24 +16,25 @@ Carry = Any
 def orthogonal(
     key: Key[Array, ""], shape: tuple[int, ...], dtype: Any = jnp.float32
 ) -> Float[Array, "..."]:
-    """A random orthogonal matrix (Saxe et al. 2014), drawn one after another under vmap.
+    """Draw a random orthogonal matrix (Saxe et al. 2014), sequentially under vmap.
 
-    On CPU a batched QR waits, on a thread of XLA's pool, for tasks that it puts into that pool.
-    Several at a time, those of a cell's gates, occupy all threads and wait for ever.
+    On CPU a batched QR blocks a thread of XLA's pool while it waits for tasks that it submits to
+    the same pool. Several at a time, such as those of a cell's gates, can occupy all threads and
+    deadlock.
     """
     draw = jax.nn.initializers.orthogonal()
     return jax.custom_batching.sequential_vmap(lambda key: draw(key, shape, dtype))(key)
 
 
 class LSTMCell(nn.Module):
-    """An LSTM cell (Hochreiter and Schmidhuber 1997) whose forget gate begins open.
+    """An LSTM cell (Hochreiter and Schmidhuber 1997) whose forget gate is initialised open.
 
         i, f, o = sigmoid(W x + U h + b),  g = tanh(W x + U h + b),  c' = f c + i g,  h' = o tanh c'
 
-    Each of the four has its own W, U and b, side by side in `input/kernel`, `hidden/kernel` and
-    `hidden/bias`, in the order i, f, g, o. The bias of f begins at 1 (Gers et al. 2000; Jozefowicz
-    et al. 2015): at 0 a cell halves what it holds at every step, and with it the gradient to a cue
-    long ago.
+    Each of the four has its own W, U and b, concatenated in `input/kernel`, `hidden/kernel` and
+    `hidden/bias` in the order i, f, g, o. The bias of f is initialised to 1 (Gers et al. 2000;
+    Jozefowicz et al. 2015): at 0 a cell would halve its state at every step, and with it the
+    gradient to distant inputs.
     """
 
     features: int
@@ -44,7 +46,7 @@ class LSTMCell(nn.Module):
     def __call__(
         self, carry: tuple[Float[Array, "B D"], Float[Array, "B D"]], x_BD: Float[Array, "B D"]
     ) -> tuple[tuple[Float[Array, "B D"], Float[Array, "B D"]], Float[Array, "B D"]]:
-        """One step: the new carry (c', h'), and h'."""
+        """Run one step; return the new carry (c', h') and the output h'."""
 
         def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             draws = jax.random.split(key, 4)
@@ -72,27 +74,19 @@ class LSTMCell(nn.Module):
 CELLS = {"lstm": LSTMCell, "gru": nn.GRUCell}
 
 
-class RecurrentCore(nn.Module):
+class RecurrentCore(MemoryCore):
     """A stack of LSTM or GRU layers (Hochreiter and Schmidhuber 1997; Cho et al. 2014).
 
-    The memory is a tuple with the carry of each layer, arrays `[B, D]`. A first step begins from
-    zeros. `start` and `finish` are the identity: nothing here depends on the parameters alone.
+    The memory is a tuple of the carry of each layer, arrays `[B, D]`. On the first step of an
+    episode it is reset to zero. The hidden states have the core's width.
 
     Attributes:
       cell: "lstm" or "gru".
-      layers: L.
-      width: D, of the inputs, the outputs and the hidden states.
-      remat: compute each layer's activations again in the backward pass instead of keeping them.
-      dtype: of the activations; None follows the inputs.
-      param_dtype: of the parameters.
+      layers: L, the number of layers.
     """
 
     cell: str
     layers: int
-    width: int
-    remat: bool = False
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
 
     def setup(self) -> None:
         self.cells = [
@@ -106,37 +100,14 @@ class RecurrentCore(nn.Module):
         ]
 
     def initial_memory(self, batch_size: int) -> tuple[Carry, ...]:
-        """The carries of a new episode, all zero."""
+        """Return the carries of a new episode, all zero."""
         zeros = jnp.zeros((batch_size, self.width), self.dtype or self.param_dtype)
         return tuple((zeros, zeros) if self.cell == "lstm" else zeros for _ in range(self.layers))
-
-    def __call__(
-        self, memory: tuple[Carry, ...], x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
-    ) -> tuple[tuple[Carry, ...], Float[Array, "B T D"]]:
-        """A segment: the learner's form. No gradient enters the incoming memory."""
-        check_inputs(x_BTD, first_BT, len(jax.tree.leaves(memory)[0]), self.width, "B T D")
-
-        def step(core: "RecurrentCore", memory: Any, x_BD: Array, first_B: Array) -> Any:
-            return core.step(memory, x_BD, first_B)
-
-        scan = nn.scan(
-            nn.remat(step) if self.remat else step,
-            variable_broadcast="params",
-            split_rngs={"params": False},
-            in_axes=1,
-            out_axes=1,
-        )
-        return scan(self, jax.lax.stop_gradient(memory), x_BTD, first_BT)
-
-    def start(self, memory: tuple[Carry, ...], num_steps: int | None = None) -> tuple[Carry, ...]:
-        """Begin to act. `num_steps` is unused: a carry has one size."""
-        del num_steps
-        return memory
 
     def step(
         self, cache: tuple[Carry, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "B D"]]:
-        """One step of acting."""
+        """Run one step of acting."""
         check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
         x_BD = x_BD.astype(self.dtype or x_BD.dtype)
         carries = []
@@ -145,7 +116,3 @@ class RecurrentCore(nn.Module):
             carry, x_BD = cell(carry, x_BD)
             carries.append(carry)
         return tuple(carries), x_BD
-
-    def finish(self, cache: tuple[Carry, ...]) -> tuple[Carry, ...]:
-        """End acting."""
-        return cache

@@ -1,4 +1,4 @@
-"""Every memory core by its name and preset, behind one contract.
+"""Memory cores by name and preset, with a common interface.
 
     memory = core.initial_memory(batch_size)
     memory, y_BTD = core.apply(params, memory, x_BTD, first_BT)             learning: a segment
@@ -6,9 +6,9 @@
     cache, y_BD = core.apply(params, cache, x_BD, first_B, method="step")
     memory = core.apply(params, cache, method="finish")
 
-Both ways give the same outputs and the same memory, however the sequence is cut and wherever
-episodes begin. A memory is a pytree of arrays whose leading axis is the batch. What does not fit is
-refused by `gtrxl_jax.nn.inputs` while it is traced.
+Both return the same outputs and the same memory, regardless of how the sequence is cut and where
+episodes begin. A memory is a pytree of arrays whose leading axis is the batch. Inputs of the wrong
+shape or dtype raise an error at trace time (see `gtrxl_jax.nn.inputs`).
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.cores.recurrent import CELLS, RecurrentCore
 from gtrxl_jax.nn.cores.transformer import TransformerCore
 from gtrxl_jax.nn.gates import GATES
@@ -30,45 +31,45 @@ DTYPES = ("float32", "bfloat16")
 class CoreConfig:
     """The architecture of a memory core.
 
-    The recurrent cores use `layers`, `width`, `remat` and `dtype` alone and ignore the rest, so
-    that one core can be swapped for another by its name.
+    The recurrent cores use only `layers`, `width`, `remat` and `dtype` and ignore the rest, so that
+    cores can be swapped by name.
     """
 
     name: str = choice("gtrxl", CORES)
     """lstm, gru, trxl, trxl-i or gtrxl."""
     layers: int = 2
-    """Layers, one on another."""
+    """Number of layers."""
     width: int = 64
     """Width of the stream, D."""
     heads: int = 4
-    """Attention heads, H."""
+    """Number of attention heads, H."""
     head_width: int | None = None
-    """Width of a head, K; width / heads if not given."""
+    """Width of a head, K; width / heads by default."""
     memory_size: int = 64
-    """Steps that each layer sees before the present one, M."""
+    """Number of past steps that each layer attends to, M."""
     feedforward_width: int | None = None
-    """Hidden width of the feed-forward network, F; the stream's width if not given."""
+    """Hidden width of the feed-forward network, F; the stream's width by default."""
     gate: str = choice("gru", tuple(GATES))
     """Gate of gtrxl: input, output, highway, sigtanh or gru."""
     gate_bias: float | None = number(None, at_least=-math.inf)
-    """b of the gated identity initialisation; the paper's if not given (gru 2, the others 1)."""
+    """b of the gated identity initialisation; the paper's value by default (gru 2, others 1)."""
     remat: bool = False
-    """Compute activations again in the backward pass instead of keeping them."""
+    """Recompute activations in the backward pass instead of storing them."""
     dtype: str = choice("float32", DTYPES)
-    """Of the activations and the memory: float32 or bfloat16. Parameters stay float32."""
+    """Dtype of the activations and the memory: float32 or bfloat16. Parameters stay float32."""
 
     def check(self) -> None:
-        """Raise ValueError where the heads do not divide the width."""
+        """Raise ValueError if the number of heads does not divide the width."""
         if self.name not in CELLS and self.head_width is None and self.width % self.heads:
             raise ValueError(
                 f"core.width {self.width} does not divide into core.heads {self.heads}: "
-                "change one of them, or give core.head_width"
+                "change one of them, or set core.head_width"
             )
 
 
 TRANSFORMER_PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's table gives width 256 (128 for thin), its parameter counts 512 (256): we follow
-    # the counts. It does not give F; F = D comes nearest to them.
+    # The paper's table states width 256 (128 for thin), but its parameter counts imply 512 (256),
+    # which is used here. It does not state F; F = D comes nearest to the counts.
     "paper": dict(layers=12, width=512, heads=8, head_width=64, memory_size=512),
     "thin": dict(layers=12, width=256, heads=4, head_width=64, memory_size=512),
     "small": dict(layers=2, width=64, heads=4, memory_size=64),
@@ -83,7 +84,7 @@ RECURRENT_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) -> CoreConfig:
-    """The config of a core of that name: a preset, with fields overridden.
+    """Return the config of a core: a preset with fields overridden.
 
     Args:
       name: lstm, gru, trxl, trxl-i or gtrxl.
@@ -93,7 +94,7 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
       overrides: fields of `CoreConfig`.
 
     Raises:
-      ValueError: an unknown name, preset or field, or an invalid value.
+      ValueError: if a name, preset or field is unknown, or a value is invalid.
     """
     check_choice("core", name, CORES)
     presets = RECURRENT_PRESETS if name in CELLS else TRANSFORMER_PRESETS
@@ -108,26 +109,26 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
 
 def make_core(
     config: CoreConfig | str = "gtrxl", preset: str = "small", **overrides: Any
-) -> TransformerCore | RecurrentCore:
+) -> MemoryCore:
     """Build a core from its config, or from its name, a preset and overridden fields.
 
-    `make_core("gtrxl", preset="small", memory_size=128)`; see `core_config` for the arguments and
-    the errors. The core maps `[B, T, width]` to `[B, T, width]`.
+    For example `make_core("gtrxl", preset="small", memory_size=128)`. See `core_config` for the
+    arguments and errors. The core maps `[B, T, width]` to `[B, T, width]`.
     """
     if isinstance(config, str):
         config = core_config(config, preset, **overrides)
     elif overrides:
         config = dataclasses.replace(config, **overrides)
     validate(config, "core.")
-    precision: dict[str, Any] = {
+    shared: dict[str, Any] = {
+        "width": config.width,
         "remat": config.remat,
         "dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype),
     }
     if config.name in CELLS:
-        return RecurrentCore(config.name, config.layers, config.width, **precision)
+        return RecurrentCore(config.name, config.layers, **shared)
     return TransformerCore(
         layers=config.layers,
-        width=config.width,
         heads=config.heads,
         head_width=config.head_width or config.width // config.heads,
         memory_size=config.memory_size,
@@ -135,5 +136,5 @@ def make_core(
         norm_first=config.name != "trxl",
         gate=config.gate if config.name == "gtrxl" else None,
         gate_bias=config.gate_bias,
-        **precision,
+        **shared,
     )

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.absorbed import AbsorbedAttention, AbsorbedWeights
 from gtrxl_jax.nn.attention.projected import AttentionCache, RelativeAttention
+from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.gates import make_gate
 from gtrxl_jax.nn.inputs import check_inputs, check_kind
 from gtrxl_jax.nn.norm import LayerNorm
@@ -24,8 +25,8 @@ class TransformerMemory:
 
     Attributes:
       inputs: a tuple of L arrays `[B, M, D]`, oldest first.
-      length: int `[B]`, how many of the last slots belong to the running episode. The slots before
-        them have no influence, whatever they hold.
+      length: int `[B]`, the number of most recent slots that belong to the current episode. Older
+        slots have no influence, whatever they hold.
     """
 
     inputs: tuple[jax.Array, ...]
@@ -39,8 +40,8 @@ class TransformerCache:
     Attributes:
       memory: the memory that acting started from, with `length` kept up to date.
       layers: each layer's projected keys, values and positions.
-      new_inputs: a tuple of L rings `[B, R, D]`, each layer's inputs since the start.
-      num_steps: int, steps since the start.
+      new_inputs: a tuple of L ring buffers `[B, R, D]`, each layer's inputs since the start.
+      num_steps: int, the number of steps since the start.
     """
 
     memory: TransformerMemory
@@ -68,21 +69,21 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and a feed-forward network, each with its norm and its connection.
+    """One layer: attention and a feed-forward network, each with a norm and a gate or residual.
 
-    With E the input, g1 and g2 the gates:
+    With the input E and the gates g1 and g2:
 
       norm first (TrXL-I, GTrXL):  Y = g1(E, ReLU(Attn(LN(Mem, E))));  E' = g2(Y, ReLU(f(LN(Y))))
       norm last (TrXL):            Y = LN(E + Attn(Mem, E));           E' = LN(Y + f(Y))
 
-    Without a feed-forward network E' is Y. Attributes are those of `TransformerCore`, and
+    Without a feed-forward network E' = Y. The other attributes are as in `TransformerCore`.
 
     Attributes:
-      feedforward_width: F; 0 leaves the feed-forward network out.
-      dropout_rate: of what Attn and f give, and of f's hidden units.
-      attention_dropout_rate: of the attention weights.
-      absorbed: attend by `AbsorbedAttention`, which acts by `init_cache` and `decode_step`;
-        otherwise by `RelativeAttention`, which acts by `start` and `step`.
+      feedforward_width: F; 0 omits the feed-forward network.
+      dropout_rate: dropout rate of the outputs of Attn and f, and of f's hidden units.
+      attention_dropout_rate: dropout rate of the attention weights.
+      absorbed: use `AbsorbedAttention`, which acts through `init_cache` and `decode_step`;
+        otherwise `RelativeAttention`, which acts through `start` and `step`.
     """
 
     width: int
@@ -123,7 +124,7 @@ class Block(nn.Module):
         attended: Float[Array, "... D"],
         deterministic: bool = True,
     ) -> Float[Array, "... D"]:
-        """The rest of the layer, which treats every position alike."""
+        """Apply the rest of the layer, which is position-wise."""
         attended = self.dropout(attended, deterministic)
         if self.norm_first:
             x = self.attention_gate(x, nn.relu(attended))
@@ -145,7 +146,7 @@ class Block(nn.Module):
         deterministic: bool = True,
         spans: ops.Spans | None = None,
     ) -> Float[Array, "B T D"]:
-        """A segment; with `spans`, for absorbed attention, the outputs at their queries alone."""
+        """Run a segment; `spans` (absorbed attention) restrict the outputs to their queries."""
         stream_BSD = jnp.concatenate([jax.lax.stop_gradient(memory_BMD), x_BTD], axis=1)
         attend: Any = self.attention if spans is None else partial(self.attention, spans=spans)
         attended_BTD = attend(self._attention_input(stream_BSD), mask_BTS, deterministic)
@@ -154,11 +155,11 @@ class Block(nn.Module):
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
     def absorb_weights(self, num_slots: int, dtype: jnp.dtype) -> AbsorbedWeights:
-        """What `decode_step` makes of the parameters once, for S slots."""
+        """Return the weight products that `decode_step` uses, for S slots."""
         return self.attention.absorb_weights(num_slots, dtype)
 
     def init_cache(self, x_BSD: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """Slots for `decode_step`, with these inputs in them."""
+        """Return slots for `decode_step` that hold these inputs."""
         return self._attention_input(x_BSD)
 
     def decode_step(
@@ -189,30 +190,25 @@ class Block(nn.Module):
         return cache, self._after_attention(x_BD, attended_BD)
 
 
-class TransformerCore(nn.Module):
+class TransformerCore(MemoryCore):
     """A stack of L blocks with a memory of M steps each.
 
     TrXL is `norm_first=False, gate=None`; TrXL-I is `norm_first=True, gate=None`; GTrXL is
-    `norm_first=True` with one of the gates of `gtrxl_jax.nn.gates.GATES`.
+    `norm_first=True` with one of the gates of `gtrxl_jax.nn.gates.GATES`. The softmax is in float32
+    or wider.
 
     Attributes:
-      layers: L.
-      width: D, of the inputs and the outputs.
-      heads: H.
-      head_width: K.
-      memory_size: M, the steps that each layer sees before the present one.
-      feedforward_width: F.
-      norm_first: the identity map reordering.
+      layers: L, the number of layers.
+      heads: H, the number of heads.
+      head_width: K, the width of a head.
+      memory_size: M, the number of past steps that each layer attends to.
+      feedforward_width: F, the hidden width of the feed-forward network.
+      norm_first: use the identity map reordering.
       gate: the name of the gate, or None for residual connections.
       gate_bias: b of the gated identity initialisation; None for the paper's value.
-      remat: compute each layer's activations again in the backward pass instead of keeping them.
-      dtype: of the activations and the memory; None follows the inputs (float32 parameters and
-        softmax in any case).
-      param_dtype: of the parameters.
     """
 
     layers: int
-    width: int
     heads: int
     head_width: int
     memory_size: int
@@ -220,9 +216,6 @@ class TransformerCore(nn.Module):
     norm_first: bool = True
     gate: str | None = "gru"
     gate_bias: float | None = None
-    remat: bool = False
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
 
     def setup(self) -> None:
         block = nn.remat(Block, methods=["__call__"]) if self.remat else Block
@@ -242,7 +235,7 @@ class TransformerCore(nn.Module):
         ]
 
     def initial_memory(self, batch_size: int) -> TransformerMemory:
-        """A memory in which nothing has been written, for `batch_size` rows."""
+        """Return an empty memory for `batch_size` rows."""
         shape = (batch_size, self.memory_size, self.width)
         dtype = self.dtype or self.param_dtype
         return TransformerMemory(
@@ -256,8 +249,8 @@ class TransformerCore(nn.Module):
         x_BTD: Float[Array, "B T D"],
         first_BT: Bool[Array, "B T"],
     ) -> tuple[TransformerMemory, Float[Array, "B T D"]]:
-        """A segment: the learner's form. No gradient enters the incoming memory."""
-        check_kind("memory", memory, TransformerMemory, "a cache becomes one again by `finish`")
+        """Run a segment, as in learning. No gradient flows into the incoming memory."""
+        check_kind("memory", memory, TransformerMemory, "convert a cache with `finish`")
         check_inputs(x_BTD, first_BT, memory.length.shape[0], self.width, "B T D")
         num_steps = x_BTD.shape[1]
         mask_BTS = ops.segment_mask(first_BT, memory.length, self.memory_size)
@@ -271,17 +264,17 @@ class TransformerCore(nn.Module):
         return TransformerMemory(inputs=tuple(inputs), length=length_B), x_BTD
 
     def start(self, memory: TransformerMemory, num_steps: int | None = None) -> TransformerCache:
-        """Begin to act: project keys, values and positions once, for as long as parameters stay.
+        """Start acting: project keys, values and positions once, for fixed parameters.
 
         Args:
-          memory: the memory to act from.
-          num_steps: the most steps that will be taken before `finish`; None for any number. The
-            cache holds min(num_steps, M) inputs of each layer, M for None. After more steps than
-            announced the memory of `finish` would be wrong: it is NaN then.
+          memory: the memory to start from.
+          num_steps: the maximum number of steps before `finish`; None for any number. The cache
+            holds min(num_steps, M) inputs of each layer, M for None. If more steps are taken than
+            it can hold for `finish`, the returned memory is NaN.
         """
         if num_steps is not None and num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, or None for any number: {num_steps}")
-        check_kind("memory", memory, TransformerMemory, "`start` is for once, before the steps")
+        check_kind("memory", memory, TransformerMemory, "`start` is called once, before any step")
         ring = self.memory_size if num_steps is None else min(num_steps, self.memory_size)
         memory = jax.lax.stop_gradient(memory)
         layers = zip(self.blocks, memory.inputs, strict=True)
@@ -295,8 +288,8 @@ class TransformerCore(nn.Module):
     def step(
         self, cache: TransformerCache, x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[TransformerCache, Float[Array, "B D"]]:
-        """One step of acting: equal to the segment form, at the cost of one query a layer."""
-        check_kind("cache", cache, TransformerCache, "`start` makes one of a memory")
+        """Run one step of acting: equal to the segment form, at the cost of one query per layer."""
+        check_kind("cache", cache, TransformerCache, "`start` makes a cache from a memory")
         check_inputs(x_BD, first_B, cache.memory.length.shape[0], self.width, "B D")
         ring_slots = self.memory_size + 1
         slot = (cache.num_steps + self.memory_size) % ring_slots
@@ -321,9 +314,9 @@ class TransformerCore(nn.Module):
         return cache, x_BD
 
     def finish(self, cache: TransformerCache) -> TransformerMemory:
-        """End acting: the memory as the segment form would have left it."""
-        check_kind("cache", cache, TransformerCache, "`start` makes one of a memory")
-        # The steps, counted from the start, whose inputs the memory holds; negative ones are old.
+        """Finish acting; return the memory that the segment form would have returned."""
+        check_kind("cache", cache, TransformerCache, "`start` makes a cache from a memory")
+        # Indices since the start of the steps in the memory; negative ones precede the start.
         step_M = cache.num_steps - self.memory_size + jnp.arange(self.memory_size, dtype=jnp.int32)
 
         def newest(old_BMD: Array, ring_BRD: Array) -> Array:

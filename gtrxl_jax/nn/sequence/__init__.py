@@ -1,1 +1,1 @@
-"""Models of trajectories: RATE, Decision Transformers, behaviour cloning."""
+"""Sequence models of trajectories: RATE, Decision Transformers and behaviour cloning."""

@@ -1,4 +1,4 @@
-"""Behaviour cloning: observations to actions, with and without memory, and without returns.
+"""Behaviour cloning from observations to actions, with and without memory.
 
 Both models have the interface of `gtrxl_jax.nn.sequence.rate.RATE` and ignore returns-to-go.
 """
@@ -15,7 +15,7 @@ from gtrxl_jax.ops.distributions import ActionDistribution
 
 
 class MLPCloning(nn.Module):
-    """Each observation by itself: encoder, a hidden layer with ReLU for each of `widths`, head."""
+    """A memoryless policy: encoder, a hidden layer with ReLU for each of `widths`, head."""
 
     encoder: nn.Module
     head: nn.Module
@@ -30,29 +30,29 @@ class MLPCloning(nn.Module):
         self.dropout = nn.Dropout(self.dropout_rate)
 
     def initial_memory(self, batch_size: int) -> tuple[()]:
-        """Nothing."""
+        """Return an empty memory."""
         del batch_size
         return ()
 
     def __call__(
         self, memory: tuple[()], steps: Steps, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
-        """The policy `[B, K]` at each step."""
+        """Return the empty memory and the policy `[B, K]` at each step."""
         return memory, self._policy(steps.observations, deterministic)
 
     def start(self, batch_size: int) -> tuple[()]:
-        """Begin to act."""
+        """Start acting; return an empty state."""
         return self.initial_memory(batch_size)
 
     def decode(
         self, state: tuple[()], return_to_go_B: Float[Array, " B"], observation: Any
     ) -> tuple[tuple[()], ActionDistribution]:
-        """The policy at a step `[B]`."""
+        """Return the state and the policy at a step `[B]`."""
         del return_to_go_B
         return state, self._policy(observation, True)
 
     def observe_action(self, state: tuple[()], action: Any) -> tuple[()]:
-        """Actions leave no trace."""
+        """Return the state unchanged: actions are not inputs."""
         del action
         return state
 
@@ -80,31 +80,31 @@ class RecurrentCloning(nn.Module):
         self.dropout = nn.Dropout(self.dropout_rate)
 
     def initial_memory(self, batch_size: int) -> Any:
-        """The core's."""
+        """Return the core's initial memory."""
         return self.core.initial_memory(batch_size)
 
     def __call__(
         self, memory: Any, steps: Steps, deterministic: bool = True
     ) -> tuple[Any, ActionDistribution]:
-        """A segment: the memory after it, and the policy `[B, K]` at each step."""
+        """Run a segment; return the memory after it and the policy `[B, K]` at each step."""
         x_BKD = self.dropout(self._features(steps.observations), deterministic)
         memory, y_BKD = self.core(memory, x_BKD, jnp.zeros(steps.mask.shape, bool))
         return memory, self.head(self.dropout(y_BKD, deterministic))
 
     def start(self, batch_size: int) -> Any:
-        """Begin to act."""
+        """Start acting from the initial memory."""
         return self.core.start(self.initial_memory(batch_size))
 
     def decode(
         self, state: Any, return_to_go_B: Float[Array, " B"], observation: Any
     ) -> tuple[Any, ActionDistribution]:
-        """The policy at a step `[B]`."""
+        """Return the state and the policy at a step `[B]`."""
         first_B = jnp.zeros(return_to_go_B.shape, bool)
         state, y_BD = self.core.step(state, self._features(observation), first_B)
         return state, self.head(y_BD)
 
     def observe_action(self, state: Any, action: Any) -> Any:
-        """Actions leave no trace."""
+        """Return the state unchanged: actions are not inputs."""
         del action
         return state
 

@@ -1,4 +1,4 @@
-"""The original Decision Transformer (Chen et al. 2021): GPT-2's blocks, learned timesteps."""
+"""The original Decision Transformer (Chen et al. 2021): GPT-2 blocks, embedded timesteps."""
 
 from typing import Any
 
@@ -20,7 +20,10 @@ from gtrxl_jax.ops.distributions import ActionDistribution
 
 
 class GPTBlock(nn.Module):
-    """Y = E + Attn(LN(E));  E' = Y + f(LN(Y)), f with GELU and 4 D units (Radford et al. 2019)."""
+    """A GPT-2 block (Radford et al. 2019).
+
+    Y = E + Attn(LN(E));  E' = Y + f(LN(Y)), where f has 4 D hidden units with GELU.
+    """
 
     width: int
     heads: int
@@ -44,15 +47,15 @@ class GPTBlock(nn.Module):
 
 
 class DecisionTransformer(nn.Module):
-    """The model, behind the interface of `gtrxl_jax.nn.sequence.rate.RATE`; it has no memory.
+    """The model, with the interface of `gtrxl_jax.nn.sequence.rate.RATE` but without memory.
 
     Attributes:
-      embedding: steps to tokens.
-      head: outputs to a policy.
+      embedding: maps steps to tokens.
+      head: maps outputs to a policy.
       blocks: the layers.
-      context: K, the steps that it sees.
+      context: K, the number of steps that the model sees.
       max_timestep: timesteps from this one on share an embedding.
-      dropout_rate: of the tokens.
+      dropout_rate: dropout rate of the tokens.
     """
 
     embedding: nn.Module
@@ -71,19 +74,19 @@ class DecisionTransformer(nn.Module):
         self.dropout = nn.Dropout(self.dropout_rate)
 
     def initial_memory(self, batch_size: int) -> tuple[()]:
-        """Nothing: what is not in the window is forgotten."""
+        """Return an empty memory: steps outside the window are forgotten."""
         del batch_size
         return ()
 
     def __call__(
         self, memory: tuple[()], steps: Steps, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
-        """The policy `[B, K]` at each step."""
+        """Return the empty memory and the policy `[B, K]` at each step."""
         tokens_BK3D = self._with_time(self.embedding(steps), steps.timesteps)
         return memory, self.head(self._transform(tokens_BK3D, steps.mask, deterministic))
 
     def start(self, batch_size: int) -> Window:
-        """Begin to act in B new episodes, which go on in lock-step."""
+        """Start acting in B new episodes, which advance in lockstep."""
         first = self.blocks[0]
         dtype = first.dtype or first.param_dtype
         return empty_window(batch_size, self.context, first.width, dtype)
@@ -91,7 +94,7 @@ class DecisionTransformer(nn.Module):
     def decode(
         self, state: Window, return_to_go_B: Float[Array, " B"], observation: Any
     ) -> tuple[Window, ActionDistribution]:
-        """The policy at a step `[B]`, given what is to be reached and what is seen."""
+        """Return the state and the policy at a step `[B]`, given return-to-go and observation."""
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         batch = len(return_to_go_B)
         time_B = jnp.broadcast_to(state.timestep, (batch,))
@@ -100,7 +103,7 @@ class DecisionTransformer(nn.Module):
         return state, self.head(at_step(y_BKD, state.index))
 
     def observe_action(self, state: Window, action: Any) -> Window:
-        """Take the action `[B]` down."""
+        """Add the action `[B]` that was taken to the window."""
         token_BD = self.embedding.act(action)
         time_B = jnp.broadcast_to(state.timestep, token_BD.shape[:1])
         token_B1D = self._with_time(token_BD[:, None], time_B)
@@ -109,7 +112,7 @@ class DecisionTransformer(nn.Module):
     def _with_time(
         self, tokens: Float[Array, "*batch N D"], timesteps: Int[Array, "*batch"]
     ) -> Float[Array, "*batch N D"]:
-        """Add the embedding of a step's time to its tokens."""
+        """Add the embedding of each step's timestep to its tokens."""
         embedded = self.timestep_embedding(jnp.minimum(timesteps, self.max_timestep))
         return tokens + embedded[..., None, :]
 
@@ -121,7 +124,7 @@ class DecisionTransformer(nn.Module):
         x_BTD = self.dropout(self.input_norm(x_BTD), deterministic)
         exists_BT = jnp.repeat(mask_BK, 3, axis=1)
         causal_TT = jnp.asarray(np.tri(3 * steps, dtype=bool))
-        # What is padding sees itself, so that no row of the softmax is empty.
+        # Padding attends to itself, so that no row of the softmax is empty.
         seen_BTT = (causal_TT[None] & exists_BT[:, None]) | jnp.eye(3 * steps, dtype=bool)[None]
         for block in self.blocks:
             x_BTD = block(x_BTD, seen_BTT[:, None], deterministic)

@@ -4,17 +4,18 @@ A trajectory is cut into segments of K steps. With m memory tokens, segment n is
 
     [ M_n | R_1 o_1 a_1 ... R_K o_K a_K | M_n ]
 
-read by a Transformer-XL, whose layers may also see the last hidden states of the segment before
-(the cache). The leading tokens are read by all others, the trailing ones write: a valve makes
-M_{n+1} of M_n and of the outputs at them. Where `gtrxl_jax.ops.attention.memory_token_mask` says
-who sees whom, distances are those of the places in [cache | M_n | segment | M_n], so they are
-negative among memory tokens. Padding is never seen, and the memory commits whole segments, the last
-action included.
+processed by a Transformer-XL whose layers may also attend to the last hidden states of the previous
+segment (the cache). All other tokens read the leading memory tokens (read tokens). A valve computes
+M_{n+1} from M_n and the outputs at the trailing memory tokens (write tokens).
+`gtrxl_jax.ops.attention.memory_token_mask` defines which tokens attend to which. Distances are
+those between positions in [cache | M_n | segment | M_n], so they can be negative among memory
+tokens. Padding is never attended to, and the memory is updated after whole segments, including the
+last action.
 
-Acting with a PRNG key under "memory_noise" replaces memory tokens by noise from the normal
-distribution: the control of section 5, question 1.
+If a PRNG key named "memory_noise" is given, acting replaces the memory tokens by noise from the
+normal distribution: the ablation of section 5, question 1.
 
-With m = 0 and no cache this is a Decision Transformer, and acting slides its window.
+With m = 0 and no cache this is a Decision Transformer, which acts with a sliding window.
 """
 
 import dataclasses
@@ -43,12 +44,12 @@ from gtrxl_jax.ops.distributions import ActionDistribution
 
 @struct.dataclass
 class RATEMemory:
-    """What one segment leaves to the next.
+    """The state carried from one segment to the next.
 
     Attributes:
-      tokens: the memory tokens M_n, and what the valve carries with them.
-      cache: a tuple of L arrays `[B, C, D]`, each layer's inputs at the last C tokens of the steps.
-      cached: int `[B]`, how many of them have been written.
+      tokens: the memory tokens M_n and the valve's state.
+      cache: a tuple of L arrays `[B, C, D]`, each layer's inputs at the last C step tokens.
+      cached: int `[B]`, the number of cache slots that have been written.
     """
 
     tokens: MemoryTokens
@@ -61,13 +62,13 @@ class RATEState:
     """The state of acting.
 
     Attributes:
-      tokens: M_n of the running segment.
-      weights: what each layer makes of its parameters; it stays the same.
-      slots: `[B, S, D]` of each layer, its inputs at [cache | read | 3 K | write].
-      action: `[B, D]`, the token of the last action, which goes through the layers with those of
-        the step after it.
-      cached: int, how many cache slots have been written.
-      step: int, steps of the running segment that have their action.
+      tokens: M_n of the current segment.
+      weights: each layer's weight products, which stay constant.
+      slots: `[B, S, D]` for each layer, its inputs at [cache | read | 3 K | write].
+      action: `[B, D]`, the token of the last action, which is processed together with the tokens of
+        the next step.
+      cached: int, the number of cache slots that have been written.
+      step: int, the number of steps of the current segment whose action has been observed.
     """
 
     tokens: MemoryTokens
@@ -79,17 +80,17 @@ class RATEState:
 
 
 class RATE(nn.Module):
-    """The model. Its blocks are those of `gtrxl_jax.nn.cores.transformer`.
+    """The model, with the blocks of `gtrxl_jax.nn.cores.transformer`.
 
     Attributes:
-      embedding: steps to tokens.
-      head: outputs to a policy.
+      embedding: maps steps to tokens.
+      head: maps outputs to a policy.
       valve: the Memory Retention Valve.
       blocks: the L layers.
-      context: K, the steps of a segment.
-      memory_tokens: m.
-      cache_size: C, in tokens.
-      dropout_rate: of the tokens.
+      context: K, the number of steps of a segment.
+      memory_tokens: m, the number of memory tokens.
+      cache_size: C, the size of the cache in tokens.
+      dropout_rate: dropout rate of the tokens.
     """
 
     embedding: nn.Module
@@ -117,7 +118,7 @@ class RATE(nn.Module):
 
     @property
     def _slides(self) -> bool:
-        """Whether nothing connects segments, so that acting moves on step by step."""
+        """Whether segments are independent, so that acting slides a window step by step."""
         return not self.memory_tokens and not self.cache_size
 
     def _first_tokens(self, batch_size: int) -> MemoryTokens:
@@ -127,7 +128,7 @@ class RATE(nn.Module):
         return self.valve.initial(tokens_BMD)
 
     def initial_memory(self, batch_size: int) -> RATEMemory:
-        """The memory before the first segment: the trained tokens M_0, and an empty cache."""
+        """Return the memory before the first segment: trained tokens M_0 and an empty cache."""
         empty = jnp.zeros((batch_size, self.cache_size, self.blocks[0].width), self._dtype)
         return RATEMemory(
             tokens=self._first_tokens(batch_size),
@@ -138,16 +139,16 @@ class RATE(nn.Module):
     def __call__(
         self, memory: RATEMemory, steps: Steps, deterministic: bool = True
     ) -> tuple[RATEMemory, ActionDistribution]:
-        """One segment: the learner's form.
+        """Run one segment, as in learning.
 
         Args:
-          memory: what the segment before has left. Gradients flow into its tokens, and not into its
-            cache (Dai et al. 2019).
-          steps: `[B, K]`.
-          deterministic: without dropout.
+          memory: the memory after the previous segment. Gradients flow into its tokens, but not
+            into its cache (Dai et al. 2019).
+          steps: the steps `[B, K]` of the segment.
+          deterministic: disables dropout.
 
         Returns:
-          The memory, and the policy `[B, K]` at each step.
+          The memory and the policy `[B, K]` at each step.
         """
         memory, y_BKD = self._segment(memory, self.embedding(steps), steps.mask, deterministic)
         return memory, self.head(y_BKD)
@@ -159,7 +160,7 @@ class RATE(nn.Module):
         mask_BK: Bool[Array, "B K"],
         deterministic: bool = True,
     ) -> tuple[RATEMemory, Float[Array, "B K D"]]:
-        """The memory after a segment, and the outputs at its o tokens."""
+        """Return the memory after a segment and the outputs at its o tokens."""
         batch, num_steps = mask_BK.shape
         tokens = memory.tokens.tokens
         step_tokens = tokens_BK3D.reshape(batch, 3 * num_steps, -1)
@@ -188,7 +189,7 @@ class RATE(nn.Module):
         return self.valve(tokens, written_BMD) if self.memory_tokens else tokens
 
     def _disturbed(self, tokens: MemoryTokens) -> MemoryTokens:
-        """The tokens, or noise in their place where a key for it is given."""
+        """Return the tokens, or noise in their place if there is a "memory_noise" key."""
         if not self.has_rng("memory_noise"):
             return tokens
         key = self.make_rng("memory_noise")
@@ -196,7 +197,7 @@ class RATE(nn.Module):
         return dataclasses.replace(tokens, tokens=noise)
 
     def start(self, batch_size: int) -> RATEState | Window:
-        """Begin to act in B new episodes, which go on in lock-step."""
+        """Start acting in B new episodes, which advance in lockstep."""
         if self._slides:
             return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
@@ -215,13 +216,13 @@ class RATE(nn.Module):
     def decode(
         self, state: RATEState | Window, return_to_go_B: Float[Array, " B"], observation: Any
     ) -> tuple[RATEState | Window, ActionDistribution]:
-        """The policy at a step `[B]`, given what is to be reached and what is seen."""
+        """Return the state and the policy at a step `[B]`, given return-to-go and observation."""
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         if isinstance(state, Window):
             state = observe_in_window(state, tokens_B2D)
             return state, self.head(self._in_window(state))
-        # With the last action, if there was one in this segment. Otherwise something else is in the
-        # slot before the first, and stays there.
+        # The last action is processed here too, if this segment has one. Otherwise the slot before
+        # the first step holds something else, which must not be overwritten.
         read = self.cache_size + self.memory_tokens
         before = read + 3 * state.step - 1
         x_B3D = jnp.concatenate([state.action[:, None], tokens_B2D.astype(self._dtype)], axis=1)
@@ -231,7 +232,7 @@ class RATE(nn.Module):
         return state, self.head(y_B3D[:, 2])
 
     def _in_window(self, window: Window) -> Float[Array, "B D"]:
-        """The output at the running step's o token, the only one that the last layer computes."""
+        """Return the output at the current step's o token; the last layer computes no other."""
         batch, steps, _, width = window.tokens.shape
         x_BSD = window.tokens.reshape(batch, 3 * steps, width)
         causal_SS = jnp.asarray(np.tri(3 * steps, dtype=bool))
@@ -250,7 +251,7 @@ class RATE(nn.Module):
         return y_B1D[:, 0]
 
     def observe_action(self, state: RATEState | Window, action: Any) -> RATEState | Window:
-        """Take the action `[B]` down; at a segment's end commit the memory and begin the next."""
+        """Record the action `[B]`; at a segment's end, commit the memory and start the next."""
         token_BD = self.embedding.act(action)
         if isinstance(state, Window):
             return act_in_window(state, token_BD)
@@ -259,7 +260,7 @@ class RATE(nn.Module):
         if self.is_initializing():
             return self._commit(state)
 
-        # Both branches give copies: without the weights, which are most of a state.
+        # A cond copies what its branches return, so leave out the weights, most of the state.
         def changing(state: RATEState) -> RATEState:
             return dataclasses.replace(state, weights=())
 
@@ -273,7 +274,7 @@ class RATE(nn.Module):
         return dataclasses.replace(changed, weights=state.weights)
 
     def _commit(self, state: RATEState) -> RATEState:
-        """Write the memory at the end of a segment, and read it at the start of the next."""
+        """Write the memory at the end of a segment and read it at the start of the next."""
         read = self.cache_size + self.memory_tokens
         write = read + 3 * self.context
         slot_S = jnp.arange(write + self.memory_tokens, dtype=jnp.int32)
@@ -305,7 +306,7 @@ class RATE(nn.Module):
         return self._read(state)
 
     def _read(self, state: RATEState) -> RATEState:
-        """Put the memory tokens before the segment."""
+        """Process the memory tokens as the read tokens of a new segment."""
         read = self.cache_size + self.memory_tokens
         num_slots = read + 3 * self.context + self.memory_tokens
         slot_S = jnp.arange(num_slots, dtype=jnp.int32)
@@ -319,7 +320,7 @@ class RATE(nn.Module):
         )[0]
 
     def _seen_by_steps(self, state: RATEState, slot_T: Int[Array, " T"]) -> Bool[Array, "T S"]:
-        """Which slots the tokens of steps see, given their own."""
+        """Return which slots step tokens attend to, given the slots that they are in."""
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
         slot_S = jnp.arange(num_slots, dtype=jnp.int32)[None]
         return (slot_S <= slot_T[:, None]) & (slot_S >= self.cache_size - state.cached)
@@ -332,7 +333,7 @@ class RATE(nn.Module):
         exists_T: Bool[Array, " T"],
         seen_TS: Bool[Array, "T S"],
     ) -> tuple[RATEState, Float[Array, "B T D"]]:
-        """Run tokens through the layers, writing them into the slots from `slot` on."""
+        """Run tokens through the layers, writing them into the slots starting at `slot`."""
         if not x_BTD.shape[1]:
             return state, x_BTD
         mask_BTS = jnp.broadcast_to(seen_TS[None], (len(x_BTD), *seen_TS.shape))

@@ -1,4 +1,4 @@
-"""Every model of trajectories by its name and preset, behind one interface.
+"""Models of trajectories by name and preset, with a common interface.
 
     memory = model.apply(params, batch_size, method="initial_memory")
     memory, policy = model.apply(params, memory, steps)                     learning: a segment
@@ -7,7 +7,7 @@
     state, policy = model.apply(params, state, return_to_go_B, observation, method="decode")
     state = model.apply(params, state, action_B, method="observe_action")
 
-Both ways give the same policies.
+Both return the same policies.
 """
 
 import dataclasses
@@ -38,58 +38,58 @@ BLOCKS = ("trxl", "trxl-i", "gtrxl")
 class ModelConfig:
     """The architecture of a model of trajectories.
 
-    A model ignores what it does not have, so that one can be swapped for another by its name: dt
-    is rate without memory tokens and cache, dt-gpt the original Decision Transformer, bc-mlp and
+    A model ignores the fields that it does not use, so that models can be swapped by name. dt is
+    rate without memory tokens and cache, dt-gpt the original Decision Transformer; bc-mlp and
     bc-lstm are behaviour cloning.
     """
 
     name: str = choice("rate", MODELS)
     """rate, dt, dt-gpt, bc-mlp or bc-lstm."""
     block: str = choice("trxl", BLOCKS)
-    """Blocks of rate and dt: trxl, trxl-i or gtrxl."""
+    """Type of the blocks of rate and dt: trxl, trxl-i or gtrxl."""
     layers: int = 2
-    """Layers, one on another."""
+    """Number of layers."""
     width: int = 64
     """Width of the stream, D."""
     heads: int = 2
-    """Attention heads, H."""
+    """Number of attention heads, H."""
     head_width: int | None = None
-    """Width of a head of rate and dt, K; the stream's if not given, as in RATE's paper. That of
-    dt-gpt is width / heads."""
+    """Width of a head of rate and dt, K; the stream's width by default, as in RATE's paper. In
+    dt-gpt it is width / heads."""
     feedforward_width: int | None = number(None, at_least=0)
-    """Hidden width of the feed-forward network; the stream's if not given; 0: none."""
+    """Hidden width of the feed-forward network; the stream's width by default; 0 for none."""
     memory_tokens: int = number(5, at_least=0)
-    """Memory tokens of rate, m; 0: none."""
+    """Number of memory tokens of rate, m; 0 for none."""
     cache_size: int = number(0, at_least=0)
-    """Hidden states of rate that the next segment sees, C, in tokens; 0: none."""
+    """Number of tokens whose hidden states rate caches for the next segment, C; 0 for none."""
     valve: str = choice("ca-2", tuple(VALVES))
     """Memory Retention Valve of rate: ca-2, ca-1, g, gru, lstm or none."""
     valve_heads: int = 2
-    """Attention heads of the valves ca-2 and ca-1."""
+    """Number of attention heads of the valves ca-2 and ca-1."""
     gate: str = choice("gru", tuple(GATES))
     """Gate of gtrxl: input, output, highway, sigtanh or gru."""
     gate_bias: float | None = number(None, at_least=-math.inf)
-    """b of the gated identity initialisation; the paper's if not given (gru 2, the others 1)."""
+    """b of the gated identity initialisation; the paper's value by default (gru 2, others 1)."""
     dropout: float = number(0.0, at_least=0, below=1)
-    """Dropout of the activations."""
+    """Dropout rate of the activations."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
-    """Dropout of the attention weights."""
+    """Dropout rate of the attention weights."""
     encoder: str = choice("linear", tuple(ENCODERS))
-    """Of observations: linear, mlp, conv, nature (images, as in the paper), resnet or auto."""
+    """Observation encoder: linear, mlp, conv, nature (images, as in the paper), resnet or auto."""
     return_scale: float = 1.0
-    """What returns-to-go are divided by."""
+    """Divisor of the returns-to-go."""
     max_timestep: int = 1000
-    """dt-gpt: the first timestep without an embedding of its own."""
+    """Timesteps of dt-gpt from this one on share an embedding."""
     dtype: str = choice("float32", DTYPES)
-    """Of the activations: float32 or bfloat16. Parameters stay float32."""
+    """Dtype of the activations: float32 or bfloat16. Parameters stay float32."""
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether segments are connected; if not, a model looks at all of its context at once."""
+        """Whether segments are connected; if not, the model sees its whole context at once."""
         return self.name == "rate" and bool(self.memory_tokens or self.cache_size)
 
     def check(self) -> None:
-        """Raise ValueError where heads do not divide the width."""
+        """Raise ValueError if the number of heads does not divide the width."""
         attends = self.name == "rate" and self.memory_tokens and self.valve.startswith("ca")
         for heads, used in (("heads", self.name == "dt-gpt"), ("valve_heads", attends)):
             if used and self.width % getattr(self, heads):
@@ -132,7 +132,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def model_config(name: str = "rate", preset: str = "small", **overrides: Any) -> ModelConfig:
-    """The config of a model of that name: a preset, with fields overridden.
+    """Return the config of a model: a preset with fields overridden.
 
     Args:
       name: rate, dt, dt-gpt, bc-mlp or bc-lstm.
@@ -141,7 +141,7 @@ def model_config(name: str = "rate", preset: str = "small", **overrides: Any) ->
       overrides: fields of `ModelConfig`.
 
     Raises:
-      ValueError: an unknown name, preset or field, or an invalid value.
+      ValueError: if a name, preset or field is unknown, or a value is invalid.
     """
     check_choice("preset of models", preset, PRESETS)
     fields = [field.name for field in dataclasses.fields(ModelConfig)]
@@ -162,15 +162,15 @@ def make_model(
     """Build a model for an environment's spaces.
 
     Args:
-      config: see there.
+      config: the architecture.
       observation_space: see `gtrxl_jax.specs.observation_spec`.
       action_space: see `gtrxl_jax.specs.action_spec`.
-      context: the steps that the model sees at once: of a segment, or of a window that slides.
-      param_dtype: of the parameters.
+      context: the number of steps that the model sees at once, in a segment or a sliding window.
+      param_dtype: dtype of the parameters.
 
     Raises:
-      ValueError: an invalid config, or an encoder that the observations do not fit.
-      TypeError: a space that is not supported.
+      ValueError: if the config is invalid or the encoder does not fit the observations.
+      TypeError: if a space is not supported.
     """
     validate(config, "model.")
     action = action_spec(action_space)
@@ -185,7 +185,7 @@ def make_model(
             encoder, head, (config.width,) * config.layers, config.dropout, **precision
         )
     if config.name == "bc-lstm":
-        core = RecurrentCore("lstm", config.layers, config.width, **precision)
+        core = RecurrentCore("lstm", config.layers, width=config.width, **precision)
         return RecurrentCloning(encoder, core, head, config.dropout)
     embedding = TrajectoryEmbedding(encoder, action, config.width, config.return_scale, **precision)
     rates: dict[str, Any] = {

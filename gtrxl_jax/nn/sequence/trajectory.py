@@ -1,7 +1,7 @@
-"""What all models of trajectories share: tokens going in, actions coming out.
+"""Token embeddings, action head and window, shared by the models of trajectories.
 
 A step of a trajectory is three tokens, as in Chen et al. 2021, "Decision Transformer": the
-return-to-go R, the observation o and the action a. The action is read at the o token.
+return-to-go R, the observation o and the action a. The action is predicted at the o token.
 """
 
 from typing import Any
@@ -23,9 +23,9 @@ class Steps:
     Attributes:
       observations: pytree `[B, K, ...]`.
       actions: `[B, K]`, or `[B, K, C]`.
-      returns_to_go: `[B, K]`, the return from each step on.
+      returns_to_go: `[B, K]`, the return from each step onwards.
       timesteps: int `[B, K]`, the index of each step in its episode.
-      mask: bool `[B, K]`, false where there is no step. Such steps come last.
+      mask: bool `[B, K]`, false for padding, which comes last.
     """
 
     observations: Any
@@ -36,15 +36,15 @@ class Steps:
 
 
 class TrajectoryEmbedding(nn.Module):
-    """Linear maps of return-to-go, observation features and action (Chen et al. 2021).
+    """Linear embeddings of return-to-go, observation features and action (Chen et al. 2021).
 
     Attributes:
-      observation: the observation's encoder, `[..., F]`.
-      action: the layout of actions.
-      width: D.
-      return_scale: what returns-to-go are divided by.
-      dtype: of the computation; None for that of the parameters.
-      param_dtype: of the parameters.
+      observation: the observation's encoder, to features `[..., F]`.
+      action: the layout of the actions.
+      width: D, the width of a token.
+      return_scale: divisor of the returns-to-go.
+      dtype: computation dtype; None for `param_dtype`.
+      param_dtype: dtype of the parameters.
     """
 
     observation: nn.Module
@@ -61,7 +61,7 @@ class TrajectoryEmbedding(nn.Module):
         self.action_projection = nn.Dense(self.width, **precision)
 
     def observe(self, returns_to_go: Float[Array, "..."], observation: Any) -> Array:
-        """The R and the o token, `[..., 2, D]`."""
+        """Return the R and o tokens, `[..., 2, D]`."""
         dtype = self.dtype or self.param_dtype
         scaled = returns_to_go.astype(dtype) / self.return_scale
         features = self.observation(observation)
@@ -71,24 +71,25 @@ class TrajectoryEmbedding(nn.Module):
         )
 
     def act(self, action: Any) -> Float[Array, "... D"]:
-        """The a token, `[..., D]`."""
+        """Return the a token, `[..., D]`."""
         return self.action_projection(self.action.features(action, self.dtype or self.param_dtype))
 
     def __call__(self, steps: Steps) -> Float[Array, "B K 3 D"]:
-        """The tokens of each step."""
+        """Return the R, o and a tokens of each step."""
         observed = self.observe(steps.returns_to_go, steps.observations)
         return jnp.concatenate([observed, self.act(steps.actions)[..., None, :]], axis=-2)
 
 
 class ActionHead(nn.Module):
-    """A linear layer to a policy: a `Categorical` for each choice, a `Gaussian` for the rest.
+    """A linear layer to a policy: `Categorical` for discrete, `Gaussian` for continuous dimensions.
 
-    A Gaussian's mean is the predicted action, within the action's range by a tanh where it is
-    bounded (Chen et al. 2021); its scale is not learned: 1 half-width of the range, or 1.
+    The Gaussian's mean is the predicted action, mapped into the action's range by a tanh where that
+    is bounded (Chen et al. 2021). Its scale is not learned: it is the half-width of the range, or 1
+    where that is unbounded.
 
     Attributes:
-      action: the actions.
-      param_dtype: of the parameters, the computation and the outputs.
+      action: the layout of the actions.
+      param_dtype: dtype of the parameters, the computation and the outputs.
     """
 
     action: ActionSpec
@@ -119,12 +120,12 @@ class ActionHead(nn.Module):
 
 @struct.dataclass
 class Window:
-    """The tokens of the last K steps, for models that look at all of them anew at each step.
+    """The tokens of the last K steps, for models that process all of them again at each step.
 
     Attributes:
-      tokens: `[B, K, 3, D]`, oldest first; what comes after the running step is unspecified.
-      index: int, the running step's place.
-      timestep: int, its index in the episode.
+      tokens: `[B, K, 3, D]`, oldest first; entries after the current step are unspecified.
+      index: int, the position of the current step in the window.
+      timestep: int, the index of the current step in its episode.
     """
 
     tokens: jax.Array
@@ -133,13 +134,13 @@ class Window:
 
 
 def empty_window(batch_size: int, context: int, width: int, dtype: jnp.dtype) -> Window:
-    """The window of K = `context` steps at the start of an episode."""
+    """Return the window of K = `context` steps at the start of an episode."""
     zero = jnp.zeros((), jnp.int32)
     return Window(jnp.zeros((batch_size, context, 3, width), dtype), zero, zero)
 
 
 def observe_in_window(window: Window, tokens_B2D: Float[Array, "B 2 D"]) -> Window:
-    """Put the R and the o token of the running step into the window, which slides if it is full."""
+    """Write the R and o tokens of the current step into the window, which slides if it is full."""
     context = window.tokens.shape[1]
     full = window.index == context
     tokens = jnp.where(full, jnp.roll(window.tokens, -1, axis=1), window.tokens)
@@ -150,7 +151,7 @@ def observe_in_window(window: Window, tokens_B2D: Float[Array, "B 2 D"]) -> Wind
 
 
 def act_in_window(window: Window, token_BD: Float[Array, "B D"]) -> Window:
-    """Put the a token of the running step into the window, and go on to the next step."""
+    """Write the a token of the current step into the window and advance to the next step."""
     zero = jnp.zeros((), jnp.int32)
     start = (zero, window.index, zero + 2, zero)
     tokens = jax.lax.dynamic_update_slice(window.tokens, token_BD[:, None, None], start)
@@ -158,5 +159,5 @@ def act_in_window(window: Window, token_BD: Float[Array, "B D"]) -> Window:
 
 
 def at_step(y_BKD: Float[Array, "B K D"], index: Int[Array, ""]) -> Float[Array, "B D"]:
-    """The outputs at one step of a window."""
+    """Return the outputs at one step of a window."""
     return jax.lax.dynamic_index_in_dim(y_BKD, index, axis=1, keepdims=False)

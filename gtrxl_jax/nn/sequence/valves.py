@@ -1,7 +1,7 @@
 """Memory Retention Valves: how RATE's memory tokens change from one segment to the next.
 
 RATE (arXiv 2306.09459), section 3, equations 3 to 6, and appendix E. A valve takes the memory M_n
-that a segment began with and the outputs M~ at the segment's write tokens, and gives M_{n+1}.
+that a segment started with and the outputs M~ at the segment's write tokens, and returns M_{n+1}.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from gtrxl_jax.validation import check_choice
 
 @struct.dataclass
 class MemoryTokens:
-    """What a valve carries.
+    """The state of a valve.
 
     Attributes:
       tokens: M_n, `[B, m, D]`.
@@ -31,13 +31,13 @@ class MemoryTokens:
 
 
 class Valve(nn.Module):
-    """M_{n+1} = valve(M_n, M~): `[B, m, D]` each.
+    """Base class of the valves M_{n+1} = valve(M_n, M~), with arrays `[B, m, D]`.
 
     Attributes:
-      heads: of the attention, in the valves that have it; it must divide the width.
+      heads: number of attention heads in the valves that attend; it must divide the width.
       bias: b of the gated valve, a constant.
-      dtype: of the computation; None follows the inputs.
-      param_dtype: of the parameters.
+      dtype: computation dtype; None follows the inputs.
+      param_dtype: dtype of the parameters.
     """
 
     heads: int = 2
@@ -46,11 +46,11 @@ class Valve(nn.Module):
     param_dtype: Any = jnp.float32
 
     def initial(self, tokens_BMD: Float[Array, "B M D"]) -> MemoryTokens:
-        """The carry of a new episode, whose memory is `tokens_BMD`."""
+        """Return the state at the start of an episode with the memory `tokens_BMD`."""
         return MemoryTokens(tokens_BMD)
 
     def product(self, x: Float[Array, "B M D"], count: int, name: str) -> list[Array]:
-        """`count` products of x with square matrices, made by one multiplication."""
+        """Return `count` products of x with square matrices, computed as one multiplication."""
         dense = nn.Dense(
             count * x.shape[-1],
             use_bias=False,
@@ -63,7 +63,7 @@ class Valve(nn.Module):
     def attend(
         self, query_BMD: Float[Array, "B M D"], source_BMD: Float[Array, "B M D"]
     ) -> Float[Array, "B M D"]:
-        """softmax(Q K' / sqrt(K)) V over all tokens, heads concatenated, W_O. No residual."""
+        """Apply W_O to the concatenated heads softmax(Q K' / sqrt(K)) V; there is no residual."""
         (q_BMD,) = self.product(query_BMD, 1, "query")
         k_BMD, v_BMD = self.product(source_BMD, 2, "key_value")
         *lead, width = q_BMD.shape
@@ -76,7 +76,7 @@ class Valve(nn.Module):
 
 
 class CrossAttentionValve(Valve):
-    """CA-2, the paper's: the old memory asks, ReLU(M~) answers."""
+    """CA-2, the paper's choice: queries from the old memory, keys and values from ReLU(M~)."""
 
     @nn.compact
     def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
@@ -84,10 +84,10 @@ class CrossAttentionValve(Valve):
 
 
 class ReversedCrossAttentionValve(Valve):
-    """CA-1: M~ asks, the old memory answers.
+    """CA-1: queries from M~, keys and values from the old memory.
 
-    M~ passes no ReLU, unlike in CA-2. The sources leave that open; a ReLU before W_Q would only
-    restrict what the queries can be.
+    Unlike in CA-2, M~ passes no ReLU. The sources leave this open; a ReLU before W_Q would only
+    restrict the queries.
     """
 
     @nn.compact
@@ -96,7 +96,7 @@ class ReversedCrossAttentionValve(Valve):
 
 
 class GatedValve(Valve):
-    """G: (1 - z) M_n + z h, GTrXL's gate with the roles of appendix E.
+    """G: (1 - z) M_n + z h, GTrXL's GRU gate with the roles of appendix E.
 
     r = sigmoid(M_n W_r + M~ U_r);  z = sigmoid(M_n W_z + M~ U_z - b);
     h = tanh(M_n W_g + (M~ * r) U_g).
@@ -112,7 +112,7 @@ class GatedValve(Valve):
 
 
 class GRUValve(Valve):
-    """A GRU cell over each token (Cho et al. 2014): M~ the input, the memory the hidden state."""
+    """A GRU cell on each token (Cho et al. 2014), with input M~ and the memory as hidden state."""
 
     @nn.compact
     def __call__(self, memory: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
@@ -127,10 +127,10 @@ class GRUValve(Valve):
 
 
 class LSTMValve(Valve):
-    """An LSTM cell over each token (Hochreiter and Schmidhuber 1997), with a cell of its own."""
+    """An LSTM cell on each token (Hochreiter and Schmidhuber 1997), with its own cell state."""
 
     def initial(self, tokens_BMD: Float[Array, "B M D"]) -> MemoryTokens:
-        """The cell state begins at zero."""
+        """Return the state at the start of an episode, with a cell state of zero."""
         return MemoryTokens(tokens_BMD, jnp.zeros_like(tokens_BMD))
 
     @nn.compact
@@ -160,6 +160,6 @@ VALVES: dict[str, type[Valve]] = {
 
 
 def make_valve(name: str, heads: int, dtype: Any, param_dtype: Any) -> Valve:
-    """The valve of that name."""
+    """Return the valve called `name`."""
     valve = VALVES[check_choice("valve", name, VALVES)]
     return valve(heads=heads, dtype=dtype, param_dtype=param_dtype)

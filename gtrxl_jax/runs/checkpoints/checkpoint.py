@@ -1,12 +1,12 @@
-"""Saving a run without stopping it, and taking it up again.
+"""Save a run without interrupting it, and restore it.
 
     checkpoints/<step>/   the whole state after that many steps, by orbax, with `checksums`
-    unusable/<step>/      a checkpoint that had changed when the run was taken up, set aside
+    unusable/<step>/      a checkpoint that was found to be damaged when the run was resumed
 
-A checkpoint appears by a rename once all of it is on disk, so a run that is killed while it saves
-has its last whole one. Arrays are stored under their path in the state
-(`params/core/layer_0/kernel`), without the types of the containers around them: nothing that is
-read back is executed or unpickled.
+A checkpoint appears by a rename once it is complete on disk, so a run that is killed while saving
+keeps its last complete checkpoint. Arrays are stored under their path in the state
+(`params/core/layer_0/kernel`), without the types of the containers around them. Restoring never
+executes or unpickles data.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,18 +33,18 @@ State = TypeVar("State")
 
 
 class SaveError(RuntimeError):
-    """A checkpoint could not be written. Those before it are as they were."""
+    """Raised when a checkpoint cannot be written. Earlier checkpoints are unaffected."""
 
 
 class Saver:
-    """Saves the checkpoints of a run that is going on; to be closed, or used with `with`.
+    """Saves the checkpoints of a run. Close it after use, or use it as a context manager.
 
-    What is left in `checkpoints/` of a process that was killed while saving is cleared away.
+    Incomplete checkpoints left in `checkpoints/` by a process that was killed are removed.
 
     Args:
-      folder: the run, which this process holds (see `directory.locked`).
-      keep: how many checkpoints stay; the newest, and besides them the best.
-      best: the step of the best one so far.
+      folder: the run, locked by this process (see `directory.locked`).
+      keep: number of newest checkpoints to keep, in addition to the best.
+      best: step of the best checkpoint so far.
     """
 
     def __init__(self, folder: Folder, *, keep: int = 3, best: int | None = None):
@@ -55,10 +55,10 @@ class Saver:
         self._resources.enter_context(_quiet())
         self._failed = False
         heed_orphans = _ignore_orphans()
-        # Those of a save that has failed may outlive this.
+        # Orphaned threads of a failed save may outlive this object.
         self._resources.callback(lambda: None if self._failed else heed_orphans())
         if hosts.is_first():
-            # Not by the manager's own option: that goes on in a thread, which may outlive it.
+            # Not by the manager's option, whose thread may outlive the manager.
             for half in Path(folder, "checkpoints").glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
                 shutil.rmtree(half)
         options = ocp.CheckpointManagerOptions(preservation_policy=self._retention)
@@ -69,24 +69,24 @@ class Saver:
     def save(
         self, step: int, state: Any, record: Mapping[str, Any] | None = None, *, best: bool = False
     ) -> None:
-        """Take the state as it is now, and write it while the caller goes on.
+        """Take a snapshot of the state, and write it in the background.
 
-        A save that is still being written is waited for (see `busy`).
+        If an earlier save is still being written, this waits for it (see `busy`).
 
         Args:
-          step: how far the run is; past every checkpoint there.
-          state: any pytree of arrays, PRNG key arrays among them, on one device or sharded. It may
+          step: step of the run, greater than that of any existing checkpoint.
+          state: any pytree of arrays, including PRNG key arrays, on one device or sharded. It may
             be donated as soon as this returns.
-          record: more to be kept with it, as JSON can hold it.
-          best: it stays until a later one is the best.
+          record: JSON-serializable values to store with it.
+          best: whether to keep this checkpoint until a later one is the best.
 
         Raises:
-          ValueError: the folder has a checkpoint of this step or a later one; or two leaves have
-            one path, by a "/" in a key.
-          TypeError: a leaf is not an array or a number.
-          SaveError: this one, or the one before it, cannot be written.
+          ValueError: if the folder has a checkpoint of this step or a later one, or two leaves have
+            the same path because of a "/" in a key.
+          TypeError: if a leaf is not an array or a number.
+          SaveError: if this checkpoint, or the previous one, cannot be written.
         """
-        # An array without entries has nothing to store, and orbax would not have it.
+        # Orbax rejects arrays without entries, and they have nothing to store.
         arrays = {name: leaf for name, leaf in by_name(state).items() if np.size(leaf)}
         self.wait()
         latest = self._manager.latest_step()
@@ -105,14 +105,14 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Whether `save` would have to wait; never so on several hosts, which must agree."""
+        """Whether `save` would have to wait; always False with several hosts, which must agree."""
         return jax.process_count() == 1 and self._manager.is_saving_in_progress()
 
     def check(self) -> None:
-        """Find out, without waiting, whether a save has failed.
+        """Raise, without waiting, if a save has failed.
 
         Raises:
-          SaveError: it has.
+          SaveError: if it has.
         """
         with self._failures_named():
             self._manager.check_for_errors()
@@ -121,17 +121,17 @@ class Saver:
         """Wait until everything is on disk.
 
         Raises:
-          SaveError: it cannot be written.
+          SaveError: if it cannot be written.
         """
         with self._failures_named():
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Wait for a save that is going on, whether it fails or not, and let go."""
+        """Wait for a running save, whether or not it fails, and release all resources."""
         with self._resources, contextlib.suppress(SaveError):
             self.wait()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Saver":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,36 +145,36 @@ class Saver:
             self._failed = True
             reason = " ".join(str(error)[:300].split()) or type(error).__name__
             raise SaveError(
-                f"the checkpoint of step {self._step} cannot be saved in {self._folder}, those "
-                f"before it are intact: {reason}"
+                f"the checkpoint of step {self._step} cannot be saved in {self._folder}, earlier "
+                f"ones are intact: {reason}"
             ) from error
 
 
 def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State, dict[str, Any]]:
-    """Read a checkpoint back.
+    """Restore a checkpoint.
 
     Args:
       folder: the run.
-      like: the state to fill: a pytree of arrays, or of `jax.ShapeDtypeStruct` such as
-        `jax.eval_shape` gives. Each array goes where the leaf's `sharding` says, whatever it was
-        when it was saved, or to the first device where it says nothing.
-      step: which checkpoint; if None, the newest that is as it was written, and standard error
-        says which were passed over.
+      like: the state to fill: a pytree of arrays, or of `jax.ShapeDtypeStruct` as returned by
+        `jax.eval_shape`. Each array is placed by the `sharding` of its leaf, regardless of its
+        placement when saved, or on the first device if the leaf has none.
+      step: step of the checkpoint; if None, the newest intact one, with those that were skipped
+        reported on standard error.
 
     Returns:
-      The state, with the containers of `like` around the arrays of the checkpoint; and what was
-      recorded with it, besides its "step" and the run's "config".
+      The state, with the containers of `like` around the arrays of the checkpoint; and the record
+      saved with it, which also has its "step" and the run's "config".
 
     Raises:
-      FileNotFoundError: there is no checkpoint.
-      UnusableError: that one, or every one, is damaged or of another run.
-      ValueError: there is none of that step, or it is of another architecture: its arrays have
-        other names, shapes or types than those of `like`.
+      FileNotFoundError: if there is no checkpoint.
+      UnusableError: if the given checkpoint, or every one, is damaged or of another run.
+      ValueError: if there is none of the given step, or it has another architecture: its arrays
+        differ in name, shape or dtype from those of `like`.
     """
     steps = available_steps(folder)
     if not steps:
         raise FileNotFoundError(
-            f"{folder} holds no checkpoint: give the folder of a run that saved"
+            f"{folder} holds no checkpoint: pass the folder of a run that has saved one"
         )
     if step is not None and step not in steps:
         raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
@@ -184,14 +184,14 @@ def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State
         except UnusableError as error:
             if step is not None:
                 raise
-            print(f"{error}; it is passed over", file=sys.stderr)
+            print(f"{error}; skipping it", file=sys.stderr)
         else:
             return _read(folder, candidate, like), record
     raise UnusableError(f"no checkpoint in {folder} can be used, of {steps}: choose another folder")
 
 
 def set_aside_unusable(folder: Folder) -> None:
-    """Move the newest checkpoints that cannot be used out of the way of those to come."""
+    """Move unusable checkpoints newer than the newest usable one to `unusable/`."""
     for step in reversed(available_steps(folder)):
         try:
             _verify(folder, step)
@@ -204,7 +204,7 @@ def set_aside_unusable(folder: Folder) -> None:
 
 
 def available_steps(folder: Folder) -> list[int]:
-    """The steps of the checkpoints, in order; none if there is no such folder."""
+    """Return the sorted steps of the checkpoints; empty if there is no such folder."""
     path = Path(folder, "checkpoints")
     if not path.is_dir():
         return []
@@ -234,10 +234,10 @@ def _read(folder: Folder, step: int, like: State) -> State:
         stored = {name: leaf for name, leaf in wanted.items() if leaf.size}
         arrays = manager.restore(step, args=ocp.args.StandardRestore(stored))
     for name, leaf in stored.items():
-        if arrays[name].dtype != leaf.dtype:  # keys of two kinds can be stored alike
+        if arrays[name].dtype != leaf.dtype:  # keys of different types may be stored alike
             raise ValueError(
                 f"{name} in {folder} is a PRNG key of type {arrays[name].dtype}, and {leaf.dtype} "
-                "here: set jax_default_prng_impl to what that run had, and make keys as it did"
+                "here: set jax_default_prng_impl as for that run, and create keys as it did"
             )
     leaves = [
         arrays[name] if name in arrays else jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
@@ -247,7 +247,7 @@ def _read(folder: Folder, step: int, like: State) -> State:
 
 
 class _SealingHandler(ocp.StandardCheckpointHandler):
-    """Seals a checkpoint when all of it has been written and it has not yet got its name."""
+    """Writes the checksums of a checkpoint when it is complete, before it is renamed."""
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         self._record = kwargs["args"].record
@@ -261,13 +261,13 @@ class _SealingHandler(ocp.StandardCheckpointHandler):
 @ocp.args.register_with_handler(_SealingHandler, for_save=True, for_restore=True)
 @dataclasses.dataclass
 class _SealedSave(ocp.args.StandardSave):
-    """What `_SealingHandler` saves: arrays, and the record for the checksums."""
+    """The arguments of a save by `_SealingHandler`: arrays, and the record for the checksums."""
 
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class _Retention:
-    """Which checkpoints stay when a new one has been written: the newest, and the best."""
+    """The policy of which checkpoints to keep after a save: the newest, and the best."""
 
     def __init__(self, keep: int, best: int | None):
         self._keep = keep
@@ -280,7 +280,7 @@ class _Retention:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what orbax says besides: of each phase of its work, and of errors that it raises."""
+    """Suppress orbax's log messages, on each phase of its work and on errors that it raises."""
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -293,10 +293,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _ignore_orphans() -> Callable[[], None]:
-    """Without reports of threads whose save has failed; returns what ends this.
+    """Suppress reports of threads whose save has failed; return a function that ends this.
 
-    When one array cannot be written orbax stops waiting, and the threads that write the others find
-    nobody to tell.
+    When one array cannot be written, orbax stops waiting, and the threads that write the others
+    find their event loop closed.
     """
     report = sys.unraisablehook
 
@@ -319,9 +319,9 @@ def _manager(
 
 
 def _snapshot(leaf: Any) -> Any:
-    """A copy of an array that lives on when the state is donated, on the host if it can be there.
+    """Copy an array, to the host if possible, so that the copy survives donation of the state.
 
-    A view of the buffer would do on accelerators, but on CPU it would be the buffer itself.
+    A view of the buffer would suffice on accelerators, but on CPU it would be the buffer itself.
     """
     if not isinstance(leaf, jax.Array):
         return leaf

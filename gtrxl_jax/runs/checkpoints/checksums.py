@@ -1,9 +1,9 @@
-"""What tells a whole checkpoint from a damaged one, before any of it is interpreted.
+"""Checksums that identify damaged checkpoints before their content is interpreted.
 
-`checksums.json` is one file in a checkpoint: the size and the CRC-32 of every other file, with the
-record of the run at that step, and a CRC-32 of these themselves. It is written last, before the
-checkpoint gets its name. (Of arrays' bytes themselves the storage format below has no checksum: one
-flipped bit would be another number.)
+`checksums.json` is a file in each checkpoint with the size and the CRC-32 of every other file, the
+run's record at that step, and a CRC-32 of these entries. It is written last, before the checkpoint
+is renamed. (The underlying storage format has no checksum of array data, so a flipped bit would
+otherwise be read as another number.)
 """
 
 import json
@@ -17,11 +17,11 @@ NAME = "checksums.json"
 
 
 class UnusableError(ValueError):
-    """A checkpoint is not what this run once wrote."""
+    """Raised for a checkpoint that is not as this run wrote it."""
 
 
 def write(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
-    """Write the checksums of the files in `folder`, and those below it, with a JSON record."""
+    """Write the checksums of all files in and below `folder`, with a JSON record."""
     files = [path for path in Path(folder).rglob("*") if path.is_file()]
     content = {
         "record": dict(record),
@@ -35,7 +35,7 @@ def write(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
 
 
 def verify(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The record, if all files in the folder are there and unchanged.
+    """Return the record if all files in the folder exist and are unchanged.
 
     Raises:
       UnusableError: naming the first file that is missing or has changed.
@@ -62,7 +62,7 @@ def verify(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _describe(path: Path) -> list[int]:
-    """Size and CRC-32."""
+    """Return the size and the CRC-32 of a file."""
     crc = size = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""The terminal's view of a run: how far, how fast, how long yet, and how good."""
+"""Console output of a run: progress, speed, remaining time and scores."""
 
 import math
 import time
@@ -14,20 +14,19 @@ from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays
 
 
 class ConsoleWriter(MetricWriter):
-    """Shows one bar in a terminal, and plain lines anywhere else (a file, a batch system's log).
+    """Shows a progress bar in a terminal, and plain lines elsewhere (a file, a batch system's log).
 
-    A metric is shown by the last part of its name, after any "/": its latest finite value, as the
-    mean over seeds where it has an entry for each. The speed is over the last writes, so that
-    compilation counts only at the start.
+    A metric is shown under the last part of its name, after any "/", with its latest finite value,
+    averaged over seeds. The speed is measured over recent writes, so that compilation affects it
+    only at the start.
 
     Args:
       total_steps: the step at which the run ends.
       show: names of the metrics to show, in this order.
-      title: what the run is, said when it starts.
-      console: where to write; the standard error stream by default, for standard output may be
-        another program's input.
-      clock: seconds that never go back.
-      unit: what is counted.
+      title: description of the run, printed when it starts.
+      console: where to write; by default standard error, so that standard output can be piped.
+      clock: a monotonic clock, in seconds.
+      unit: name of what is counted.
     """
 
     def __init__(
@@ -102,14 +101,14 @@ _SPEED_WINDOW = 10
 
 
 class _Status(ProgressColumn):
-    """What is said after the bar; cut, not wrapped, in a narrow terminal."""
+    """The text after the bar; truncated, not wrapped, in a narrow terminal."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["status"], style="cyan", no_wrap=True, overflow="ellipsis")
 
 
 def _significant(number: float) -> str:
-    """Three digits, and thousands apart: 0.123, 12.3, 123, 12,300."""
+    """Format with three digits and thousands separators: 0.123, 12.3, 123, 12,300."""
     digits = 2 - math.floor(math.log10(number))
     return f"{round(number, digits):,.{max(digits, 0)}f}"
 

@@ -1,8 +1,8 @@
-"""Where a run's numbers go: a file of JSON lines, TensorBoard, and back into arrays.
+"""Writers of a run's metrics, to JSON lines and TensorBoard, and a reader.
 
-Every writer takes the same two arguments, a step and a mapping from names to numbers. A number is
-a scalar, or an array `[S]` with one entry for each of S seeds trained side by side.
-`gtrxl_jax.runs.logging.progress` has the writer for the terminal.
+Every writer takes a step and a mapping from names to values. A value is a scalar, or an array `[S]`
+with one entry for each of S seeds trained side by side. `gtrxl_jax.runs.logging.progress` has the
+writer for the console.
 """
 
 import abc
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,24 +27,24 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class MetricWriter(abc.ABC):
-    """The interface of all writers, and a context manager that closes them."""
+    """The interface of all writers, a context manager that closes them."""
 
-    def start(self, step: int) -> None:  # noqa: B027, for those that need it
-        """Begin, or go on, after `step`: forget what was written of later ones."""
+    def start(self, step: int) -> None:  # noqa: B027, optional
+        """Start, or resume, after `step`: discard what was written for later steps."""
 
     @abc.abstractmethod
     def write(self, step: int, metrics: Metrics) -> None:
-        """Record `metrics` as they stand after `step` environment steps (or updates).
+        """Write the metrics after `step` environment steps (or updates).
 
         Raises:
-          TypeError: a value is not a number.
-          ValueError: a value has more than the one axis of seeds.
+          TypeError: if a value is not a number.
+          ValueError: if a value has more than the one axis of seeds.
         """
 
-    def close(self) -> None:  # noqa: B027, for those that need it
-        """Release files; writing afterwards is an error."""
+    def close(self) -> None:  # noqa: B027, optional
+        """Release resources; nothing can be written afterwards."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "MetricWriter":
         return self
 
     def __exit__(
@@ -57,7 +57,7 @@ class MetricWriter(abc.ABC):
 
 
 class Writers(MetricWriter):
-    """Several writers as one."""
+    """Several writers combined into one."""
 
     def __init__(self, *writers: MetricWriter):
         self._writers = writers
@@ -67,7 +67,7 @@ class Writers(MetricWriter):
             writer.start(step)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        metrics = as_arrays(metrics)  # one transfer from the device, whatever the number of writers
+        metrics = as_arrays(metrics)  # a single transfer from the device for all writers
         for writer in self._writers:
             writer.write(step, metrics)
 
@@ -77,15 +77,15 @@ class Writers(MetricWriter):
 
 
 class JsonLinesWriter(MetricWriter):
-    """Appends one line of JSON for each write: `{"step": 640, "time": 1.7e9, "loss": 0.5, ...}`.
+    """Appends one line of JSON per write: `{"step": 640, "time": 1.7e9, "loss": 0.5, ...}`.
 
-    `time` is in seconds since 1970 (UTC). Arrays `[S]` become lists. What JSON has no number for is
-    a string: "NaN", "Infinity", "-Infinity". Each line is handed to the operating system at once,
-    so a run that is killed loses at most the line it was writing; opening the file again drops such
-    a half-written line and appends.
+    `time` is in seconds since 1970 (UTC). Arrays `[S]` become lists, and numbers that are not
+    finite the strings "NaN", "Infinity" and "-Infinity". Each line is flushed to the operating
+    system at once, so a run that is killed loses at most the line being written; opening the file
+    again removes such an incomplete line and appends.
 
     Args:
-      path: the file. Its folder is made if missing.
+      path: the file. Its folder is created if missing.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -96,7 +96,7 @@ class JsonLinesWriter(MetricWriter):
         self._path = path
 
     def start(self, step: int) -> None:
-        # One cut, which the file system makes as a whole or not at all.
+        # A single truncation, which is atomic.
         length = 0
         for record, line in _records(self._path):
             if record["step"] > step:
@@ -107,7 +107,7 @@ class JsonLinesWriter(MetricWriter):
     def write(self, step: int, metrics: Metrics) -> None:
         arrays = as_arrays(metrics)
         if reserved := {"step", "time"} & arrays.keys():
-            raise ValueError(f"metric {reserved.pop()!r} has a name of the file's own: rename it")
+            raise ValueError(f"metric {reserved.pop()!r} has a reserved name: rename it")
         record = {"step": int(step), "time": time.time()}
         record |= {name: json_value(value.tolist()) for name, value in arrays.items()}
         self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
@@ -118,16 +118,16 @@ class JsonLinesWriter(MetricWriter):
 
 
 class TensorBoardWriter(MetricWriter):
-    """Writes TensorBoard event files, with one run `seed_0`, `seed_1`, ... for each entry of `[S]`.
+    """Writes TensorBoard event files, with a run `seed_0`, `seed_1`, ... for each entry of `[S]`.
 
-    Runs share their tags, so TensorBoard lays the seeds over each other in one plot. Values that
-    are not finite are left out, since TensorBoard cannot draw them.
+    The runs share their tags, so that TensorBoard overlays the seeds in one plot. Values that are
+    not finite are omitted, since TensorBoard cannot draw them.
 
     Args:
-      folder: the folder to point TensorBoard at.
+      folder: the log directory of TensorBoard.
 
     Raises:
-      ModuleNotFoundError: tensorboardX is not installed.
+      ModuleNotFoundError: if tensorboardX is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
@@ -135,7 +135,7 @@ class TensorBoardWriter(MetricWriter):
             from tensorboardX import SummaryWriter
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
-                "TensorBoard logs need tensorboardX: pip install 'gtrxl_jax[log]', or log without"
+                "TensorBoard logs require tensorboardX: pip install 'gtrxl_jax[log]', or omit them"
             ) from error
         self._new_run = SummaryWriter
         self._folder = Path(folder)
@@ -165,7 +165,7 @@ class TensorBoardWriter(MetricWriter):
 
 
 def json_value(value: Any) -> Any:
-    """`value`, with the numbers that JSON does not have as "NaN", "Infinity" and "-Infinity"."""
+    """Replace numbers that JSON lacks by "NaN", "Infinity" and "-Infinity", recursively."""
     if isinstance(value, Mapping):
         return {key: json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -176,37 +176,37 @@ def json_value(value: Any) -> Any:
 
 
 def as_arrays(metrics: Metrics) -> dict[str, Shaped[np.ndarray, "*S"]]:
-    """Bring metrics to the host as NumPy arrays, scalar or `[S]`.
+    """Transfer metrics to the host as NumPy arrays, scalar or `[S]`.
 
     Raises:
-      TypeError: a value is not a real number.
-      ValueError: a value has more than one axis.
+      TypeError: if a value is not a real number.
+      ValueError: if a value has more than one axis.
     """
     arrays = {name: np.asarray(value) for name, value in jax.device_get(dict(metrics)).items()}
     for name, array in arrays.items():
         if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in _REAL):
-            raise TypeError(f"metric {name!r} must be a real number or one a seed; got {array!r}")
+            raise TypeError(f"metric {name!r} must be a real number or one per seed; got {array!r}")
         if array.ndim > 1:
             raise ValueError(
-                f"metric {name!r} has shape {array.shape}: give a scalar, or one entry a seed [S]"
+                f"metric {name!r} has shape {array.shape}: pass a scalar, or one entry per seed [S]"
             )
     return arrays
 
 
 def read_metrics(path: str | os.PathLike[str]) -> dict[str, Shaped[np.ndarray, "N *S"]]:
-    """Read what `JsonLinesWriter` wrote.
+    """Read a file written by `JsonLinesWriter`.
 
-    Lines of one step are merged into one row. Where the step goes back, a run was resumed from an
-    earlier checkpoint: the rows after that step are of a branch given up, and dropped. A last line
-    without its end, from a run that was killed or is writing now, is ignored.
+    Lines of the same step are merged into one row. Where the step decreases, the run was resumed
+    from an earlier checkpoint, and rows after that step are dropped. An incomplete last line, from
+    a run that was killed or is writing, is ignored.
 
     Returns:
       `step` as int64 `[N]`, `time` as float64 `[N]`, and each metric as float64 `[N]`, or `[N, S]`
-      where it was written for S seeds. NaN where a row lacks the metric.
+      if it was written for S seeds. NaN where a row lacks the metric.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: another line than the last is not a record, or the number of seeds changes.
+      FileNotFoundError: if there is no such file.
+      ValueError: if a line other than the last is not a record, or the number of seeds changes.
     """
     rows: dict[int, dict[str, Any]] = {}
     for record, _ in _records(path):
@@ -229,7 +229,7 @@ def _column(path: Any, name: str, rows: list[dict[str, Any]]) -> Float[np.ndarra
 
 
 def _records(path: str | os.PathLike[str]) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Each record of a file, with its line."""
+    """Yield each record of a file, with its line."""
     content = Path(path).read_bytes()
     lines = content[: _whole_lines(content)].splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
@@ -237,10 +237,10 @@ def _records(path: str | os.PathLike[str]) -> Iterator[tuple[dict[str, Any], byt
             record = json.loads(line)
             int(record["step"])
         except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path}, line {number}, is no record of metrics: {line!r}") from None
+            raise ValueError(f"{path}, line {number}, is not a record: {line!r}") from None
         yield record, line
 
 
 def _whole_lines(content: bytes) -> int:
-    """The length of `content` up to and with its last end of line."""
+    """Return the length of `content` up to and including its last newline."""
     return content.rfind(b"\n") + 1
