@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from gtrxl_jax.nn.linear import square_products
 from gtrxl_jax.validation import check_choice
 
 
@@ -33,15 +34,7 @@ class Gate(nn.Module):
     param_dtype: Any = jnp.float32
 
     def matrices(self, x: Float[Array, "... D"], count: int, name: str) -> list[Array]:
-        """Return `count` products of x with square matrices, computed as one multiplication."""
-        product = nn.Dense(
-            count * x.shape[-1],
-            use_bias=False,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            name=name,
-        )(x)
-        return jnp.split(product, count, axis=-1)
+        return square_products(x, count, name, dtype=self.dtype, param_dtype=self.param_dtype)
 
     def trained_bias(self, like: Float[Array, "... D"]) -> Float[Array, "... D"]:
         """Return b with the dtype and rank of `like`."""

@@ -1,7 +1,7 @@
-"""What an offline run learns from: held in memory, or read from disk as it is drawn.
+"""The data of an offline run: held in memory, or read from disk as they are sampled.
 
-Both give an update the same batch, for the same key; the returns-to-go of rewards that are no whole
-numbers may differ in their last bits.
+Both yield the same batch for the same key, except that returns-to-go of non-integer rewards may
+differ by rounding.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from gtrxl_jax.offline.environments import require_spaces
 from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
 
 THREADS = 4
-"""That read a data set, a batch each."""
+"""The number of threads that read a dataset, one batch each."""
 
 
 Feed = Generator[tuple[int, Any], None, None]
@@ -34,25 +34,25 @@ class Data(Protocol):
     """The data of a run."""
 
     def returns(self) -> Float[np.ndarray, " E"]:
-        """The sum of each episode's rewards."""
+        """Return the sum of each episode's rewards."""
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
-        """The stage of each iteration from number `first` on, and what it reads. To be closed.
+        """Yield the stage and the data of each iteration from `first` on. Close after use.
 
         Args:
-          first: counts from 1.
-          key: the batch of update n, which counts from 0, is drawn with `fold_in(key, n)`.
-          mesh: the devices that it is put on.
+          first: number of the first iteration, counted from 1.
+          key: a PRNG key; the batch of update n, counted from 0, is sampled with `fold_in(key, n)`.
+          mesh: the devices on which the data are placed.
 
         Raises:
-          ValueError: the data are damaged, or a stage of the curriculum has no episodes.
+          ValueError: if the data are damaged, or a stage of the curriculum has no episodes.
         """
 
 
 class InMemory:
-    """Whole on every device; the program of an iteration draws from them.
+    """Data replicated on every device, from which the program of an iteration samples.
 
-    What an iteration reads are the `Trajectories` of each stage.
+    The data of an iteration are a tuple with the `Trajectories` of each stage.
     """
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories):
@@ -79,10 +79,10 @@ class InMemory:
 
 
 class Streamed:
-    """Read from a data set on disk, by threads that are an iteration ahead.
+    """Data read from disk by threads, one iteration ahead.
 
-    An iteration reads the `Segments` of its updates, `[U, B, N, K]`. The devices share each batch,
-    and a process reads only its own part.
+    The data of an iteration are the `Segments` of its updates, `[U, B, N, K]`. Each batch is split
+    over the devices, and a process reads only its own part.
     """
 
     def __init__(self, config: OfflineConfig, sampling: Sampling):
@@ -103,7 +103,7 @@ class Streamed:
         rows = local_rows(mesh, batch_size)
         with MinariReader(config.data.path) as reader:
             require_spaces(config, reader.spaces)
-            # Refuses a stage without episodes before the first is trained on.
+            # For all stages now, so that one without episodes raises before training begins.
             episodes = [episodes_of(config, n, reader.length) for n in config.stages]
             iterations = range(first, config.num_iterations + 1)
             for stage, group in itertools.groupby(iterations, config.stage):
@@ -130,10 +130,10 @@ class Streamed:
 def episodes_of(
     config: OfflineConfig, segments: int, length: Int[np.ndarray, " E"]
 ) -> Int[np.ndarray, " F"]:
-    """The episodes that a stage of a curriculum draws from: those that are no longer than it.
+    """Return the indices of a stage's episodes: with a curriculum, those that fit its segments.
 
     Raises:
-      ValueError: there are none.
+      ValueError: if there are none.
     """
     if not config.curriculum:
         return np.arange(len(length))
@@ -141,7 +141,7 @@ def episodes_of(
     (index,) = np.nonzero(length <= longest)
     if not index.size:
         raise ValueError(
-            f"curriculum needs episodes of at most {longest} steps, and the shortest has "
-            f"{np.min(length)}: add shorter ones, or leave curriculum out"
+            f"curriculum requires episodes of at most {longest} steps, but the shortest has "
+            f"{np.min(length)}: add shorter episodes, or disable curriculum"
         )
     return index

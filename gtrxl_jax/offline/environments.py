@@ -1,4 +1,4 @@
-"""The environments of an offline run, and the trajectories that their oracles make."""
+"""The environments of an offline run, and the trajectories of their oracles."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,30 +19,30 @@ LENGTHS: dict[str, Callable[[int, int], Any]] = {
     "TMazePassive-v0": tmaze.rate_params,
     "AssociativeRetrieval-v0": associative.rate_params,
 }
-"""Environments that exist at any length: from (segments, context) to their parameters."""
+"""Environments of variable length: functions from (segments, context) to their parameters."""
 
 
 def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
-    """The run's environment, of episodes of that many steps if a length is given.
+    """Create the environment of a run, optionally for episodes of a given number of steps.
 
     Raises:
-      ValueError: an unknown environment or parameter, a value out of range, or a length for an
-        environment that has none.
+      ValueError: if the environment or a parameter is unknown, a value is out of range, or a length
+        is given for an environment without variable length.
     """
     task = config.task
     env, params = make_env(task.name, **task.params)
     if length is not None:
         if task.name not in LENGTHS:
             raise ValueError(
-                f"evaluation.lengths: {task.name} has none, only {' and '.join(LENGTHS)} do; "
-                "leave them out"
+                f"evaluation.lengths is not supported by {task.name}, only by "
+                f"{' and '.join(LENGTHS)}: omit it"
             )
         params = LENGTHS[task.name](1, length).replace(**task.params)
     return Stream(env, params, config.evaluation.episodes)
 
 
 def parameters(config: OfflineConfig) -> dict[str, Any]:
-    """What the environment is made with for episodes of the training length; defaults left out."""
+    """Return the environment's parameters at the training length, without unset ones."""
     name, given = config.task.name, dict(config.task.params)
     if name not in LENGTHS:
         return given
@@ -51,7 +51,7 @@ def parameters(config: OfflineConfig) -> dict[str, Any]:
 
 
 def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
-    """What the model plays: an environment for each length, by name; one called "" without any."""
+    """Return the environment for each evaluation length, by name; without lengths, named ""."""
     lengths = config.evaluation.lengths
     if not lengths and config.task.name in LENGTHS:
         lengths = (config.length,)
@@ -61,13 +61,13 @@ def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
 
 
 def trajectories_of(config: OfflineConfig) -> Trajectories:
-    """The data of a run, read from its file or played by the oracle.
+    """Read the dataset of a run, or generate it with the oracle.
 
     Raises:
-      ValueError: the file is not a sound data set, or of other spaces than the environment; the
+      ValueError: if the dataset is damaged or has other spaces than the environment, or the
         environment has no oracle.
-      FileNotFoundError: there is no such file.
-      ImportError: the extra "offline" is not installed.
+      FileNotFoundError: if the dataset does not exist.
+      ImportError: if the extra "offline" is not installed.
     """
     any_length = config.task.name in LENGTHS
     if config.data.path:
@@ -93,16 +93,12 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
 
 
 def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
-    """Refuse data of other spaces than the environment's.
-
-    Raises:
-      ValueError: they are.
-    """
+    """Raise ValueError if the spaces of the data differ from those of the environment."""
     any_length = config.length if config.task.name in LENGTHS else None
     stream = make_stream(config, any_length)
     expected = dataset_spaces(stream.observation_space, stream.action_space)
     if spaces != expected:
         raise ValueError(
-            f"data.path {config.data.path} has {spaces}, and {config.task.name} has {expected}: "
-            "choose task.name and data.path to fit"
+            f"data.path {config.data.path} has {spaces}, but task.name {config.task.name} has "
+            f"{expected}: choose a matching pair"
         )

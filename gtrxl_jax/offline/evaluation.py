@@ -1,4 +1,4 @@
-"""Playing episodes with a model of trajectories."""
+"""Play episodes with a model of trajectories."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -21,12 +21,12 @@ Play = Callable[[Any, Key[Array, ""]], dict[str, Shaped[Array, " E"]]]
 
 @struct.dataclass
 class PlayingState:
-    """Where B episodes stand.
+    """The acting state of B episodes.
 
     Attributes:
-      model: the model's state of acting.
-      return_to_go: `[B]`, what it is still asked to reach.
-      steps: int, actions taken.
+      model: acting state of the model.
+      return_to_go: `[B]`, the return that remains to be reached.
+      steps: int, number of actions taken.
     """
 
     model: Any
@@ -38,13 +38,15 @@ class PlayingState:
 class SequencePlayer:
     """A model of trajectories as a `gtrxl_jax.acting.evaluation.Player`.
 
-    It is asked for a return, from which every reward is taken (Chen et al. 2021, algorithm 1).
+    The model is conditioned on a target return, from which each reward is subtracted (Chen et al.
+    2021, algorithm 1).
 
     Attributes:
-      model: which, of `gtrxl_jax.nn.sequence.registry`.
-      target_return: what to ask for.
-      restart_every: ask for all of it again after so many steps (RATE, appendix C); 0: never.
-      memory_noise: put noise in the place of memory tokens, see `gtrxl_jax.nn.sequence.rate`.
+      model: a model of `gtrxl_jax.nn.sequence.registry`.
+      target_return: the target return.
+      restart_every: number of steps after which the return-to-go is reset to the target return
+        (RATE, appendix C); 0: never.
+      memory_noise: whether to replace memory tokens by noise, see `gtrxl_jax.nn.sequence.rate`.
     """
 
     model: nn.Module
@@ -53,7 +55,7 @@ class SequencePlayer:
     memory_noise: bool = False
 
     def start(self, params: Any, batch_size: int) -> PlayingState:
-        """Before the first time step."""
+        """Return the acting state before the first time step."""
         return PlayingState(
             model=self._apply(params, -1, batch_size, method="start"),
             return_to_go=jnp.full(batch_size, self.target_return, jnp.float32),
@@ -63,7 +65,7 @@ class SequencePlayer:
     def step(
         self, params: Any, state: PlayingState, timestep: TimeStep
     ) -> tuple[PlayingState, ActionDistribution]:
-        """The model's policy at a time step `[B]`."""
+        """Return the new acting state and the model's policy at a time step `[B]`."""
         asked_B = state.return_to_go - timestep.reward.astype(jnp.float32)
         if self.restart_every:
             again = state.steps % self.restart_every == 0
@@ -74,7 +76,7 @@ class SequencePlayer:
         return PlayingState(model, asked_B, state.steps), policy
 
     def observe_action(self, params: Any, state: PlayingState, action: Any) -> PlayingState:
-        """The action becomes a token."""
+        """Add the action's token to the model's acting state."""
         model = self._apply(params, state.steps, state.model, action, method="observe_action")
         return PlayingState(model, state.return_to_go, state.steps + 1)
 
@@ -82,7 +84,7 @@ class SequencePlayer:
         apply: Any = self.model.apply
         rngs = {}
         if self.memory_noise:
-            # Other noise after every segment; the same in every evaluation.
+            # The noise differs between segments, but not between evaluations.
             rngs["memory_noise"] = jax.random.fold_in(jax.random.key(0), step + 1)
         return apply({"params": params}, *arguments, method=method, rngs=rngs)
 
@@ -90,24 +92,24 @@ class SequencePlayer:
 def make_play(
     player: SequencePlayer, streams: Mapping[str, Stream], episodes: int, policy: str
 ) -> Play:
-    """Build the function that plays `episodes` whole episodes in each of several environments.
+    """Build the function that plays `episodes` complete episodes in each of several environments.
 
     Args:
-      player: who plays; the function is given the network's parameters.
-      streams: by name; they differ in their parameters alone, so that one program serves for all.
-      episodes: E, of each.
-      policy: "mode" takes the likeliest action, "sample" draws one.
+      player: the player; the function takes the parameters of its network.
+      streams: environments by name. They differ only in their parameters and share one program.
+      episodes: E, the number of episodes in each environment.
+      policy: "mode" takes the most likely action, "sample" samples one.
 
     Returns:
-      A pure function of (params, key) to scores `[E]`: `return`, `length` and, where the
-      environment tells, `success`, with the environment's name if it has one: `success/90`.
+      A pure function of (params, key) that returns scores `[E]`: `return`, `length` and, if the
+      environment reports it, `success`, with the environment's name if not empty: `success/90`.
 
     Raises:
-      ValueError: an unknown policy.
+      ValueError: if the policy is unknown.
     """
     check_choice("evaluation.policy", policy, POLICIES)
     first = next(iter(streams.values()))
-    # Arguments of the program: environments of all lengths share what is compiled.
+    # Environments of all lengths share one program, with their parameters as its inputs.
     env_params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
     env_params_N = jax.tree.map(lambda *leaves: jnp.stack(leaves), *env_params)
 

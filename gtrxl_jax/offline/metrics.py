@@ -1,4 +1,4 @@
-"""Metrics of learning from trajectories: sums over the steps of segments, and of the memory."""
+"""Metrics of offline training: sums over the steps of segments, and statistics of the memory."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ SUMS = ("loss", "steps", "correct", "last", "last_correct")
 
 
 def last_steps(mask_BNK: Bool[Array, "B N K"]) -> Bool[Array, "B N K"]:
-    """The last step of each window: where tasks of memory decide."""
+    """Mark the last step of each window, at which memory tasks are decided."""
     mask_BS = mask_BNK.reshape(mask_BNK.shape[0], -1)
     following_BS = jnp.pad(mask_BS[:, 1:], [(0, 0), (0, 1)])
     return (mask_BS & ~following_BS).reshape(mask_BNK.shape)
 
 
 def step_sums(policy: Any, segment: Segments, last_BK: Bool[Array, "B K"]) -> Metrics:
-    """`SUMS` over the steps of a segment `[B, K]`, and over the last steps of windows among them.
+    """Compute `SUMS` over the steps of a segment `[B, K]`, and over its last steps of windows.
 
-    "loss" is the one that is learned from, see `action_loss`.
+    "loss" is the training loss, see `action_loss`.
     """
     mask_BK = segment.mask
     loss_BK = action_loss(policy, segment.actions)
@@ -40,7 +40,7 @@ def step_sums(policy: Any, segment: Segments, last_BK: Bool[Array, "B K"]) -> Me
 
 
 def memory_metrics(before: Any, after: Any) -> Metrics:
-    """How large memory tokens are, and how much a segment changes them, as root mean squares."""
+    """Compute the root mean squares of the memory tokens and of their change over a segment."""
     if not hasattr(after, "tokens") or not after.tokens.tokens.size:
         return {}
     old, new = (jax.lax.stop_gradient(x.tokens.tokens) for x in (before, after))

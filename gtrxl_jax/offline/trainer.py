@@ -1,13 +1,14 @@
 """Offline training: predict the actions of trajectories, segment by segment.
 
     trainer = OfflineTrainer(config)
-    state = trainer.init(seed)                                 a pytree that is the whole run
+    state = trainer.init(seed)  # a pytree, the complete state of the run
     for stage, data in trainer.feed(1, trainer.mesh()):
-        state, metrics = make_iteration(trainer, stage)(state, data)    several updates
+        state, metrics = make_iteration(trainer, stage)(state, data)  # several updates
 
-An update draws a batch of windows of N segments of K steps, and scans the model over the segments:
-memory goes from each to the next, and the gradient back through it. Activations of a segment are
-computed again in the backward pass, so memory grows with K and not with N * K.
+An update samples a batch of windows of N segments of K steps and scans the model over the segments.
+The memory is passed from each segment to the next, and the gradient flows back through it. A
+segment's activations are recomputed in the backward pass, so memory usage grows with K instead of
+N * K.
 """
 
 import dataclasses
@@ -53,13 +54,13 @@ from gtrxl_jax.validation import validate
 
 @struct.dataclass
 class OfflineState:
-    """All of a run: saving it is saving the run.
+    """The complete state of a run, sufficient to resume it.
 
     Attributes:
-      params: the model's parameters.
-      optimiser: optax's state.
-      key: of this run; see `_keys`.
-      update: int, batches seen.
+      params: parameters of the model.
+      optimiser: state of the optax optimiser.
+      key: PRNG key of the run; see `_keys`.
+      update: int, number of completed updates.
     """
 
     params: Any
@@ -69,22 +70,23 @@ class OfflineState:
 
 
 class OfflineTrainer:
-    """The pure functions of an offline run, made from its config; a `Trainer`.
+    """The pure functions of an offline run; implements `Trainer`.
 
     Attributes:
-      config: the run's, with what to ask for in evaluations.
-      model: what is trained.
+      config: config of the run, including the target return of evaluations.
+      model: the model that is trained.
       player, title, environment, observation_space, action_space, config_json,
         num_iterations, steps_per_iteration: see `Trainer`; a step is an update.
 
     Raises:
-      ValueError: the config cannot be, or its data do not fit; nothing has been compiled.
+      ValueError: if the config is invalid, or the data do not match it; nothing is compiled before
+        this check.
     """
 
     shown: tuple[str, ...] = ("loss", "accuracy/last_step")
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
-        """Make a trainer; `trajectories` stand in for those of `config.data`."""
+        """Create a trainer; `trajectories`, if given, are used instead of `config.data`."""
         validate(config)
         self._trajectories = trajectories
         self._sampling = dataclasses.replace(
@@ -100,7 +102,7 @@ class OfflineTrainer:
         target = config.evaluation.target_return
         if target is None:
             target = _best_tenth(self._data.returns())
-        # Written down with the config: acting needs it, and no data.
+        # Stored in the config, so that acting does not require the data.
         evaluation = dataclasses.replace(config.evaluation, target_return=target)
         config = dataclasses.replace(config, evaluation=evaluation)
         self.config, self.config_json = config, to_json(config)
@@ -125,7 +127,7 @@ class OfflineTrainer:
 
     @functools.cached_property
     def _data(self) -> Data:
-        """Read or collected when they are first needed: acting needs none."""
+        """The data, read or generated on first use, since acting does not require them."""
         config = self.config
         if self._trajectories is None and config.data.stream:
             return Streamed(config, self._sampling)
@@ -134,12 +136,12 @@ class OfflineTrainer:
         return InMemory(config, self._trajectories)
 
     def feed(self, first: int, mesh: Mesh) -> Feed:
-        """See `Trainer`: stages of the curriculum, and data, see `offline_data`."""
+        """Yield the curriculum's stage and the data of each iteration, see `Data.feed`."""
         key_data, _ = _keys(_run_key(self.config.seed)[0])
         return self._data.feed(first, key_data, mesh)
 
     def mesh(self) -> Mesh:
-        """The devices that share the batch."""
+        """Return the mesh of the devices that share the batch."""
         config = self.config
         return make_mesh(
             config.devices,
@@ -149,7 +151,7 @@ class OfflineTrainer:
         )
 
     def _make_optimiser(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
-        """AdamW, and its rate by updates: warm-up and linear decay (RATE's authors)."""
+        """Return AdamW without its learning rate, and the schedule of RATE's authors for it."""
         config = self.config.optimiser
         updates = self.num_iterations * self.steps_per_iteration
         schedule = warmup_and_decay(config.learning_rate, config.warmup, config.final, updates)
@@ -167,7 +169,7 @@ class OfflineTrainer:
         return optimiser, schedule
 
     def init(self, seed: Int[Array, ""] | int) -> OfflineState:
-        """The state of a new run."""
+        """Return the state of a new run."""
         key, key_network = _run_key(seed)
         timestep = zero_timestep(self.observation_space, self.action_space, 1, self.config.shape[1])
         steps = Steps(
@@ -187,15 +189,15 @@ class OfflineTrainer:
         return OfflineState(params, optimiser, key, jnp.zeros((), jnp.int32))
 
     def drawn(self, state: OfflineState) -> dict[str, Array]:
-        """See `Trainer`: nothing, all seeds have the config's settings."""
+        """Return {}, since all seeds have the settings of the config, see `Trainer.drawn`."""
         del state
         return {}
 
     def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
-        """Draw a batch, or take that which was read for this update, and learn from it."""
+        """Sample a batch, or select the one read for this update, and learn from it."""
         key_data, key_dropout = _keys(state.key)
         if isinstance(data, Segments):
-            # An iteration begins at a multiple of its updates.
+            # Iterations begin at multiples of `updates_per_iteration`.
             place = state.update % self.config.updates_per_iteration
             batch = jax.tree.map(
                 lambda x: jax.lax.dynamic_index_in_dim(x, place, keepdims=False), data
@@ -205,7 +207,7 @@ class OfflineTrainer:
         return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
 
     def summarise(self, metrics: Metrics) -> Metrics:
-        """Means over an iteration's updates."""
+        """Compute means over an iteration's updates."""
         diverged = over_updates(metrics["nonfinite"])
         return {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"} | diverged
 
@@ -217,11 +219,11 @@ class OfflineTrainer:
     def learn(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
     ) -> tuple[OfflineState, Metrics]:
-        """Learn from a batch `[B, N, K]`: a step of the optimiser for each chunk of segments."""
+        """Learn from a batch `[B, N, K]`, with one optimiser step for each chunk of segments."""
         size, segments, _ = batch.mask.shape
         batch = split_batch(batch)
         chunk = self.config.chunk(segments)
-        # [N / C, C, B, K, ...]: chunks of C segments, whose memories the gradient connects.
+        # [N / C, C, B, K, ...]: chunks of C segments; the gradient does not cross chunks.
         chunks, last = jax.tree.map(
             lambda x: jnp.moveaxis(x, 1, 0).reshape(-1, chunk, size, *x.shape[2:]),
             (batch, last_steps(batch.mask)),
@@ -274,19 +276,19 @@ class OfflineTrainer:
         keys: Key[Array, " C"],
         is_first: Array | bool,
     ) -> tuple[Float[Array, ""], tuple[Any, Metrics]]:
-        """The mean loss over the steps of C segments `[C, B, K]`, in order.
+        """Compute the mean loss over the steps of C consecutive segments `[C, B, K]`.
 
         Args:
-          params: the parameters.
-          memory: before the first of them; no gradient enters it. The first chunk of a trajectory
-            begins from the network's own initial memory, and trains that.
+          params: parameters of the model.
+          memory: memory before the first segment; no gradient enters it. It is ignored in the first
+            chunk of a trajectory, which starts from the network's trainable initial memory.
           chunk: the segments.
           last: which steps are the last of a window, for the metrics.
-          keys: for dropout.
-          is_first: whether the trajectory begins with this chunk.
+          keys: PRNG keys for dropout, one for each segment.
+          is_first: whether this is the first chunk of a trajectory.
 
         Returns:
-          The loss; the memory afterwards, and sums for the metrics.
+          The loss; the final memory, and sums for the metrics.
         """
         fresh = self._initial_memory(params, chunk.mask.shape[1])
         memory = jax.tree.map(
@@ -301,7 +303,7 @@ class OfflineTrainer:
             sums = step_sums(policy, segment, last_BK)
             return following, sums | memory_metrics(memory, following)
 
-        # The activations of a single segment are used at once.
+        # With a single segment, the backward pass uses the activations immediately.
         remat = self.config.remat and len(keys) > 1
         step = jax.checkpoint(one) if remat else one
         memory, records = jax.lax.scan(step, memory, (chunk, last, keys))
@@ -315,15 +317,15 @@ class OfflineTrainer:
 
 
 def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:
-    """Of a run's state, and of its network's first parameters."""
+    """Return the keys of a run's state and of its network's initial parameters."""
     return jax.random.split(jax.random.key(seed))
 
 
 def _keys(key: Key[Array, ""]) -> Key[Array, "2"]:
-    """For data and for dropout; update n uses `fold_in` of either, with n."""
+    """Return the keys for data and for dropout; update n uses `fold_in(key, n)` of each."""
     return jax.random.split(key)
 
 
 def _best_tenth(returns: Float[np.ndarray, " E"]) -> float:
-    """The mean return of the best tenth of the episodes."""
+    """Return the mean return of the best tenth of the episodes."""
     return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())

@@ -42,6 +42,7 @@ def action_correct(policy: ActionDistribution, actions: Any) -> Bool[Array, "...
     if isinstance(policy, Hybrid) and policy.categoricals:
         modes = jnp.stack([choice.mode() for choice in policy.categoricals], axis=-1)
         return jnp.all(modes == actions["discrete"], axis=-1)
-    if isinstance(policy, Gaussian):
-        return jnp.zeros(policy.mean.shape[:-1], bool)
+    gaussian = policy.gaussian if isinstance(policy, Hybrid) else policy
+    if isinstance(gaussian, Gaussian):
+        return jnp.zeros(gaussian.mean.shape[:-1], bool)
     raise TypeError(f"policy must have discrete parts or a mean, not be {type(policy).__name__}")

@@ -48,11 +48,10 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
 def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     """Draw the losses of offline runs, `folder/name` each, and their success by episode length.
 
-    The second figure is drawn only for runs evaluated at several lengths. For the T-Maze it
+    The second figure is drawn only for runs evaluated at several common lengths. For the T-Maze it
     includes the results published for RATE.
     """
-    losses, steps, success = {}, {}, {}
-    lengths: list[int] = []
+    losses, steps, scores = {}, {}, {}
     for name in names:
         metrics = read_metrics(folder / name / "metrics.jsonl")
         losses[name] = np.atleast_2d(np.log10(metrics["loss"]).T)
@@ -60,16 +59,19 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
         result = read_result(folder / name)
         if result is None:
             raise FileNotFoundError(f"{folder / name} has no result: finish the run first")
-        scores = {k: v for k, v in result.per_seed.items() if k.startswith("success/")}
-        lengths = sorted(int(key.split("/")[1]) for key in scores)
-        success[name] = np.array([scores[f"success/{length}"] for length in lengths]).T
+        scores[name] = {
+            int(key.split("/")[1]): values
+            for key, values in result.per_seed.items()
+            if key.startswith("success/")
+        }
+    lengths = sorted(set.intersection(*map(set, scores.values())))
     paths = [folder / "loss.png"]
     learning_curves(losses, steps, paths[0], x_label="updates", y_label="loss, log10 of nats")
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
         task = json.loads((folder / names[0] / "config.json").read_text())["task"]["name"]
         success_against_horizon(
-            success,
+            {name: np.array([of[n] for n in lengths]).T for name, of in scores.items()},
             lengths,
             paths[-1],
             published={"RATE-5": RATE_5} if task.startswith("TMaze") else None,

@@ -1,4 +1,4 @@
-"""Offline runs by the host's loop: saved, resumed, placed, loaded, evaluated."""
+"""Offline runs with the host's loop: saving, resuming, placement, loading and evaluation."""
 
 import json
 
@@ -29,7 +29,7 @@ CONFIG = changed(
 
 
 class Crash(Exception):
-    """Stands for whatever ends a process."""
+    """A simulated crash of the process."""
 
 
 class CrashAt(MetricWriter):
@@ -48,7 +48,7 @@ def trajectories():
 
 @pytest.fixture(scope="module")
 def whole(trajectories, tmp_path_factory):
-    """A run that nothing has ended."""
+    """The folder and result of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     return folder, train(OfflineTrainer(CONFIG, trajectories), folder=folder)
 
@@ -60,8 +60,8 @@ def lines(folder):
     return records
 
 
-def test_a_run_that_is_ended_goes_on_bit_for_bit(whole, trajectories, tmp_path):
-    """Ended between the stages of its curriculum."""
+def test_resumed_run_is_bit_identical(whole, trajectories, tmp_path):
+    """The run crashes between the stages of its curriculum."""
     folder = tmp_path / "run"
     with pytest.raises(Crash):
         train(OfflineTrainer(CONFIG, trajectories), folder=folder, writers=[CrashAt(9)])
@@ -71,8 +71,7 @@ def test_a_run_that_is_ended_goes_on_bit_for_bit(whole, trajectories, tmp_path):
     assert again.result.evaluation == whole[1].result.evaluation
 
 
-def test_a_loaded_run_acts_as_it_was_trained(whole):
-    """No data are needed for it, and its actions are those of the segment form."""
+def test_loaded_run_acts_without_data(whole):
     folder, trained = whole
     loaded = load(folder)
     assert loaded.config.evaluation.target_return == 1.0
@@ -86,12 +85,12 @@ def test_a_loaded_run_acts_as_it_was_trained(whole):
         assert action.dtype == jnp.int32
 
 
-def test_a_run_is_evaluated_at_its_lengths(whole):
+def test_evaluation_lengths(whole):
     scores, _ = evaluate(whole[0], episodes=8)
     assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (8, 16)}
 
 
-def test_several_seeds_are_several_runs(trajectories):
+def test_seeds_match_separate_runs(trajectories):
     config = changed(CONFIG, num_seeds=2, total_updates=3)
     several = train(OfflineTrainer(config, trajectories))
     second = train(OfflineTrainer(changed(CONFIG, seed=1, total_updates=3), trajectories))
@@ -102,7 +101,7 @@ def test_several_seeds_are_several_runs(trajectories):
     )
 
 
-def test_a_run_that_diverges_says_so(trajectories):
+def test_divergence_raises(trajectories):
     config = changed(CONFIG, optimiser__learning_rate=1e30, optimiser__clip_norm=None)
     with pytest.raises(DivergedError, match=r"(loss|parameters|gradient norm) is not finite"):
         train(OfflineTrainer(config, trajectories))

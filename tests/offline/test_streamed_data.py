@@ -1,4 +1,4 @@
-"""Runs whose data are read from disk as they are drawn: those of the data in memory."""
+"""Runs whose data are read from disk as they are sampled equal runs with data in memory."""
 
 import shutil
 import sys
@@ -43,8 +43,8 @@ def config_of(path, stream=True, **changes):
     return changed(CONFIG, data__path=str(path), data__stream=stream, **changes)
 
 
-def test_a_run_is_that_of_the_data_in_memory_though_it_is_ended_between(path, tmp_path):
-    """Over the stages of a curriculum, on two devices, bit by bit."""
+def test_resumed_streamed_run_matches_in_memory_run(path, tmp_path):
+    """Bit-identical over the stages of a curriculum, on two devices."""
     held = train(OfflineTrainer(config_of(path, stream=False)), folder=tmp_path / "held")
     with pytest.raises(Crash):
         train(OfflineTrainer(config_of(path)), folder=tmp_path / "run", writers=[CrashAt(6)])
@@ -54,7 +54,7 @@ def test_a_run_is_that_of_the_data_in_memory_though_it_is_ended_between(path, tm
     assert streamed.result.evaluation == held.result.evaluation
 
 
-def test_an_iteration_reads_its_own_batches_split_over_the_devices(path):
+def test_feed_splits_batches_over_devices(path):
     trainer = OfflineTrainer(config_of(path, model__name="rate"))
     mesh = trainer.mesh()
     np.testing.assert_array_equal(local_rows(mesh, 8), np.arange(8))
@@ -66,21 +66,21 @@ def test_an_iteration_reads_its_own_batches_split_over_the_devices(path):
     assert {shard.data.shape for shard in third.mask.addressable_shards} == {(2, 4, 2, 4)}
 
 
-def test_data_that_do_not_fit_are_refused_before_anything_is_compiled(path, monkeypatch, tmp_path):
+def test_mismatched_data_raise_before_compilation(path, monkeypatch, tmp_path):
     def compiled(*_):
         raise AssertionError
 
     monkeypatch.setattr("gtrxl_jax.runs.programs.Programs.init", compiled)
-    with pytest.raises(ValueError, match="choose task.name and data.path to fit"):
+    with pytest.raises(ValueError, match="choose a matching pair"):
         OfflineTrainer(config_of(path, task__name="AssociativeRetrieval-v0"))
-    with pytest.raises(ValueError, match="curriculum needs episodes of at most 2 steps"):
+    with pytest.raises(ValueError, match="curriculum requires episodes of at most 2 steps"):
         train(OfflineTrainer(config_of(path, context=2)))
     monkeypatch.setitem(sys.modules, "grain", None)
     with pytest.raises(ImportError, match=r"pip install gtrxl_jax\[offline\]"):
         train(OfflineTrainer(config_of(path)))
 
 
-def test_the_command_line_streams_and_what_it_trained_needs_no_data(path, monkeypatch, tmp_path):
+def test_streamed_run_loads_without_data(path, monkeypatch, tmp_path):
     def load_all(*_):
         raise AssertionError
 
@@ -98,7 +98,7 @@ def test_the_command_line_streams_and_what_it_trained_needs_no_data(path, monkey
     assert load(tmp_path / "run" / "bc-mlp").config.evaluation.target_return == 1.0
 
 
-def test_damage_ends_the_run_when_it_is_met(path, tmp_path):
+def test_damaged_data_raise_during_training(path, tmp_path):
     shutil.copytree(path, tmp_path / "data")
     with h5py.File(tmp_path / "data" / "data" / "main_data.hdf5", "a") as file:
         for episode in file.values():

@@ -1,4 +1,4 @@
-"""Training on trajectories: what is learned from what, and how it acts afterwards."""
+"""The offline trainer: gradients, curriculum, evaluation and config errors."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def make(trajectories, **changes):
 
 
 def data_of(trainer):
-    """What its first iteration reads."""
+    """Return the data of the first iteration."""
     return next(trainer.feed(1, trainer.mesh()))[1]
 
 
@@ -37,9 +37,9 @@ def batch_of(trainer, segments=2, context=4):
 
 
 def gradients(trainer, batch, weigh):
-    """The gradient of one loss over all of a batch's segments, of which `weigh` says what counts.
+    """Return the gradient of the trainer's loss on all segments of a batch, modified by `weigh`.
 
-    By hand: the trainer's own loss on its chunk, for a mask that leaves the wanted steps.
+    `weigh` maps the chunk to one whose mask keeps the relevant steps.
     """
     state = trainer.init(0)
     chunk = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), batch)
@@ -53,7 +53,7 @@ def gradients(trainer, batch, weigh):
     return jax.grad(loss)(state.params)
 
 
-def test_an_update_learns_by_heart(trajectories):
+def test_trainer_overfits_one_batch(trajectories):
     trainer = make(trajectories, optimiser__learning_rate=3e-3, optimiser__warmup=0.0)
     state, batch = trainer.init(0), batch_of(trainer)
     update = jax.jit(trainer.learn)
@@ -65,8 +65,8 @@ def test_an_update_learns_by_heart(trajectories):
     assert metrics["accuracy"] > 0.8
 
 
-def test_remat_changes_no_gradient(trajectories):
-    """Dropout is drawn again as it was. (Adam's first step would be the sign of rounding.)"""
+def test_remat_preserves_gradients(trajectories):
+    """Recomputation uses the same dropout. (Adam's first step would amplify rounding errors.)"""
     batch = batch_of(make(trajectories))
     found = []
     for remat in (True, False):
@@ -76,20 +76,20 @@ def test_remat_changes_no_gradient(trajectories):
 
 
 @pytest.mark.parametrize(("bptt", "steps"), [(None, 1), (1, 1), (0, 2)])
-def test_the_optimiser_takes_a_step_for_each_chunk(trajectories, bptt, steps):
+def test_one_optimiser_step_per_chunk(trajectories, bptt, steps):
     trainer = make(trajectories, bptt=bptt)
     state, _ = trainer.learn(trainer.init(0), batch_of(trainer), jax.random.key(1))
     assert state.optimiser[1].count == steps
     assert state.update == 1
 
 
-def test_only_without_detaching_does_the_last_segment_teach_the_valve(trajectories):
-    """With bptt 0 the valve and the first segment's write tokens get a gradient of exactly 0."""
+def test_valve_learns_only_through_connected_segments(trajectories):
+    """With bptt 0, the gradient of the valve is exactly 0."""
     whole, detached = make(trajectories), make(trajectories, bptt=0)
     batch = batch_of(whole)
 
     def valve(trainer):
-        """How far one update moves the valve, without decay of weights."""
+        """Return the valve's largest change in an update without weight decay, and all changes."""
         state = trainer.init(0)
         after, _ = trainer.learn(state, batch, jax.random.key(1))
         moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.params, state.params)
@@ -105,8 +105,8 @@ def test_only_without_detaching_does_the_last_segment_teach_the_valve(trajectori
     assert max(map(float, jax.tree.leaves(rest["blocks_0"]))) > 1e-6
 
 
-def test_detached_segments_are_the_same_until_the_second_loss(trajectories):
-    """The gradient of the first segment alone does not depend on the horizon."""
+def test_loss_of_first_segment_does_not_train_valve(trajectories):
+    """It trains the initial memory tokens, regardless of the horizon."""
     whole = make(trajectories)
     batch = batch_of(whole)
 
@@ -118,8 +118,8 @@ def test_detached_segments_are_the_same_until_the_second_loss(trajectories):
     assert np.any(gradient["initial_tokens"] != 0)
 
 
-def test_padding_changes_no_loss(trajectories):
-    """Windows of 8 steps of episodes of 7: the last step is padding, whatever stands there."""
+def test_padding_does_not_affect_update(trajectories):
+    """The last step of windows of 8 steps is padding, since the episodes have 7 actions."""
     trainer = make(trajectories)
     batch = batch_of(trainer)
     assert not np.any(batch.mask[:, -1, -1])
@@ -133,7 +133,7 @@ def test_padding_changes_no_loss(trajectories):
     assert states[0][1]["nonfinite"] == -1
 
 
-def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
+def test_curriculum_stages(trajectories):
     trainer = make(trajectories, curriculum=True, total_updates=40)
     stages, (data, *_) = zip(*trainer.feed(1, trainer.mesh()), strict=True)
     assert stages == (0, 0, 1, 1)
@@ -145,7 +145,7 @@ def test_a_curriculum_goes_from_one_segment_to_all(trajectories):
     assert state.update == 20
 
 
-def test_a_model_without_memory_sees_all_segments_at_once(trajectories):
+def test_memoryless_model_sees_all_segments(trajectories):
     trainer = make(trajectories, model__name="dt")
     assert trainer.model.context == 8
     _, metrics = jax.jit(make_iteration(trainer, 0))(trainer.init(0), data_of(trainer))
@@ -153,8 +153,8 @@ def test_a_model_without_memory_sees_all_segments_at_once(trajectories):
     assert "memory/change" not in metrics
 
 
-def test_gradients_can_be_accumulated(trajectories):
-    """Two batches with accumulate 2 make the step of their mean."""
+def test_gradient_accumulation(trajectories):
+    """Two updates with accumulate 2 take one step with the mean gradient."""
     trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0)
     state, batch = trainer.init(0), batch_of(trainer)
     once, _ = trainer.learn(state, batch, jax.random.key(1))
@@ -171,7 +171,7 @@ def test_gradients_can_be_accumulated(trajectories):
     )
 
 
-def test_evaluation_plays_every_length(trajectories):
+def test_evaluation_at_every_length(trajectories):
     trainer = make(trajectories, evaluation__lengths=(6, 9))
     scores = jax.jit(trainer.evaluate)(trainer.init(0).params, jax.random.key(0))
     assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (6, 9)}
@@ -179,12 +179,12 @@ def test_evaluation_plays_every_length(trajectories):
     assert np.all((scores["length/6"] <= 6) & (scores["length/9"] <= 9))
 
 
-def test_the_target_is_what_the_best_data_reach(trajectories):
+def test_default_target_return(trajectories):
     assert make(trajectories).player.target_return == 1.0
     assert make(trajectories, evaluation__target_return=0.25).player.target_return == 0.25
 
 
-def test_other_environments_need_no_length():
+def test_environment_without_oracle_raises():
     config = changed(DEBUG, task__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
     with pytest.raises(ValueError, match="oracle"):
         OfflineTrainer(config)
@@ -204,23 +204,23 @@ def test_other_environments_need_no_length():
         ({"evaluation__lengths": (2,)}, "at least 3"),
         ({"data__path": "nowhere"}, "nowhere"),
         ({"data__stream": True, "data__path": "nowhere"}, "nowhere"),
-        ({"data__stream": True}, "data.stream reads .* give its data.path"),
-        ({"data__stream": True, "data__path": "x", "num_seeds": 2}, "num_seeds is 2: run them one"),
+        ({"data__stream": True}, "data.stream requires .* set data.path"),
+        ({"data__stream": True, "data__path": "x", "num_seeds": 2}, "num_seeds is 2: run the"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused(changes, words):
+def test_invalid_configs_raise(changes, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words) as error:
         OfflineTrainer(changed(DEBUG, **changes))
     assert "\n" not in str(error.value)
 
 
-def test_a_curriculum_needs_short_episodes():
+def test_curriculum_without_short_episodes_raises():
     config = DEBUG
-    with pytest.raises(ValueError, match="curriculum needs episodes of at most 4 steps"):
+    with pytest.raises(ValueError, match="curriculum requires episodes of at most 4 steps"):
         data_of(OfflineTrainer(changed(config, curriculum=True), trajectories_of(config)))
 
 
-def test_configs_survive_being_written():
+def test_config_round_trips():
     config = changed(DEBUG, evaluation__lengths=(4, 8), bptt=0, model__cache_size=3)
     assert from_json(to_json(config)) == config
     with pytest.raises(ValueError, match="offline"):

@@ -49,6 +49,17 @@ def test_hybrid_loss_sums_over_parts():
     np.testing.assert_array_equal(correct, both[0] & both[1])
 
 
+def test_continuous_actions_are_never_correct():
+    gaussian = Gaussian(jnp.zeros((5, 3)), jnp.ones((5, 3)))
+    for policy, actions in (
+        (gaussian, gaussian.mean),
+        (Hybrid(gaussian, ()), {"continuous": gaussian.mean}),
+    ):
+        correct = action_correct(policy, actions)
+        assert correct.shape == (5,)
+        assert not correct.any()
+
+
 def test_other_policies_are_rejected():
     for function in (action_loss, action_correct):
         with pytest.raises(TypeError, match="policy must"):

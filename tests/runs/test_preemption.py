@@ -11,10 +11,6 @@ from gtrxl_jax.runs import preemption
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 
 
-class Exit(SystemExit):
-    """Stands for the exit of the process."""
-
-
 @pytest.fixture
 def exits(monkeypatch):
     """Record the codes of immediate exits, instead of exiting."""

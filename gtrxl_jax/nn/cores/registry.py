@@ -108,7 +108,7 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
 
 
 def make_core(
-    config: CoreConfig | str = "gtrxl", preset: str = "small", **overrides: Any
+    config: CoreConfig | str = "gtrxl", preset: str | None = None, **overrides: Any
 ) -> MemoryCore:
     """Build a core from its config, or from its name, a preset and overridden fields.
 
@@ -116,7 +116,9 @@ def make_core(
     arguments and errors. The core maps `[B, T, width]` to `[B, T, width]`.
     """
     if isinstance(config, str):
-        config = core_config(config, preset, **overrides)
+        config = core_config(config, preset or "small", **overrides)
+    elif preset:
+        raise ValueError(f"preset {preset!r} is for the name of a core: {config} has its own sizes")
     elif overrides:
         config = dataclasses.replace(config, **overrides)
     validate(config, "core.")

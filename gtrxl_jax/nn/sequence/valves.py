@@ -14,6 +14,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
+from gtrxl_jax.nn.linear import square_products
 from gtrxl_jax.validation import check_choice
 
 
@@ -49,16 +50,8 @@ class Valve(nn.Module):
         """Return the state at the start of an episode with the memory `tokens_BMD`."""
         return MemoryTokens(tokens_BMD)
 
-    def product(self, x: Float[Array, "B M D"], count: int, name: str) -> list[Array]:
-        """Return `count` products of x with square matrices, computed as one multiplication."""
-        dense = nn.Dense(
-            count * x.shape[-1],
-            use_bias=False,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            name=name,
-        )
-        return jnp.split(dense(x), count, axis=-1)
+    def product(self, x: Float[Array, "... D"], count: int, name: str) -> list[Array]:
+        return square_products(x, count, name, dtype=self.dtype, param_dtype=self.param_dtype)
 
     def attend(
         self, query_BMD: Float[Array, "B M D"], source_BMD: Float[Array, "B M D"]

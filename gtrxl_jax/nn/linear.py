@@ -1,0 +1,18 @@
+"""Linear maps that gates and valves share."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+
+def square_products(
+    x: Float[Array, "... D"], count: int, name: str, **precision: Any
+) -> list[Float[Array, "... D"]]:
+    """Return `count` products of x with square matrices, computed as one multiplication.
+
+    Called in a compact method, it makes a submodule `name`; `precision` are `nn.Dense`'s dtypes.
+    """
+    dense = nn.Dense(count * x.shape[-1], use_bias=False, name=name, **precision)
+    return jnp.split(dense(x), count, axis=-1)
