@@ -1,16 +1,16 @@
-"""The default job, seed by seed as a newcomer would run it, and its control without memory.
+"""The default job, one seed at a time, and its control without memory.
 
     python experiments/default_job.py
     python experiments/default_job.py --seeds 50
 
-runs `gtrxl train` with seeds 0 to 9, or as many as are asked for, then with `--agent.memoryless`
-for seeds 0 to 2, each in a process of its own whose whole time is taken, start and compilation
-included: for times as a newcomer has them, leave `--workers` at 1. Expected: success of at least
-0.95 on held-out episodes for at least 9 of 10 seeds, about a minute each on two cores; at most 0.5,
-which is chance, without memory (less where a seed learns the walk but no turn, which pays little to
-who must guess).
+This runs `gtrxl train` with seeds 0 to 9, or as many as given, and with `--agent.memoryless` for
+seeds 0 to 2, each in a separate process. The wall time of each process is measured, including start
+and compilation; for the times that a user would see, keep `--workers` at 1. Expected: a success of
+at least 0.95 on held-out episodes for at least 9 of 10 seeds, at about a minute each on two cores;
+without memory at most 0.5, which is chance (less for seeds that learn to walk but not to turn, as a
+guessed turn earns little).
 
-Writes experiments/results/default_job/ (each run) and default_job.md.
+Writes experiments/results/default_job/ (one file per run) and default_job.md.
 """
 
 import functools
@@ -35,11 +35,11 @@ VARIANTS = {
     "GTrXL (GRU)": ([], 10),
     "GTrXL (GRU), memory cut off": (["--agent.memoryless"], 3),
 }
-"""For each agent its arguments, and how many seeds."""
+"""The arguments and the number of seeds of each agent."""
 
 
 def train(arguments: Sequence[str], seed: int) -> Record:
-    """`gtrxl train` in a process of its own: what came out, and its wall time in seconds."""
+    """Run `gtrxl train` in a separate process; return its results and its wall time in seconds."""
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "run")
@@ -70,7 +70,7 @@ def train(arguments: Sequence[str], seed: int) -> Record:
 
 
 def grid(options: Options) -> list[Run]:
-    """All runs; `seeds` are those of the agent with memory."""
+    """Return all runs; `options.seeds` is the number of seeds of the agent with memory."""
     steps = [] if options.steps is None else ["--total-steps", str(options.steps)]
     runs = []
     for agent, (arguments, seeds) in VARIANTS.items():
@@ -97,8 +97,8 @@ def report(options: Options, records: Sequence[Record]) -> None:
         "The default job",
         [
             "`gtrxl train`: passive T-Maze with a corridor of 30, success on held-out episodes "
-            f"after {records[0]['steps']:,} steps. {ENTRIES} The seconds are those of the whole "
-            "process: start, compilation, training, evaluation, pictures.",
+            f"after {records[0]['steps']:,} steps. {ENTRIES} Seconds are for the whole process: "
+            "start, compilation, training, evaluation and plots.",
             table(["agent", "success", "lowest", "seconds, median (longest)"], rows),
             origin(records),
         ],
@@ -106,7 +106,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and report."""
+    """Run the missing runs, and write the report."""
     report(options, run_study("default_job", grid(options), options))
 
 

@@ -1,12 +1,12 @@
-"""The default settings, unchanged, on other tasks.
+"""The default settings on other tasks.
 
     python experiments/default_settings.py
     python experiments/default_settings.py --workers 2 --only CartPole-v1 Pendulum-v1
 
-What `gtrxl train --env.name TASK` runs, with GTrXL and with an LSTM, five seeds each. Given for
-each task are the memory's size and the steps alone.
+This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, five seeds
+each. Only the memory size and the number of steps depend on the task.
 
-Writes experiments/results/default_settings/ (each run) and default_settings.md.
+Writes experiments/results/default_settings/ (one file per run) and default_settings.md.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ CORES = ("gtrxl", "lstm")
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """An environment, what is given for it, and when it is solved."""
+    """An environment, its settings, and the goal at which it counts as solved."""
 
     env: str
     memory_size: int
     total_steps: int
     goal: tuple[str, float] = ("success", 0.95)
-    """A score, and the value from which on the task is solved; infinite where there is none."""
+    """A score, and the value at which the task counts as solved; infinite if there is none."""
     params: dict[str, int | float] = dataclasses.field(default_factory=dict)
 
 
@@ -54,7 +54,7 @@ TASKS = {
 
 
 def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
-    """One cell: the default job's settings, in another environment."""
+    """Return the config of a cell: the default settings in another environment."""
     config = preset("default")
     return dataclasses.replace(
         config,
@@ -65,7 +65,7 @@ def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
 
 
 def grid(options: Options) -> list[Run]:
-    """All runs."""
+    """Return all runs."""
     return [
         Run({"task": name, "core": core}, seed, job(task, core, options.steps), task.goal)
         for name, task in TASKS.items()
@@ -100,10 +100,10 @@ def report(options: Options, records: Sequence[Record]) -> None:
         options.results / "default_settings.md",
         "The default settings on other tasks",
         [
-            "Solved: seeds whose last evaluation reaches the goal, of all, with the 95 % interval "
-            "of that share (Wilson's). Score: median and interquartile mean over seeds. To the "
-            "goal: the medians over the seeds that reached it, in training or in an evaluation; "
-            "seconds with start and compilation.",
+            "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
+            "Wilson interval of that fraction. Score: median and interquartile mean over seeds. To "
+            "the goal: medians over the seeds that reached it, in training or in an evaluation; "
+            "seconds include start and compilation.",
             table(
                 ["task", "core", "goal", "solved", "score", "steps", "to the goal", "seconds"],
                 rows,
@@ -114,7 +114,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and report."""
+    """Run the missing runs, and write the report."""
     report(options, run_study("default_settings", grid(options), options))
 
 

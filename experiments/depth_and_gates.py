@@ -1,13 +1,14 @@
-"""Depth, gates and learning rates: which transformers learn at all, and how soon?
+"""Depth, gates and learning rates: which transformers learn, and how fast?
 
     python experiments/depth_and_gates.py
     python experiments/depth_and_gates.py --workers 2 --only 8 gru trxl
 
-The passive T-Maze with a corridor of 25 and a memory that holds the episode, learned by TrXL,
-TrXL-I and GTrXL with each of its gates, their biases the paper's (gru 2, the others 1), and with
-the gate gru also a bias of 0; at 2, 4 and 8 layers, with three learning rates, three seeds each.
+The task is the passive T-Maze with a corridor of 25 and a memory that holds the whole episode. The
+cores are TrXL, TrXL-I and GTrXL with each of its gates, with the gate biases of the paper (gru 2,
+the others 1), and for the gru gate also with a bias of 0; at 2, 4 and 8 layers, with three learning
+rates and three seeds each.
 
-Writes experiments/results/depth_and_gates/ (each run), depth_and_gates.md and .png.
+Writes experiments/results/depth_and_gates/ (one file per run), depth_and_gates.md and .png.
 """
 
 import dataclasses
@@ -45,12 +46,12 @@ CORES: dict[str, dict[str, Any]] = {
     **{gate: {"name": "gtrxl", "gate": gate} for gate in GATES},
     "gru, bias 0": {"name": "gtrxl", "gate": "gru", "gate_bias": 0.0},
 }
-"""Settings of the core; those of GTrXL are named by their gates."""
+"""Settings of each core; GTrXL cores are named by their gates."""
 TOTAL_STEPS = 300_000
 
 
 def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:
-    """One cell: the defaults, but for what is given here."""
+    """Return the config of a cell: the defaults with these settings changed."""
     config = OnlineConfig(
         env=EnvConfig(params={"corridor_length": CORRIDOR}),
         core=core_config(preset="small", layers=depth, memory_size=CORRIDOR + 4, **CORES[core]),
@@ -61,7 +62,7 @@ def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:
 
 
 def grid(options: Options) -> list[Run]:
-    """All runs."""
+    """Return all runs."""
     return [
         Run(
             {"depth": depth, "rate": rate, "core": core},
@@ -76,7 +77,7 @@ def grid(options: Options) -> list[Run]:
 
 
 def report(options: Options, records: Sequence[Record]) -> None:
-    """Write the tables and the figure of what has been run."""
+    """Write the tables and the figure of the available records."""
     cells = by_cell(records, "core", "rate", "depth")
     head = ["core", "learning rate", *(f"{depth} layers" for depth in DEPTHS)]
     success, speed = [], []
@@ -91,7 +92,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
         [
             f"Passive T-Maze, a corridor of {CORRIDOR}, {records[0]['steps']:,} steps. {ENTRIES}",
             table(head, success),
-            "Environment steps to a success of at least 0.95, in training or in an evaluation: the "
+            "Environment steps to a success of at least 0.95, in training or in an evaluation: "
             "median over the seeds that reached it.",
             table(head, speed),
             origin(records),
@@ -101,7 +102,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
 
 
 def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
-    """For each depth the share of seeds solved, and the steps that each took, by core and rate."""
+    """Draw the fraction of solved seeds, and their steps to the goal, by depth, core and rate."""
     figure = new_figure(6.5, 4.6)
     panels = figure.subplots(2, len(DEPTHS), sharex=True, sharey="row")
     places = np.linspace(-0.28, 0.28, len(RATES))
@@ -129,7 +130,7 @@ def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and report."""
+    """Run the missing runs, and write the report."""
     report(options, run_study("depth_and_gates", grid(options), options))
 
 

@@ -1,12 +1,14 @@
-"""A run that is killed again and again comes to the end of one that is left alone, bit for bit.
+"""A run that is killed and resumed repeatedly is bit-identical to an uninterrupted run.
 
     python experiments/kill_and_resume.py
 
-runs `gtrxl train --preset debug`, which saves as often as the disk allows, once without trouble and
-once killed (SIGKILL) at 25 random moments: while it starts, between iterations, and, about every
-other time, while a checkpoint is being written. After each the same command goes on. Then all lines
-of metrics.jsonl but for wall-clock times, every array of the last checkpoint, and the scores must
-be equal. It writes experiments/results/kill_and_resume.md. About ten minutes on two cores.
+This runs `gtrxl train --preset debug`, which saves as often as the disk allows, once without
+interruption and once killed (SIGKILL) at 25 random moments: during the start, between iterations,
+and in about half of the cases while a checkpoint is being written. Each time the same command
+resumes the run. In the end, all lines of metrics.jsonl except wall-clock times, every array of the
+last checkpoint, and the scores must be equal. Takes about ten minutes on two cores.
+
+Writes experiments/results/kill_and_resume.md.
 """
 
 import dataclasses
@@ -42,14 +44,14 @@ EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 75, signal.SIGINT
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to try the run."""
+    """Settings of the test."""
 
     kills: int = 25
-    """How often it is stopped."""
+    """Number of times that the run is stopped."""
     seed: int = 0
-    """Of the moments."""
+    """Seed of the random moments."""
     signals: tuple[str, ...] = ("SIGKILL",)
-    """What it is stopped with, in turn."""
+    """Signals that stop the run, in turn."""
     keep: bool = True
     """Write the report to results."""
 
@@ -64,7 +66,7 @@ def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[by
             *("--checkpoint.interval", "1", "--evaluation.interval", str(3 * STEPS_PER_ITERATION)),
             *("--folder", str(folder), "--no-pictures"),
         ],
-        # Programs are the same each time: compiled once, they are there at the next start.
+        # All starts compile the same programs, so a persistent cache makes resuming fast.
         env=os.environ
         | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
         | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
@@ -74,32 +76,32 @@ def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[by
 
 
 def finish(run: subprocess.Popen[bytes], exit_code: int = 0) -> None:
-    """Wait for a run that should end like this."""
+    """Wait for a run to end, which must be with this exit code."""
     _, errors = run.communicate()
     if run.returncode != exit_code:
         raise SystemExit(f"exit code {run.returncode} instead of {exit_code}: {errors.decode()}")
 
 
 def lines_of(folder: Path) -> int:
-    """How many lines the metrics have."""
+    """Return the number of lines of the metrics."""
     path = folder / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def is_saving(folder: Path) -> bool:
-    """Whether a checkpoint is being written."""
+    """Return whether a checkpoint is being written."""
     return any((folder / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
 
 
 def stop(run: subprocess.Popen[bytes], folder: Path, number: int, chance: random.Random) -> str:
-    """Stop the run at a random moment. Returns when that was."""
+    """Stop the run at a random moment, and return a description of the moment."""
     before = lines_of(folder)
     saving = chance.random() < 0.5
     iterations = chance.randint(1, 4)
     if not saving and number == signal.SIGKILL and chance.random() < 0.3:
         time.sleep(chance.uniform(0, 10))
     else:
-        # A run that is taken up drops lines first: those of iterations after its checkpoint.
+        # A resumed run first drops the lines of iterations after its checkpoint.
         while run.poll() is None and lines_of(folder) == before:
             time.sleep(0.001)
         before = lines_of(folder)
@@ -115,13 +117,13 @@ def stop(run: subprocess.Popen[bytes], folder: Path, number: int, chance: random
 
 
 def final_state(folder: Path) -> Any:
-    """The last state of a run."""
+    """Return the last saved state of a run."""
     trainer = OnlineTrainer(from_json(load_config(folder)))
     return checkpoint.restore(folder, Programs(trainer).like)[0]
 
 
 def require_equal(one: Path, other: Path) -> int:
-    """Compare all that two runs have left. Returns the number of lines."""
+    """Assert that the results of two runs are equal, and return the number of metrics lines."""
     lines = [
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for folder in (one, other)
@@ -143,7 +145,7 @@ def require_equal(one: Path, other: Path) -> int:
 
 
 def main(settings: Settings) -> None:
-    """Stop the run as often as asked for, and compare."""
+    """Stop and resume the run, and compare it with an uninterrupted run."""
     chance = random.Random(settings.seed)
     num_iterations = 12 * (settings.kills + 1)
     moments: Counter[str] = Counter()
@@ -164,8 +166,8 @@ def main(settings: Settings) -> None:
     report = (
         "# Kill and resume\n\n"
         f"{settings.kills} kills ({counts}) of a run of {iterations} iterations that saves as "
-        "often as the disk allows: metrics, final state and scores are bitwise those of a run left "
-        "alone.\n\n"
+        "often as the disk allows: metrics, final state and scores are bit-identical to those of "
+        "an uninterrupted run.\n\n"
         f"`python experiments/kill_and_resume.py` on {origin['device']}, {origin['date'][:10]}, "
         f"commit {origin['commit']}.\n"
     )

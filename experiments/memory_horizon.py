@@ -1,20 +1,20 @@
-"""Success against memory horizon: how far back does each core remember?
+"""Success against memory horizon: how long does each core remember?
 
     python experiments/memory_horizon.py
     python experiments/memory_horizon.py --workers 2 --only gtrxl lstm
 
-The passive T-Maze: the cue is seen on the first step, and the turn is taken L steps later. Two
-studies, with 2 layers each and the same settings and steps for every core:
+In the passive T-Maze, the cue is shown at the first step and the turn is taken L steps later. There
+are two studies, both with 2 layers and with the same settings and steps for every core:
 
-    whole     corridors of 25 to 400, and a memory that holds all of the episode, L + 4 steps. The
-              control is GTrXL with its memory cut off.
-    layers    corridors of 10, 24 and 40, and a memory of 16 steps for each layer: within the span
-              of a layer, beyond it but within the stack's, and beyond that, where a transformer
-              cannot know the cue. LSTM and GRU have no such bound.
+    whole     corridors of 25 to 400, with a memory that holds the whole episode, L + 4 steps. The
+              control is a memoryless GTrXL.
+    layers    corridors of 10, 24 and 40, with a memory of 16 steps for each layer: within the span
+              of one layer, within the span of the stack only, and beyond both, where a transformer
+              has no access to the cue. LSTM and GRU have no such limit.
 
 Widths are chosen such that all cores have as many parameters as a GTrXL of width 64, within 10 %.
 
-Writes experiments/results/memory_horizon/ (each run), memory_horizon.md and two figures.
+Writes experiments/results/memory_horizon/ (one file per run), memory_horizon.md and two figures.
 """
 
 from collections.abc import Sequence
@@ -37,16 +37,16 @@ CORES = (*WIDTHS, CUT_OFF)
 CORRIDORS = dict.fromkeys((25, 50, 100, 200), CORES) | {400: ("gtrxl", "lstm")}
 SPAN, SHORT = 16, (10, 24, 40)
 SEEDS = dict.fromkeys((*SHORT, 400), 3)
-"""Of a corridor; 5 of the others."""
+"""Number of seeds for some corridors; 5 for the others."""
 LAYERS = 2
 TOTAL_STEPS = 1_000_000
 NUM_ENVS, UNROLL = 8, 128
-"""1024 steps an update, as by default, in longer segments: what an LSTM keeps, it learns by the
-gradient within a segment."""
+"""1024 steps per update as by default, but in longer segments, since an LSTM learns what to remember
+only through the gradient within a segment."""
 
 
 def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineConfig:
-    """One cell: the defaults, but for what is given here."""
+    """Return the config of a cell: the defaults with these settings changed."""
     name = "gtrxl" if core == CUT_OFF else core
     return OnlineConfig(
         env=EnvConfig(params={"corridor_length": corridor}, num_envs=NUM_ENVS),
@@ -58,7 +58,7 @@ def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineC
 
 
 def num_parameters(config: CoreConfig) -> int:
-    """Of a core."""
+    """Return the number of parameters of a core."""
     core = make_core(config)
 
     def init() -> Any:
@@ -70,7 +70,7 @@ def num_parameters(config: CoreConfig) -> int:
 
 
 def grid(options: Options) -> list[Run]:
-    """All runs, seed by seed of each corridor."""
+    """Return all runs of both studies."""
     steps = options.steps or TOTAL_STEPS
     cells = [("whole", n, core, n + 4) for n, cores in CORRIDORS.items() for core in cores]
     cells += [("layers", n, core, SPAN) for n in SHORT for core in CORES]
@@ -82,12 +82,12 @@ def grid(options: Options) -> list[Run]:
     counts = {run.labels["core"]: num_parameters(run.job.core) for run in runs}
     reference = counts["gtrxl"]
     if any(abs(count / reference - 1) > 0.1 for count in counts.values()):
-        raise ValueError(f"the cores' parameters differ by more than 10 %: {counts}")
+        raise ValueError(f"the cores' numbers of parameters differ by more than 10 %: {counts}")
     return runs
 
 
 def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> None:
-    """Write the tables and the figures of what has been run."""
+    """Write the tables and the figures of the available records."""
     counts = {str(run.labels["core"]): num_parameters(run.job.core) for run in runs}
     paragraphs: list[Any] = [
         f"Passive T-Maze, {LAYERS} layers, the same settings and "
@@ -123,19 +123,19 @@ def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> 
 
 
 def entry(records: Sequence[Record]) -> str:
-    """Of a cell, empty where nothing was run."""
+    """Return the table entry of a cell, empty without records."""
     return solved_entry(scores(records)) if records else ""
 
 
 def by_seed(cells: Any, core: str, corridors: Sequence[int]) -> np.ndarray:
-    """Success `[S, H]`, NaN where a seed was not run."""
+    """Return success `[S, H]`, NaN for missing runs."""
     seeds = sorted({r["seed"] for n in corridors for r in cells.get((core, n), [])})
     found = {(r["seed"], n): scores([r])[0] for n in corridors for r in cells.get((core, n), [])}
     return np.array([[found.get((seed, n), np.nan) for n in corridors] for seed in seeds])
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and report."""
+    """Run the missing runs, and write the report."""
     runs = grid(options)
     report(options, runs, run_study("memory_horizon", runs, options))
 

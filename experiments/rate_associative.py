@@ -3,18 +3,18 @@
     python experiments/rate_associative.py
 
 The first action, 0 or 1, must be repeated at the end. While RATE and the Decision Transformer train
-on the oracle's episodes of N * K = 90 steps, the probability that each gives to the right last
-action is taken on fresh oracle episodes: p0 over those that began with 0, p1 over those with 1.
-A model that remembers has both at 1. One that does not shares one probability between the two, so
-that p0 + p1 = 1: along training the two are correlated by -1. The paper reports, for episodes
-longer than the context, +0.80 for RATE and -0.97 for the Decision Transformer.
+on the oracle's episodes of N * K = 90 steps, the probability of the correct last action is measured
+on fresh oracle episodes: p0 is its mean over episodes that began with 0, p1 over those that began
+with 1. A model that remembers has p0 = p1 = 1. Without memory p0 + p1 = 1, so their correlation
+over training is -1. For episodes longer than the context, the paper reports correlations of +0.80
+for RATE and -0.97 for the Decision Transformer.
 
-Here at the training length, which is DT's whole context, and at twice that length, beyond it. The
-correlation is over the points of training after its first fifth, as the paper leaves the first
-ones out; where neither probability moves any more it says little, so that the last points are
-given with it, and the success of episodes played, by actions that are drawn.
+Both are measured at the training length, which is DT's whole context, and at twice that length. As
+in the paper, the correlation excludes the beginning of training, here the first fifth. Since it is
+uninformative once the probabilities are constant, the report also has their final values and the
+success in episodes played with sampled actions.
 
-Writes experiments/results/rate_associative/ (each run), .md and .png.
+Writes experiments/results/rate_associative/ (one file per run), .md and .png.
 """
 
 import dataclasses
@@ -51,20 +51,20 @@ EPISODES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Options):
-    """What to run."""
+    """What to run, and the training length."""
 
     context: int = 30
     segments: int = 3
 
 
 def job(settings: Settings, model: str, seed: int) -> OfflineConfig:
-    """One run."""
+    """Return the config of a run."""
     length = settings.context * settings.segments
     return OfflineConfig(
         task=TaskConfig("AssociativeRetrieval-v0"),
-        # With two layers a run may stay at a guess for hundreds of updates, be it DT or RATE.
+        # With two layers, both DT and RATE may stay at chance for hundreds of updates.
         model=model_config(model, layers=3),
-        # Drawn, so that both first actions occur.
+        # Sampled, so that both first actions occur.
         evaluation=OfflineEvaluationConfig(lengths=(length, 2 * length), policy="sample"),
         context=settings.context,
         segments=settings.segments,
@@ -76,7 +76,7 @@ def job(settings: Settings, model: str, seed: int) -> OfflineConfig:
 
 
 def fresh_episodes(config: OfflineConfig, times: int) -> Segments:
-    """Whole oracle episodes, `times` the training length, that no model learns from."""
+    """Return held-out oracle episodes of `times` the training length."""
     data = DataConfig(episodes=EPISODES, seed=config.data.seed + 1)
     segments = times * config.segments
     longer = dataclasses.replace(config, segments=segments, curriculum=False, data=data)
@@ -85,7 +85,7 @@ def fresh_episodes(config: OfflineConfig, times: int) -> Segments:
 
 
 def last_action_probabilities(trainer: OfflineTrainer, episodes: Segments) -> Callable[..., Any]:
-    """The function of parameters that gives (p0, p1)."""
+    """Return the function from parameters to (p0, p1)."""
     model: Any = trainer.model
     by_segment = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), episodes)
     length_B = jnp.sum(episodes.mask, axis=(1, 2))
@@ -111,7 +111,7 @@ def last_action_probabilities(trainer: OfflineTrainer, episodes: Segments) -> Ca
 
 
 def measure(settings: Settings, label: str, seed: int) -> Record:
-    """Train one model, taking the two probabilities at each iteration."""
+    """Train one model, measuring the two probabilities after each iteration."""
     began = time.monotonic()
     trainer = OfflineTrainer(job(settings, MODELS[label], seed))
     measures = {
@@ -138,13 +138,13 @@ def measure(settings: Settings, label: str, seed: int) -> Record:
 
 
 def correlation(points_V2: np.ndarray) -> float:
-    """Pearson's, of p0 and p1 over the points of training but its first fifth."""
+    """Return Pearson's correlation of p0 and p1 over training, without its first fifth."""
     kept_V2 = points_V2[len(points_V2) // 5 :]
     return float(np.corrcoef(kept_V2.T)[0, 1])
 
 
 def draw(records: Sequence[Record], lengths: dict[str, int], path: Path) -> None:
-    """p1 over p0 along training, one panel for each model and length; late points are dark."""
+    """Plot p1 against p0 in training, a panel per model and length; later points are darker."""
     figure = new_figure(6.5, 5.6)
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     for row, label in zip(panels, MODELS, strict=True):
@@ -183,10 +183,10 @@ def report(options: Settings, records: Sequence[Record]) -> None:
         options.results / "rate_associative.md",
         "Action Associative Retrieval",
         [
-            f"Trained on {length} steps ({options.segments} segments of {options.context}; all of "
-            f"them DT's context), {records[0]['steps']} updates. p0 and p1 are the probabilities "
-            f"of the right last action on {EPISODES} fresh oracle episodes, their correlation is "
-            "along training; all three for each seed. Chance of success is 0.5.",
+            f"Trained on {length} steps ({options.segments} segments of {options.context}, which "
+            f"are DT's context), {records[0]['steps']} updates. p0 and p1 are the probabilities "
+            f"of the correct last action on {EPISODES} fresh oracle episodes, and the correlation "
+            "is between them over training; all three for each seed. Success by chance is 0.5.",
             ENTRIES,
             table([*columns, "success"], rows),
             origin(records),
@@ -196,12 +196,12 @@ def report(options: Settings, records: Sequence[Record]) -> None:
 
 
 def each(values: Iterable[Any]) -> str:
-    """The values of all seeds; JSON has NaN as a string."""
+    """Format the values of all seeds; JSON stores NaN as a string."""
     return ", ".join(f"{float(value):.2f}" for value in values)
 
 
 def main(options: Settings) -> None:
-    """Run what is missing, and report."""
+    """Run the missing runs, and write the report."""
     runs = [
         Run({"model": label}, seed, functools.partial(measure, options, label, seed))
         for label in MODELS

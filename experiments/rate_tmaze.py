@@ -1,24 +1,25 @@
-"""RATE on the T-Maze: success on corridors far longer than those trained on.
+"""RATE on the T-Maze: success on corridors much longer than in training.
 
     python experiments/rate_tmaze.py corridors
     python experiments/rate_tmaze.py valves
     python experiments/rate_tmaze.py memory
     python experiments/rate_tmaze.py curriculum
 
-One study each, of models that learn from the oracle's episodes by `OfflineTrainer`:
+Each study trains models on the oracle's episodes with `OfflineTrainer`:
 
-    corridors    RATE (memory tokens; once with a cache of hidden states, too) and DT (no memory;
-                 all N * K steps at once) with N = 3 and 5 segments of 30: success from 30 to 360
-                 steps, and RATE on to 9600
+    corridors    RATE (with memory tokens; once also with a cache of hidden states) and DT (without
+                 memory; all N * K steps at once) with N = 3 and 5 segments of 30: success from 30
+                 to 360 steps, for RATE up to 9600
     valves       the six Memory Retention Valves, with gradients through the whole trajectory, and
-                 detached at every segment, as the authors train
-    memory       memory tokens and cache, either alone, and tokens replaced by noise when acting
-    curriculum   from one segment on, or all segments at once
+                 with the memory detached at every segment, as in the authors' code
+    memory       memory tokens and cache, each of them alone, and tokens replaced by noise when
+                 acting
+    curriculum   starting with one segment, or with all segments
 
-at 2 layers of width 64, which two cores train in minutes; `--preset tmaze` has the paper's size.
-Numbers are of the last parameters: no checkpoint is chosen. Each study writes
-experiments/results/rate_tmaze_<study>/ (each run), .md (the table, beside the published numbers)
-and .png.
+The models have 2 layers of width 64 and train in minutes on two cores; `--preset tmaze` uses the
+paper's size. Scores are those of the final parameters, without checkpoint selection. Each study
+writes experiments/results/rate_tmaze_<study>/ (one file per run), .md (a table that includes the
+published numbers) and .png.
 """
 
 import dataclasses
@@ -37,13 +38,13 @@ from gtrxl_jax.plots.curves import panels_of_success, success_against_horizon
 SHORT = (30, 60, 90, 150, 360, 600, 900)
 LONG = (*SHORT, 1800, 3600, 9600)
 SLIDING = (30, 60, 90, 150, 360)
-"""For a window that slides and is looked at anew at each step, which takes its time."""
+"""Lengths for models that recompute a sliding window at every step, which is slow."""
 PAPER = (150, 360, 600, 900)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A kind of run: a config, changed for each seed, and what the paper has for it."""
+    """A cell of a study: a config, except its seed, and the published scores."""
 
     config: OfflineConfig
     published: tuple[float, ...] = ()
@@ -52,7 +53,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Options):
-    """What to run."""
+    """What to run, and the preset of the models."""
 
     study: tyro.conf.Positional[str] = tyro.MISSING
     """corridors, valves, memory or curriculum."""
@@ -60,9 +61,9 @@ class Settings(Options):
 
 
 def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: Any) -> Any:
-    """The config with fields of its own, and of its model and evaluation, changed.
+    """Return the config with changed fields, including those of its model and evaluation.
 
-    There are 100 updates for each segment, a stage of the curriculum, if the preset has fewer.
+    It has at least 100 updates per segment, that is per stage of the curriculum.
     """
     model = {f.name for f in dataclasses.fields(config.model)}
     of_model = {k: changes.pop(k) for k in list(changes) if k in model}
@@ -78,7 +79,7 @@ def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: 
 
 
 def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
-    """The cells of a study, by their labels."""
+    """Return the cells of a study, by label."""
     if name == "corridors":
         rates = {
             f"RATE-{n}": Cell(changed(base, LONG, segments=n), published)
@@ -120,11 +121,11 @@ def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
             label: Cell(changed(base, segments=5, curriculum=curriculum))
             for label, curriculum in (("curriculum", True), ("all segments at once", False))
         }
-    raise ValueError(f"no study {name!r}: choose corridors, valves, memory or curriculum")
+    raise ValueError(f"unknown study {name!r}: choose corridors, valves, memory or curriculum")
 
 
 def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is by the labels of the study of valves, by valve and gradient."""
+    """Regroup entries of the valves study by valve, then by gradient."""
     panels: dict[str, dict[str, Any]] = {}
     for label, line in lines.items():
         valve, gradient = label.split(", ")
@@ -133,7 +134,7 @@ def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record]) -> None:
-    """Write the table and the figure of what has been run."""
+    """Write the table and the figure of the available records."""
     by_label = by_cell(records, "model")
     lengths = sorted(set().union(*map(lengths_of, records)))
     rows: list[list[str]] = []
@@ -160,7 +161,7 @@ def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record])
     name = f"rate_tmaze_{options.study}"
     draw: Any = success_against_horizon
     if options.study == "valves":
-        # Too many for one panel: one for each valve.
+        # One panel for each valve, since there are too many curves for a single one.
         draw, curves, published = panels_of_success, by_valve(curves), by_valve(published)
     draw(
         curves,
@@ -185,12 +186,12 @@ def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record])
 
 
 def lengths_of(record: Record) -> set[int]:
-    """At which a run was evaluated."""
+    """Return the lengths at which a run was evaluated."""
     return {int(k.split("/")[1]) for k in record["scores"] if k.startswith("success/")}
 
 
 def main(options: Settings) -> None:
-    """Run what is missing, and report."""
+    """Run the missing runs, and write the report."""
     cells = study(options.study, preset(options.preset))
     runs = [
         Run({"model": label}, seed, limited(cell.config, options.steps))
@@ -201,7 +202,7 @@ def main(options: Settings) -> None:
 
 
 def limited(config: OfflineConfig, updates: int | None) -> OfflineConfig:
-    """The config, with that many updates if they are given."""
+    """Return the config with the given number of updates, or unchanged if None."""
     if updates is None:
         return config
     return dataclasses.replace(config, total_updates=updates)

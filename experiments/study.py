@@ -1,10 +1,10 @@
-"""Studies: a grid of cells, each run with several seeds, kept run by run, and told as a table.
+"""Studies: a grid of cells, each run with several seeds and saved as a file.
 
-A script gives its runs to `run_study`, which runs those that are missing and returns the records of
+A script passes its runs to `run_study`, which executes the missing ones and returns the records of
 all. Each run is a file, experiments/results/NAME/CELL-SEED.json, with its command, commit, device,
-date, settings, steps, seconds, scores and learning curve. So a study that was interrupted resumes,
-and any number of processes on one machine work on it at the same time: `--workers 2` starts two,
-each on cores of its own, to which XLA then keeps.
+date, settings, steps, seconds, scores and learning curve. An interrupted study therefore resumes,
+and any number of processes on one machine can share a study: `--workers 2` starts two, bound to
+disjoint cores, which XLA respects.
 """
 
 import contextlib
@@ -38,31 +38,32 @@ from gtrxl_jax.validation import check_choice
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 60
-"""Points of a learning curve that are kept."""
+"""Number of points of a learning curve that are stored."""
 
 _WORKER, _SINCE = "GTRXL_STUDY_WORKER", "GTRXL_STUDY_SINCE"
 
 Record = dict[str, Any]
-"""A run as it is kept; see `perform`."""
+"""The stored results of a run; see `perform`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What to run of a study."""
+    """The part of a study to run."""
 
     seeds: int | None = None
-    """Seeds of each cell; as many as the study has if not given."""
+    """Number of seeds of each cell; by default as defined by the study."""
     only: tuple[str, ...] = ()
-    """Cells to run: their names, or values of their labels, as in `--only gtrxl lstm 25`; all if
-    none is given."""
+    """Cells to run, by name or by values of their labels, as in `--only gtrxl lstm 25`; all by
+    default."""
     again: bool = False
-    """Repeat runs that are kept already."""
+    """Repeat runs that are already saved."""
     workers: int = 1
-    """Processes that run side by side, each on its own cores."""
+    """Number of parallel processes, each bound to its own cores."""
     steps: int | None = None
-    """Environment steps of a run, offline updates; as many as the study has if not given."""
+    """Environment steps of a run, or updates of an offline run; by default as defined by the
+    study."""
     results: Path = RESULTS
-    """The directory of the runs and the report."""
+    """Folder of the runs and the report."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +71,11 @@ class Run:
     """One run of a study.
 
     Attributes:
-      labels: what tells its cell from others, by name.
-      seed: of the run.
-      job: a config, whose seed is replaced; or a function to a dict of what came out.
-      goal: a score, and the value to reach; the first evaluation, or training iteration, that
-        does is kept.
+      labels: the labels that identify the run's cell, by name.
+      seed: seed of the run.
+      job: a config, whose seed is replaced; or a function that returns a dict of results.
+      goal: a score and the value to reach; the first iteration or evaluation that reaches it is
+        recorded.
     """
 
     labels: Mapping[str, str | int | float]
@@ -84,24 +85,24 @@ class Run:
 
     @property
     def cell(self) -> str:
-        """The name of its cell."""
+        """The name of the run's cell."""
         return ", ".join(map(str, self.labels.values()))
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """The name of the run's file."""
         return f"{re.sub('[^a-z0-9.]+', '-', self.cell.lower()).strip('-')}-{self.seed}.json"
 
 
 def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
-    """Run what is missing, keeping each run as soon as it is done.
+    """Execute the missing runs, saving each as soon as it is done.
 
     Returns:
-      The records of all runs that are kept, also those of earlier calls, in the order of the cells.
+      The records of all saved runs, including those of earlier calls, in the order of the cells.
 
     Raises:
-      ValueError: `only` names no cell; two runs have the same file.
-      SystemExit: a worker failed; or this process is one, and has done its part.
+      ValueError: if `only` contains an unknown cell, or two runs have the same file.
+      SystemExit: if a worker failed; or in a worker, when it is done.
     """
     if len({run.file for run in runs}) < len(runs):
         raise ValueError(f"{name} has two runs of the same cell and seed")
@@ -116,7 +117,7 @@ def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
         if options.workers > 1:
             _start_workers(options.workers, cache, since)
         else:
-            # The seeds of a cell are one program, compiled once.
+            # Seeds of a cell share their programs through the compilation cache.
             before = jax.config.jax_compilation_cache_dir
             jax.config.update("jax_compilation_cache_dir", cache)
             try:
@@ -127,7 +128,7 @@ def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
 
 
 def _select(runs: Sequence[Run], only: Sequence[str]) -> list[Run]:
-    """The runs of cells of those names, and those with one of the values of each label named."""
+    """Return the runs of the named cells, and those that match a given value of every label."""
     values: dict[str, set[str]] = {}
     for run in runs:
         for name, value in run.labels.items():
@@ -170,9 +171,9 @@ def _run_all(runs: Sequence[Run], folder: Path, since: float, *, quiet: bool) ->
 
 @contextlib.contextmanager
 def _locked(path: Path, since: float) -> Iterator[bool]:
-    """Whether a run is to be made here: it is not kept yet, and no other process makes it.
+    """Lock a run; yields False if it is already saved, or being executed by another process.
 
-    A lock on a file, which the system takes back from a process that ends, however it ends.
+    The lock is a file lock, which the system releases however the process ends.
     """
 
     def is_kept() -> bool:
@@ -188,7 +189,7 @@ def _locked(path: Path, since: float) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
-        # It may have been kept, by the process that held the lock, since it was looked for.
+        # The previous holder of the lock may have saved the run since the first check.
         if is_kept():
             lock.unlink(missing_ok=True)
             yield False
@@ -205,7 +206,7 @@ def _start_workers(count: int, cache: str, since: float) -> None:
     workers = []
     try:
         for n in range(count):
-            # A child has the cores of its parent at its start.
+            # A child inherits the CPU affinity of its parent.
             _bind(cores[n % len(cores) :: count] if len(cores) > 1 else cores)
             workers.append(subprocess.Popen(command, env=environment | {_WORKER: str(n)}))
         codes = [worker.wait() for worker in workers]
@@ -229,11 +230,12 @@ def _bind(cores: list[int]) -> None:
 
 
 def perform(run: Run, *, quiet: bool = False) -> Record:
-    """Make a run.
+    """Execute a run.
 
     Returns:
-      `labels`, `seed`, `command`, `commit`, `device`, `date`, `cores` (used by the process); of a
-      config also what `_train` gives, and else what the function gave, which replaces the others.
+      `labels`, `seed`, `command`, `commit`, `device`, `date` and `cores` (used by the process);
+      for a config also the results of `_train`, otherwise those of the function, which override
+      the other entries.
     """
     came = run.job() if callable(run.job) else _train(run.job, run, quiet)
     origin = provenance() | {"cores": len(_cores())}
@@ -244,10 +246,10 @@ def _train(config: OnlineConfig | OfflineConfig, run: Run, quiet: bool) -> Recor
     """Train and evaluate.
 
     Returns:
-      `settings`, those that differ from the defaults; `steps`; `seconds`, start and compilation
-      included; `scores`, the mean over the last evaluation's episodes; `curve`, for each metric
-      its steps and values; `goal`, which score was to reach what, and the steps and the seconds
-      that it took, or null.
+      `settings` that differ from the defaults; `steps`; `seconds`, including start and compilation;
+      `scores`, means over the episodes of the last evaluation; `curve`, the steps and values of
+      each metric; and `goal`, with its score, value, and the steps and seconds taken to reach it,
+      or null.
     """
     config = dataclasses.replace(config, seed=run.seed, num_seeds=1, on_divergence="continue")
     trainer: Any = (
@@ -279,7 +281,7 @@ def _train(config: OnlineConfig | OfflineConfig, run: Run, quiet: bool) -> Recor
 def changes(
     config: Mapping[str, Any], default: Mapping[str, Any], skip: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The fields of a config that differ from the default, as `optimiser.learning_rate`."""
+    """Return the fields of a config that differ from the default: `optimiser.learning_rate`."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         usual = default.get(name)
@@ -291,7 +293,7 @@ def changes(
 
 
 class Curve(MetricWriter):
-    """Keeps how a run learned, and when it reached its goal."""
+    """Records the learning curve of a run, and when it reached its goal."""
 
     def __init__(self, goal: tuple[str, float]):
         self._began = time.monotonic()
@@ -308,7 +310,7 @@ class Curve(MetricWriter):
             self.goal |= {"steps": step, "seconds": round(time.monotonic() - self._began, 1)}
 
     def thinned(self) -> dict[str, dict[str, list[float]]]:
-        """Success, or the return where there is none; of offline runs the loss and the accuracy."""
+        """Return the success, or else the return; for offline runs the loss and the accuracy."""
         success = any(name.endswith("/success") for name in self._points)
         score = "success" if success else "return"
         kept = (f"episode/{score}", f"evaluation/{score}", "accuracy/last_step")

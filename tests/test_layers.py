@@ -10,7 +10,7 @@ import gtrxl_jax
 PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
-    ("files", "lazy", "specs", "validation"),
+    ("files", "lazy", "plugins", "specs", "validation"),
     ("timestep",),
     ("ops", "parallel"),
     ("data", "envs", "nn"),

@@ -1,4 +1,4 @@
-"""What the commands of the command line take, and how presets and changes to them are parsed."""
+"""The arguments of the commands, and the parsing of presets and overrides."""
 
 import argparse
 import dataclasses
@@ -16,19 +16,20 @@ from gtrxl_jax.validation import validate
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """What every training command takes besides its config."""
+    """Options of every training command, besides its config."""
 
     folder: Path | None = None
-    """Where the run goes; a new folder under runs/ if not given. If it holds a run of the same
-    config, that run is taken up again where it was saved; a run of another config is refused."""
+    """Folder of the run; by default a new folder under runs/. If it contains a run with the same
+    config, that run is resumed from its last checkpoint; a run with another config is an error."""
     tensorboard: bool = False
-    """Write TensorBoard files, too (needs the extra "log")."""
+    """Also write TensorBoard files (requires the extra "log")."""
     pictures: bool = True
-    """Draw what was learned at the end."""
+    """Plot the results at the end."""
     distributed: bool = False
-    """This is one of several processes that train this run together, all started with the same
-    command, --folder among it. TPU pods, SLURM, Open MPI and Kubernetes are recognised; elsewhere
-    set JAX_COORDINATOR_ADDRESS (host:port of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
+    """Join the other processes that train this run. All must be started with the same command,
+    including --folder. TPU pods, SLURM, Open MPI and Kubernetes are detected; elsewhere, set
+    JAX_COORDINATOR_ADDRESS (host:port of the first process), JAX_NUM_PROCESSES and
+    JAX_PROCESS_ID."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +43,13 @@ class Train(RunOptions):
 
 @dataclasses.dataclass(frozen=True)
 class TrainOffline(RunOptions):
-    """Train models of trajectories, each in a folder of its own, and compare them."""
+    """Train models of trajectories, each in its own folder, and compare them."""
 
     config: Annotated[offline_config.OfflineConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=offline_config.OfflineConfig
     )
     baselines: tuple[str, ...] = ("dt",)
-    """Models to train on the same data after the first, for comparison; none if empty."""
+    """Further models to train on the same data for comparison."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,27 +57,29 @@ class Evaluate:
     """Evaluate the trained agent of a run on fresh episodes."""
 
     folder: tyro.conf.Positional[Path]
-    """The run."""
+    """The folder of the run."""
     episodes: int = 1024
-    """Episodes for each seed of the run."""
+    """Number of episodes for each seed of the run."""
     policy: str = ""
-    """mode or sample; the run's own if not given."""
+    """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = 1
-    """Of the episodes."""
+    """Seed of the episodes."""
     best: bool = False
-    """Take the best checkpoint, not the newest (of a run with --checkpoint.best)."""
+    """Evaluate the best checkpoint instead of the newest, for a run with --checkpoint.best."""
     pictures: bool = False
-    """Draw the pictures of the run again."""
+    """Redraw the plots of the run."""
+    modules: tuple[str, ...] = ()
+    """Modules to import first, of environments of your own; a run folder by itself imports none."""
 
 
 def parse_train(arguments: Sequence[str]) -> Train:
-    """The training command that these arguments ask for.
+    """Parse the arguments of `gtrxl train`.
 
-    `--preset` chooses a whole run, `--core-preset` the size of the core; every other argument
-    changes a field of what these give.
+    `--preset` selects a complete config and `--core-preset` the size of the core; every other
+    argument overrides a field of these.
 
     Raises:
-      ValueError: an unknown preset, or an invalid config.
+      ValueError: if a preset is unknown, or the config is invalid.
     """
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chooser.add_argument("--preset", default="default")
@@ -89,7 +92,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
         base = dataclasses.replace(base, core=core)
     elif chosen.core:
         base = dataclasses.replace(base, core=dataclasses.replace(base.core, name=chosen.core))
-    # The environment's parameters are those of another environment if the name changes.
+    # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
     default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))
     train = tyro.cli(
@@ -99,8 +102,8 @@ def parse_train(arguments: Sequence[str]) -> Train:
         prog="gtrxl train",
         description=(
             "Train an agent online with V-MPO.\n\n"
-            f"--preset {{{','.join(configs.PRESETS)}}} chooses a whole run, --core-preset "
-            "{paper,thin,large,small,debug} the size of the core; what follows changes them."
+            f"--preset {{{','.join(configs.PRESETS)}}} selects a complete config, --core-preset "
+            "{paper,thin,large,small,debug} the size of the core; the options below override them."
         ),
     )
     env = train.config.env
@@ -113,13 +116,13 @@ def parse_train(arguments: Sequence[str]) -> Train:
 
 
 def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
-    """The offline training command that these arguments ask for.
+    """Parse the arguments of `gtrxl train-offline`.
 
-    `--preset` chooses a whole run, `--model-preset` the size of the model; every other argument
-    changes a field of what these give.
+    `--preset` selects a complete config and `--model-preset` the size of the model; every other
+    argument overrides a field of these.
 
     Raises:
-      ValueError: an unknown preset, or an invalid config.
+      ValueError: if a preset is unknown, or the config is invalid.
     """
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chooser.add_argument("--preset", default="default")
@@ -135,11 +138,11 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         default=TrainOffline(config=base),
         prog="gtrxl train-offline",
         description=(
-            "Train RATE, Decision Transformers or behaviour cloning on trajectories, and see how "
-            "far they remember.\n\n"
-            f"--preset {{{','.join(offline_config.PRESETS)}}} chooses a whole run, --model-preset "
-            f"{{{','.join(models.PRESETS)}}} the size of the model; what follows "
-            "changes them."
+            "Train RATE, Decision Transformers or behaviour cloning on trajectories, and compare "
+            "their memory horizons.\n\n"
+            f"--preset {{{','.join(offline_config.PRESETS)}}} selects a complete config, "
+            f"--model-preset {{{','.join(models.PRESETS)}}} the size of the model; the options "
+            "below override them."
         ),
     )
     for name in (command.config.model.name, *command.baselines):
@@ -151,4 +154,4 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
 
 def _require_folder(command: RunOptions) -> None:
     if command.distributed and command.folder is None:
-        raise ValueError("distributed needs --folder, one on a disk that all processes share")
+        raise ValueError("distributed needs --folder, on a disk that all processes share")

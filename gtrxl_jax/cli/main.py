@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import tyro
 
 from gtrxl_jax.parallel import hosts
+from gtrxl_jax.plugins import import_plugin
 from gtrxl_jax.validation import check_choice
 
 if TYPE_CHECKING:
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
-    What goes wrong gets one line on standard error. Exit codes: 0 done; 1 the run failed, since it
-    diverged or could not be saved; 2 a mistake in what was asked for; 75 stopped by SIGTERM, 130 by
-    SIGINT (Ctrl-C): the same command goes on with the run.
+    Errors are printed to standard error as a single line. Exit codes: 0 success; 1 the run diverged
+    or could not be saved; 2 invalid arguments; 75 stopped by SIGTERM; 130 stopped by SIGINT
+    (Ctrl-C). After the last two, the same command resumes the run.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="gtrxl",
         description="Transformer memory for reinforcement learning agents.",
-        epilog="gtrxl COMMAND --help says what a command takes. Exit codes: 0 done, 1 the run "
-        "failed, 2 a mistake in the arguments, 75 stopped by SIGTERM and 130 by Ctrl-C: saved, and "
-        "the same command goes on.",
+        epilog="gtrxl COMMAND --help lists the options of a command. Exit codes: 0 success, 1 the "
+        "run failed, 2 invalid arguments, 75 stopped by SIGTERM, 130 stopped by Ctrl-C. Stopped "
+        "runs are saved, and the same command resumes them.",
     )
     commands = {
         "train": _train,
@@ -46,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments[:1])
     try:
         if "--distributed" in arguments:
-            # Before all that imports gymnax, which computes when it is imported.
+            # Before any import of gymnax, which initialises JAX's backend.
             hosts.join()
         try:
             commands[chosen.command](arguments[1:])
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has seen enough, as `head` has. What the end would still flush goes nowhere.
+        # The reader, such as `head`, has closed the pipe. Discard what is flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (ValueError, TypeError, FileNotFoundError, ImportError, OSError) as error:
@@ -70,11 +71,12 @@ def _train(arguments: Sequence[str]) -> None:
     from gtrxl_jax.cli.arguments import parse_train
 
     command = parse_train(arguments)
-    # Heavy imports wait until the arguments are known to be good.
+    # Slow imports, delayed until the arguments have been validated.
     from gtrxl_jax.online.trainer import OnlineTrainer
     from gtrxl_jax.plots import report
 
     config = command.config
+    import_plugin(config.env.name)
     folder = command.folder or _new_folder(config.env.name, config.core.name)
     trainer = OnlineTrainer(config)
     trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
@@ -93,6 +95,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.plots import report
 
     config = command.config
+    import_plugin(config.task.name)
     folder = command.folder or _new_folder(config.task.name, config.model.name)
     names = list(dict.fromkeys((config.model.name, *command.baselines)))
     trajectories = None if config.data.stream else trajectories_of(config)
@@ -107,13 +110,13 @@ def _train_offline(arguments: Sequence[str]) -> None:
 
 def _new_folder(*names: str) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs", "-".join([*names, now]))
+    return Path("runs", "-".join([*names, now]).replace(":", "-"))
 
 
 def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
-    """Train in a folder, and say what came out; None if it was finished already.
+    """Train in a folder and print the scores. Returns None if the run was already finished.
 
-    The process ends here if the run is interrupted or fails.
+    Exits the process if the run is interrupted or fails.
     """
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
@@ -141,8 +144,8 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     try:
         trained = loop.train(trainer, writers=writers, folder=folder)
     except RunInterrupted as stop:
-        again = "the same command" if command.folder else f"the same with --folder {folder}"
-        _tell(f"gtrxl: {stop}: {again} goes on", sys.stderr)
+        again = "the same command" if command.folder else f"the same command and --folder {folder}"
+        _tell(f"gtrxl: {stop}: resume with {again}", sys.stderr)
         sys.exit(stop.exit_code)
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
@@ -155,7 +158,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     if len(result.diverged) == trainer.config.num_seeds:
         sys.exit(1)
     _tell(
-        f"{_scores(result.evaluation)} | {result.steps:,} steps a seed in "
+        f"{_scores(result.evaluation)} | {result.steps:,} steps per seed in "
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
@@ -163,7 +166,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
 
 
 def _tell(line: str, file: TextIO | None = None) -> None:
-    """Say something once, however many processes there are."""
+    """Print a line in the first process only."""
     if hosts.is_first():
         print(line, file=file)
 
@@ -179,6 +182,8 @@ def _evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax.ops.distributions import POLICIES
     from gtrxl_jax.plots import report
 
+    for name in command.modules:
+        import_plugin(f"{name}:")
     policy = command.policy and check_choice("policy", command.policy, POLICIES)
     scores, loaded = loading.evaluate(
         command.folder, command.episodes, policy, command.seed, best=command.best
@@ -203,14 +208,15 @@ def _collect(arguments: Sequence[str]) -> None:
     class Collect:
         config: Annotated[CollectionConfig, tyro.conf.arg(name="")]
         folder: tyro.conf.Positional[Path]
-        """Where the data set goes: a new folder, in Minari's format."""
+        """A new folder for the dataset."""
 
     command = tyro.cli(
         Collect,
         args=arguments,
         prog="gtrxl collect",
-        description="Collect whole episodes for offline training, as a Minari data set.",
+        description="Collect complete episodes for offline training, as a Minari dataset.",
     )
+    import_plugin(command.config.env.name)
     with ConsoleWriter(command.config.episodes, ("return", "success"), unit="episode") as console:
         console.start(0)
 
@@ -228,8 +234,8 @@ def _collect(arguments: Sequence[str]) -> None:
 
 
 def _list(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="gtrxl list", description="Names that may be used.")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser = argparse.ArgumentParser(prog="gtrxl list", description="List all valid names.")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
     options = parser.parse_args(arguments)
     import gymnax
 
@@ -259,7 +265,7 @@ def _list(arguments: Sequence[str]) -> None:
 
 
 def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
-    """Pictures of an episode of each task."""
+    """Draw an episode of each task and return the paths of the plots."""
     from gtrxl_jax.plots import report
 
     return report.draw_episodes(
@@ -272,7 +278,7 @@ def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
 
 
 def _scores(evaluation: dict[str, Any]) -> str:
-    """The main scores in words (see `Score`): `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
+    """Format the main scores (see `Score`): `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
     from gtrxl_jax.runs.scores import main_scores
 
     return "; ".join(f"{name} {evaluation[name]}" for name in main_scores(evaluation))

@@ -17,6 +17,7 @@ from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.xminigrid import MiniGridMemory
+from gtrxl_jax.plugins import find_plugin, is_plugin
 from gtrxl_jax.validation import check_choice
 
 ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {
@@ -44,7 +45,8 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
     """Create an environment by name.
 
     Args:
-      name: a name registered with gymnax: one of `ENVIRONMENTS`, of gymnax's own, or of the user's.
+      name: a name registered with gymnax: one of `ENVIRONMENTS`, of gymnax's own, or of the user's;
+        or "package.module:Name", a class of a module that is imported.
       **overrides: values for fields of the environment's parameters (`corridor_length=50`) or for
         arguments of its constructor (`num_bits=3`).
 
@@ -57,9 +59,17 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
       TypeError: for a value of the wrong type.
       ImportError: if the environment requires a package that is not installed.
     """
-    check_choice("environment", name, gymnax.registered_envs)
-    with standard_dtype_promotion():
-        env, params = gymnax.make(name)
+
+    def create(**arguments: Any) -> tuple[environment.Environment, Any]:
+        with standard_dtype_promotion():
+            if not is_plugin(name):
+                return gymnax.make(name, **arguments)
+            env = find_plugin("environment", name, environment.Environment)(**arguments)
+            return env, env.default_params
+
+    if not is_plugin(name):
+        check_choice("environment", name, gymnax.registered_envs)
+    env, params = create()
     fields = {field.name: field for field in dataclasses.fields(params)}
     arguments = {
         argument.name: argument
@@ -73,10 +83,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
         else:
             _check_value(key, value, arguments[key].default)
     if set(overrides) - set(fields):
-        with standard_dtype_promotion():
-            env, params = gymnax.make(
-                name, **{k: overrides[k] for k in overrides if k in arguments}
-            )
+        env, params = create(**{k: overrides[k] for k in overrides if k in arguments})
     return env, params.replace(**{k: overrides[k] for k in overrides if k in fields})
 
 

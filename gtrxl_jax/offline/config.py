@@ -158,7 +158,7 @@ class OfflineConfig(RunConfig):
         return tuple(range(1, self.segments + 1)) if self.curriculum else (self.segments,)
 
     def stage(self, iteration: int) -> int:
-        """Return the stage of an iteration, which counts from 1; stages have equal shares of them."""
+        """Return the stage of an iteration, counted from 1; each stage has an equal share."""
         return (iteration - 1) * len(self.stages) // self.num_iterations
 
     def windows(self, stage: int) -> tuple[int, int]:

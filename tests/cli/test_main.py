@@ -1,4 +1,4 @@
-"""The command line from end to end, and what it says to mistakes."""
+"""The command line end to end, and its error messages."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ from gtrxl_jax.runs.preemption import RunInterrupted
 
 
 def call(*arguments):
-    """Run the command line: what it wrote to standard output, and to standard error."""
+    """Run the command line and return its standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         main([str(argument) for argument in arguments])
@@ -29,7 +29,7 @@ def call(*arguments):
 
 
 def refused(*arguments, code=2):
-    """Run what must end with this exit code: what it wrote to standard error."""
+    """Run a command that must exit with this code, and return its standard error."""
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.redirect_stdout(out),
@@ -42,7 +42,7 @@ def refused(*arguments, code=2):
     return err.getvalue()
 
 
-def test_a_reader_that_leaves_early_is_no_mistake():
+def test_closed_pipe_exits_silently():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "gtrxl_jax.cli", "train", "--help"]
@@ -57,7 +57,7 @@ def debug(tmp_path_factory):
     return folder, call("train", "--preset", "debug", "--folder", folder)
 
 
-def test_the_debug_job_leaves_a_whole_run(debug):
+def test_debug_job_writes_complete_run(debug):
     folder, (out, err) = debug
     config = from_json((folder / "config.json").read_text())
     assert config == preset("debug")
@@ -66,7 +66,7 @@ def test_the_debug_job_leaves_a_whole_run(debug):
     assert out.count("\n") == 1
     assert out.startswith("success ")
     assert out.endswith(f"| {folder}\n")
-    assert f"| {steps:,} steps a seed in " in out
+    assert f"| {steps:,} steps per seed in " in out
     assert "compiling" in err
 
     metrics = read_metrics(folder / "metrics.jsonl")
@@ -82,7 +82,7 @@ def test_the_debug_job_leaves_a_whole_run(debug):
     assert 0 <= low <= success["mean"] <= high <= 1
     assert out.startswith(f"success {success['mean']:.3f} [{low:.3f}, {high:.3f}]; return ")
 
-    # At the interval of 1000, in whole iterations, and at the end.
+    # At the interval of 1000, rounded up to whole iterations, and at the end.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
     names = ("learning_curve", "constraints", "attention", "attention_over_episode")
     pictures = {"episode.gif", *(f"{name}.png" for name in names)}
@@ -93,7 +93,7 @@ def test_the_debug_job_leaves_a_whole_run(debug):
     assert {path.name for path in folder.iterdir()} == expected
 
 
-def test_evaluate_gives_the_same_scores_again(debug, tmp_path):
+def test_evaluate_is_deterministic(debug, tmp_path):
     folder, _ = debug
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "attention.png").unlink()
@@ -105,7 +105,7 @@ def test_evaluate_gives_the_same_scores_again(debug, tmp_path):
     assert (copy / "attention.png").exists()
 
 
-def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
+def test_several_seeds_and_tasks(tmp_path):
     folder = tmp_path / "run"
     out, err = call(
         "train", "--preset", "debug", "--folder", folder, "--num-seeds", 3, "--core.name", "lstm",
@@ -176,9 +176,7 @@ def test_several_seeds_and_tasks_from_end_to_end(tmp_path):
     ],
 )
 @pytest.mark.parametrize("named", [False, True])
-def test_a_mistake_gets_one_line_and_leaves_nothing(
-    arguments, message, named, tmp_path, monkeypatch
-):
+def test_invalid_arguments_print_one_line(arguments, message, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = ["--folder", "here"] if named else []
     options = arguments.split()
@@ -195,7 +193,7 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(
     "arguments",
     ["--unroll many", "--unrol 3", "--optimiser.clip-norm", "--env.params corridor_length"],
 )
-def test_what_cannot_be_parsed_is_refused(arguments, tmp_path, monkeypatch):
+def test_unparsable_arguments_name_the_option(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     option, *_ = arguments.split()
     assert option in refused("train", "--preset", "debug", *arguments.split())
@@ -207,7 +205,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("arguments", [("--seed", 1), ("--core.name", "lstm")])
-def test_another_run_is_not_written_over(debug, arguments):
+def test_other_run_is_not_overwritten(debug, arguments):
     folder, _ = debug
     before = contents(folder)
     error = refused("train", "--preset", "debug", "--folder", folder, *arguments)
@@ -216,7 +214,7 @@ def test_another_run_is_not_written_over(debug, arguments):
     assert contents(folder) == before
 
 
-def test_a_run_that_is_finished_is_not_run_again(debug):
+def test_finished_run_is_not_repeated(debug):
     folder, (out, _) = debug
     before = contents(folder)
     again, err = call("train", "--preset", "debug", "--folder", folder)
@@ -232,19 +230,19 @@ def test_a_run_that_is_finished_is_not_run_again(debug):
         (
             RunInterrupted(signal.SIGTERM, 640, "a"),
             75,
-            "gtrxl: stopped by SIGTERM at step 640, saved in a: the same command goes on",
+            "gtrxl: stopped by SIGTERM at step 640, saved in a: resume with the same command",
         ),
         (
             RunInterrupted(signal.SIGINT, 640, "a"),
             130,
-            "gtrxl: stopped by SIGINT at step 640, saved in a: the same command goes on",
+            "gtrxl: stopped by SIGINT at step 640, saved in a: resume with the same command",
         ),
         (DivergedError("seed 0 diverged"), 1, "gtrxl: error: seed 0 diverged"),
         (SaveError("no space"), 1, "gtrxl: error: no space"),
         (OSError(28, "No space left"), 1, "gtrxl: error: [Errno 28] No space left"),
     ],
 )
-def test_how_a_run_ended_is_told_by_the_exit_code(ended, code, line, tmp_path, monkeypatch):
+def test_exit_codes(ended, code, line, tmp_path, monkeypatch):
     def train(*_, **__):
         raise ended
 
@@ -253,7 +251,7 @@ def test_how_a_run_ended_is_told_by_the_exit_code(ended, code, line, tmp_path, m
     assert refused(*arguments, code=code) == line + "\n"
 
 
-def test_a_checkpoint_of_another_config_is_refused(debug, tmp_path):
+def test_checkpoint_of_other_config_is_unusable(debug, tmp_path):
     folder, _ = debug
     copy = shutil.copytree(folder, tmp_path / "copy")
     config = json.loads((copy / "config.json").read_text())
@@ -277,7 +275,7 @@ def test_a_checkpoint_of_another_config_is_refused(debug, tmp_path):
         ({"kind": "onlin"}, "unknown kind of run 'onlin': did you mean 'online'"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused(change, message, tmp_path):
+def test_invalid_config_file_prints_one_line(change, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"kind": "online", **change}))
     error = refused("evaluate", tmp_path)
     assert error.startswith("gtrxl evaluate: error: ")
@@ -293,25 +291,25 @@ def test_a_config_that_cannot_be_is_refused(change, message, tmp_path):
         ([], "holds no run: it has no config.json"),
     ],
 )
-def test_evaluations_that_cannot_be_are_refused(arguments, message, tmp_path):
+def test_invalid_evaluations_print_one_line(arguments, message, tmp_path):
     error = refused("evaluate", tmp_path / "nothing", *arguments)
     assert message in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_command_is_refused():
+def test_unknown_command():
     assert "invalid choice: 'trian'" in refused("trian")
     assert "required: command" in refused()
 
 
-def test_tracebacks_can_be_had(monkeypatch):
+def test_traceback_environment_variable(monkeypatch):
     monkeypatch.setenv("GTRXL_TRACEBACK", "1")
     with pytest.raises(ValueError, match="unknown preset 'debgu'"):
         main(["train", "--preset", "debgu"])
 
 
-def test_the_list_is_of_what_may_be_used():
+def test_listed_names_are_valid():
     out, _ = call("list", "--json")
     names = json.loads(out)
     assert names["cores"] == ["lstm", "gru", "trxl", "trxl-i", "gtrxl"]
@@ -328,13 +326,13 @@ def test_the_list_is_of_what_may_be_used():
         assert f"{kind}: {', '.join(values)}\n" in plain
 
 
-def test_arguments_change_what_the_presets_give():
+def test_arguments_override_presets():
     assert parse_train([]).config == preset("default")
     thin = parse_train(["--core-preset", "thin", "--core.layers", "3"]).config.core
     assert (thin.layers, thin.width, thin.memory_size) == (3, 256, 512)
     lstm = parse_train(["--core.name", "lstm", "--core-preset", "paper"]).config.core
     assert (lstm.name, lstm.layers, lstm.width) == ("lstm", 3, 256)
-    # Parameters add to the preset's while the environment is the preset's.
+    # Parameters are merged with the preset's if the environment is not changed.
     both = parse_train(["--env.params", "step_penalty", "0.5", "penalty", "behind"]).config.env
     assert both.params == {"corridor_length": 30, "step_penalty": 0.5, "penalty": "behind"}
     tasks = ["--env.tasks", "penalty", "behind", "--env.tasks", "corridor_length", "3"]
@@ -343,7 +341,7 @@ def test_arguments_change_what_the_presets_give():
     assert other.params == {}
 
 
-def test_collects_a_data_set(tmp_path):
+def test_collect_writes_dataset(tmp_path):
     folder = tmp_path / "set"
     params = ["corridor_length", "3", "penalty", "behind"]
     maze = ["--env.name", "TMazePassive-v0", "--env.params", *params]
@@ -364,7 +362,7 @@ def test_collects_a_data_set(tmp_path):
         (["--env.name", "TMazePassive"], "did you mean 'TMazePassive-v0'"),
     ],
 )
-def test_refuses_what_cannot_be_collected(tmp_path, arguments, message):
+def test_invalid_collections_print_one_line(tmp_path, arguments, message):
     line = refused("collect", tmp_path / "set", *arguments)
     assert line.startswith("gtrxl collect: error: ")
     assert message in line

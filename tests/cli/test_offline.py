@@ -1,4 +1,4 @@
-"""`gtrxl train-offline` and what follows it, as they are typed."""
+"""`gtrxl train-offline` and the evaluation of its runs, from the command line."""
 
 import json
 
@@ -10,7 +10,7 @@ from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
 from gtrxl_jax.offline.environments import make_stream
 
 
-def test_models_are_trained_compared_and_evaluated(tmp_path, capsys):
+def test_train_compare_and_evaluate_models(tmp_path, capsys):
     folder = tmp_path / "run"
     small = ["--total-updates", "2", "--updates-per-iteration", "1", "--evaluation.episodes", "4"]
     command = ["train-offline", "--preset", "debug", "--baselines", "bc-mlp", *small]
@@ -36,18 +36,18 @@ def test_models_are_trained_compared_and_evaluated(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_what_the_config_says(name):
+def test_presets(name):
     assert parse_train_offline(["--preset", name]).config == preset(name)
 
 
-def test_a_model_preset_keeps_the_rest():
+def test_model_preset_keeps_other_fields():
     config = parse_train_offline(["--model-preset", "tmaze", "--model.valve", "gru"]).config
     assert config.model.layers == 8
     assert config.model.valve == "gru"
     assert config.segments == preset("default").segments
 
 
-def test_parameters_of_the_task_may_be_words():
+def test_task_parameters_may_be_strings():
     arguments = ["--task.params", "step_penalty", "0.5", "penalty", "behind"]
     config = parse_train_offline(arguments).config
     assert config.task.params == {"step_penalty": 0.5, "penalty": "behind"}
@@ -69,7 +69,7 @@ def test_parameters_of_the_task_may_be_words():
         (["--batch-size", "63", "--preset", "debug"], "63"),
     ],
 )
-def test_a_mistake_gets_one_line(arguments, words, capsys, tmp_path):
+def test_invalid_arguments_print_one_line(arguments, words, capsys, tmp_path):
     with pytest.raises(SystemExit) as exit_:
         main(["train-offline", "--folder", str(tmp_path / "run"), *arguments])
     assert exit_.value.code == 2

@@ -1,0 +1,72 @@
+"""The examples run from the command line by their module's name, as a user would type it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import gtrxl_jax
+from gtrxl_jax.cli.main import main
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SMALL = ["--preset", "debug", "--no-pictures", "--folder"]
+
+
+@pytest.fixture(autouse=True)
+def from_examples(monkeypatch):
+    """Run in the examples' directory, and forget their modules afterwards."""
+    monkeypatch.chdir(EXAMPLES)
+    before, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("custom_"):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def test_examples_are_short():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert lengths
+    assert all(length < 120 for length in lengths.values()), lengths
+
+
+def test_environment_by_module(tmp_path, capfd):
+    folder = str(tmp_path / "run")
+    environment = ["--env.name", "custom_env:Repeat", "--env.params", "length", "2"]
+    main(["train", *SMALL, folder, *environment])
+    assert "success" in capfd.readouterr().out
+    main(["evaluate", folder, "--episodes", "4", "--modules", "custom_env"])
+    assert "success" in capfd.readouterr().out
+
+
+def test_run_folder_imports_nothing(tmp_path, capfd):
+    folder = str(tmp_path / "run")
+    main(["train", *SMALL, folder, "--env.name", "custom_env:Repeat"])
+    del sys.modules["custom_env"]
+    with pytest.raises(ValueError, match="needs the module custom_env: import it first"):
+        gtrxl_jax.load(folder)
+    with pytest.raises(SystemExit):
+        main(["evaluate", folder])
+    assert "import it first" in capfd.readouterr().err
+    assert "custom_env" not in sys.modules
+
+
+def test_collect_oracle_of_environment_by_module(tmp_path, capfd):
+    main(["collect", str(tmp_path / "data"), "--env.name", "custom_env:Repeat", "--episodes", "8"])
+    assert "success 1.000" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("custom_environment:Repeat", "there is no module custom_environment"),
+        ("custom_env:Repeet", "custom_env has no Environment named 'Repeet'"),
+        ("custom_env:State", "custom_env has no Environment named 'State'"),
+    ],
+)
+def test_wrong_module_names_are_rejected(tmp_path, capfd, name, message):
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", *SMALL, str(tmp_path / "run"), "--env.name", name])
+    assert exit_.value.code == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
