@@ -18,6 +18,7 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, median, origin, scores, table, to_goal, write_report
 
+from gtrxl_jax.nn.cores.registry import with_name
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.ops.statistics import interquartile_mean, solved, wilson_interval
 
@@ -59,7 +60,7 @@ def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
     return dataclasses.replace(
         config,
         env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
-        core=dataclasses.replace(config.core, name=core, memory_size=task.memory_size),
+        core=with_name(dataclasses.replace(config.core, memory_size=task.memory_size), core),
         total_steps=total_steps or task.total_steps,
     )
 

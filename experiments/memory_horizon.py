@@ -27,7 +27,8 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
-from gtrxl_jax.nn.cores.registry import CoreConfig, core_config, make_core
+from gtrxl_jax.nn.core import CoreConfig
+from gtrxl_jax.nn.cores.registry import core_config, make_core
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.plots.curves import success_against_horizon
 
@@ -41,16 +42,17 @@ SEEDS = dict.fromkeys((*SHORT, 400), 3)
 LAYERS = 2
 TOTAL_STEPS = 1_000_000
 NUM_ENVS, UNROLL = 8, 128
-"""1024 steps per update as by default, but in longer segments, since an LSTM learns what to remember
-only through the gradient within a segment."""
+"""1024 steps per update, as by default, but longer segments: an LSTM learns what to remember only
+through the gradient within a segment."""
 
 
 def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineConfig:
     """Return the config of a cell: the defaults with these settings changed."""
     name = "gtrxl" if core == CUT_OFF else core
+    memory = {"memory_size": memory_size} if "trxl" in name else {}
     return OnlineConfig(
         env=EnvConfig(params={"corridor_length": corridor}, num_envs=NUM_ENVS),
-        core=core_config(name, "small", layers=LAYERS, width=WIDTHS[name], memory_size=memory_size),
+        core=core_config(name, "small", layers=LAYERS, width=WIDTHS[name], **memory),
         agent=AgentConfig(memoryless=core == CUT_OFF),
         total_steps=total_steps,
         unroll=UNROLL,

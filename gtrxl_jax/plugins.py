@@ -25,7 +25,7 @@ def import_plugin(name: str) -> None:
         return
     module = name.partition(":")[0]
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

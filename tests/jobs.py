@@ -9,15 +9,16 @@ import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
 
-from gtrxl_jax.nn.cores.registry import CoreConfig
+from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, EvaluationConfig, OnlineConfig
 
 
 def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
     """Return a small T-Maze config; `env__num_envs=4` changes a nested field."""
+    of_transformers = {"heads": 2, "memory_size": 5} if "trxl" in core else {}
     job = OnlineConfig(
         env=EnvConfig(params={"corridor_length": 2}, num_envs=8),
-        core=CoreConfig(name=core, layers=1, width=8, heads=2, memory_size=5),
+        core=core_config(core, layers=1, width=8, **of_transformers),
         agent=AgentConfig(encoder_width=8, head_width=8),
         evaluation=EvaluationConfig(episodes=16, interval=0),
         total_steps=600,

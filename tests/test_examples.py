@@ -1,12 +1,16 @@
-"""The examples run from the command line by their module's name, as a user would type it."""
+"""The examples run from the command line by their module's name."""
 
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import gtrxl_jax
 from gtrxl_jax.cli.main import main
+from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.testing import check_core
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = ["--preset", "debug", "--no-pictures", "--folder"]
@@ -16,6 +20,7 @@ SMALL = ["--preset", "debug", "--no-pictures", "--folder"]
 def from_examples(monkeypatch):
     """Run in the examples' directory, and forget their modules afterwards."""
     monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     before, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - before:
@@ -70,3 +75,24 @@ def test_wrong_module_names_are_rejected(tmp_path, capfd, name, message):
     assert exit_.value.code == 2
     assert message in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_core_by_module(tmp_path, capfd):
+    folder = str(tmp_path / "run")
+    core = ["--core.name", "custom_core:LeakyConfig", "--core.longest", "20"]
+    main(["train", *SMALL, folder, *core, "--core.width", "8"])
+    assert "success" in capfd.readouterr().out
+    loaded = gtrxl_jax.load(folder)
+    assert (loaded.config.core.longest, loaded.config.core.width) == (20, 8)
+    names = read_metrics(tmp_path / "run" / "metrics.jsonl").keys()
+    assert "core/decay_0" in names
+    with pytest.raises(SystemExit):
+        main(["train", *SMALL, str(tmp_path / "other"), *core[:3], "0.5"])
+    assert "core.longest must be above 1 and finite, not 0.5" in capfd.readouterr().err
+
+
+def test_core_keeps_the_contract():
+    from custom_core import LeakyConfig
+
+    with jax.enable_x64(True):
+        check_core(LeakyConfig(width=8).make().clone(param_dtype=jnp.float64), tolerance=1e-9)

@@ -1,15 +1,15 @@
-"""Acting: a cached step against the same network that projects its memory again at each step.
+"""Acting: a cached step against the same network projecting its memory again at each step.
 
     python experiments/bench/acting.py
 
-GTrXL (GRU) at the paper's size (12 layers, width 512, 8 heads of 64, memory 512), 8 rows, a full
-memory, float32. Both forms run in a scan whose carry is donated; the second is the segment form on
-one step at a time, as public implementations act. The cached step must read each weight but W_R,
-and the rings of keys and values, once: those bytes over the bandwidth of reading, measured in the
-same run, are its floor.
+The core is GTrXL (GRU) at the paper's size (12 layers, width 512, 8 heads of 64, memory 512) with 8
+rows and a full memory, in float32. Both forms run in a scan with a donated carry; the second is the
+segment form applied to one step at a time, as in public implementations. The cached step must read
+each weight except W_R, and the ring buffers of keys and values, once. The lower bound of its time
+is the number of these bytes divided by the read bandwidth, measured in the same run.
 
-On 2026-11-21, two CPU cores: a cached step in 30.1 ms, the other in 448 ms, 14.9 times as long. The
-cached step's floor was 0.56 of its time; the outputs differed by 4e-7.
+On 2026-11-21, on two CPU cores: 30.1 ms for a cached step and 448 ms for the other, a ratio of
+14.9. The lower bound was 0.56 of the cached step's time; outputs differed by at most 4e-7.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class Settings:
 
 
 def main(settings: Settings) -> None:
-    """Time both forms in turn."""
+    """Time both forms, interleaved."""
     core = make_core("gtrxl", settings.preset)
     batch, rng = settings.batch, np.random.default_rng(0)
     empty = core.initial_memory(batch)
@@ -56,7 +56,7 @@ def main(settings: Settings) -> None:
         jax.random.key(0), core.initial_memory(1), jnp.zeros((1, 1, core.width)), first_TB[:1, :1]
     )
 
-    # Parameters are arguments: as constants of the program, XLA could work on them in advance.
+    # Parameters are arguments, since XLA could preprocess constants at compile time.
     @functools.partial(jax.jit, donate_argnums=1)
     def cached(params: Any, cache: Any) -> Any:
         def step(cache: Any, inputs: Any) -> Any:

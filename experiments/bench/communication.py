@@ -1,29 +1,30 @@
-"""What an update sends between devices, and the efficiency to expect of many chips.
+"""The communication of an update between devices, and the expected efficiency on many chips.
 
     python experiments/bench/communication.py
 
-First it compiles an online and an offline update for virtual CPU devices, at several sizes, and
-reads from the programs which collectives there are. Data-parallel, these are the sum of the
-gradient, the advantages, one number for each step, of which V-MPO takes the best half of the whole
-batch, and scalars. No observation and no memory crosses. (Offline each segment's gradient is summed
-by itself, and for attention's matrices that of each run of queries; compilers for accelerators can
-put these sums together.) With parameters split they are gathered, too, for acting and learning.
+The first part compiles an online and an offline update for virtual CPU devices at several sizes and
+lists the collectives in the programs. With data parallelism, these are the all-reduce of the
+gradient, the advantages (one number per step, since V-MPO selects the best half of the whole
+batch), and scalars. Observations and memory are never communicated. (Offline, each segment's
+gradient is reduced separately, and for attention matrices the gradient of each run of queries;
+compilers for accelerators can combine these.) Split parameters are also gathered, for acting and
+for learning.
 
-Then, on paper, an online update at the paper's size: 12 layers, 8 heads of 64, memory 512, unroll
-95. With P parameters in float32, n chips and a batch of B, a ring all-reduce sends 2 (n - 1) / n of
-its bytes through every chip, so an update takes
+The second part estimates an online update at the paper's size: 12 layers, 8 heads of 64, memory
+512, unroll 95. With P parameters in float32, n chips and a batch of B, a ring all-reduce sends
+2 (n - 1) / n of its bytes through every chip, so an update takes
 
     compute   operations(B) / (n * fraction * peak)
     exchange  2 (n - 1) / n * 4 P / bandwidth + collectives * latency
     efficiency = compute / (compute + exchange)
 
-as if nothing were sent while chips compute. Operations are the matrix products of `learning.py`,
-and a third of them again for acting, which is one more forward pass. The defaults are a TPU v4's:
-275 TFLOP/s in bfloat16 and 6 links of 50 GB/s a chip (Jouppi et al. 2023, table 4), of which a ring
-uses two. The fraction is assumed, and has to be measured: with few rows a chip it is lower, since
-acting is one step after another. A batch must have a row for every chip. So reckoned, the
-efficiency is that of the rows a chip has: 2 give 0.25, 16 give 0.72 to 0.75, and 128 give 0.96, be
-it on 8, 64 or 512 chips. The paper's batch of 128 is for 8 of them.
+without overlap of communication and computation. Operations are the matrix products counted in
+`learning.py`, plus a third for acting, which is one more forward pass. The defaults describe TPU
+v4: 275 TFLOP/s in bfloat16 and 6 links of 50 GB/s per chip (Jouppi et al. 2023, table 4), of which
+a ring uses two. The fraction is an assumption that has to be measured; it is lower with few rows
+per chip, since acting is sequential. A batch must have at least one row per chip. By this estimate,
+the efficiency depends on the rows per chip: 0.25 for 2, 0.72 to 0.75 for 16, and 0.96 for 128, on
+8, 64 or 512 chips alike. The paper's batch of 128 suits 8 chips.
 """
 
 import dataclasses
@@ -56,32 +57,32 @@ from gtrxl_jax.runs.trainer import Trainer  # noqa: E402
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to compile, and the chips to expect it on."""
+    """What to compile, and the chips of the estimate."""
 
     online: tuple[str, ...] = ("debug", "small")
     """Sizes of the core."""
     offline: tuple[str, ...] = ("debug", "small")
     """Sizes of RATE."""
     devices: tuple[int, ...] = DEVICES
-    """Virtual devices, 8 at most."""
+    """Numbers of virtual devices, at most 8."""
     parameter_shards: int = 2
-    """Of the last program of each kind: parameters split among so many."""
+    """Parameter shards in the last program of each kind."""
     chips: tuple[int, ...] = (8, 64, 512)
     batches: tuple[int, ...] = (128, 1024, 8192)
     peak: float = 275e12
-    """Operations a second of a chip."""
+    """Peak operations per second of a chip."""
     fraction: float = 0.3
-    """Of them achieved."""
+    """Fraction of the peak that is achieved."""
     bandwidth: float = 100e9
-    """Bytes a second into, and at once out of, a chip."""
+    """Bytes per second into a chip and, simultaneously, out of it."""
     latency: float = 20e-6
-    """Seconds of a collective, however small."""
+    """Minimum seconds of a collective."""
     keep: bool = True
     """Write the table to results/bench."""
 
 
 def online(size: str, devices: int, shards: int) -> Trainer:
-    """A run of one update an iteration."""
+    """Create an online trainer with one update per iteration."""
     preset = dataclasses.replace(
         config.preset("debug"),
         core=core_config("gtrxl", size),
@@ -94,7 +95,7 @@ def online(size: str, devices: int, shards: int) -> Trainer:
 
 
 def offline(size: str, devices: int, shards: int) -> Trainer:
-    """The same."""
+    """Create an offline trainer with one update per iteration."""
     preset = dataclasses.replace(
         offline_config.preset("debug"),
         model=model_config("rate", size),
@@ -107,18 +108,18 @@ def offline(size: str, devices: int, shards: int) -> Trainer:
 
 
 def sent(trainer: Trainer) -> list[Collective]:
-    """The collectives of an update."""
+    """Return the collectives of an update."""
     programs = Programs(trainer)
     return collectives(programs.iteration(*next(programs.feed(1))).as_text())
 
 
 def num_parameters(trainer: Trainer) -> int:
-    """Of the network."""
+    """Return the number of parameters of the network."""
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(trainer.init, 0).params))
 
 
 def compiled(settings: Settings) -> list[Row]:
-    """Bytes of each kind of collective, for every size and number of devices."""
+    """Count the bytes of each kind of collective, for every size and number of devices."""
     rows = []
     for kind, make, sizes in (
         ("online", online, settings.online),
@@ -142,7 +143,7 @@ def compiled(settings: Settings) -> list[Row]:
 
 
 def expected(settings: Settings) -> list[Row]:
-    """The paper's size on many chips."""
+    """Estimate the efficiency of the paper's size on many chips."""
     paper = config.preset("paper")
     core = make_core(paper.core)
     parameters = num_parameters(OnlineTrainer(paper))
@@ -167,10 +168,10 @@ def expected(settings: Settings) -> list[Row]:
 
 
 def main(settings: Settings) -> None:
-    """Compile, count, and reckon."""
+    """Compile the updates, count their communication, and estimate the efficiency."""
     show(
         "communication",
-        f"What an update sends between devices; expected at {settings.peak / 1e12:.0f} TFLOP/s, "
+        f"Communication of an update; estimates for {settings.peak / 1e12:.0f} TFLOP/s, "
         f"{settings.fraction:.0%} of it achieved, {settings.bandwidth / 1e9:.0f} GB/s",
         compiled(settings) + expected(settings),
         keep=settings.keep,

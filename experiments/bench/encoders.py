@@ -1,12 +1,12 @@
-"""Encoders of images: by themselves, in a loop, and in the trainer.
+"""Image encoders: alone, in a loop, and in the trainer.
 
     python experiments/bench/encoders.py
 
-The encoder of MinAtar at 10 x 10, and those of GTrXL and of DQN at 64 x 64 and 84 x 84: the time of
-a forward pass, its gradient, and that gradient within a `lax.scan`, as in an iteration, where XLA's
-CPU backend runs JAX's own gradients of a convolution tens of times slower (see `ops.convolution`).
-Both kinds of gradient are timed at 10 x 10. Then an iteration of a trainer in MinAtar's Breakout,
-against the program of one update by itself.
+For the MinAtar encoder at 10 x 10, and those of GTrXL and DQN at 64 x 64 and 84 x 84, this times a
+forward pass, its gradient, and the gradient inside a `lax.scan`, as in an iteration. There, XLA's
+CPU backend runs JAX's own gradient of a convolution tens of times slower (see `ops.convolution`);
+both kinds of gradient are timed at 10 x 10. Finally, it times an iteration of a trainer in
+MinAtar's Breakout, against the program of a single update.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ class Settings:
     preset: str = "default"
     batch: int = 64
     loop: int = 4
-    """Gradients in a loop."""
+    """Number of gradients in the loop."""
     updates: int = 5
-    """Of an iteration."""
+    """Number of updates of an iteration."""
     sides: tuple[int, ...] = (10, 64, 84)
     rounds: int = 3
     keep: bool = True
@@ -42,7 +42,7 @@ class Settings:
 
 
 def calls(name: str, side: int, settings: Settings) -> dict[str, Callable[[], Any]]:
-    """Forward, gradient, and gradients in a loop, of an encoder of images."""
+    """Return the forward pass, gradient, and loop of gradients of an image encoder."""
     shape = (side, side, 4)
     encoder = encoders.make_encoder(jax.ShapeDtypeStruct(shape, jnp.float32), name, width=64)
     x = jax.random.normal(jax.random.key(0), (settings.batch, *shape))
@@ -70,7 +70,7 @@ def calls(name: str, side: int, settings: Settings) -> dict[str, Callable[[], An
 
 
 def of_encoder(name: str, side: int, settings: Settings) -> list[Row]:
-    """Its times, and the ratios of the gradient's."""
+    """Time an encoder; returns the times, and the ratios of those of the gradients."""
     timed = calls(name, side, settings)
     if side == min(settings.sides):
         ours = encoders.convolve
@@ -96,7 +96,7 @@ def of_encoder(name: str, side: int, settings: Settings) -> list[Row]:
 
 
 def of_trainer(settings: Settings) -> list[Row]:
-    """Steps a second in MinAtar's Breakout, of an iteration and of an update's own program."""
+    """Measure steps per second in MinAtar's Breakout, of an iteration and of single updates."""
     config = dataclasses.replace(
         preset(settings.preset),
         env=EnvConfig("Breakout-MinAtar", num_envs=settings.batch),

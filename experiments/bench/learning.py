@@ -1,21 +1,20 @@
-"""Learning: a learner step's rate of useful operations against a matrix multiplication's.
+"""Learning: a learner step's rate of useful operations against that of a matrix product.
 
     python experiments/bench/learning.py
 
-GTrXL (GRU) at the paper's size, unroll 95 and memory 512: forward, backward and Adam's update, as
-one program. Counted are the matrix products that the mathematics asks for, two operations for a
-multiplication and an addition: with B rows, T steps, M memories, S = M + T keys and N = M + 1 in
-each query's window, a layer's forward pass has
+The learner step is the forward pass, backward pass and Adam update of GTrXL (GRU) at the paper's
+size, with unroll 95 and memory 512, in one program. Useful operations are those of the necessary
+matrix products, with two operations per multiplication and addition. With B rows, T steps, M
+memories, S = M + T keys and N = M + 1 keys in each query's window, a layer's forward pass has
 
     on the T steps:  W_Q, W_O, f (2 matrices), the gates (12)     16 products of B T x D x D
     on the S keys:   W_K and W_V                                    2 products of B S x D x D
     positions:       W_R on N encodings                             1 product  of   N x D x D
     attention:       content, positions and values                  3 x B T N D
 
-and the backward pass twice that, except that nothing flows to the memory's inputs (no input
-gradient for the M memories in W_K and W_V) nor to the encodings. Work that a mask throws away, and
-what rematerialisation computes again, is not counted. The ceiling is the product of two square
-matrices in the same run.
+and the backward pass twice as many, except that there are no gradients for the memory's inputs (the
+M memories in W_K and W_V) and the encodings. Masked and rematerialised work is not counted. The
+upper bound is the rate of a product of two square matrices in the same run.
 """
 
 import dataclasses
@@ -45,7 +44,7 @@ class Settings:
 
 
 def useful_operations(core: Any, batch: int, unroll: int) -> float:
-    """Floating-point operations of a learner step, see above; for a feed-forward width of D."""
+    """Count the operations of a learner step, see above, with a feed-forward width of D."""
     width, window, keys = core.width, core.memory_size + 1, core.memory_size + unroll
     square = 2.0 * width * width
     on_steps = 16 * batch * unroll * square
@@ -59,7 +58,7 @@ def useful_operations(core: Any, batch: int, unroll: int) -> float:
 
 
 def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
-    """A learner step on random data, to be called repeatedly, and XLA's count of operations."""
+    """Return a learner step on random data, for repeated calls, and XLA's count of operations."""
     rng = np.random.default_rng(0)
     dtype = core.dtype or jnp.float32
     empty = core.initial_memory(batch)
@@ -70,7 +69,7 @@ def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
     )
     x_BTD = jnp.asarray(rng.standard_normal((batch, unroll, core.width)), jnp.float32)
     first_BT = jnp.zeros((batch, unroll), bool)
-    # Arguments, not constants of the program, on which XLA could work in advance.
+    # Passed as arguments, since XLA could preprocess constants at compile time.
     data = (memory, x_BTD, first_BT)
     optimiser = optax.adam(1e-4)
     params = jax.jit(core.init)(
@@ -95,7 +94,7 @@ def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
 
 
 def main(settings: Settings) -> None:
-    """Time the forms in turn."""
+    """Time all forms, interleaved."""
     forms = {
         "float32": {},
         "float32, rematerialised": {"remat": True},

@@ -1,7 +1,7 @@
-"""A public PPO with a Transformer-XL, from a checkout of it, for the benchmark alone.
+"""A public PPO with a Transformer-XL, from a checkout, for benchmarks only.
 
-https://github.com/Reytuag/transformerXL_PPO_JAX was written for older versions of gymnax and JAX:
-what it needs of them is put in their place while its modules are imported and traced.
+https://github.com/Reytuag/transformerXL_PPO_JAX was written for older versions of gymnax and JAX;
+the required old interfaces are patched in while its modules are imported and traced.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ MODULE = "trainer_PPO_trXL"
 
 
 class FiveResults:
-    """An environment whose steps have the results that they had before gymnax 1, and no info."""
+    """An environment whose `step` has the five results of gymnax before version 1, without info."""
 
     def __init__(self, env: Any):
         self._env = env
@@ -30,7 +30,7 @@ class FiveResults:
         return getattr(self._env, name)
 
     def step(self, key: Any, state: Any, action: Any, params: Any) -> tuple[Any, ...]:
-        """Observation, state, reward, done, info."""
+        """Return observation, state, reward, done and an empty info."""
         observation, state, reward, terminated, truncated, _ = self._env.step(
             key, state, action, params
         )
@@ -39,7 +39,7 @@ class FiveResults:
 
 @contextlib.contextmanager
 def imported(path: Path) -> Generator[Any, None, None]:
-    """Its module, with `jax.tree_map`, which JAX no longer has, as long as it is used."""
+    """Import the peer's module, providing the removed `jax.tree_map` inside the block."""
     sys.path.insert(0, str(path))
     jax.tree_map = jax.tree.map
     try:
@@ -50,20 +50,20 @@ def imported(path: Path) -> Generator[Any, None, None]:
 
 
 def compiled(path: Path, env: tuple[str, dict[str, Any]], **config: Any) -> Callable[..., Any]:
-    """Its whole run, compiled: a function of a key.
+    """Compile the peer's whole run, a function of a PRNG key.
 
     Args:
-      path: of the checkout.
-      env: name and parameters of the environment, as `make_env` takes them.
-      config: the peer's, in place of what its training script has.
+      path: path of the checkout.
+      env: name and parameters of the environment, as for `make_env`.
+      config: overrides of the config in the peer's training script.
 
     Raises:
-      FileNotFoundError: the path is no checkout of it.
-      ImportError: it needs a package that is not installed (distrax).
+      FileNotFoundError: if the path is not a checkout of the peer.
+      ImportError: if a package that the peer requires (distrax) is not installed.
     """
     if not Path(path, f"{MODULE}.py").exists():
         raise FileNotFoundError(
-            f"{path} has no {MODULE}.py: give a checkout of Reytuag/transformerXL_PPO_JAX"
+            f"{path} has no {MODULE}.py: pass a checkout of Reytuag/transformerXL_PPO_JAX"
         )
     settings = {
         "LR": 2e-4,

@@ -1,7 +1,7 @@
-"""The RATE of its authors, from a checkout of it, for the benchmark alone.
+"""The authors' RATE, from a checkout, for benchmarks only.
 
-https://github.com/AIRI-Institute/RATE: its T-Maze model, trained as its `train/trainer.py` trains
-and acting as its `inference/val_tmaze.py` does. Needs PyTorch.
+This is the T-Maze model of https://github.com/AIRI-Institute/RATE, trained as in its
+`train/trainer.py` and acting as in its `inference/val_tmaze.py`. Requires PyTorch.
 """
 
 import importlib
@@ -15,17 +15,17 @@ from gtrxl_jax.nn.sequence.registry import ModelConfig
 
 MODULE = "RATE_GTrXL.mem_transformer_v2_GTrXL"
 PADDING = -10
-"""The action after an episode's last, in their data."""
+"""The action at an episode's final observation, in the authors' data."""
 
 
 def make_model(path: Path, config: ModelConfig) -> Any:
-    """Their model, at the size of ours.
+    """Create the authors' model at the size of ours.
 
     Raises:
-      FileNotFoundError: the path is no checkout of it.
+      FileNotFoundError: if the path is not a checkout of their repository.
     """
     if not Path(path, *MODULE.split(".")).with_suffix(".py").exists():
-        raise FileNotFoundError(f"{path} has no {MODULE}: give a checkout of AIRI-Institute/RATE")
+        raise FileNotFoundError(f"{path} has no {MODULE}: pass a checkout of AIRI-Institute/RATE")
     sys.path.insert(0, str(path))
     try:
         module = importlib.import_module(MODULE)
@@ -44,7 +44,7 @@ def make_model(path: Path, config: ModelConfig) -> Any:
         d_inner=config.width,
         dropout=config.dropout,
         dropatt=0.0,
-        # The oldest two of the hidden states that it caches, as their config has it.
+        # As in the authors' config: the oldest two of the cached hidden states.
         mem_len=2,
         ext_len=1,
         tie_weight=False,
@@ -57,14 +57,14 @@ def make_model(path: Path, config: ModelConfig) -> Any:
 
 
 def start(model: Any, batch: int) -> Any:
-    """The memory tokens before the first segment."""
+    """Return the memory tokens before the first segment."""
     tokens = model.mem_tokens.repeat(1, batch, 1)
     model.cache = tokens.permute(1, 0, 2).detach()
     return tokens
 
 
 def training_batch(model: Any, optimiser: Any, batch: int, context: int, segments: int) -> None:
-    """A batch of whole trajectories: an update for each segment."""
+    """Train on a batch of complete trajectories, with an update for each segment."""
     tokens, memory = None, ()
     for number in range(segments):
         observations = torch.randn(batch, context, 4)
@@ -85,7 +85,7 @@ def training_batch(model: Any, optimiser: Any, batch: int, context: int, segment
 
 @torch.no_grad()
 def acting_step(model: Any, context: int) -> None:
-    """A step late in a segment for one environment: all of the segment again."""
+    """Act at a late step of a segment in one environment, recomputing the whole segment."""
     model(
         torch.randn(1, context, 4),
         torch.zeros(1, context - 1, 1),

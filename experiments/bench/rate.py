@@ -1,17 +1,17 @@
-"""RATE: a training batch and an acting step, against the authors' PyTorch; peak memory.
+"""RATE: a training batch and an acting step, against the authors' PyTorch code; peak memory.
 
     python experiments/bench/rate.py
     python experiments/bench/rate.py --peer PATH
 
-At the authors' T-Maze size: 8 layers, 10 heads of 64, width 64, 5 memory tokens, segments of
-K = 30 steps, N = 3, 64 trajectories a batch. Both sides take a step of the optimiser for each
-segment, with the memory detached (`bptt` 0); ours is timed with the gradient through the whole
-trajectory as well. Ours are iterations of the trainer, several batches in one program. An acting
-step is of one environment: theirs late in a segment, ours at its mean over a segment, with the
-commit of the memory at its end. PATH is a checkout of https://github.com/AIRI-Institute/RATE, whose
-model is timed in the same process; without it, only their design as `torch_rate` writes it again.
-Where PyTorch is not installed, only our side is timed. Peak memory is what XLA allots to the
-temporaries of a training batch, for N and for twice and four times as many segments.
+Sizes are the authors' for the T-Maze: 8 layers, 10 heads of 64, width 64, 5 memory tokens, N = 3
+segments of K = 30 steps, and 64 trajectories per batch. Both sides take an optimiser step for each
+segment, with the memory detached (`bptt` 0); ours is also timed with the gradient through the whole
+trajectory. Ours are iterations of the trainer, with several batches in one program. Acting steps
+are in one environment: theirs at a late step of a segment, ours averaged over a segment including
+the update of the memory at its end. PATH is a checkout of https://github.com/AIRI-Institute/RATE,
+whose model is timed in the same process; without it, only the reimplementation of its design in
+`torch_rate` is timed, and without PyTorch only our side. Peak memory is the size of the temporaries
+that XLA allocates for a training batch, for N, 2 N and 4 N segments.
 """
 
 import dataclasses
@@ -42,10 +42,10 @@ class Settings:
     context: int = 30
     segments: int = 3
     batches: int = 4
-    """In an iteration of our trainer, one program."""
+    """Number of batches in an iteration of our trainer, which is one program."""
     rounds: int = 3
     acting_rounds: int = 20
-    """Short ones, of a segment's steps each."""
+    """Number of rounds of acting, each with the steps of one segment."""
     peer: Path | None = None
     """A checkout of the authors' repository."""
     keep: bool = True
@@ -53,11 +53,11 @@ class Settings:
 
 
 def make_trainer(settings: Settings, segments: int, **changes: Any) -> OfflineTrainer:
-    """Our trainer at that size."""
+    """Create our trainer."""
     return OfflineTrainer(
         OfflineConfig(
             model=model_config("rate", settings.preset),
-            # Given, so that no data are collected to find it out.
+            # Set explicitly, since the default would require data.
             evaluation=OfflineEvaluationConfig(target_return=1.0),
             context=settings.context,
             segments=segments,
@@ -69,7 +69,7 @@ def make_trainer(settings: Settings, segments: int, **changes: Any) -> OfflineTr
 
 
 def random_batch(settings: Settings, segments: int) -> Segments:
-    """A batch of whole trajectories."""
+    """Return a random batch of complete trajectories."""
     shape = (settings.batch, segments, settings.context)
     keys = jax.random.split(jax.random.key(0), 2)
     return Segments(
@@ -82,7 +82,7 @@ def random_batch(settings: Settings, segments: int) -> Segments:
 
 
 def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
-    """An iteration of the trainer, to be called repeatedly."""
+    """Return an iteration of the trainer, for repeated calls."""
     batch = random_batch(settings, settings.segments)
     batches = jax.tree.map(lambda x: jnp.stack([x] * settings.batches), batch)
     changes["updates_per_iteration"] = settings.batches
@@ -98,7 +98,7 @@ def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
 
 
 def acting(settings: Settings) -> Callable[[], Any]:
-    """The steps of a segment, one after another: what is seen, and the action that is taken."""
+    """Return a function that acts for all steps of a segment, one at a time."""
     trainer = make_trainer(settings, settings.segments)
     params = jax.jit(trainer.init)(0).params
     model, variables = trainer.model, {"params": params}
@@ -122,7 +122,7 @@ def acting(settings: Settings) -> Callable[[], Any]:
 
 
 def peaks(settings: Settings) -> list[Row]:
-    """Megabytes of temporaries of a training batch with the whole gradient."""
+    """Measure the temporaries of a training batch with the whole gradient, in megabytes."""
     rows = []
     for remat in (True, False):
         for times in (1, 2, 4):
@@ -138,7 +138,7 @@ def peaks(settings: Settings) -> list[Row]:
 
 
 def in_torch(settings: Settings, model: Any, code: Any) -> tuple[Callable[[], Any], ...]:
-    """As many training batches and acting steps as ours, of a PyTorch model and its functions."""
+    """Return training and acting functions of a PyTorch model, with as many steps as ours."""
     import torch
 
     optimiser = torch.optim.AdamW(model.parameters(), 3e-4, weight_decay=0.1)
@@ -158,7 +158,7 @@ def in_torch(settings: Settings, model: Any, code: Any) -> tuple[Callable[[], An
 
 
 def main(settings: Settings) -> None:
-    """Time both sides in turn."""
+    """Time both sides, interleaved."""
     learn = {"ours": training(settings, bptt=0), "whole gradient": training(settings)}
     act = {"ours": acting(settings)}
     names = []

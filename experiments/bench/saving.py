@@ -1,11 +1,12 @@
-"""Saving: what checkpoints at the default interval cost the default online job.
+"""Saving: the cost of checkpoints at the default interval in the default online job.
 
     python experiments/bench/saving.py
 
-Runs `train` with a folder, as the command line does, and without one, in turn: the difference is
-all that a folder costs, its metrics and the wait for the last checkpoint among it. It is given in
-seconds, and in the processor's time, which neighbours disturb less. Besides, how long a save holds
-the loop: the state is copied meanwhile, and written while the run goes on.
+This alternates between `train` with a folder, as on the command line, and without one. The
+difference is the total cost of a folder, including its metrics and the wait for the last
+checkpoint. It is measured in wall time and in processor time, which is less affected by other
+processes. It also measures how long each save blocks the training loop: the state is copied during
+this time and written in the background.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ class Settings:
 
 @contextmanager
 def timed_saves(seconds: list[float]) -> Iterator[None]:
-    """Add to the list how long each save holds its caller."""
+    """Append to the list how long each save blocks its caller."""
     save = Saver.save
 
     def timed(*args: Any, **kwargs: Any) -> None:
@@ -53,14 +54,14 @@ def timed_saves(seconds: list[float]) -> Iterator[None]:
 
 
 def main(settings: Settings) -> None:
-    """Run with and without saving in turn."""
+    """Run with and without saving, interleaved."""
     config = dataclasses.replace(preset("default"), total_steps=settings.total_steps)
     held: list[float] = []
     wall: dict[str, list[float]] = {"without": [], "with": []}
     processor: dict[str, list[float]] = {"without": [], "with": []}
     with tempfile.TemporaryDirectory() as scratch, timed_saves(held):
         jax.config.update("jax_compilation_cache_dir", str(Path(scratch, "cache")))
-        # The first of each is not counted.
+        # The first round is discarded.
         for number in range(settings.rounds + 1):
             for name in wall:
                 folder = Path(scratch, str(number)) if name == "with" else None

@@ -1,4 +1,4 @@
-"""Timing side by side in one process, and the machine's own ceilings to hold the times against."""
+"""Interleaved timing in one process, and the limits of the machine for comparison."""
 
 import dataclasses
 import json
@@ -20,10 +20,10 @@ RESULTS = Path(__file__).parents[1] / "results" / "bench"
 
 
 def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median seconds of each call; the calls take turns, so all see the same neighbours.
+    """Return the median seconds of each call; calls alternate, so all see the same machine load.
 
-    Each is timed right after another of itself, as it runs in a loop: what ran before has left its
-    own data in the caches, and memory that the system must hand over anew.
+    Each is timed directly after an untimed call of itself, as in a loop, since other calls leave
+    their own data in the caches, and memory that the system has to allocate again.
     """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
@@ -36,14 +36,14 @@ def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, f
 
 
 def matmul(size: int) -> tuple[Callable[[], Any], float]:
-    """A product of two square float32 matrices, and its floating-point operations."""
+    """Return a product of two square float32 matrices, and its floating-point operations."""
     a, b = (jax.random.normal(jax.random.key(k), (size, size)) for k in range(2))
     product = jax.jit(jnp.matmul)
     return lambda: product(a, b), 2.0 * size**3
 
 
 def read(megabytes: int) -> tuple[Callable[[], Any], float]:
-    """A pass over an array that reads each number once, and the bytes that it reads."""
+    """Return a sum over an array, which reads each number once, and the bytes that it reads."""
     held = jnp.ones((megabytes, 2**18))
     total = jax.jit(jnp.sum)
     return lambda: total(held), float(held.nbytes)
@@ -51,7 +51,7 @@ def read(megabytes: int) -> tuple[Callable[[], Any], float]:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of a table: what, how much, and in which unit."""
+    """One row of a table: quantity, value and unit."""
 
     what: str
     value: float
@@ -59,7 +59,7 @@ class Row:
 
 
 def show(name: str, title: str, rows: list[Row], *, keep: bool) -> None:
-    """Print the table; with `keep`, write it to results/bench, with what made it."""
+    """Print the table; with `keep`, write it to results/bench, with its provenance."""
     table = Table(title=title, title_justify="left")
     table.add_column("what")
     table.add_column("value", justify="right")

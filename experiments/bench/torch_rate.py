@@ -1,8 +1,8 @@
-"""RATE as its authors' PyTorch code computes it, for the benchmark alone.
+"""RATE as computed by its authors' PyTorch code, for benchmarks only.
 
-Written from the description of that code, to cost what it costs: a Transformer-XL over
-[memory tokens | segment | memory tokens] with a few cached hidden states, post-norm; the memory
-detached at every segment, and a step of the optimiser for each; acting runs the whole segment again
+This reimplementation, written from the description of that code, has the same cost: a post-norm
+Transformer-XL over [memory tokens | segment | memory tokens] with a few cached hidden states; the
+memory is detached and an optimiser step taken at every segment; acting recomputes the whole segment
 at every step.
 """
 
@@ -38,7 +38,7 @@ class Layer(nn.Module):
         r = self.position(phi).view(-1, self.heads, self.head_width)
         content = torch.einsum("bihd,bjhd->bhij", q + self.content_bias, k)
         position = torch.einsum("bihd,jhd->bhij", q + self.position_bias, r)
-        # The shift of Transformer-XL.
+        # The relative shift of Transformer-XL.
         zeros = position.new_zeros(*position.shape[:3], 1)
         padded = torch.cat([zeros, position], dim=-1)
         keys = position.shape[-1]
@@ -53,7 +53,7 @@ class Layer(nn.Module):
 
 
 class TorchRATE(nn.Module):
-    """Tokens, layers, head, and the valve CA-2."""
+    """RATE: token embeddings, layers, action head, and the CA-2 valve."""
 
     def __init__(self, layers, width, heads, head_width, memory_tokens, cache_size, dropout):
         super().__init__()
@@ -68,12 +68,12 @@ class TorchRATE(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, batch):
-        """Memory tokens and empty caches."""
+        """Return the initial memory tokens and empty caches."""
         cache = torch.zeros(batch, self.cache_size, self.width)
         return self.tokens.expand(batch, -1, -1), [cache] * len(self.layers)
 
     def forward(self, memory, caches, returns, observations, actions):
-        """One segment: logits at the observations, the new memory tokens and caches."""
+        """Process a segment; returns logits at the observations, new memory tokens and caches."""
         parts = [
             self.embed_return(returns[..., None]),
             self.embed_observation(observations),
@@ -101,7 +101,7 @@ class TorchRATE(nn.Module):
 
 
 def training_batch(model: TorchRATE, optimiser, batch: int, context: int, segments: int) -> None:
-    """A batch of whole trajectories: an update for each segment."""
+    """Train on a batch of complete trajectories, with an update for each segment."""
     memory, caches = model.start(batch)
     for _ in range(segments):
         observations, actions = torch.randn(batch, context, 4), torch.randint(4, (batch, context))
@@ -118,7 +118,7 @@ def training_batch(model: TorchRATE, optimiser, batch: int, context: int, segmen
 
 @torch.no_grad()
 def acting_step(model: TorchRATE, context: int) -> None:
-    """A step late in a segment for one environment: all of the segment again."""
+    """Act at a late step of a segment in one environment, recomputing the whole segment."""
     memory, caches = model.start(1)
     actions = torch.zeros(1, context, dtype=torch.long)
     model(memory, caches, torch.ones(1, context), torch.randn(1, context, 4), actions)

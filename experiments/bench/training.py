@@ -1,13 +1,13 @@
-"""Training: rollout, learner and compilation of the whole program, against a public PPO's.
+"""Training: rollout, learner and compilation of the whole program, against a public PPO.
 
     python experiments/bench/training.py
     python experiments/bench/training.py --peer PATH
 
-MemoryChain with 2 layers, width 256, memory 128, 16 environments and unrolls of 128 steps, V-MPO.
-PATH is a checkout of https://github.com/Reytuag/transformerXL_PPO_JAX, a PPO with a GTrXL of gates,
-which is timed in the same process, in turn with ours, at the same sizes and in the same
-environment: with four epochs on each rollout, as it is published, and with one, as ours learns. Its
-program is its whole run, of a few updates and with its initialisation.
+Ours is V-MPO on MemoryChain with 2 layers, width 256, memory 128, 16 environments and unrolls of
+128 steps. PATH is a checkout of https://github.com/Reytuag/transformerXL_PPO_JAX, a PPO with a
+gated Transformer-XL. It is timed in the same process, interleaved with ours, at the same sizes and
+in the same environment: with four epochs per rollout, as published, and with one, as in ours. Its
+program is a whole run of a few updates, including initialisation.
 """
 
 import dataclasses
@@ -36,15 +36,15 @@ class Settings:
     unroll: int = 128
     rounds: int = 7
     peer: Path | None = None
-    """A checkout of the public PPO; without it only ours is timed."""
+    """A checkout of the public PPO; without it, only ours is timed."""
     peer_updates: int = 4
-    """Of the peer's run."""
+    """Number of updates of the peer's run."""
     keep: bool = True
     """Write the table to results/bench."""
 
 
 def job(settings: Settings) -> OnlineConfig:
-    """The run."""
+    """Return the config of our run."""
     return OnlineConfig(
         env=EnvConfig("MemoryChain-v0", {"memory_length": 64}, num_envs=settings.num_envs),
         core=core_config(
@@ -57,7 +57,7 @@ def job(settings: Settings) -> OnlineConfig:
 
 
 def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dict[int, float]]:
-    """The peer's compiled runs by the number of epochs, and the seconds of compilation."""
+    """Compile the peer's runs; returns them and the seconds of compilation, by number of epochs."""
     if settings.peer is None:
         print("no --peer: only ours is timed")
         return {}, {}
@@ -87,7 +87,7 @@ def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dic
 
 
 def main(settings: Settings) -> None:
-    """Compile as a run does, then time its parts in turn."""
+    """Compile as a run does, then time its parts, interleaved."""
     config = job(settings)
     began = time.perf_counter()
     trainer = OnlineTrainer(config)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# One run on a list of hosts that ssh reaches without a password; see README.md.
+# Train one run on a list of hosts, reached by ssh without a password; see README.md.
 #
 #   hosts.sh "host0 host1 host2" train --folder /shared/runs/mine [more arguments of gtrxl]
 #
-# GTRXL: the command there (gtrxl). PORT: a free one on the first host (29400).
+# GTRXL: command on the hosts (default gtrxl). PORT: a free port of the first host (default 29400).
 set -euo pipefail
 
 if (($# < 2)); then
@@ -15,7 +15,7 @@ shift
 command="exec ${GTRXL:-gtrxl} $(printf '%q ' "$@")--distributed"
 processes=()
 for index in "${!hosts[@]}"; do
-  # With a terminal (-tt) the process there ends when this script does.
+  # With a terminal (-tt), the remote process ends when this script does.
   ssh -tt -o BatchMode=yes "${hosts[index]}" \
     "export JAX_COORDINATOR_ADDRESS=${hosts[0]}:${PORT:-29400} JAX_NUM_PROCESSES=${#hosts[@]}" \
     "JAX_PROCESS_ID=$index; $command" </dev/null &

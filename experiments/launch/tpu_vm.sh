@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One run on all hosts of a Cloud TPU VM slice; see README.md.
+# Train one run on all hosts of a Cloud TPU VM slice; see README.md.
 #
 #   tpu_vm.sh NAME ZONE train --folder /mnt/shared/runs/mine [more arguments of gtrxl]
 set -euo pipefail

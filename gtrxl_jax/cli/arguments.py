@@ -8,9 +8,11 @@ from typing import Annotated
 
 import tyro
 
+from gtrxl_jax.nn.cores.registry import core_config, with_name
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
+from gtrxl_jax.plugins import import_plugin
 from gtrxl_jax.validation import validate
 
 
@@ -69,7 +71,7 @@ class Evaluate:
     pictures: bool = False
     """Redraw the plots of the run."""
     modules: tuple[str, ...] = ()
-    """Modules to import first, of environments of your own; a run folder by itself imports none."""
+    """Modules of custom environments to import first, since loading a run folder imports none."""
 
 
 def parse_train(arguments: Sequence[str]) -> Train:
@@ -87,11 +89,12 @@ def parse_train(arguments: Sequence[str]) -> Train:
     chooser.add_argument("--core.name", dest="core")
     chosen, rest = chooser.parse_known_args(arguments)
     base = configs.preset(chosen.preset)
+    import_plugin(chosen.core or "")
     if chosen.core_preset:
-        core = configs.core_config(chosen.core or base.core.name, chosen.core_preset)
+        core = core_config(chosen.core or base.core.name, chosen.core_preset)
         base = dataclasses.replace(base, core=core)
     elif chosen.core:
-        base = dataclasses.replace(base, core=dataclasses.replace(base.core, name=chosen.core))
+        base = dataclasses.replace(base, core=with_name(base.core, chosen.core))
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
     default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))

@@ -239,6 +239,7 @@ def _list(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     import gymnax
 
+    from gtrxl_jax.nn.core import CORES
     from gtrxl_jax.nn.cores import registry as cores
     from gtrxl_jax.nn.gates import GATES
     from gtrxl_jax.nn.sequence import registry as models
@@ -252,9 +253,9 @@ def _list(arguments: Sequence[str]) -> None:
         "models": list(models.MODELS),
         "model presets": list(models.PRESETS),
         "valves": list(VALVES),
-        "cores": list(cores.CORES),
+        "cores": list(CORES),
         "gates": list(GATES),
-        "core presets": sorted({*cores.TRANSFORMER_PRESETS, *cores.RECURRENT_PRESETS}),
+        "core presets": sorted({name for presets in cores.PRESETS.values() for name in presets}),
         "environments": sorted(gymnax.registered_envs),
     }
     if options.json:

@@ -1,6 +1,7 @@
 """The contract of memory cores: what an agent requires of its memory."""
 
 import abc
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,6 +10,10 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.inputs import check_inputs
+from gtrxl_jax.plugins import find_plugin, is_plugin
+from gtrxl_jax.validation import check_choice, choice
+
+DTYPES = ("float32", "bfloat16")
 
 Memory = Any
 Cache = Any
@@ -101,3 +106,54 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
     def finish(self, cache: Cache) -> Memory:
         """End acting: return the memory that the segment form would have left."""
         return cache
+
+
+@dataclasses.dataclass(frozen=True)
+class CoreConfig(abc.ABC):
+    """Settings that every core has. A core's own config adds its own, and builds it."""
+
+    name: str = ""
+    """A registered name, or package.module:Name, the config of a core of your own."""
+    layers: int = 2
+    """Number of layers."""
+    width: int = 64
+    """Width of the inputs and the outputs, D."""
+    remat: bool = False
+    """Recompute activations in the backward pass instead of storing them."""
+    dtype: str = choice("float32", DTYPES)
+    """Dtype of the activations and the memory: float32 or bfloat16. Parameters are float32."""
+
+    @abc.abstractmethod
+    def make(self) -> MemoryCore:
+        """Build the core."""
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The settings that `MemoryCore` itself has."""
+        dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
+        return {"width": self.width, "remat": self.remat, "dtype": dtype}
+
+    @staticmethod
+    def named(name: str = "gtrxl") -> type["CoreConfig"]:
+        """Return the config class of a core's name.
+
+        Raises:
+          ValueError: the name is unknown, or its module is not imported.
+        """
+        if isinstance(name, str) and is_plugin(name):
+            return find_plugin("core.name", name, CoreConfig)
+        return CORES[check_choice("core.name", name, CORES)]
+
+
+CORES: dict[str, type[CoreConfig]] = {}
+"""The config of each registered core."""
+
+
+def register_core(name: str, config: type[CoreConfig]) -> None:
+    """Make a core known by a name, for `make_core` and the command line.
+
+    Raises:
+      ValueError: the name is another core's.
+    """
+    if CORES.setdefault(name, config) is not config:
+        raise ValueError(f"core {name!r} is registered already: choose another name")

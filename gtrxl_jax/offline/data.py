@@ -60,14 +60,14 @@ class InMemory:
         self._trajectories = trajectories
 
     def returns(self) -> Float[np.ndarray, " E"]:
-        """See `Data`."""
+        """Return the sum of each episode's rewards."""
         rewards_ET = np.asarray(self._trajectories.rewards)
         length_E = np.asarray(self._trajectories.length)
         inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
         return np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
-        """See `Data`."""
+        """Yield the stage and the trajectories of all stages, see `Data.feed`."""
         length_E = np.asarray(self._trajectories.length)
         of_stages = tuple(
             select(self._trajectories, index) if self._config.curriculum else self._trajectories
@@ -90,14 +90,14 @@ class Streamed:
         self._sampling = sampling
 
     def returns(self) -> Float[np.ndarray, " E"]:
-        """See `Data`."""
+        """Return the sum of each episode's rewards, read from disk."""
         with MinariReader(self._config.data.path) as reader:
             require_spaces(self._config, reader.spaces)
             sums = [reader.rewards(e).sum(dtype=np.float64) for e in range(reader.num_episodes)]
         return np.array(sums)
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
-        """See `Data`."""
+        """Yield the stage and the segments of each iteration's updates, see `Data.feed`."""
         config = self._config
         updates, batch_size = config.updates_per_iteration, config.batch_size
         rows = local_rows(mesh, batch_size)

@@ -5,7 +5,8 @@ import math
 
 import tyro
 
-from gtrxl_jax.nn.cores.registry import CoreConfig, core_config
+from gtrxl_jax.nn.core import CoreConfig
+from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.runs.config import serialization
 from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.validation import check_choice, choice, interval, number
@@ -132,7 +133,7 @@ class OnlineConfig(RunConfig):
     """An online run: V-MPO on a batch of jitted environments."""
 
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
-    core: CoreConfig = dataclasses.field(default_factory=CoreConfig)
+    core: CoreConfig = dataclasses.field(default_factory=core_config)
     agent: AgentConfig = dataclasses.field(default_factory=AgentConfig)
     vmpo: VMPOConfig = dataclasses.field(default_factory=VMPOConfig)
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)

@@ -20,8 +20,11 @@ ALL_CORES = ["lstm", "gru", *TRANSFORMERS]
 def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> Any:
     """Return the core called `name` ("gtrxl/gru" sets the gate too), with two layers of width 8."""
     name, _, gate = name.partition("/")
-    settings = dict(layers=LAYERS, width=WIDTH, heads=2, head_width=3, memory_size=MEMORY_SIZE)
-    settings |= {"feedforward_width": 11, "gate": gate or "gru"} | overrides
+    settings: dict[str, Any] = dict(layers=LAYERS, width=WIDTH)
+    if "trxl" in name:
+        settings |= dict(heads=2, head_width=3, memory_size=MEMORY_SIZE, feedforward_width=11)
+        settings |= {"gate": gate or "gru"}
+    settings |= overrides
     return make_core(name, **settings).clone(param_dtype=param_dtype)
 
 

@@ -105,8 +105,8 @@ def test_valve_learns_only_through_connected_segments(trajectories):
     assert max(map(float, jax.tree.leaves(rest["blocks_0"]))) > 1e-6
 
 
-def test_loss_of_first_segment_does_not_train_valve(trajectories):
-    """It trains the initial memory tokens, regardless of the horizon."""
+def test_first_segment_does_not_train_valve(trajectories):
+    """Its loss trains the initial memory tokens, regardless of the horizon."""
     whole = make(trajectories)
     batch = batch_of(whole)
 

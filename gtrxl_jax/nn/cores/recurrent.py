@@ -1,5 +1,6 @@
 """LSTM and GRU memory cores, with the same interface as the transformers."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -7,8 +8,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key
 
-from gtrxl_jax.nn.core import MemoryCore
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.inputs import check_inputs
+from gtrxl_jax.validation import choice
 
 Carry = Any
 
@@ -72,6 +74,18 @@ class LSTMCell(nn.Module):
 
 
 CELLS = {"lstm": LSTMCell, "gru": nn.GRUCell}
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentConfig(CoreConfig):
+    """Settings of LSTM and GRU."""
+
+    name: str = choice("lstm", tuple(CELLS))
+    """lstm or gru."""
+
+    def make(self) -> "RecurrentCore":
+        """Build the core."""
+        return RecurrentCore(self.name, self.layers, **self.shared)
 
 
 class RecurrentCore(MemoryCore):

@@ -29,7 +29,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.absorbed import AbsorbedWeights
-from gtrxl_jax.nn.cores.transformer import Block
+from gtrxl_jax.nn.blocks import Block
 from gtrxl_jax.nn.sequence.trajectory import (
     Steps,
     Window,

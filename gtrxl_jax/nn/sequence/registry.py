@@ -17,9 +17,9 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gtrxl_jax.nn.blocks import Block
+from gtrxl_jax.nn.core import DTYPES
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
-from gtrxl_jax.nn.cores.registry import DTYPES
-from gtrxl_jax.nn.cores.transformer import Block
 from gtrxl_jax.nn.encoders import ENCODERS, make_encoder
 from gtrxl_jax.nn.gates import GATES
 from gtrxl_jax.nn.sequence.cloning import MLPCloning, RecurrentCloning

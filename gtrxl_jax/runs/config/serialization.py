@@ -55,6 +55,9 @@ def _parse(text: str) -> Any:
 def _build(kind: Any, fields: Any, prefix: str) -> Any:
     if not isinstance(fields, dict):
         raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
+    if hasattr(kind, "named"):
+        # One of several configs, by its name.
+        kind = kind.named(fields["name"]) if "name" in fields else kind.named()
     hints = get_type_hints(kind)
     for name in fields:
         check_choice("config field", prefix + name, [prefix + hint for hint in hints])
