@@ -149,7 +149,7 @@ def test_several_seeds_and_tasks(tmp_path):
         ("--env.num-envs 12", "env.num_envs 12 does not divide over 8 devices"),
         ("--env.num-envs 0", "env.num_envs must be at least 1, not 0"),
         ("--env.num-envs -8", "env.num_envs must be at least 1, not -8"),
-        ("--devices 9", "devices is 9, but there are 8"),
+        ("--devices 9", "devices is 9, but only 8 are available"),
         ("--unroll -1", "unroll must be at least 1, not -1"),
         ("--num-seeds 0", "num_seeds must be at least 1, not 0"),
         ("--optimiser.learning-rate nan", "optimiser.learning_rate must be above 0 and finite"),

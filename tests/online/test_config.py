@@ -154,7 +154,7 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("agent.popart_rate", 1.0, "agent.popart_rate must be below 1, not 1.0"),
         ("optimiser.warmup", 2.0, "optimiser.warmup must be at most 1"),
         ("optimiser.final", 1.1, "optimiser.final must be at most 1"),
-        ("core.name", "lstn", "unknown core.name 'lstn': did you mean 'lstm'"),
+        ("core.name", "gtrlx", "unknown core.name 'gtrlx': did you mean 'gtrxl'"),
         ("core.gate", "gur", "unknown core.gate 'gur': did you mean 'gru'"),
         ("core.dtype", "float16", "unknown core.dtype 'float16'"),
         ("core.gate_bias", float("inf"), "core.gate_bias must be finite, not inf"),

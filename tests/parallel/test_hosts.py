@@ -55,7 +55,7 @@ def start(cache):
         devices = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "gtrxl_jax.cli.main", *map(str, command), "--distributed"],
+                [sys.executable, "-m", "gtrxl_jax.cli", *map(str, command), "--distributed"],
                 env=os.environ
                 | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": devices}
                 | {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 def gtrxl(*arguments):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     subprocess.run(
-        [sys.executable, "-m", "gtrxl_jax.cli.main", *arguments],
+        [sys.executable, "-m", "gtrxl_jax.cli", *arguments],
         env=environment | {"PYTHONPATH": str(ROOT)},
         check=True,
     )
