@@ -1,0 +1,1 @@
+"""Writers of a run's metrics: JSON lines, TensorBoard and the console."""

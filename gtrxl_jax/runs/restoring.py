@@ -1,0 +1,34 @@
+"""Restore the parameters of a run from its checkpoints."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs.directory import Folder
+from gtrxl_jax.runs.programs import each_seed
+from gtrxl_jax.runs.trainer import Trainer
+
+
+def params_of(
+    trainer: Trainer, folder: Folder, *, best: bool = False
+) -> tuple[list[Any], int, dict[str, list[float]]]:
+    """Return each seed's parameters in a run, their step, and the settings that were drawn.
+
+    Raises:
+      FileNotFoundError, ValueError, UnusableError: see `gtrxl_jax.load`.
+    """
+    num_seeds = trainer.config.num_seeds
+    init: Any = trainer.init
+    seeds: Any = 0
+    if num_seeds > 1:
+        init, seeds = jax.vmap(init), np.arange(num_seeds)
+    like = jax.eval_shape(init, seeds)
+    state, record = checkpoint.restore(folder, like)
+    if best:
+        if not record["best"]:
+            raise ValueError(f"{folder} has no best checkpoint: its config names no score for it")
+        state, record = checkpoint.restore(folder, like, record["best"][0])
+    drawn = {k: np.atleast_1d(v).tolist() for k, v in trainer.drawn(state).items()}
+    return each_seed(num_seeds, state.params), record["step"], drawn
