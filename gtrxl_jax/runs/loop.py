@@ -29,21 +29,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.validation import check_choice
-from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs import divergence
 from gtrxl_jax.parallel import hosts
+from gtrxl_jax.runs import divergence
 from gtrxl_jax.runs.card import write_card
+from gtrxl_jax.runs.checkpoints import checkpoint
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
-from gtrxl_jax.runs.divergence import DivergedError, Divergence
 from gtrxl_jax.runs.directory import locked, require_same_run
-from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
-from gtrxl_jax.runs.restoring import params_of
+from gtrxl_jax.runs.divergence import DivergedError, Divergence
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
+from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs.restoring import params_of
 from gtrxl_jax.runs.results import Result, read_result, record_of, write_result
 from gtrxl_jax.runs.scores import scores_of
 from gtrxl_jax.runs.trainer import Trainer
+from gtrxl_jax.validation import check_choice
 
 
 @dataclasses.dataclass(frozen=True)

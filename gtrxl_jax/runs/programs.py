@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from gtrxl_jax.runs.compilation import compiler_options
 from gtrxl_jax.parallel.placement import gather_parameters, shardings
+from gtrxl_jax.runs.compilation import compiler_options
 from gtrxl_jax.runs.trainer import Trainer
 
 

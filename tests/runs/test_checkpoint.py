@@ -21,8 +21,8 @@ from gtrxl_jax.runs.checkpoints.checkpoint import (
     available_steps,
     set_aside_unusable,
 )
-from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
+from gtrxl_jax.runs.directory import locked
 
 CONFIG = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 4}})
 OTHER = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 12}})

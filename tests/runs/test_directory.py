@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gtrxl_jax.runs.directory import locked, load_config
+from gtrxl_jax.runs.directory import load_config, locked
 
 CONFIG = json.dumps({"seed": 1, "version": "0.1.0", "core": {"name": "gtrxl", "layers": 4}})
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from gymnax.environments import spaces
 
+from gtrxl_jax.loading import load
+from gtrxl_jax.online.config import EnvConfig, SweepConfig
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import divergence
 from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
-from gtrxl_jax.online.config import EnvConfig, SweepConfig
 from gtrxl_jax.runs.divergence import (
     HEALTHY,
     QUANTITIES,
@@ -24,10 +26,8 @@ from gtrxl_jax.runs.divergence import (
     over_updates,
     take_from,
 )
-from gtrxl_jax.loading import load
-from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.results import read_result
 from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.results import read_result
 from tests.jobs import Clock, small_job
 
 NAN, INF = float("nan"), float("inf")

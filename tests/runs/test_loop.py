@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from gtrxl_jax import loading
-from gtrxl_jax.runs import programs
-from gtrxl_jax.runs import loop
 from gtrxl_jax.online.config import SweepConfig, from_json, to_json
-from gtrxl_jax.runs.logging.writers import MetricWriter, read_metrics
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs import loop, programs
+from gtrxl_jax.runs.logging.writers import MetricWriter, read_metrics
 from gtrxl_jax.runs.results import read_result
 from gtrxl_jax.runs.scores import Score
 from tests.jobs import small_job

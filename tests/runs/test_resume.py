@@ -13,16 +13,16 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs import preemption
-from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
-from gtrxl_jax.runs.preemption import RunInterrupted
 from gtrxl_jax.loading import load
-from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.parallel.placement import make_mesh
-from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs import preemption
+from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
+from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.preemption import RunInterrupted
+from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 
 ROOT = Path(__file__).parents[2]

@@ -26,8 +26,8 @@ import orbax.checkpoint as ocp
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.checkpoints import checksums
 from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays
-from gtrxl_jax.runs.directory import Folder, difference, settings
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
+from gtrxl_jax.runs.directory import Folder, difference, settings
 
 State = TypeVar("State")
 

@@ -35,7 +35,8 @@ class CheckpointConfig:
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """Iterations, seeds and devices of a run. Its steps are environment steps online, and updates
-    offline."""
+    offline.
+    """
 
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     updates_per_iteration: int = 10
