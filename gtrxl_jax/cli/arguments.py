@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from gtrxl_jax.nn.cores.registry import core_config, with_name
+from gtrxl_jax.nn.cores.registry import PRESETS, core_config, with_name
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
@@ -97,6 +97,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
         base = dataclasses.replace(base, core=with_name(base.core, chosen.core))
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
+    sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
     default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))
     train = tyro.cli(
         Train,
@@ -106,7 +107,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
         description=(
             "Train an agent online with V-MPO.\n\n"
             f"--preset {{{','.join(configs.PRESETS)}}} selects a complete config, --core-preset "
-            "{paper,thin,large,small,debug} the size of the core; the options below override them."
+            f"{{{sizes}}} the size of the core; the options below override them."
         ),
     )
     env = train.config.env

@@ -59,7 +59,7 @@ class AdamWConfig:
     clip_norm: float | None = 1.0
     """Maximum global norm of the gradient."""
     warmup: float = number(0.05, at_least=0, at_most=1)
-    """Fraction of the updates over which the learning rate increases linearly from 0."""
+    """Fraction of the updates over which the learning rate increases linearly to its peak."""
     final: float = number(0.1, at_least=0, at_most=1)
     """Fraction of the peak learning rate that remains after a linear decay."""
     accumulate: int = 1

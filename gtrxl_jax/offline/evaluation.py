@@ -10,9 +10,9 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from gtrxl_jax.acting.evaluation import POLICIES, make_evaluate, summarise
+from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.envs.stream import Stream
-from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.ops.distributions import POLICIES, ActionDistribution
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
 

@@ -51,8 +51,8 @@ class AgentConfig:
     """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
     popart_rate: float = number(3e-5, below=1)
-    """Weight of one sample in the PopArt statistics, which average over about 1 / rate samples. The
-    paper's 1e-4 was chosen for billions of steps."""
+    """Weight of one sample in the PopArt statistics, which average over about 1 / rate samples; the
+    paper's is 1e-4."""
     memoryless: bool = False
     """Present every step to the core as the first of an episode, as a control without memory."""
 
@@ -108,7 +108,7 @@ class OptimiserConfig:
     learning_rate: float = 2e-3
     """Peak learning rate."""
     warmup: float = number(0.0, at_least=0, at_most=1)
-    """Fraction of the updates over which the learning rate increases linearly from 0."""
+    """Fraction of the updates over which the learning rate increases linearly to its peak."""
     final: float = number(0.1, at_least=0, at_most=1)
     """Fraction of the peak learning rate that remains after a linear decay; 1: no decay, as in the
     paper. Without decay, an agent that has solved its task may forget it, since it no longer gets a
