@@ -1,10 +1,13 @@
 """The trainer with every core, type of action and precision, and at the ends of episodes."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gtrxl_jax.nn.cores.recurrent import RecurrentConfig, RecurrentCore
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer, make_stream
 from gtrxl_jax.runs.programs import make_iteration
@@ -175,3 +178,30 @@ def test_metrics_of_three_tasks():
     # Corridors and time limits differ between the tasks.
     lengths = [metrics[f"episode/length/task_{k}"] for k in range(3)]
     assert lengths[0] <= 3 < lengths[1] <= 5 < lengths[2] <= 7
+
+
+@dataclasses.dataclass(frozen=True)
+class PenalisedConfig(RecurrentConfig):
+    """A GRU whose outputs are penalised by an auxiliary loss."""
+
+    name: str = f"{__name__}:PenalisedConfig"
+
+    def make(self):
+        return Penalised("gru", self.layers, **self.shared)
+
+
+class Penalised(RecurrentCore):
+    def step(self, cache, x_BD, first_B):
+        cache, y_BD = super().step(cache, x_BD, first_B)
+        self.sow("losses", "size", 3.0 + jnp.mean(jnp.square(y_BD)))
+        return cache, y_BD
+
+
+def test_losses_of_core_are_trained_on():
+    trainer = OnlineTrainer(small_job(PenalisedConfig.name))
+    state = jax.jit(trainer.init)(0)
+    (*_, rollout) = jax.jit(trainer.rollout)(state, jax.random.key(1))
+    total, (metrics, _) = jax.jit(trainer.learner.loss)(state.trainable, state, rollout)
+    assert metrics["loss/auxiliary"] > 3
+    terms = [value for name, value in metrics.items() if name.startswith("loss/")]
+    np.testing.assert_allclose(total, sum(terms), rtol=1e-5)
