@@ -44,8 +44,8 @@ TASKS = {
     "Acrobot-v1": Task("Acrobot-v1", 16, 500_000, ("return", -100)),
     "Catch-bsuite": Task("Catch-bsuite", 16, 300_000, ("return", 0.95)),
     **{
-        f"{CHAIN} of {n}": Task(CHAIN, n + 4, 1_500_000, params={"memory_length": n, "num_bits": 3})
-        for n in (50, 100)
+        f"{CHAIN} of {n}": Task(CHAIN, n + 4, steps, params={"memory_length": n, "num_bits": 3})
+        for n, steps in ((50, 1_500_000), (100, 2_000_000))
     },
     "AssociativeRetrieval-v0": Task("AssociativeRetrieval-v0", 32, 1_000_000),
     "MiniGrid-MemoryS8": Task("MiniGrid-MemoryS8", 64, 2_000_000),
