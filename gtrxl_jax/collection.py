@@ -8,17 +8,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Key
 
-from gtrxl_jax.acting.collecting import OraclePolicy, Policy, RandomPolicy, collect, cue_of
-from gtrxl_jax.acting.evaluation import Player
+from gtrxl_jax.acting.collecting import collect, cue_of
+from gtrxl_jax.acting.policy import OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.loading import load
-from gtrxl_jax.ops.distributions import POLICIES, choose
-from gtrxl_jax.specs import action_spec, environment_action, observation_spec
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.ops.distributions import POLICIES
+from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.validation import choice, number, validate
 
 
@@ -53,37 +51,6 @@ class CollectionConfig:
     cue."""
     seed: int = number(0, at_least=0, below=2**31)
     """Seed of the episodes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlayerPolicy:
-    """A trained agent or model as a policy for data collection.
-
-    Attributes:
-      player: the player.
-      params: the parameters of its network.
-      action_space: action space of the environment.
-      actions: "mode" or "sample".
-    """
-
-    player: Player
-    params: Any
-    action_space: Any
-    actions: str
-
-    def initial(self, batch: int) -> Any:
-        """Return the parameters and the initial acting state."""
-        start = jax.jit(self.player.start, static_argnums=1)
-        return self.params, start(self.params, batch)
-
-    def act(
-        self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
-    ) -> tuple[Any, Any]:
-        """Choose an action from the player's policy, and pass it on to the player's state."""
-        params, state = carry
-        state, policy = self.player.step(params, state, timestep)
-        action = environment_action(self.action_space, choose(policy, self.actions, key))
-        return (params, self.player.observe_action(params, state, action)), action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +96,7 @@ def collect_dataset(
     """
     validate(config)
     minari.require_writable(folder)
-    name, overrides, env, params, policy = _players(config)
+    name, overrides, env, params, policy, policy_params = _policy(config)
     played: list[EpisodeStats] = []
 
     def note(episodes: EpisodeStats) -> None:
@@ -146,14 +113,15 @@ def collect_dataset(
         num_envs=config.env.num_envs,
         cue=cue_of(name) if config.balance else None,
         progress=note,
+        policy_params=policy_params,
     )
     metadata = minari.Metadata(name, overrides, config.policy, config.seed)
     minari.save(trajectories, folder, metadata)
     return _summary(played)
 
 
-def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Policy]:
-    """Return the environment's name, overrides, instance and parameters, and the policy."""
+def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Policy, Any]:
+    """Return the environment's name, overrides, instance and parameters; the policy and its own."""
     name, overrides = config.env.name, dict(config.env.params)
     is_run = config.policy not in ("oracle", "random")
     if is_run:
@@ -173,10 +141,12 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
     if not name:
         raise ValueError("env.name must be given with policy oracle or random")
     env, params = make_env(name, **overrides)
-    if not is_run:
-        kind = OraclePolicy if config.policy == "oracle" else RandomPolicy
-        return name, overrides, env, params, kind(env, params)
-    stream, of_run = Stream(env, params, 1), loaded.trainer
+    stream = Stream(env, params, 1)
+    if config.policy == "oracle":
+        return name, overrides, env, params, OraclePolicy(env, params), ()
+    if config.policy == "random":
+        return name, overrides, env, params, RandomPolicy(stream.action_space), ()
+    of_run = loaded.trainer
     same = (
         observation_spec(stream.observation_space) == observation_spec(of_run.observation_space),
         action_spec(stream.action_space) == action_spec(of_run.action_space),
@@ -186,9 +156,10 @@ def _players(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, P
             f"env.name {name} has other observations or actions than {trained}, for which "
             f"the agent of {config.policy} was trained: omit env.name"
         )
-    actions = config.actions or of_run.config.evaluation.policy
-    agent = PlayerPolicy(of_run.player, loaded.params, stream.action_space, actions)
-    return name, overrides, env, params, agent
+    policy = of_run.policy
+    if config.actions:
+        policy = dataclasses.replace(policy, actions=config.actions)
+    return name, overrides, env, params, policy, loaded.params
 
 
 def _summary(played: list[EpisodeStats]) -> Collected:

@@ -2,8 +2,8 @@
 
 Example:
     run = gtrxl_jax.load("runs/mine")
-    state = run.start(batch_size=8)
-    state, action = run.act(state, timestep, key)  # for every time step
+    state = run.init(batch_size=8)
+    state, action, extras = run.act(state, timestep, key)  # for every time step
 """
 
 import dataclasses
@@ -15,17 +15,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.ops.distributions import choose
 from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import Folder, load_config, require_version
 from gtrxl_jax.runs.restoring import params_of
 from gtrxl_jax.runs.scores import Score, scores_of
 from gtrxl_jax.runs.trainer import Trainer
-from gtrxl_jax.specs import environment_action
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
 
@@ -67,34 +66,33 @@ class Loaded:
         """The trained network's parameters, for the first seed."""
         return self.params_per_seed[0]
 
-    def start(self, batch_size: int) -> Any:
-        """Return the acting state before the first time step of B environments."""
-        return self.trainer.player.start(self.params, batch_size)
+    @property
+    def policy(self) -> Policy:
+        """The policy, as in the run's evaluations, for `acting.rollout` and others."""
+        return self.trainer.policy
 
-    def act(self, state: Any, timestep: TimeStep, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Act with `params` on a time step, with the policy mode of the run's evaluations.
+    def init(self, batch_size: int) -> Any:
+        """Return the state of the policy before the first time step of B environments."""
+        return self.policy.init(self.params, batch_size)
+
+    def act(self, state: Any, timestep: TimeStep, key: Key[Array, ""]) -> tuple[Any, Any, Any]:
+        """Act with `params` on a time step; compiled on first use.
 
         Args:
-          state: the acting state, from `start` or from the previous `act`.
+          state: the state returned by `init` or by the previous `act`.
           timestep: `[B]`; the memory is reset where it is the `first` of an episode.
           key: a PRNG key, a new one for each call.
 
         Returns:
-          The new acting state, and actions `[B]` in the layout of the environment.
+          The new state; actions `[B]` as `envs.Stream` takes them, which
+          `specs.environment_action` converts for other environments; and whatever else the policy
+          computed, see `acting.Policy`.
         """
         return self._act(self.params, state, timestep, key)
 
     @functools.cached_property
     def _act(self) -> Any:
-        player, space = self.trainer.player, self.trainer.action_space
-
-        def act(params: Any, state: Any, timestep: TimeStep, key: Any) -> tuple[Any, Any]:
-            state, distribution = player.step(params, state, timestep)
-            action = choose(distribution, self.config.evaluation.policy, key)
-            action = environment_action(space, action)
-            return player.observe_action(params, state, action), action
-
-        return jax.jit(act)
+        return jax.jit(self.policy.act)
 
 
 def load(folder: Folder, *, best: bool = False) -> Loaded:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces as gymnasium
 from gymnax.environments import spaces as gymnax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 # Typed as Any: the two libraries share no base class, only the attributes used here.
 BOX: Any = (gymnax.Box, gymnasium.Box)
@@ -167,23 +167,48 @@ class ActionSpec:
 
     def zeros(self, *lead: int) -> Any:
         """Return an action of zeros with the given leading axes, as on an episode's first step."""
-        parts = {}
-        if self.continuous:
-            parts["continuous"] = jnp.zeros((*lead, self.num_continuous))
-        if self.discrete:
-            parts["discrete"] = jnp.zeros((*lead, len(self.discrete)), jnp.int32)
+        return self._joined(
+            jnp.zeros((*lead, self.num_continuous), jnp.float32),
+            jnp.zeros((*lead, len(self.discrete)), jnp.int32),
+        )
+
+    def sample(self, key: Array, *lead: int) -> Any:
+        """Return uniformly random actions with the given leading axes; ranges must be bounded."""
+        key_continuous, key_discrete = jax.random.split(key)
+        centre, half = (jnp.asarray(z, jnp.float32) for z in self.centre_and_half_width())
+        unit = jax.random.uniform(key_continuous, (*lead, len(half)), jnp.float32, -1, 1)
+        sizes = jnp.asarray(self.discrete, jnp.int32)
+        shape, axes = (*lead, len(sizes)), (1,) * len(lead)
+        choices = jax.random.randint(key_discrete, shape, 0, sizes.reshape(*axes, -1), jnp.int32)
+        return self._joined(centre.reshape(*axes, -1) + half.reshape(*axes, -1) * unit, choices)
+
+    def _joined(self, continuous: Float[Array, "... C"], discrete: Int[Array, "... K"]) -> Any:
+        """Return an action from its parts, which have an axis of size 0 if absent."""
         if self.is_hybrid:
-            return parts
-        return parts["continuous"] if self.continuous else parts["discrete"][..., 0]
+            parts = {"continuous": continuous, "discrete": discrete}
+            return {name: x for name, x in parts.items() if x.shape[-1]}
+        return continuous if self.continuous else discrete[..., 0]
+
+    def clip(self, action: Any) -> Any:
+        """Return the action with its continuous dimensions clipped to their bounds."""
+        if not self.continuous:
+            return action
+        low, high = np.array(self.continuous).T
+
+        def clipped(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
+            lead = (1,) * (x.ndim - 1)
+            bounds = (jnp.asarray(z, x.dtype).reshape(*lead, -1) for z in (low, high))
+            return jnp.clip(x, *bounds)
+
+        if self.is_hybrid:
+            return {**action, "continuous": clipped(action["continuous"])}
+        return clipped(action)
 
     def features(self, action: Any, dtype: Any) -> Float[Array, "... F"]:
         """Convert actions to network inputs: ranges scaled to [-1, 1], choices one-hot.
 
-        The action may have the layout above or the layout of its own space (see
-        `environment_action`), since time steps hold the actions that the environment received.
-
         Raises:
-          ValueError: if the action's layout does not match the spec.
+          ValueError: if the action does not have the layout above.
         """
         parts = self._parts(action)
         features = []
@@ -199,32 +224,20 @@ class ActionSpec:
         return jnp.concatenate(features, axis=-1)
 
     def _parts(self, action: Any) -> dict[str, Array]:
-        """Split an action into its parts, continuous `[..., C]` and discrete `[..., K]`."""
+        """Return the continuous part `[..., C]` and the discrete part `[..., K]`, if present."""
         widths = {"continuous": self.num_continuous, "discrete": len(self.discrete)}
         widths = {name: width for name, width in widths.items() if width}
-        parts: dict[str, Any] = {}
-        if isinstance(action, Mapping):
-            parts = dict(action) if self.is_hybrid else {}
-        elif len(widths) == 1:
-            parts = dict.fromkeys(widths, action)
-        elif isinstance(action, tuple) and len(action) == 2:
-            parts = dict(zip(widths, action, strict=True))
-        if parts.keys() == widths.keys():
-            parts = {name: _stack_choices(x) for name, x in parts.items()}
-            # A single choice has its own axis in a policy's action, but not in a Discrete's.
-            rank = parts["continuous"].ndim if self.continuous else 0
-            if len(self.discrete) == 1 and (not rank or parts["discrete"].ndim < rank):
-                parts["discrete"] = parts["discrete"][..., None]
-            if {name: x.shape[-1] for name, x in parts.items() if x.ndim} == widths:
-                return parts
-        raise ValueError(
-            f"action has shapes {jax.tree.map(jnp.shape, action)}, but the last axes of its "
-            f"space are {widths}: use the layout of the policy's samples"
-        )
-
-
-def _stack_choices(x: Any) -> Any:
-    return jnp.stack(x, axis=-1) if isinstance(x, tuple) else x
+        parts = action
+        if not self.is_hybrid:
+            (name,) = widths
+            parts = {name: action[..., None] if name == "discrete" else action}
+        found = {name: x.shape[-1:] for name, x in parts.items()}
+        if found != {name: (width,) for name, width in widths.items()}:
+            raise ValueError(
+                f"action has shapes {jax.tree.map(jnp.shape, action)}, but the last axes of its "
+                f"space are {widths}: use the layout of the policy's samples"
+            )
+        return parts
 
 
 def action_spec(space: Any) -> ActionSpec:
@@ -300,8 +313,8 @@ def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
 def environment_action(space: Any, action: Any) -> Any:
     """Convert a policy's action to the environment's: within bounds, in the layout of its space.
 
-    A Gaussian is unbounded, so its samples may lie outside a Box. They are clipped here and nowhere
-    else; log-probabilities are computed for the unclipped action.
+    A Gaussian is unbounded, so its samples may lie outside a Box. They are clipped where they enter
+    an environment, and nowhere else; log-probabilities are computed for the unclipped action.
 
     Layouts differ only for spaces with several parts; for example, {"discrete": `[..., K]`} becomes
     a tuple of `[...]` for a Tuple of K Discrete.
@@ -311,27 +324,15 @@ def environment_action(space: Any, action: Any) -> Any:
       action: an action in the layout of `ActionSpec`.
     """
     spec = action_spec(space)
+    action = spec.clip(action)
     if not spec.is_hybrid:
-        return _clip(spec, action) if spec.continuous else action
-    if isinstance(space, DICT):
-        parts = space.spaces
-        return {
-            "continuous": _clip(spec, action["continuous"]),
-            "discrete": _split(parts["discrete"], action["discrete"]),
-        }
-    if spec.continuous:
-        return _clip(spec, action["continuous"]), _split(space.spaces[1], action["discrete"])
-    return _split(space, action["discrete"])
-
-
-def _clip(spec: ActionSpec, continuous: Float[Array, "... C"]) -> Float[Array, "... C"]:
-    """Clip continuous dimensions to their bounds where these are finite."""
-    shape = (1,) * (continuous.ndim - 1) + (spec.num_continuous,)
-    low, high = (
-        jnp.asarray(bounds, continuous.dtype).reshape(shape)
-        for bounds in np.array(spec.continuous).T
-    )
-    return jnp.clip(continuous, low, high)
+        return action
+    if not spec.continuous:
+        return _split(space, action["discrete"])
+    is_dict = isinstance(space, DICT)
+    choices = space.spaces["discrete" if is_dict else 1]
+    parts = {**action, "discrete": _split(choices, action["discrete"])}
+    return parts if is_dict else (parts["continuous"], parts["discrete"])
 
 
 def _split(space: Any, choices: Array) -> Any:

@@ -22,7 +22,8 @@ class TimeStep:
 
     Attributes:
       observation: pytree of arrays, the observation o_t.
-      action: pytree of arrays, the previous action a_{t-1} (zeros if `first`).
+      action: the previous action a_{t-1} as it entered the environment, within its bounds, in the
+        layout of `specs.ActionSpec` (zeros if `first`).
       reward: float, the reward r_t of the previous action (0 if `first`).
       discount: float, 0 if the episode terminated at this step, else 1; excludes the agent's gamma.
       first: bool, whether this is the first step of an episode.

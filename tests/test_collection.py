@@ -153,11 +153,12 @@ def test_offline_model_uses_training_length(tmp_path):
     # 2 segments of 4 steps: a corridor of 6 and a time limit of 8 actions.
     assert minari.load_metadata(tmp_path / "set").env_params["corridor_length"] == 6
     assert whole.length.max() <= 8
-    player, params = trainer.player, load(tmp_path / "run").params
+    policy, params = trainer.policy, load(tmp_path / "run").params
     timestep = zero_timestep(trainer.observation_space, trainer.action_space, 6)
     timestep = dataclasses.replace(timestep, observation=whole.observations[:, 0])
-    _, policy = player.step(params, player.start(params, 6), timestep)
-    np.testing.assert_array_equal(policy.mode(), whole.actions[:, 0])
+    state = policy.init(params, 6)
+    _, action, _ = policy.act(params, state, timestep, jax.random.key(0))
+    np.testing.assert_array_equal(action, whole.actions[:, 0])
 
 
 def test_folder_without_run_raises(tmp_path):

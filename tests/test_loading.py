@@ -37,18 +37,20 @@ def test_actions_match_segment_form(run):
 
     stream = loaded.trainer.stream
     environments, timestep = stream.reset(jax.random.key(0))
-    timesteps, actions = [], []
-    acting = loaded.start(batch_size=stream.num_envs)
+    timesteps, actions, values = [], [], []
+    acting = loaded.init(batch_size=stream.num_envs)
     for step in range(7):
-        acting, action = loaded.act(acting, timestep, jax.random.key(step))
+        acting, action, extras = loaded.act(acting, timestep, jax.random.key(step))
         timesteps.append(timestep)
         actions.append(action)
+        values.append(extras.value)
         environments, timestep = stream.step(environments, action)
 
     timesteps_BT = jax.tree.map(lambda *x: np.stack(x, axis=1), *timesteps)
     memory = loaded.agent.initial_memory(stream.num_envs)
     _, output = loaded.agent.apply({"params": loaded.params}, memory, timesteps_BT)
     np.testing.assert_array_equal(np.stack(actions, axis=1), output.policy.mode())
+    np.testing.assert_allclose(np.stack(values, axis=1), output.value, rtol=1e-4, atol=1e-5)
 
 
 def test_missing_best_checkpoint_raises(run):

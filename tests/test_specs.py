@@ -156,8 +156,8 @@ def test_features_of_actions():
 
 @pytest.mark.parametrize("lead", [(), (3,), (1, 1), (2, 3)])
 @pytest.mark.parametrize(("space", "spec"), ACTIONS.values(), ids=ACTIONS)
-def test_features_are_equal_in_both_layouts(space, spec, lead):
-    """Time steps hold actions in the layout of the space, rollouts in the layout of the policy."""
+def test_features_of_every_kind_of_action(space, spec, lead):
+    del space
     rng = np.random.default_rng(1)
     continuous = jnp.asarray(rng.uniform(0, 1, (*lead, spec.num_continuous)), jnp.float32)
     choices = [rng.integers(0, size, lead) for size in spec.discrete]
@@ -173,8 +173,29 @@ def test_features_are_equal_in_both_layouts(space, spec, lead):
         np.testing.assert_array_equal(
             features[..., spec.num_continuous :], np.concatenate(one_hot, axis=-1)
         )
-    given_back = environment_action(space, action)
-    np.testing.assert_array_equal(spec.features(given_back, jnp.float32), features)
+    if spec.continuous:
+        centre, half = spec.centre_and_half_width()
+        scaled = (np.asarray(continuous) - centre.astype(np.float32)) / half.astype(np.float32)
+        np.testing.assert_allclose(features[..., : spec.num_continuous], scaled, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_random_actions_fill_bounds(lead):
+    spec = ActionSpec(((-1.0, 1.0), (0.0, 10.0)), (2, 5))
+    sample = jax.vmap(lambda key: spec.sample(key, *lead))
+    drawn = sample(jax.random.split(jax.random.key(0), 300))
+    assert drawn["continuous"].shape == (300, *lead, 2)
+    assert drawn["discrete"].shape == (300, *lead, 2)
+    for k, (low, high) in enumerate(spec.continuous):
+        x = drawn["continuous"][..., k]
+        assert x.min() >= low
+        assert x.max() <= high
+        np.testing.assert_allclose(x.mean(), (low + high) / 2, atol=0.1 * (high - low))
+        np.testing.assert_allclose(x.std(), (high - low) / 12**0.5, rtol=0.1)
+    for k, size in enumerate(spec.discrete):
+        counts = np.bincount(drawn["discrete"][..., k].ravel(), minlength=size)
+        assert len(counts) == size
+        assert counts.min() > 0.6 * counts.mean()
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])

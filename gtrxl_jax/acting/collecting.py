@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,84 +10,13 @@ import numpy as np
 from gymnax.environments import environment
 from jaxtyping import Array, Int, Key
 
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.acting.rollout import begin, first_episode, rollout
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate, select
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
-
-
-@runtime_checkable
-class Policy(Protocol):
-    """A policy for B environments, possibly with memory."""
-
-    def initial(self, batch: int) -> Any:
-        """Return the carry before an episode's first step, a pytree of arrays.
-
-        It should include a network's parameters, so that they are not compiled as constants.
-        """
-
-    def act(
-        self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
-    ) -> tuple[Any, Any]:
-        """Choose actions.
-
-        Args:
-          carry: the carry returned by `initial` or by the previous `act`.
-          env_state: states of the environments, leaves `[B, ...]`.
-          timestep: time step that an agent observes, leaves `[B, ...]`.
-          key: a PRNG key.
-
-        Returns:
-          The new carry, and actions `[B, ...]` in the layout of the environment's action space.
-        """
-
-
-@dataclasses.dataclass(frozen=True)
-class OraclePolicy:
-    """The environment's built-in solution, which has access to its state.
-
-    Raises:
-      ValueError: if the environment has no `oracle_action`.
-    """
-
-    env: environment.Environment
-    params: Any
-
-    def __post_init__(self) -> None:
-        if not hasattr(self.env, "oracle_action"):
-            raise ValueError(f"{type(self.env).__name__} has no oracle_action: use another policy")
-
-    def initial(self, batch: int) -> Any:
-        """Return an empty carry."""
-        return ()
-
-    def act(
-        self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
-    ) -> tuple[Any, Any]:
-        """Return the oracle's actions."""
-        return carry, jax.vmap(lambda state: self.env.oracle_action(state, self.params))(env_state)
-
-
-@dataclasses.dataclass(frozen=True)
-class RandomPolicy:
-    """A policy that chooses actions uniformly at random."""
-
-    env: environment.Environment
-    params: Any
-
-    def initial(self, batch: int) -> Any:
-        """Return an empty carry."""
-        return ()
-
-    def act(
-        self, carry: Any, env_state: Any, timestep: TimeStep, key: Key[Array, ""]
-    ) -> tuple[Any, Any]:
-        """Sample from the action space, which must be bounded."""
-        with standard_dtype_promotion():
-            space = self.env.action_space(self.params)
-            return carry, jax.vmap(space.sample)(jax.random.split(key, len(timestep.first)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +56,7 @@ def collect(
     num_envs: int = 64,
     cue: Cue | None = None,
     progress: Progress | None = None,
+    policy_params: Any = (),
 ) -> Trajectories:
     """Play complete episodes, each from its own reset.
 
@@ -144,6 +74,7 @@ def collect(
       cue: a variable each of whose values gets an equal share of the episodes (the first values get
         one more if the number does not divide evenly); surplus episodes are dropped.
       progress: called after each round with statistics of the episodes that it added.
+      policy_params: parameters of the policy's network.
 
     Returns:
       Trajectories on the host, padded with zeros.
@@ -158,12 +89,13 @@ def collect(
     stream = Stream(env, params, num_envs)
     spaces = dataset_spaces(stream.observation_space, stream.action_space)
     play = jax.jit(_make_play(stream, policy, cue))
-    carry = policy.initial(num_envs)
     wanted = _Wanted(episodes, cue)
     sets = []
     round_ = 0
     while wanted.left:
-        steps, cue_B, episode_B = jax.device_get(play(carry, jax.random.fold_in(key, round_)))
+        steps, cue_B, episode_B = jax.device_get(
+            play(policy_params, jax.random.fold_in(key, round_))
+        )
         if not episode_B.done.all():
             raise ValueError(
                 f"{type(env).__name__} continues beyond its time limit: make its episodes end by it"
@@ -217,56 +149,55 @@ class _Wanted:
 def _make_play(stream: Stream, policy: Policy, cue: Cue | None) -> Callable[..., Any]:
     """Build the function that runs each environment for `limit` actions, at least one episode.
 
-    It returns the time steps `[limit + 1, B]`, and the cue and the statistics `[B]` at the end of
+    It returns the time steps `[B, limit + 1]`, and the cue and the statistics `[B]` at the end of
     each environment's first episode.
     """
     limit = int(time_limit(stream.env, stream.params))
 
-    def play(carry: Any, key: Key[Array, ""]) -> Any:
+    def play(policy_params: Any, key: Key[Array, ""]) -> Any:
         key_stream, key_act = jax.random.split(key)
-        state, first = stream.reset(key_stream)
-
-        def advance(carry: Any, key: Key[Array, ""]) -> Any:
-            memory, state, timestep, end = carry
-            memory, action = policy.act(memory, state.env, timestep, key)
-            state, timestep = stream.step(state, action)
-            ended_B = end[1].done
-            end = jax.tree.map(
-                lambda old, new: jnp.where(ended_B, old, new), end, _at_end(state, cue)
-            )
-            return (memory, state, timestep, end), timestep
-
-        keys = jax.random.split(key_act, limit)
-        start = (carry, state, first, _at_end(state, cue))
-        (*_, (cue_B, episode_B)), rest = jax.lax.scan(advance, start, keys)
-        steps = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, rest)
-        return steps, cue_B, episode_B
+        start = begin(policy, policy_params, stream, key_stream)
+        _, played = rollout(
+            policy,
+            policy_params,
+            stream,
+            start,
+            key_act,
+            limit,
+            record=lambda s: _value(s.env, cue),
+        )
+        end_B = first_episode(played.episodes)
+        cue_B, episode_B = jax.tree.map(
+            lambda x_BT: x_BT[jnp.arange(len(end_B)), end_B], (played.recorded, played.episodes)
+        )
+        return played.timesteps, cue_B, episode_B
 
     return play
 
 
-def _at_end(state: Any, cue: Cue | None) -> tuple[Int[Array, " B"], EpisodeStats]:
+def _value(env_state: Any, cue: Cue | None) -> Int[Array, " B"]:
+    """Return the value of the cue, or 0 without one."""
     if cue is None:
-        return jnp.zeros(state.episode.length.shape, jnp.int32), state.episode
-    if not hasattr(state.env, cue.field):
+        return jnp.zeros(len(jax.tree.leaves(env_state)[0]), jnp.int32)
+    if not hasattr(env_state, cue.field):
         raise TypeError(
-            f"the environment's state {type(state.env).__name__} has no {cue.field!r} to balance "
+            f"the environment's state {type(env_state).__name__} has no {cue.field!r} to balance "
             "over: pass a cue that names one of its fields, or None"
         )
-    return getattr(state.env, cue.field).astype(jnp.int32), state.episode
+    return getattr(env_state, cue.field).astype(jnp.int32)
 
 
 def _trajectories(
     steps: TimeStep, length_B: Int[np.ndarray, " B"], spaces: Spaces, kept: Int[np.ndarray, " F"]
 ) -> Trajectories:
-    """Extract the first episode of each kept environment from time steps `[limit + 1, B]`."""
+    """Extract the first episode of each kept environment from time steps `[B, limit + 1]`."""
     longest = int(length_B[kept].max())
 
     def padded(values: Any, begin: int, space: Any) -> Any:
         """Return `[B, begin .. longest]`, with zeros after step `length`."""
         if isinstance(values, dict):
             return {name: padded(x, begin, space.spaces[name]) for name, x in values.items()}
-        values_BT = np.moveaxis(values[begin : longest + 1], 0, 1)
+        values_BT = values[:, begin : longest + 1]
         step_T = np.arange(begin, longest + 1)
         beyond_BT = step_T[None] > length_B[:, None]
         # Third-party environments do not always return exactly the dtypes of their spaces.
@@ -279,13 +210,13 @@ def _trajectories(
             values_BT,
         )
 
-    last_B = np.arange(len(length_B))
+    index_B = np.arange(len(length_B))
     trajectories = Trajectories(
         observations=padded(steps.observation, 0, spaces.observation),
         actions=padded(steps.action, 1, spaces.action),
         rewards=padded(steps.reward, 1, None),
         length=length_B.astype(np.int32),
-        terminated=steps.discount[length_B, last_B] == 0,
+        terminated=steps.discount[index_B, length_B] == 0,
         spaces=spaces,
     )
     return select(trajectories, kept)

@@ -269,13 +269,7 @@ def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
     """Draw an episode of each task and return the paths of the plots."""
     from gtrxl_jax.plots import report
 
-    return report.draw_episodes(
-        folder,
-        trainer.agent,
-        trainer.stream.tasks,
-        params,
-        trainer.config.evaluation.policy,
-    )
+    return report.draw_episodes(folder, trainer.policy, trainer.stream.tasks, params)
 
 
 def _scores(evaluation: dict[str, Any]) -> str:

@@ -30,6 +30,11 @@ class MultiTaskState:
         """Statistics of the running episodes, `[B]`, to be read after each step."""
         return _interleave([state.episode for state in self.tasks])
 
+    @property
+    def env(self) -> Any:
+        """The states of the environments, `[B]`."""
+        return _interleave([state.env for state in self.tasks])
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MultiTaskStream:

@@ -12,6 +12,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import TimeStep
 
 PRNGKey = Key[Array, ""] | UInt[Array, "2"]
@@ -105,7 +106,9 @@ class Stream:
         def info() -> Any:
             key = jax.random.key(0)
             _, state = self.env.reset_env(key, self.params)
-            return self.env.step_env(key, state, _zero_action(self.action_space), self.params)[4]
+            space = self.action_space
+            action = environment_action(space, action_spec(space).zeros())
+            return self.env.step_env(key, state, action, self.params)[4]
 
         with standard_dtype_promotion():
             return "success" in jax.eval_shape(info)
@@ -127,12 +130,14 @@ class Stream:
 
         Args:
           state: the state returned by `reset` or `step`.
-          action: pytree `[B, ...]` with the structure of the action space (a dict for a `Dict`).
+          action: actions `[B]` in the layout of `ActionSpec`, which are clipped to their bounds.
 
         Returns:
           The next state, and the time step, with leaves `[B, ...]`.
         """
-        return jax.vmap(self._step_one)(state, _as_action(self.action_space, action))
+        spec = action_spec(self.action_space)
+        action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros())
+        return jax.vmap(self._step_one)(state, spec.clip(action))
 
     def _reset_one(self, key: PRNGKey, key_env: PRNGKey) -> tuple[StreamState, TimeStep]:
         with standard_dtype_promotion():
@@ -142,7 +147,7 @@ class Stream:
         no, zero = jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.float32)
         timestep = TimeStep(
             observation=observation,
-            action=_zero_action(self.action_space),
+            action=action_spec(self.action_space).zeros(),
             reward=zero,
             discount=jnp.ones((), jnp.float32),
             first=~no,
@@ -160,7 +165,7 @@ class Stream:
         key, key_env = jax.random.split(state.key)
         with standard_dtype_promotion():
             observation, env_state, reward, terminated, info = self.env.step_env(
-                key_env, state.env, action, self.params
+                key_env, state.env, environment_action(self.action_space, action), self.params
             )
             truncated = self.env.is_truncated(env_state, self.params)
         terminated, truncated = (jnp.asarray(x, jnp.bool_) for x in (terminated, truncated))
@@ -199,20 +204,3 @@ def _concrete(space: Callable[[Any], spaces.Space], params: Any) -> spaces.Space
 def _strongly_typed(leaf: Any) -> Array:
     array = jnp.asarray(leaf)
     return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
-
-
-def _as_action(space: spaces.Space, action: Any) -> Any:
-    """Return `action` as plain containers of arrays with the dtypes of `space`."""
-    if isinstance(space, spaces.Dict):
-        return {name: _as_action(child, action[name]) for name, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(map(_as_action, space.spaces, action))
-    return jnp.asarray(action).astype(space.dtype)
-
-
-def _zero_action(space: spaces.Space) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {name: _zero_action(child) for name, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(map(_zero_action, space.spaces))
-    return jnp.zeros(space.shape, space.dtype)

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from gtrxl_jax.acting.collecting import OraclePolicy, collect, cue_of
+from gtrxl_jax.acting.collecting import collect, cue_of
+from gtrxl_jax.acting.policy import OraclePolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, concatenate

@@ -11,10 +11,11 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.stream import Stream
-from gtrxl_jax.ops.distributions import POLICIES, ActionDistribution
+from gtrxl_jax.ops.distributions import ActionDistribution, choose
+from gtrxl_jax.specs import ActionSpec
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.validation import check_choice
 
 Play = Callable[[Any, Key[Array, ""]], dict[str, Shaped[Array, " E"]]]
 
@@ -35,50 +36,53 @@ class PlayingState:
 
 
 @dataclasses.dataclass(frozen=True)
-class SequencePlayer:
-    """A model of trajectories as a `gtrxl_jax.acting.evaluation.Player`.
+class SequencePolicy(Policy):
+    """A model of trajectories as a policy; `act` also returns the distribution of the actions.
 
     The model is conditioned on a target return, from which each reward is subtracted (Chen et al.
-    2021, algorithm 1).
+    2021, algorithm 1). It plays one episode in each environment, from its first step.
 
     Attributes:
       model: a model of `gtrxl_jax.nn.sequence.registry`.
+      action: the layout of the actions.
       target_return: the target return.
+      actions: "sample" samples actions, "mode" takes the most likely ones.
       restart_every: number of steps after which the return-to-go is reset to the target return
         (RATE, appendix C); 0: never.
       memory_noise: whether to replace memory tokens by noise, see `gtrxl_jax.nn.sequence.rate`.
     """
 
     model: nn.Module
+    action: ActionSpec
     target_return: float
+    actions: str = "mode"
     restart_every: int = 0
     memory_noise: bool = False
 
-    def start(self, params: Any, batch_size: int) -> PlayingState:
-        """Return the acting state before the first time step."""
+    def init(self, params: Any, batch_size: int) -> PlayingState:
+        """Return the state before the first time step."""
         return PlayingState(
             model=self._apply(params, -1, batch_size, method="start"),
             return_to_go=jnp.full(batch_size, self.target_return, jnp.float32),
             steps=jnp.zeros((), jnp.int32),
         )
 
-    def step(
-        self, params: Any, state: PlayingState, timestep: TimeStep
-    ) -> tuple[PlayingState, ActionDistribution]:
-        """Return the new acting state and the model's policy at a time step `[B]`."""
+    def act(
+        self, params: Any, state: PlayingState, timestep: TimeStep, key: Key[Array, ""]
+    ) -> tuple[PlayingState, Any, ActionDistribution]:
+        """Choose actions; return the new state, the actions, and their distribution."""
         asked_B = state.return_to_go - timestep.reward.astype(jnp.float32)
         if self.restart_every:
             again = state.steps % self.restart_every == 0
             asked_B = jnp.where(again, jnp.float32(self.target_return), asked_B)
-        model, policy = self._apply(
+        model, distribution = self._apply(
             params, state.steps, state.model, asked_B, timestep.observation, method="decode"
         )
-        return PlayingState(model, asked_B, state.steps), policy
-
-    def observe_action(self, params: Any, state: PlayingState, action: Any) -> PlayingState:
-        """Add the action's token to the model's acting state."""
-        model = self._apply(params, state.steps, state.model, action, method="observe_action")
-        return PlayingState(model, state.return_to_go, state.steps + 1)
+        action = choose(distribution, self.actions, key)
+        # As in the data, the action as it enters the environment.
+        entered = self.action.clip(action)
+        model = self._apply(params, state.steps, model, entered, method="observe_action")
+        return PlayingState(model, asked_B, state.steps + 1), action, distribution
 
     def _apply(self, params: Any, step: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.model.apply
@@ -89,25 +93,18 @@ class SequencePlayer:
         return apply({"params": params}, *arguments, method=method, rngs=rngs)
 
 
-def make_play(
-    player: SequencePlayer, streams: Mapping[str, Stream], episodes: int, policy: str
-) -> Play:
+def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> Play:
     """Build the function that plays `episodes` complete episodes in each of several environments.
 
     Args:
-      player: the player; the function takes the parameters of its network.
+      policy: the policy; the function takes the parameters of its network.
       streams: environments by name. They differ only in their parameters and share one program.
       episodes: E, the number of episodes in each environment.
-      policy: "mode" takes the most likely action, "sample" samples one.
 
     Returns:
       A pure function of (params, key) that returns scores `[E]`: `return`, `length` and, if the
       environment reports it, `success`, with the environment's name if not empty: `success/90`.
-
-    Raises:
-      ValueError: if the policy is unknown.
     """
-    check_choice("evaluation.policy", policy, POLICIES)
     first = next(iter(streams.values()))
     # Environments of all lengths share one program, with their parameters as its inputs.
     env_params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
@@ -116,7 +113,7 @@ def make_play(
     def play(params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         def one(env_params: Any) -> dict[str, Shaped[Array, " E"]]:
             stream = dataclasses.replace(first, params=env_params)
-            return summarise(make_evaluate(player, stream, episodes, policy)(params, key))
+            return summarise(make_evaluate(policy, stream, episodes)(params, key))
 
         scores = jax.lax.map(one, env_params_N)
         return {

@@ -32,7 +32,7 @@ from gtrxl_jax.nn.sequence.trajectory import Steps
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
 from gtrxl_jax.offline.environments import evaluation_streams, parameters, trajectories_of
-from gtrxl_jax.offline.evaluation import SequencePlayer, make_play
+from gtrxl_jax.offline.evaluation import SequencePolicy, make_play
 from gtrxl_jax.offline.metrics import (
     SUMS,
     Metrics,
@@ -48,6 +48,7 @@ from gtrxl_jax.parallel.placement import (
 )
 from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
 from gtrxl_jax.runs.schedule import warmup_and_decay
+from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 
@@ -75,7 +76,7 @@ class OfflineTrainer:
     Attributes:
       config: config of the run, including the target return of evaluations.
       model: the model that is trained.
-      player, title, environment, observation_space, action_space, config_json,
+      policy, title, environment, observation_space, action_space, config_json,
         num_iterations, steps_per_iteration: see `Trainer`; a step is an update.
 
     Raises:
@@ -116,13 +117,15 @@ class OfflineTrainer:
             context,
             jnp.result_type(float),
         )
-        self.player = SequencePlayer(
+        self.policy = SequencePolicy(
             self.model,
+            action_spec(self.action_space),
             target,
+            evaluation.policy,
             config.context if evaluation.restart_return else 0,
             evaluation.memory_noise,
         )
-        self._play = make_play(self.player, streams, evaluation.episodes, evaluation.policy)
+        self._play = make_play(self.policy, streams, evaluation.episodes)
         self.optimiser, self.schedule = self._make_optimiser()
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""The state of an online run, and the rollouts from which it learns."""
+"""The state of an online run."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from flax import struct
 from jaxtyping import Array, Int, Key
 
 from gtrxl_jax.envs.multitask import MultiTaskState
-from gtrxl_jax.envs.stream import EpisodeStats
 from gtrxl_jax.online.hyperparameters import Hyperparameters
 from gtrxl_jax.ops import popart
 from gtrxl_jax.timestep import TimeStep
@@ -45,21 +44,3 @@ class TrainState:
     def params(self) -> Any:
         """The online network's parameters."""
         return self.trainable["params"]
-
-
-@struct.dataclass
-class Rollout:
-    """T steps of B environments.
-
-    Attributes:
-      timesteps: `[B, T + 1]`, including the bootstrap step.
-      actions: `[B, T]`, as sampled from the policy; `timesteps.action` contains the actions as the
-        environments received them, see `environment_action`.
-      policy: `[B, T]`, distributions of the target policy.
-      episodes: `[B, T]`, statistics of the episodes at steps 1 .. T.
-    """
-
-    timesteps: TimeStep
-    actions: Any
-    policy: Any
-    episodes: EpisodeStats

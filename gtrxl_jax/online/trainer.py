@@ -28,8 +28,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from gtrxl_jax.acting.evaluation import AgentPlayer, make_evaluate, summarise
-from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
+from gtrxl_jax.acting.evaluation import make_evaluate, summarise
+from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.acting.rollout import ActingState, Rollout, rollout
+from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.agent import Agent, make_agent
@@ -41,13 +43,13 @@ from gtrxl_jax.online.hyperparameters import (
     draw_hyperparameters,
     drawn_hyperparameters,
 )
-from gtrxl_jax.online.state import Rollout, TrainState
+from gtrxl_jax.online.state import TrainState
 from gtrxl_jax.online.vmpo import VMPOLearner
 from gtrxl_jax.ops import popart
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
 from gtrxl_jax.runs.divergence import over_updates
-from gtrxl_jax.specs import action_spec, environment_action
-from gtrxl_jax.timestep import TimeStep, zero_timestep
+from gtrxl_jax.specs import action_spec
+from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 
 
@@ -83,7 +85,7 @@ class OnlineTrainer:
       config: config of the run.
       stream: environments of the run.
       agent: agent of the run.
-      player, title, environment, observation_space, action_space, config_json,
+      policy, title, environment, observation_space, action_space, config_json,
         num_iterations, steps_per_iteration: see `Trainer`.
 
     Raises:
@@ -102,15 +104,13 @@ class OnlineTrainer:
             config.steps_per_iteration,
         )
         evaluation = config.evaluation
-        self.player = AgentPlayer(self.agent)
+        self.policy = AgentPolicy(self.agent, evaluation.policy)
+        self._behaviour = AgentPolicy(self.agent)
         self.title = f"{config.core.name}, trained by V-MPO in {config.env.name}"
         self.environment = (config.env.name, dict(config.env.params))
         self.observation_space = self.stream.observation_space
         self.action_space = self.stream.action_space
-        self._play = make_evaluate(
-            self.player, self.stream.tasks, evaluation.episodes, evaluation.policy
-        )
-        self._apply: Any = self.agent.apply
+        self._play = make_evaluate(self.policy, self.stream.tasks, evaluation.episodes)
         self.learner = VMPOLearner(config, self.agent, self.stream.task_B)
 
     def mesh(self) -> Mesh:
@@ -162,38 +162,13 @@ class OnlineTrainer:
         """Return the hyperparameters in `sweep`, see `Trainer.drawn`."""
         return drawn_hyperparameters(self.config, state.hyperparameters)
 
-    def rollout(
-        self, state: TrainState, key: Key[Array, ""]
-    ) -> tuple[Any, MultiTaskState, TimeStep, Rollout]:
-        """Act for T steps with the target network.
-
-        Returns:
-          The final memory, state of the environments and time step, and the rollout.
-        """
-        variables = {"params": gather_parameters(state.target)}
-        space = self.stream.action_space
-
-        def step(carry: Any, key: Array) -> Any:
-            cache, stream, timestep = carry
-            # Repeated inside the loop; otherwise the compiler may keep the parameters sharded there
-            # and gather activations instead.
-            whole = gather_parameters(variables)
-            cache, output = self._apply(whole, cache, timestep, method="step")
-            action = output.policy.sample(key)
-            stream, following = self.stream.step(stream, environment_action(space, action))
-            record = (timestep, action, output.policy, stream.episode)
-            return (cache, stream, following), record
-
-        cache = self._apply(variables, state.memory, self.config.unroll, method="start")
-        (cache, stream, timestep), records = jax.lax.scan(
-            step, (cache, state.stream, state.timestep), jax.random.split(key, self.config.unroll)
-        )
-        timesteps, actions, policy, episodes = jax.tree.map(lambda x: x.swapaxes(0, 1), records)
-        timesteps = jax.tree.map(
-            lambda x_BT, x_B: jnp.concatenate([x_BT, x_B[:, None]], axis=1), timesteps, timestep
-        )
-        memory = self._apply(variables, cache, method="finish")
-        return memory, stream, timestep, Rollout(timesteps, actions, policy, episodes)
+    def rollout(self, state: TrainState, key: Key[Array, ""]) -> tuple[Any, ActingState, Rollout]:
+        """Act for T steps; return the final memory and acting state, and the rollout."""
+        config, params = self.config, gather_parameters(state.target)
+        cache = self._behaviour.start(params, state.memory, config.unroll)
+        acting = ActingState(cache, state.stream, state.timestep)
+        acting, played = rollout(self._behaviour, params, self.stream, acting, key, config.unroll)
+        return self._behaviour.finish(params, acting.policy), acting, played
 
     def update(
         self, state: TrainState, data: Any = None, stage: Hashable = None
@@ -201,10 +176,12 @@ class OnlineTrainer:
         """Roll out and learn. Returns the new state, and the metrics and `episode_sums`."""
         del data, stage
         key = jax.random.fold_in(state.key, state.update)
-        memory, stream, timestep, rollout = self.rollout(state, key)
-        state, metrics = self.learner.learn(state, rollout)
-        state = dataclasses.replace(state, memory=memory, stream=stream, timestep=timestep)
-        sums = episode_sums(rollout.episodes, self.stream.task_B, self.stream.num_tasks)
+        memory, acting, played = self.rollout(state, key)
+        state, metrics = self.learner.learn(state, played)
+        state = dataclasses.replace(
+            state, memory=memory, stream=acting.stream, timestep=acting.timestep
+        )
+        sums = episode_sums(played.episodes, self.stream.task_B, self.stream.num_tasks)
         return state, (metrics, sums)
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:

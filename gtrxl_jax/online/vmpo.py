@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from gtrxl_jax.acting.rollout import Rollout
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.episodes import Summary, by_task, reported
 from gtrxl_jax.online.hyperparameters import Hyperparameters
-from gtrxl_jax.online.state import Rollout, TrainState
+from gtrxl_jax.online.state import TrainState
 from gtrxl_jax.ops import popart, vmpo
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
 from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
@@ -108,7 +109,7 @@ class VMPOLearner:
             output = self._apply(variables, y_BSD, method="heads")
             return vmpo.vmpo_losses(
                 policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
-                target_policy=rollout.policy,
+                target_policy=rollout.extras.policy,
                 actions=rollout.actions,
                 values_BT=(factor_N[task_BS] * of_task(output.value) + shift_N[task_BS])[:, :-1],
                 returns_BT=popart.normalise(statistics, returns_BT, task_BS[:, :-1]),

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episode, render_episode
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.stream import Stream
-from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.plots.attention import attention_map, attention_over_episode
 from gtrxl_jax.plots.constraints import constraints
 from gtrxl_jax.plots.curves import learning_curves, success_against_horizon
@@ -81,17 +81,15 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     return paths
 
 
-def draw_episodes(
-    folder: Path, agent: Agent, tasks: Sequence[Stream], params: Any, policy: str
-) -> list[Path]:
-    """Play and draw one episode of each task: attention if the core has it, and a GIF of `render`.
+def draw_episodes(folder: Path, policy: Policy, tasks: Sequence[Stream], params: Any) -> list[Path]:
+    """Play and draw an episode of each task: attention if the policy has it, a GIF of `render`.
 
     File names end in `_task_0`, `_task_1`, ... if there are several tasks.
     """
     paths = []
     for k, stream in enumerate(tasks):
         suffix = f"_task_{k}" if len(tasks) > 1 else ""
-        episode = record_episode(agent, stream, params, jax.random.key(0), policy)
+        episode = record_episode(policy, stream, params, jax.random.key(0))
         if episode.attention is not None:
             paths += _draw_attention(folder, suffix, episode, episode.attention)
         if (frames := render_episode(stream, episode)) is not None:

@@ -31,7 +31,7 @@ class Trainer(Protocol):
       title: a few words on what is trained, how and on what.
       environment: name and parameters of the environment, as for `make_env`.
       observation_space, action_space: the spaces of the environment.
-      player: the trained model as it acts: an `evaluation.Player`.
+      policy: the trained model as it acts in evaluations, an `acting.Policy`.
       num_iterations: number of iterations of the run.
       steps_per_iteration: number of steps by which an iteration advances the step count of metrics
         and checkpoints.
@@ -44,7 +44,7 @@ class Trainer(Protocol):
     environment: tuple[str, dict[str, Any]]
     observation_space: Any
     action_space: Any
-    player: Any
+    policy: Any
     num_iterations: int
     steps_per_iteration: int
     shown: tuple[str, ...]

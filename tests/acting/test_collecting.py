@@ -1,13 +1,11 @@
 """Data collection: oracles, numbers of episodes, balanced cues, no bias towards short episodes."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import Cue, OraclePolicy, RandomPolicy, collect, cue_of
+from gtrxl_jax.acting import Cue, OraclePolicy, Policy, RandomPolicy, collect, cue_of
 from gtrxl_jax.data import check
 from gtrxl_jax.envs import AssociativeRetrieval, PassiveTMaze, associative, make_env, tmaze
 
@@ -67,23 +65,22 @@ def test_number_of_episodes_is_exact(num_envs):
 def test_collection_is_deterministic():
     def play(key):
         env, params = make_env("TMazePassive-v0", corridor_length=3)
-        return collect(env, params, RandomPolicy(env, params), 12, key, num_envs=5)
+        return collect(env, params, RandomPolicy(env.action_space(params)), 12, key, num_envs=5)
 
     one, same, other = play(KEY), play(KEY), play(jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, one, same)
     assert (one.observations[:, 0] != other.observations[:, 0]).any()
 
 
-@dataclasses.dataclass(frozen=True)
-class Counting:
-    """A policy whose actions are its own count of steps, modulo 3."""
+class Counting(Policy):
+    """Its actions are its own count of steps, modulo 3."""
 
-    def initial(self, batch):
-        return jnp.zeros(batch, jnp.int32)
+    def init(self, params, batch_size):
+        return jnp.zeros(batch_size, jnp.int32)
 
-    def act(self, carry, env_state, timestep, key):
-        carry = jnp.where(timestep.first, 0, carry + 1)
-        return carry, carry % 3
+    def act(self, params, state, timestep, key):
+        state = jnp.where(timestep.first, 0, state + 1)
+        return state, state % 3, ()
 
 
 def test_episodes_match_stepwise_replay():
@@ -96,7 +93,7 @@ def test_episodes_match_stepwise_replay():
     assert whole.terminated.all()
 
     env, params = make_env("TMazePassive-v0", corridor_length=3, max_steps_in_episode=9)
-    whole = collect(env, params, RandomPolicy(env, params), 24, KEY, num_envs=24)
+    whole = collect(env, params, RandomPolicy(env.action_space(params)), 24, KEY, num_envs=24)
     assert len(np.unique(whole.length)) > 1  # some turn before the time limit
     step = jax.jit(env.step_env)
     for e in range(24):
@@ -122,7 +119,7 @@ def test_episodes_match_stepwise_replay():
 def test_short_episodes_are_not_oversampled():
     """Restarting environments while others still play would oversample short episodes."""
     env, params = make_env("TMazePassive-v0", corridor_length=1, max_steps_in_episode=40)
-    whole = collect(env, params, RandomPolicy(env, params), 2000, KEY, num_envs=500)
+    whole = collect(env, params, RandomPolicy(env.action_space(params)), 2000, KEY, num_envs=500)
     # At the junction a turn has probability 1/2, and at the start a step to the junction 1/4: the
     # Markov chain of these two cells determines the mean length.
     places, mean = np.array([1.0, 0.0]), 0.0
@@ -135,7 +132,7 @@ def test_short_episodes_are_not_oversampled():
 
 def test_third_party_environment_with_continuous_actions():
     env, params = make_env("Pendulum-v1", max_steps_in_episode=5)
-    whole = collect(env, params, RandomPolicy(env, params), 3, KEY, num_envs=2)
+    whole = collect(env, params, RandomPolicy(env.action_space(params)), 3, KEY, num_envs=2)
     assert whole.actions.shape == (3, 5, 1)
     assert (whole.actions.dtype, whole.observations.dtype) == (np.float32, np.float32)
     assert len(np.unique(whole.actions)) == 15
@@ -165,7 +162,12 @@ class Endless(PassiveTMaze):
 def test_invalid_arguments_raise(changes, error, message):
     env, params = make_env("TMazePassive-v0", corridor_length=2, max_steps_in_episode=4)
     arguments = dict(
-        env=env, params=params, policy=RandomPolicy(env, params), episodes=4, key=KEY, num_envs=4
+        env=env,
+        params=params,
+        policy=RandomPolicy(env.action_space(params)),
+        episodes=4,
+        key=KEY,
+        num_envs=4,
     )
     with pytest.raises(error, match=message):
         collect(**{**arguments, **changes})

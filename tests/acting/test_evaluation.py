@@ -5,14 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import collect, evaluation
+from gtrxl_jax.acting import AgentPolicy, Policy, begin, collect, policy, rollout
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarise
-from gtrxl_jax.collection import PlayerPolicy
 from gtrxl_jax.envs import EpisodeStats, Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.ops.distributions import Gaussian
-from gtrxl_jax.specs import environment_action
 from gtrxl_jax.timestep import zero_timestep
 from tests import jobs  # noqa: F401, registers its environments
 
@@ -49,7 +47,6 @@ def play_in_a_loop(agent, stream, params, key, policy):
     def advance(cache, state, timestep, key):
         cache, output = agent.apply({"params": params}, cache, timestep, method="step")
         action = output.policy.mode() if policy == "mode" else output.policy.sample(key)
-        action = environment_action(stream.action_space, action)
         return cache, *stream.step(state, action)
 
     results, rewards, step = {}, np.zeros(EPISODES), 0
@@ -71,7 +68,7 @@ def test_only_first_episode_of_each_environment_counts(name, policy):
     stream = make_stream(name, **({"corridor_length": 1} if "Maze" in name else {}))
     # This agent succeeds in some episodes, with both policies.
     agent, params = random_agent(stream, seed=46)
-    evaluate = jax.jit(make_evaluate(agent, [stream], EPISODES, policy))
+    evaluate = jax.jit(make_evaluate(AgentPolicy(agent, policy), [stream], EPISODES))
     key = jax.random.key(3)
     results = evaluate(params, key)
     returns, lengths, last_rewards = play_in_a_loop(agent, stream, params, key, policy)
@@ -91,36 +88,68 @@ def test_only_first_episode_of_each_environment_counts(name, policy):
         assert np.any(evaluate(params, jax.random.key(4)).episode_return != results.episode_return)
 
 
-class Overshooting:
-    """A player with mean action 5, or 0 after an action of 1; its state is the previous action."""
+class Overshooting(Policy):
+    """Acts with a mean of 5, or of 0 after an action of 1."""
 
-    def start(self, params, batch_size):
-        return jnp.zeros((batch_size, 2))
+    def __init__(self, scale):
+        self.scale = scale
 
-    def step(self, params, state, timestep):
-        mean = jnp.where(state == 1, 0.0, 5.0)
-        return state, Gaussian(mean, jnp.ones_like(mean))
+    def init(self, params, batch_size):
+        return ()
 
-    def observe_action(self, params, state, action):
-        return action
+    def act(self, params, state, timestep, key):
+        mean = jnp.where(timestep.action == 1, 0.0, 5.0)
+        return state, Gaussian(mean, jnp.full_like(mean, self.scale)).sample(key), mean
 
 
-def test_environment_and_player_receive_clipped_action():
+def test_environment_and_policy_receive_clipped_action():
     """The reward is the received action: 1, 0 and, for a third action, 1 again."""
-    stream = make_stream("Echo-v0")
-    results = jax.jit(make_evaluate(Overshooting(), stream, 32, "mode"))((), jax.random.key(0))
+    evaluate = make_evaluate(Overshooting(0.0), make_stream("Echo-v0"), 32)
+    results = jax.jit(evaluate)((), jax.random.key(0))
     assert set(np.unique(results.length)) == {2, 3}
     np.testing.assert_array_equal(results.episode_return, np.where(results.length == 2, 1, 2))
 
 
 def test_collected_actions_are_clipped():
-    stream = make_stream("Echo-v0")
-    policy = PlayerPolicy(Overshooting(), (), stream.action_space, "sample")
-    whole = collect(stream.env, stream.params, policy, 32, jax.random.key(0), num_envs=32)
+    stream, acting = make_stream("Echo-v0"), Overshooting(1.0)
+    whole = collect(stream.env, stream.params, acting, 32, jax.random.key(0), num_envs=32)
     played_ET = np.arange(3) < whole.length[:, None]
     assert np.abs(whole.actions).max() == 1
     assert (np.abs(whole.actions[played_ET]) < 1).any()
     np.testing.assert_array_equal(whole.actions[..., 0], whole.rewards)
+
+
+def test_rollout_keeps_unclipped_actions_and_extras():
+    stream, acting = make_stream("Echo-v0"), Overshooting(1.0)
+    key_stream, key = jax.random.split(jax.random.key(0))
+    start = begin(acting, (), stream, key_stream)
+    state, played = jax.jit(lambda: rollout(acting, (), stream, start, key, 9))()
+    assert played.timesteps.reward.shape == (3, 10)
+    assert played.actions.shape == played.extras.shape == (3, 9, 2)
+    before, after = played.timesteps.action[:, :-1], played.timesteps.action[:, 1:]
+    np.testing.assert_array_equal(played.extras, np.where(before == 1, 0, 5))
+    acted_BT = ~played.timesteps.first[:, 1:]
+    np.testing.assert_array_equal(after[acted_BT], np.clip(played.actions, -1, 1)[acted_BT])
+    assert np.abs(played.actions).max() > 1
+    np.testing.assert_array_equal(played.episodes.done, played.timesteps.last[:, 1:])
+    last = jax.tree.map(lambda x_BT: x_BT[:, -1], (played.timesteps, played.episodes))
+    jax.tree.map(np.testing.assert_array_equal, last, (state.timestep, state.stream.episode))
+
+
+def test_privileged_policy_observes_state():
+    class Clairvoyant(Overshooting):
+        is_privileged = True
+
+        def act(self, params, state, timestep, key):
+            return (), jnp.zeros((3,), jnp.int32), timestep.observation.hint
+
+    stream, acting = make_stream(), Clairvoyant(0.0)
+    key_stream, key = jax.random.split(jax.random.key(0))
+    start = begin(acting, (), stream, key_stream)
+    _, played = rollout(acting, (), stream, start, key, 4)
+    np.testing.assert_array_equal(played.extras[:, 0], start.stream.env.hint)
+    # The rollout keeps what an agent observes.
+    np.testing.assert_array_equal(played.timesteps.observation[:, 0], start.timestep.observation)
 
 
 def test_mode_is_deterministic():
@@ -132,8 +161,8 @@ def test_mode_is_deterministic():
         "policy_head": head | {"output": jax.tree.map(lambda p: p / 50, head["output"])}
     }
     key = jax.random.key(0)
-    for policy, alike in {"mode": True, "sample": False}.items():
-        evaluate = jax.jit(make_evaluate(agent, stream, 32, policy))
+    for actions, alike in {"mode": True, "sample": False}.items():
+        evaluate = jax.jit(make_evaluate(AgentPolicy(agent, actions), stream, 32))
         one, other = (evaluate(p, key).episode_return for p in (params, flatter))
         assert np.array_equal(one, other) == alike
 
@@ -141,7 +170,7 @@ def test_mode_is_deterministic():
 def test_episodes_of_each_task():
     tasks = [make_stream(corridor_length=n, max_steps_in_episode=n + 2) for n in (1, 4, 2)]
     agent, params = random_agent(tasks[0])
-    evaluate = jax.jit(make_evaluate(agent, tasks, EPISODES, "sample"))
+    evaluate = jax.jit(make_evaluate(AgentPolicy(agent), tasks, EPISODES))
     results = evaluate(params, jax.random.key(0))
     assert results.length.shape == (3, EPISODES)
     assert results.done.all()
@@ -186,8 +215,8 @@ def recorded():
     stream = make_stream("TMazeActive-v0", corridor_length=4, cue_distance=2)
     agent, params = random_agent(stream, "gtrxl", heads=2, memory_size=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "CHUNK", 4)
-        episode = record_episode(agent, stream, params, jax.random.key(5), policy="sample")
+        patch.setattr(policy, "CHUNK", 4)
+        episode = record_episode(AgentPolicy(agent), stream, params, jax.random.key(5))
     return stream, agent, params, episode
 
 
@@ -237,7 +266,7 @@ def test_recorded_cue_is_first_step_showing_it(recorded):
 def test_recorded_episode_without_attention_or_cue(name, settings):
     stream = make_stream(name, **settings)
     agent, params = random_agent(stream)
-    episode = record_episode(agent, stream, params, jax.random.key(0))
+    episode = record_episode(AgentPolicy(agent, "mode"), stream, params, jax.random.key(0))
     assert episode.attention is None
     assert episode.cue is None
     assert (episode.success is None) == (name == "Clock-v0")

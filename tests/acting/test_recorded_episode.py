@@ -3,26 +3,26 @@ import numpy as np
 import pytest
 
 from gtrxl_jax import Stream, make_agent, make_core, make_env, zero_timestep
-from gtrxl_jax.acting import evaluation
+from gtrxl_jax.acting import AgentPolicy, evaluation, policy
 from gtrxl_jax.acting.evaluation import record_episode, render_episode
 
 
 def untrained(env, core, **params):
-    """Return the first arguments of `record_episode`, for an untrained agent."""
+    """Return the first arguments of `record_episode`, with an untrained agent."""
     stream = Stream(*make_env(env, **params), num_envs=4)
     spaces = stream.observation_space, stream.action_space
     agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
     example = zero_timestep(*spaces, 1, 1)
     params = agent.init(jax.random.key(0), agent.initial_memory(1), example)["params"]
-    return agent, stream, params
+    return AgentPolicy(agent), stream, params
 
 
 def test_attention_to_step_matches_recorded_weights():
     core = make_core("gtrxl", "debug", layers=2, memory_size=3)
-    agent, stream, params = untrained(
+    acting, stream, params = untrained(
         "TMazePassive-v0", core, corridor_length=8, max_steps_in_episode=10
     )
-    episode = record_episode(agent, stream, params, jax.random.key(1), "sample")
+    episode = record_episode(acting, stream, params, jax.random.key(1))
     layers, heads, steps, window = episode.attention.shape
     assert (layers, heads, window) == (2, 2, 4)
     assert steps == 11  # it does not find the junction before the time limit of 10 actions
@@ -48,18 +48,18 @@ def test_attention_to_step_matches_recorded_weights():
 
 def test_missing_attention_and_rendering():
     core = make_core("lstm", "debug")
-    agent, stream, params = untrained("CartPole-v1", core, max_steps_in_episode=5)
-    episode = record_episode(agent, stream, params, jax.random.key(1))
+    acting, stream, params = untrained("CartPole-v1", core, max_steps_in_episode=5)
+    episode = record_episode(acting, stream, params, jax.random.key(1))
     assert render_episode(stream, episode) is None
-    with pytest.raises(ValueError, match="has no attention: the agent's core is not a transformer"):
+    with pytest.raises(ValueError, match="has no attention: its policy is not a transformer"):
         episode.attention_to(0)
 
 
 def test_further_episodes_are_not_recompiled():
     core = make_core("gtrxl", "debug")
-    agent, stream, params = untrained("TMazePassive-v0", core, corridor_length=4)
-    record_episode(agent, stream, params, jax.random.key(0))
-    programs = [evaluation._play, evaluation._record]
+    acting, stream, params = untrained("TMazePassive-v0", core, corridor_length=4)
+    record_episode(acting, stream, params, jax.random.key(0))
+    programs = [evaluation._play, policy._segment]
     before = [program._cache_size() for program in programs]
-    record_episode(agent, stream, jax.tree.map(lambda x: 2 * x, params), jax.random.key(1))
+    record_episode(acting, stream, jax.tree.map(lambda x: 2 * x, params), jax.random.key(1))
     assert [program._cache_size() for program in programs] == before

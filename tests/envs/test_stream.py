@@ -27,7 +27,7 @@ class CounterState(environment.EnvState):
 
 
 class Counter(environment.Environment):
-    """Adds up and rewards `button`, and ends at a total. Has nested spaces and weak types."""
+    """Adds up and rewards the choice, and ends at a total. Has nested spaces and weak types."""
 
     @property
     def default_params(self):
@@ -37,13 +37,13 @@ class Counter(environment.Environment):
         return {"total": jnp.zeros(1)}, CounterState(time=0, total=0)
 
     def step_env(self, key, state, action, params):
-        state = CounterState(time=state.time + 1, total=state.total + action["button"])
+        state = CounterState(time=state.time + 1, total=state.total + action["discrete"])
         done = state.total >= params.terminal_total
-        return {"total": state.total[None] * 1.0}, state, action["button"], done, {}
+        return {"total": state.total[None] * 1.0}, state, action["discrete"], done, {}
 
     def action_space(self, params=None):
         return spaces.Dict(
-            {"stick": spaces.Tuple([spaces.Box(-1.0, 1.0, (2,))]), "button": spaces.Discrete(4)}
+            {"continuous": spaces.Box(-1.0, 1.0, (2,)), "discrete": spaces.Discrete(4)}
         )
 
     def observation_space(self, params=None):
@@ -51,19 +51,19 @@ class Counter(environment.Environment):
 
 
 def buttons(*pressed):
-    """Return actions for as many counters as there are buttons."""
+    """Return actions for as many counters as there are buttons, in the policy's layout."""
     size = len(pressed)
-    return {"stick": (jnp.ones((size, 2)),), "button": jnp.array(pressed)}
+    return {"continuous": jnp.full((size, 2), 3.0), "discrete": jnp.array(pressed)[:, None]}
 
 
 def rollout(stream, key, steps=40):
     """Take random steps: return time steps and statistics `[T, B]`, starting with the reset's."""
-    sample = jax.vmap(stream.action_space.sample)
+    spec = action_spec(stream.action_space)
     keys_B = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(stream.num_envs))
 
     def step(carry, t):
         state, timestep = carry
-        action = sample(jax.vmap(lambda k: jax.random.fold_in(k, t))(keys_B))
+        action = jax.vmap(lambda k: spec.sample(jax.random.fold_in(k, t)))(keys_B)
         return stream.step(state, action), (timestep, state.episode)
 
     return jax.lax.scan(step, stream.reset(key), jnp.arange(steps))[1]
@@ -80,7 +80,7 @@ def test_hand_computed_episodes():
     step = jax.jit(stream.step)
     assert timestep.first.all()
     assert not timestep.last.any()
-    np.testing.assert_array_equal(timestep.action["button"], 0)
+    np.testing.assert_array_equal(timestep.action["discrete"], 0)
     assert state.episode.success is None
     # The first terminates after two steps; the second reaches the time limit; the third does both.
     presses = [(3, 0, 1), (3, 1, 1), (2, 0, 1), (2, 0, 3), (1, 2, 2)]
@@ -94,8 +94,8 @@ def test_hand_computed_episodes():
     expect(timestep.first, [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 1]])
     expect(timestep.discount, [[1, 0, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 1]])
     expect(timestep.reward, [[3, 3, 0, 2, 1], [0, 1, 0, 0, 0], [1, 1, 1, 3, 0]])
-    expect(timestep.action["button"], [[3, 3, 0, 2, 1], [0, 1, 0, 0, 0], [1, 1, 1, 3, 0]])
-    expect(timestep.action["stick"][0][0, :, 0], [1, 1, 0, 1, 1])
+    expect(timestep.action["discrete"][..., 0], [[3, 3, 0, 2, 1], [0, 1, 0, 0, 0], [1, 1, 1, 3, 0]])
+    expect(timestep.action["continuous"][0, :, 0], [1, 1, 0, 1, 1])  # clipped
     expect(
         timestep.observation["total"][..., 0], [[3, 6, 0, 2, 3], [0, 1, 1, 1, 0], [1, 2, 3, 6, 0]]
     )

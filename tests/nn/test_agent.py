@@ -11,7 +11,7 @@ from gymnax.environments import spaces
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.nn.agent import make_agent
-from gtrxl_jax.specs import action_spec, environment_action
+from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep, zero_timestep
 from tests.nn.cores import small_core
 
@@ -262,18 +262,6 @@ def test_bfloat16_agent_returns_float32(core):
     for output in (learned, acted):
         assert {x.dtype for x in jax.tree.leaves((output, params))} == {jnp.dtype(jnp.float32)}
         assert_close(output, exact, tolerance=0.1)
-
-
-def test_previous_action_in_layout_of_space():
-    """As streams return it: here a scalar choice, where the policy's action has one more axis."""
-    agent = small_agent("lstm", "hybrid", param_dtype=jnp.float32)
-    params = random_params(agent, "hybrid")
-    timesteps, memory = random_timesteps("hybrid", steps=4), agent.initial_memory(BATCH)
-    given_back = environment_action(ACTIONS["hybrid"], timesteps.action)
-    assert given_back["discrete"].shape == (BATCH, 4)
-    _, expected = learn(agent, params, memory, timesteps)
-    _, output = learn(agent, params, memory, timesteps.replace(action=given_back))
-    assert_close(output, expected, tolerance=0)
 
 
 def test_every_parameter_has_gradient():

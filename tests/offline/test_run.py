@@ -77,10 +77,10 @@ def test_loaded_run_acts_without_data(whole):
     assert loaded.config.evaluation.target_return == 1.0
     assert "_data" not in vars(loaded.trainer)
     jax.tree.map(np.testing.assert_array_equal, loaded.params, trained.params_per_seed[0])
-    state = loaded.start(batch_size=3)
+    state = loaded.init(batch_size=3)
     timestep = zero_timestep(loaded.trainer.observation_space, loaded.trainer.action_space, 3)
     for n in range(6):  # beyond the end of a segment
-        state, action = loaded.act(state, timestep, jax.random.key(n))
+        state, action, _ = loaded.act(state, timestep, jax.random.key(n))
         assert action.shape == (3,)
         assert action.dtype == jnp.int32
 

@@ -180,8 +180,8 @@ def test_evaluation_at_every_length(trajectories):
 
 
 def test_default_target_return(trajectories):
-    assert make(trajectories).player.target_return == 1.0
-    assert make(trajectories, evaluation__target_return=0.25).player.target_return == 0.25
+    assert make(trajectories).policy.target_return == 1.0
+    assert make(trajectories, evaluation__target_return=0.25).policy.target_return == 0.25
 
 
 def test_environment_without_oracle_raises():

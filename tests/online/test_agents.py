@@ -96,7 +96,7 @@ def test_environment_receives_clipped_actions():
     np.testing.assert_array_equal(steps.action[:, 1:], given_BT2)
     np.testing.assert_array_equal(steps.reward[:, 1:], given_BT2[..., 0])
     # The actions of the rollout follow the recorded distributions, without clipping.
-    z_BT2 = (drawn_BT2 - rollout.policy.mean) / rollout.policy.scale
+    z_BT2 = (drawn_BT2 - rollout.extras.policy.mean) / rollout.extras.policy.scale
     assert 0.7 < z_BT2.std() < 1.3
 
 

@@ -112,7 +112,7 @@ def test_acting_equals_learning(run):
         acted = jax.tree.map(lambda x: x[:, :-1], rollout.timesteps)
         memory, output = segment(run.trainer.agent, before.target, before.memory, acted)
         assert output.policy.logits.dtype == np.float64
-        assert_close(rollout.policy, output.policy)
+        assert_close(rollout.extras.policy, output.policy)
         assert_close(after.memory, memory)
     assert any(rollout.timesteps.first[:, 1:].any() for rollout in run.rollouts)
 
@@ -170,7 +170,7 @@ def naive_loss(agent, params, memory, rollout, costs, psi_BT, valid_BT, target_B
     _, output = agent.apply({"params": params}, memory, rollout.timesteps)
     rows, times = np.indices(psi_BT.shape)
     log_pi = jax.nn.log_softmax(output.policy.logits)[:, :-1]
-    old = jax.nn.log_softmax(rollout.policy.logits)
+    old = jax.nn.log_softmax(rollout.extras.policy.logits)
     value_BT = output.value[rows, times, rows % output.value.shape[-1]]
     kl = jnp.sum(valid_BT * jnp.sum(jnp.exp(old) * (old - log_pi), axis=-1)) / jnp.sum(valid_BT)
     policy = -jnp.sum(psi_BT * log_pi[rows, times, rollout.actions])
