@@ -18,9 +18,9 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, median, origin, scores, table, to_goal, write_report
 
-from gtrxl_jax.nn.cores.registry import with_name
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.ops.statistics import interquartile_mean, solved, wilson_interval
+from gtrxl_jax.plugins import with_name
 
 CORES = ("gtrxl", "lstm")
 

@@ -1,25 +1,72 @@
-"""What users bring, by names such as `package.module:Name`.
+"""Parts that users add: by registered names, or by names such as `package.module:Name`.
 
-A name is looked up among the modules that are imported, so that opening somebody's run folder never
-runs code that the caller has not chosen. The command line imports what is named on it.
+The latter are looked up among imported modules only, so that loading a run folder never executes
+code that the caller has not chosen. The command line imports the modules named on it.
 """
 
+import dataclasses
 import importlib
 import os
 import sys
 from typing import Any
 
+from gtrxl_jax.validation import check_choice
+
+
+class Registry(dict[str, type]):
+    """Classes by name, to which users add.
+
+    Args:
+      field: name of the config field that selects one, for error messages.
+      kind: the base class of all of them.
+    """
+
+    def __init__(self, field: str, kind: type):
+        super().__init__()
+        self._field, self._kind = field, kind
+
+    def register(self, name: str, part: type) -> None:
+        """Add a class under a name, for configs and the command line.
+
+        Raises:
+          ValueError: if the name is that of another class.
+        """
+        if self.setdefault(name, part) is not part:
+            raise ValueError(f"{self._field} {name!r} is already registered: choose another name")
+
+    def find(self, name: str) -> Any:
+        """Return the class of a registered name, or of `package.module:Name`.
+
+        Raises:
+          ValueError: if the name is unknown, or its module has not been imported.
+        """
+        if is_plugin(name):
+            return find_plugin(self._field, name, self._kind)
+        return self[check_choice(self._field, name, self)]
+
+
+def with_name(config: Any, name: str) -> Any:
+    """Return the config of another part of the same kind, with the settings that both have.
+
+    Args:
+      config: for example a `CoreConfig` or an `AlgorithmConfig`.
+      name: as for `Registry.find`.
+    """
+    kind = config.named(name)
+    shared = {field.name for field in dataclasses.fields(kind)} - {"name"}
+    return kind(name=name, **{k: v for k, v in vars(config).items() if k in shared})
+
 
 def is_plugin(name: str) -> bool:
     """Return whether a name refers to a module, `package.module:Name`."""
-    return ":" in name
+    return isinstance(name, str) and ":" in name
 
 
 def import_plugin(name: str) -> None:
-    """Import the module of a name, also from the working directory; other names have none.
+    """Import the module of a `package.module:Name`, also from the working directory.
 
     Raises:
-      ValueError: there is no such module.
+      ValueError: if there is no such module.
     """
     if not is_plugin(name):
         return
@@ -38,15 +85,15 @@ def import_plugin(name: str) -> None:
 
 
 def find_plugin(field: str, name: str, kind: type) -> Any:
-    """Return the class that a name refers to, of a module that is imported already.
+    """Return the class that a name refers to, in a module that has been imported.
 
     Args:
-      field: what errors call it.
+      field: name of the config field, for error messages.
       name: `package.module:Name`.
-      kind: a base class that it must have.
+      kind: the base class that it must have.
 
     Raises:
-      ValueError: the module is not imported, or has no such class.
+      ValueError: if the module has not been imported, or has no such class.
     """
     module, _, attribute = name.partition(":")
     if module not in sys.modules:

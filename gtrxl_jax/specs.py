@@ -227,10 +227,11 @@ class ActionSpec:
         """Return the continuous part `[..., C]` and the discrete part `[..., K]`, if present."""
         widths = {"continuous": self.num_continuous, "discrete": len(self.discrete)}
         widths = {name: width for name, width in widths.items() if width}
-        parts = action
-        if not self.is_hybrid:
-            (name,) = widths
-            parts = {name: action[..., None] if name == "discrete" else action}
+        parts: dict[str, Array] = {}
+        if self.is_hybrid and isinstance(action, Mapping):
+            parts = dict(action)
+        elif not self.is_hybrid and hasattr(action, "shape"):
+            parts = {"continuous": action} if self.continuous else {"discrete": action[..., None]}
         found = {name: x.shape[-1:] for name, x in parts.items()}
         if found != {name: (width,) for name, width in widths.items()}:
             raise ValueError(

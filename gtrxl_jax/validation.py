@@ -86,10 +86,18 @@ def validate(config: Any, prefix: str = "") -> None:
                 check_choice(prefix + name, value, names)
             continue
         _check_numbers(prefix + name, value, metadata.get("range", _Range()))
-        if metadata.get("interval") and value is not None and not value[0] < value[1]:
-            raise ValueError(f"{prefix}{name} must be (low, high) with low below high, not {value}")
+        if metadata.get("interval") and value is not None:
+            check_interval(prefix + name, value)
     if hasattr(config, "check"):
         config.check()
+
+
+def check_interval(field: str, bounds: Any) -> None:
+    """Raise ValueError unless `bounds` is (low, high), two positive numbers with low below high."""
+    if not (_is_a(bounds, tuple[float, float]) and 0 < bounds[0] < bounds[1] < math.inf):
+        raise ValueError(
+            f"{field} must be (low, high), positive and with low below high, not {bounds}"
+        )
 
 
 def field_names(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import gtrxl_jax
 from gtrxl_jax.cli.main import main
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.testing import check_core
+from tests.jobs import small_job
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = ["--preset", "debug", "--no-pictures", "--folder"]
@@ -96,3 +99,43 @@ def test_core_keeps_the_contract():
 
     with jax.enable_x64(True):
         check_core(LeakyConfig(width=8).make().clone(param_dtype=jnp.float64), tolerance=1e-9)
+
+
+def test_algorithm_by_module(tmp_path, capfd):
+    folder = str(tmp_path / "run")
+    algorithm = ["--algorithm.name", "custom_algorithm:ReinforceConfig", "--algorithm.anneal"]
+    main(["train", *SMALL, folder, *algorithm, "9", "--algorithm.minibatches", "2"])
+    assert "success" in capfd.readouterr().out
+    loaded = gtrxl_jax.load(folder)
+    assert (loaded.config.algorithm.anneal, loaded.config.algorithm.minibatches) == (9, 2)
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert metrics["loss/entropy"][0] < 0
+    assert metrics["loss/entropy"][-1] == 0  # annealed
+    with pytest.raises(SystemExit):
+        main(["train", *SMALL, str(tmp_path / "other"), *algorithm, "0"])
+    assert "algorithm.anneal must be at least 1, not 0" in capfd.readouterr().err
+
+
+def test_algorithm_follows_the_policy_gradient():
+    """Against naive REINFORCE: log-probabilities weighted by advantages, over all transitions."""
+    from custom_algorithm import ReinforceConfig
+
+    config = small_job("lstm", algorithm=ReinforceConfig(popart=False, entropy_cost=0.0))
+    trainer = OnlineTrainer(config)
+    state = jax.jit(trainer.init)(0)
+    _, experience, _ = jax.jit(trainer.rollout)(state, jax.random.key(1))
+    learner = state.learner
+    loss = jax.jit(trainer.algorithm.loss)
+    _, (metrics, _) = loss(learner.trainable, learner, experience)
+
+    variables = {"params": learner.params}
+    _, output = trainer.agent.apply(variables, experience.memory, experience.timesteps)
+    value_BS = output.value[..., 0]
+    returns_BT = trainer.algorithm.returns(learner, experience.timesteps, value_BS)
+    log_pi = np.asarray(jax.nn.log_softmax(output.policy.logits))
+    last = np.asarray(experience.timesteps.last)
+    weighted = [
+        (returns_BT[b, t] - value_BS[b, t]) * log_pi[b, t, experience.actions[b, t]]
+        for b, t in np.argwhere(~last[:, :-1])
+    ]
+    np.testing.assert_allclose(metrics["loss/policy"], -np.mean(weighted), rtol=1e-4)

@@ -10,7 +10,8 @@ import gtrxl_jax
 PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
-    ("files", "lazy", "plugins", "specs", "validation"),
+    ("files", "lazy", "specs", "validation"),
+    ("plugins",),
     ("timestep",),
     ("ops", "parallel"),
     ("data", "envs", "nn"),

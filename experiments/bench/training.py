@@ -100,11 +100,11 @@ def main(settings: Settings) -> None:
     compile_seconds = time.perf_counter() - began
 
     rollout = jax.jit(trainer.rollout)
-    *_, collected = rollout(state, jax.random.key(1))
+    _, collected, _ = rollout(state, jax.random.key(1))
 
     @jax.jit
     def learn(state: Any, collected: Any) -> Any:
-        return trainer.learner.learn(state, collected)
+        return trainer.algorithm.step(state.learner, collected)
 
     runs, compiling = peers(settings, config)
     seconds = interleaved(

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import tyro
 
-from gtrxl_jax.nn.cores.registry import PRESETS, core_config, with_name
+from gtrxl_jax.nn.cores.registry import PRESETS, core_config
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
-from gtrxl_jax.plugins import import_plugin
+from gtrxl_jax.plugins import import_plugin, with_name
 from gtrxl_jax.validation import validate
 
 
@@ -36,7 +36,7 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Train(RunOptions):
-    """Train an agent online with V-MPO."""
+    """Train an agent online."""
 
     config: Annotated[configs.OnlineConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=configs.OnlineConfig
@@ -87,6 +87,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
     chooser.add_argument("--preset", default="default")
     chooser.add_argument("--core-preset")
     chooser.add_argument("--core.name", dest="core")
+    chooser.add_argument("--algorithm.name", dest="algorithm")
     chosen, rest = chooser.parse_known_args(arguments)
     base = configs.preset(chosen.preset)
     import_plugin(chosen.core or "")
@@ -95,6 +96,9 @@ def parse_train(arguments: Sequence[str]) -> Train:
         base = dataclasses.replace(base, core=core)
     elif chosen.core:
         base = dataclasses.replace(base, core=with_name(base.core, chosen.core))
+    if chosen.algorithm:
+        import_plugin(chosen.algorithm)
+        base = dataclasses.replace(base, algorithm=with_name(base.algorithm, chosen.algorithm))
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
     sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
@@ -105,7 +109,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
         default=Train(config=default),
         prog="gtrxl train",
         description=(
-            "Train an agent online with V-MPO.\n\n"
+            "Train an agent online.\n\n"
             f"--preset {{{','.join(configs.PRESETS)}}} selects a complete config, --core-preset "
             f"{{{sizes}}} the size of the core; the options below override them."
         ),

@@ -246,6 +246,7 @@ def _list(arguments: Sequence[str]) -> None:
     from gtrxl_jax.nn.sequence.valves import VALVES
     from gtrxl_jax.offline import config as offline_config
     from gtrxl_jax.online import config as configs
+    from gtrxl_jax.online.algorithm_config import ALGORITHMS
 
     names = {
         "presets": list(configs.PRESETS),
@@ -253,6 +254,7 @@ def _list(arguments: Sequence[str]) -> None:
         "models": list(models.MODELS),
         "model presets": list(models.PRESETS),
         "valves": list(VALVES),
+        "algorithms": list(ALGORITHMS),
         "cores": list(CORES),
         "gates": list(GATES),
         "core presets": sorted({name for presets in cores.PRESETS.values() for name in presets}),

@@ -10,8 +10,8 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.inputs import check_inputs
-from gtrxl_jax.plugins import find_plugin, is_plugin
-from gtrxl_jax.validation import check_choice, choice
+from gtrxl_jax.plugins import Registry
+from gtrxl_jax.validation import choice
 
 DTYPES = ("float32", "bfloat16")
 
@@ -140,20 +140,10 @@ class CoreConfig(abc.ABC):
         Raises:
           ValueError: the name is unknown, or its module is not imported.
         """
-        if isinstance(name, str) and is_plugin(name):
-            return find_plugin("core.name", name, CoreConfig)
-        return CORES[check_choice("core.name", name, CORES)]
+        return CORES.find(name)
 
 
-CORES: dict[str, type[CoreConfig]] = {}
+CORES = Registry("core.name", CoreConfig)
 """The config of each registered core."""
 
-
-def register_core(name: str, config: type[CoreConfig]) -> None:
-    """Make a core known by a name, for `make_core` and the command line.
-
-    Raises:
-      ValueError: the name is another core's.
-    """
-    if CORES.setdefault(name, config) is not config:
-        raise ValueError(f"core {name!r} is registered already: choose another name")
+register_core = CORES.register

@@ -7,9 +7,10 @@ import tyro
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig, VMPOConfig
 from gtrxl_jax.runs.config import serialization
 from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.validation import check_choice, choice, interval, number
+from gtrxl_jax.validation import check_choice, check_interval, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,63 +48,13 @@ class AgentConfig:
     """Clip the previous reward to this absolute value when it is used as an input."""
     initial_scale: float = 0.5
     """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
-    popart: bool = True
-    """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
-    losses do not depend on the units of the rewards."""
-    popart_rate: float = number(3e-5, below=1)
-    """Weight of one sample in the PopArt statistics, which average over about 1 / rate samples; the
-    paper's is 1e-4."""
     memoryless: bool = False
     """Present every step to the core as the first of an episode, as a control without memory."""
 
 
 @dataclasses.dataclass(frozen=True)
-class VMPOConfig:
-    """Hyperparameters of V-MPO; bounds are in nats."""
-
-    gamma: float = number(0.99, at_most=1)
-    """Discount factor."""
-    gae_lambda: float = number(0.95, at_least=0, at_most=1)
-    """Lambda of returns and advantages (GAE). 1: n-step returns, as in the paper."""
-    target_period: int = 5
-    """Learner steps between copies of the online network to the target network, which acts."""
-    epsilon_eta: float = 0.1
-    """Bound of the E-step."""
-    epsilon_alpha: float = 0.03
-    """Bound on the KL of discrete actions."""
-    epsilon_mean: float = 0.05
-    """Bound on the KL of the means of continuous actions."""
-    epsilon_covariance: float = 1e-3
-    """Bound on the KL of the covariances of continuous actions."""
-    entropy_cost: float = number(0.02, at_least=0)
-    """Weight of an entropy bonus, the policy's mean entropy in nats. It prevents the policy from
-    drifting to one action when all are equally good. The paper uses none."""
-    multipliers: str = choice("scale", ("scale", "adam"))
-    """How temperature and alphas are trained. scale: multiply each by a factor that grows with the
-    violation of its bound. adam: use the network's learning rate and project to positive values, as
-    in the paper."""
-    multiplier_rate: float = 0.05
-    """For --vmpo.multipliers scale: logarithm of the factor at a relative violation of 1, where the
-    KL is twice its bound."""
-    alpha_bounds: tuple[float, float] = interval((0.01, 10.0))
-    """Range of the alphas. While nothing is learned, constraints are slack and alphas decay; the
-    lower bound still limits the policy's change at its first success. The upper bound prevents the
-    KL from dominating a clipped gradient. The paper's bounds are practically unlimited."""
-    value_cost: float = 0.25
-    """Weight of the value loss; 1 in the paper."""
-    initial_eta: float = 1.0
-    """Initial temperature."""
-    initial_alpha: float = 1.0
-    """Initial multiplier of the KL of discrete actions."""
-    initial_alpha_mean: float = 1.0
-    """Initial multiplier of the KL of the means of continuous actions."""
-    initial_alpha_covariance: float = 1.0
-    """Initial multiplier of the KL of the covariances of continuous actions."""
-
-
-@dataclasses.dataclass(frozen=True)
 class OptimiserConfig:
-    """Adam (Kingma and Ba 2015), for the network and, optionally, the multipliers."""
+    """Adam (Kingma and Ba 2015)."""
 
     learning_rate: float = 2e-3
     """Peak learning rate."""
@@ -118,26 +69,17 @@ class OptimiserConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepConfig:
-    """Settings sampled log-uniformly from (low, high) for each seed of a run, as in the paper."""
-
-    learning_rate: tuple[float, float] | None = interval(None)
-    epsilon_eta: tuple[float, float] | None = interval(None)
-    epsilon_alpha: tuple[float, float] | None = interval(None)
-    epsilon_mean: tuple[float, float] | None = interval(None)
-    epsilon_covariance: tuple[float, float] | None = interval(None)
-
-
-@dataclasses.dataclass(frozen=True)
 class OnlineConfig(RunConfig):
-    """An online run: V-MPO on a batch of jitted environments."""
+    """An online run: an agent and its algorithm in a batch of jitted environments."""
 
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
     core: CoreConfig = dataclasses.field(default_factory=core_config)
     agent: AgentConfig = dataclasses.field(default_factory=AgentConfig)
-    vmpo: VMPOConfig = dataclasses.field(default_factory=VMPOConfig)
+    algorithm: AlgorithmConfig = dataclasses.field(default_factory=VMPOConfig)
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
-    sweep: SweepConfig = dataclasses.field(default_factory=SweepConfig)
+    sweep: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    """Hyperparameters sampled log-uniformly for each seed, as in the V-MPO paper, with their
+    bounds: --sweep epsilon_alpha 0.001 0.1 learning_rate 1e-4 1e-3"""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     total_steps: int = 400_000
     """Number of environment steps for each seed."""
@@ -152,12 +94,24 @@ class OnlineConfig(RunConfig):
                 f"env.num_envs {self.env.num_envs} is not divisible by the number of env.tasks, "
                 f"{self.env.num_tasks}: use a multiple of it"
             )
-        drawn = [name for name, bounds in dataclasses.asdict(self.sweep).items() if bounds]
-        if self.checkpoint.best and self.num_seeds > 1 and drawn:
+        if self.env.num_envs % self.algorithm.minibatches:
+            raise ValueError(
+                f"env.num_envs {self.env.num_envs} is not divisible by algorithm.minibatches "
+                f"{self.algorithm.minibatches}: use a multiple of it"
+            )
+        for name, bounds in self.sweep.items():
+            check_choice("hyperparameter in sweep", name, self.hyperparameters)
+            check_interval(f"sweep.{name}", bounds)
+        if self.checkpoint.best and self.num_seeds > 1 and self.sweep:
             raise ValueError(
                 f"checkpoint.best {self.checkpoint.best} would be a mean over seeds that differ in "
-                f"sweep.{drawn[0]}: omit one of the two, or train one seed per run"
+                f"sweep.{next(iter(self.sweep))}: omit one of the two, or train one seed per run"
             )
+
+    @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """The names of the hyperparameters that may differ between seeds, see `sweep`."""
+        return ("learning_rate", *self.algorithm.hyperparameters)
 
     @property
     def steps_per_update(self) -> int:
@@ -206,8 +160,9 @@ def _paper() -> OnlineConfig:
         _default(),
         env=EnvConfig(params={"corridor_length": 500}, num_envs=128),
         core=core_config("gtrxl", "paper"),
-        agent=AgentConfig(encoder_width=256, popart=False),
-        vmpo=VMPOConfig(
+        agent=AgentConfig(encoder_width=256),
+        algorithm=VMPOConfig(
+            popart=False,
             gae_lambda=1.0,
             target_period=10,
             epsilon_alpha=0.01,
@@ -220,7 +175,7 @@ def _paper() -> OnlineConfig:
             initial_alpha=5.0,
         ),
         optimiser=OptimiserConfig(learning_rate=1e-4, final=1.0, clip_norm=None),
-        sweep=SweepConfig(epsilon_alpha=(0.001, 0.1)),
+        sweep={"epsilon_alpha": (0.001, 0.1)},
         checkpoint=CheckpointConfig(interval=10_000_000),
         total_steps=1_000_000_000,
         unroll=95,

@@ -1,4 +1,4 @@
-"""Online training: V-MPO on a batch of jitted environments, rollout and learner in one program.
+"""Online training: rollout and learner in one program, on a batch of jitted environments.
 
     trainer = OnlineTrainer(config)
     state = trainer.init(seed)              # a pytree, the complete state of the run
@@ -7,12 +7,11 @@
     state, metrics = iteration(state)
 
 All of these functions are pure: they can be jitted, vmapped over seeds and hyperparameters, and
-applied to sharded states. An update consists of T steps of acting with the target network, whose
-memory is projected only once; one forward and backward pass of the online network over the T + 1
-steps; and one optimiser step.
+applied to sharded states. An update consists of T steps of acting with fixed parameters, for which
+the memory is projected only once, and of what the algorithm learns from them.
 
-Acting computes the same outputs as the target network does on the segment, so the target
-distributions are taken from the rollout instead of being recomputed.
+Acting computes the same outputs as the segment form does, so algorithms take those of the acting
+network from the rollout instead of recomputing them.
 
 A single-task agent is a multi-task agent with N = 1: each task has its own value output and, with
 PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses float64.
@@ -30,25 +29,19 @@ from jaxtyping import Array, Float, Int, Key, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import AgentPolicy
-from gtrxl_jax.acting.rollout import ActingState, Rollout, rollout
+from gtrxl_jax.acting.rollout import ActingState, rollout
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
-from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.online.algorithm import Experience
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
-from gtrxl_jax.online.hyperparameters import (
-    Hyperparameters,
-    draw_hyperparameters,
-    drawn_hyperparameters,
-)
+from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.online.state import TrainState
-from gtrxl_jax.online.vmpo import VMPOLearner
-from gtrxl_jax.ops import popart
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
 from gtrxl_jax.runs.divergence import over_updates
-from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 
@@ -67,14 +60,12 @@ def make_stream(config: OnlineConfig) -> MultiTaskStream:
 
 def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
     """Create the agent of a run."""
-    settings = dataclasses.asdict(config.agent)
-    del settings["popart"], settings["popart_rate"]
     return make_agent(
         make_core(config.core).clone(param_dtype=jnp.result_type(float)),
         stream.observation_space,
         stream.action_space,
         num_tasks=stream.num_tasks,
-        **settings,
+        **dataclasses.asdict(config.agent),
     )
 
 
@@ -106,12 +97,12 @@ class OnlineTrainer:
         evaluation = config.evaluation
         self.policy = AgentPolicy(self.agent, evaluation.policy)
         self._behaviour = AgentPolicy(self.agent)
-        self.title = f"{config.core.name}, trained by V-MPO in {config.env.name}"
+        self.title = f"{config.core.name}, trained by {config.algorithm.name} in {config.env.name}"
         self.environment = (config.env.name, dict(config.env.params))
         self.observation_space = self.stream.observation_space
         self.action_space = self.stream.action_space
         self._play = make_evaluate(self.policy, self.stream.tasks, evaluation.episodes)
-        self.learner = VMPOLearner(config, self.agent, self.stream.task_B)
+        self.algorithm = config.algorithm.make(config, self.agent)
 
     def mesh(self) -> Mesh:
         """Return the mesh of the devices that share the environments.
@@ -128,47 +119,55 @@ class OnlineTrainer:
             parameter_shards=config.parameter_shards,
         )
 
-    def hyperparameters(self, key: Key[Array, ""]) -> Hyperparameters:
-        """Return the config's hyperparameters, with those in `sweep` sampled."""
-        return draw_hyperparameters(self.config, action_spec(self.stream.action_space), key)
-
     def init(
-        self, seed: Int[Array, ""] | int, hyperparameters: Hyperparameters | None = None
+        self,
+        seed: Int[Array, ""] | int,
+        hyperparameters: dict[str, Float[Array, ""]] | None = None,
     ) -> TrainState:
         """Return the state of a new run. `hyperparameters` override those of the config."""
         key, key_network, key_stream, key_sweep = jax.random.split(jax.random.key(seed), 4)
-        hyperparameters = hyperparameters or self.hyperparameters(key_sweep)
-        batch = self.config.env.num_envs
+        drawn = draw_hyperparameters(self.config, key_sweep)
         memory = self.agent.initial_memory(1)
         example = zero_timestep(self.observation_space, self.action_space, 1, 1)
         params = self.agent.init(key_network, memory, example)["params"]
-        trainable, optimiser = self.learner.init(params, hyperparameters)
         stream, timestep = self.stream.reset(key_stream)
         return TrainState(
-            trainable=trainable,
-            # Copied, since a donated state must not contain the same buffer twice.
-            target=jax.tree.map(jnp.copy, params),
-            optimiser=optimiser,
-            popart=popart.init(self.stream.num_tasks),
+            learner=self.algorithm.init(params, drawn | (hyperparameters or {})),
             stream=stream,
             timestep=timestep,
-            memory=self.agent.initial_memory(batch),
+            memory=self.agent.initial_memory(self.config.env.num_envs),
             key=key,
             update=jnp.zeros((), jnp.int32),
-            hyperparameters=hyperparameters,
         )
 
     def drawn(self, state: TrainState) -> dict[str, Float[Array, "*S"]]:
         """Return the hyperparameters in `sweep`, see `Trainer.drawn`."""
-        return drawn_hyperparameters(self.config, state.hyperparameters)
+        return {name: state.learner.hyperparameters[name] for name in self.config.sweep}
 
-    def rollout(self, state: TrainState, key: Key[Array, ""]) -> tuple[Any, ActingState, Rollout]:
-        """Act for T steps; return the final memory and acting state, and the rollout."""
-        config, params = self.config, gather_parameters(state.target)
-        cache = self._behaviour.start(params, state.memory, config.unroll)
-        acting = ActingState(cache, state.stream, state.timestep)
-        acting, played = rollout(self._behaviour, params, self.stream, acting, key, config.unroll)
-        return self._behaviour.finish(params, acting.policy), acting, played
+    def rollout(
+        self, state: TrainState, key: Key[Array, ""]
+    ) -> tuple[TrainState, Experience, EpisodeStats]:
+        """Act for T steps; return the new state, the rollout, and its statistics `[B, T]`."""
+        params = gather_parameters(self.algorithm.acting_params(state.learner))
+        policy, steps = self._behaviour, self.config.unroll
+        acting = ActingState(
+            policy.start(params, state.memory, steps), state.stream, state.timestep
+        )
+        acting, played = rollout(policy, params, self.stream, acting, key, steps)
+        experience = Experience(
+            memory=state.memory,
+            timesteps=played.timesteps,
+            actions=played.actions,
+            output=played.extras,
+            task=self.stream.task_B,
+        )
+        state = dataclasses.replace(
+            state,
+            memory=policy.finish(params, acting.policy),
+            stream=acting.stream,
+            timestep=acting.timestep,
+        )
+        return state, experience, played.episodes
 
     def update(
         self, state: TrainState, data: Any = None, stage: Hashable = None
@@ -176,12 +175,10 @@ class OnlineTrainer:
         """Roll out and learn. Returns the new state, and the metrics and `episode_sums`."""
         del data, stage
         key = jax.random.fold_in(state.key, state.update)
-        memory, acting, played = self.rollout(state, key)
-        state, metrics = self.learner.learn(state, played)
-        state = dataclasses.replace(
-            state, memory=memory, stream=acting.stream, timestep=acting.timestep
-        )
-        sums = episode_sums(played.episodes, self.stream.task_B, self.stream.num_tasks)
+        state, experience, episodes = self.rollout(state, key)
+        learner, metrics = self.algorithm.update(state.learner, experience, key)
+        sums = episode_sums(episodes, self.stream.task_B, self.stream.num_tasks)
+        state = dataclasses.replace(state, learner=learner, update=state.update + 1)
         return state, (metrics, sums)
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:

@@ -21,13 +21,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import struct
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int
 
 AXES = ("data", "model")
-
-BATCHED = ("stream", "timestep", "memory")
-"""The fields of a `TrainState` whose arrays begin with the batch axis."""
 
 RULES = (
     (r"\bkernel$", -1),
@@ -84,21 +82,41 @@ def make_mesh(
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2)
 
 
+def batch_field() -> Any:
+    """Declare a field of a state whose arrays begin with the batch axis, which devices split."""
+    return struct.field(metadata={"batch": True})
+
+
 def shardings(state: Any, mesh: Mesh, *, seeds: bool) -> Any:
-    """Return the sharding of each array of a `TrainState`; with `seeds`, after an axis of seeds."""
+    """Return the sharding of each array of a run's state.
+
+    Args:
+      state: a flax.struct dataclass, whose fields with a batch axis are `batch_field`s; fields that
+        are dataclasses may have such fields too.
+      mesh: the devices.
+      seeds: whether arrays begin with an axis of seeds.
+    """
     lead = (None,) if seeds else ()
-    fields = {}
-    for field in dataclasses.fields(state):
-        value = getattr(state, field.name)
-        if field.name in BATCHED:
-            batch = NamedSharding(mesh, PartitionSpec(*lead, AXES))
-            fields[field.name] = jax.tree.map(lambda _, s=batch: s, value)
-        else:
-            fields[field.name] = jax.tree.map_with_path(
-                lambda path, x: NamedSharding(mesh, _parameter_spec(path, x, mesh, len(lead))),
-                value,
-            )
-    return type(state)(**fields)
+    batch = NamedSharding(mesh, PartitionSpec(*lead, AXES))
+
+    def of_fields(state: Any) -> Any:
+        return type(state)(
+            **{
+                field.name: jax.tree.map(lambda _: batch, getattr(state, field.name))
+                if field.metadata.get("batch")
+                else of_value(getattr(state, field.name))
+                for field in dataclasses.fields(state)
+            }
+        )
+
+    def of_value(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return of_fields(value)
+        return jax.tree.map_with_path(
+            lambda path, x: NamedSharding(mesh, _parameter_spec(path, x, mesh, len(lead))), value
+        )
+
+    return of_fields(state)
 
 
 def replicated(tree: Any, mesh: Mesh) -> Any:

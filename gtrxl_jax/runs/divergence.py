@@ -79,10 +79,18 @@ def first_nonfinite(sound: Mapping[str, Bool[Array, ""]]) -> Int[Array, ""]:
     return index
 
 
+def first_failure(
+    nonfinite_U: Int[Array, " U"],
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """Return the first failure of U results of `first_nonfinite`, else `HEALTHY`; and its index."""
+    index = jnp.argmax(nonfinite_U != HEALTHY).astype(jnp.int32)
+    return nonfinite_U[index], index
+
+
 def over_updates(nonfinite_U: Int[Array, " U"]) -> dict[str, Int[Array, ""]]:
     """Reduce the results of `first_nonfinite` for the updates of an iteration to two metrics."""
-    update = jnp.argmax(nonfinite_U != HEALTHY).astype(jnp.int32)
-    return {_QUANTITY: nonfinite_U[update], _UPDATE: update}
+    quantity, update = first_failure(nonfinite_U)
+    return {_QUANTITY: quantity, _UPDATE: update}
 
 
 def take_from(

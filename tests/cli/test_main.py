@@ -109,7 +109,7 @@ def test_several_seeds_and_tasks(tmp_path):
     folder = tmp_path / "run"
     out, err = call(
         "train", "--preset", "debug", "--folder", folder, "--num-seeds", 3, "--core.name", "lstm",
-        "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--agent.popart",
+        "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--algorithm.popart",
         "--env.tasks", "corridor_length", 2,
         "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--tensorboard",
     )  # fmt: skip
@@ -153,9 +153,9 @@ def test_several_seeds_and_tasks(tmp_path):
         ("--unroll -1", "unroll must be at least 1, not -1"),
         ("--num-seeds 0", "num_seeds must be at least 1, not 0"),
         ("--optimiser.learning-rate nan", "optimiser.learning_rate must be above 0 and finite"),
-        ("--vmpo.gamma 1.5", "vmpo.gamma must be at most 1, not 1.5"),
+        ("--algorithm.gamma 1.5", "algorithm.gamma must be at most 1, not 1.5"),
         ("--evaluation.policy best", "unknown evaluation.policy 'best'"),
-        ("--sweep.epsilon-alpha 1 0.1", "sweep.epsilon_alpha must be (low, high)"),
+        ("--sweep epsilon_alpha 1 0.1", "sweep.epsilon_alpha must be (low, high)"),
         ("--env.params corridor_lenght 3", "corridor_lenght': did you mean 'corridor_length'"),
         ("--env.params corridor_length 0", "corridor_length must be at least 1, got 0"),
         ("--env.params corridor_length far", "corridor_length must be a whole number, got 'far'"),

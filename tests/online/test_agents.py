@@ -20,7 +20,7 @@ CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
 @pytest.mark.parametrize(
     ("core", "changes", "parts"),
     [
-        ("lstm", {"env": PENDULUM, "vmpo__multipliers": "adam"}, {"mean", "covariance"}),
+        ("lstm", {"env": PENDULUM, "algorithm__multipliers": "adam"}, {"mean", "covariance"}),
         ("gru", {"core__dtype": "bfloat16"}, {"categorical"}),
         ("trxl", {"env": CLOCK}, {"categorical", "mean", "covariance"}),
         ("trxl-i", {"env": PENDULUM, "core__remat": True}, {"mean", "covariance"}),
@@ -33,11 +33,13 @@ def test_every_core_and_action_type_learns(core, changes, parts):
     after, (metrics, _) = jax.jit(trainer.update)(before)
     assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
     assert {name.removeprefix("kl/") for name in metrics if name.startswith("kl/")} == parts
-    for leaf in jax.tree.leaves((after.trainable, after.target, after.optimiser, after.memory)):
+    for leaf in jax.tree.leaves(
+        (after.learner.trainable, after.learner.algorithm, after.learner.optimiser, after.memory)
+    ):
         assert np.all(np.isfinite(leaf.astype(jnp.float32)))
     assert all(np.isfinite(value) for value in metrics.values())
-    for path, leaf in jax.tree.leaves_with_path(after.trainable):
-        (old,) = [o for p, o in jax.tree.leaves_with_path(before.trainable) if p == path]
+    for path, leaf in jax.tree.leaves_with_path(after.learner.trainable):
+        (old,) = [o for p, o in jax.tree.leaves_with_path(before.learner.trainable) if p == path]
         assert np.any(leaf != old), jax.tree_util.keystr(path)
     gates = {name for name in metrics if name.startswith("core/")}
     expected = {f"core/blocks_0/{gate}_gate/opening" for gate in ("attention", "feedforward")}
@@ -50,7 +52,7 @@ def clock():
     env = EnvConfig(name="Clock-v0", num_envs=8, tasks=({}, {"pay": 2.0}))
     trainer = OnlineTrainer(small_job("lstm", env=env))
     state = jax.jit(trainer.init)(0)
-    return trainer, state, jax.jit(trainer.rollout)(state, jax.random.key(1))[-1]
+    return trainer, state, jax.jit(trainer.rollout)(state, jax.random.key(1))[1]
 
 
 def test_truncation_bootstraps_from_final_observation(clock):
@@ -58,14 +60,14 @@ def test_truncation_bootstraps_from_final_observation(clock):
 
     @jax.jit
     def returns_and_values():
-        params = {"params": state.trainable["params"]}
+        params = {"params": state.learner.trainable["params"]}
         _, output = trainer.agent.apply(params, state.memory, rollout.timesteps)
         rows = jnp.arange(8)
         value_BS = output.value[rows, :, rows % 2]
-        return trainer.learner.returns(state, rollout, value_BS), output.value
+        return trainer.algorithm.returns(state.learner, rollout.timesteps, value_BS), output.value
 
     steps, (returns_BT, value_BSN) = jax.device_get((rollout.timesteps, returns_and_values()))
-    gamma = trainer.config.vmpo.gamma
+    gamma = trainer.config.algorithm.gamma
     seen = set()
     for b, t in np.argwhere(steps.last[:, 1:]):
         time, terminates = steps.observation[b, t + 1]
@@ -86,7 +88,7 @@ def test_environment_receives_clipped_actions():
     env = EnvConfig(name="Echo-v0", num_envs=8)
     trainer = OnlineTrainer(small_job("lstm", env=env, agent__initial_scale=3.0))
     state = jax.jit(trainer.init)(0)
-    rollout = jax.device_get(jax.jit(trainer.rollout)(state, jax.random.key(1))[-1])
+    rollout = jax.device_get(jax.jit(trainer.rollout)(state, jax.random.key(1))[1])
     drawn_BT2, steps = rollout.actions, rollout.timesteps
     assert (drawn_BT2 < -1).any()
     assert (drawn_BT2 > 1).any()
@@ -96,20 +98,20 @@ def test_environment_receives_clipped_actions():
     np.testing.assert_array_equal(steps.action[:, 1:], given_BT2)
     np.testing.assert_array_equal(steps.reward[:, 1:], given_BT2[..., 0])
     # The actions of the rollout follow the recorded distributions, without clipping.
-    z_BT2 = (drawn_BT2 - rollout.extras.policy.mean) / rollout.extras.policy.scale
+    z_BT2 = (drawn_BT2 - rollout.output.policy.mean) / rollout.output.policy.scale
     assert 0.7 < z_BT2.std() < 1.3
 
 
 def test_popart_statistics_of_tasks_are_independent(clock):
     trainer, state, rollout = clock
-    learn = jax.jit(trainer.learner.learn)
-    poor, metrics = learn(state, rollout)
+    learn = jax.jit(trainer.algorithm.step)
+    poor, metrics = learn(state.learner, rollout)
     steps = rollout.timesteps
     rich_steps = steps.replace(reward=steps.reward.at[1::2].multiply(100))
-    rich, _ = learn(state, rollout.replace(timesteps=rich_steps))
+    rich, _ = learn(state.learner, rollout.replace(timesteps=rich_steps))
     for name in ("mean_N", "variance_N"):
         one, other = (np.asarray(getattr(after.popart, name)) for after in (poor, rich))
-        assert one[0] == other[0] != getattr(state.popart, name)[0]
+        assert one[0] == other[0] != getattr(state.learner.popart, name)[0]
         assert other[1] > one[1] + 0.1
     for k in range(2):
         np.testing.assert_array_equal(metrics[f"popart/mean/task_{k}"], poor.popart.mean_N[k])
@@ -140,7 +142,7 @@ def test_only_memory_carries_cue_to_junction():
 
         def at_junction(observation, agent=agent):
             steps = timesteps.replace(observation=observation)
-            params = {"params": state.trainable["params"]}
+            params = {"params": state.learner.trainable["params"]}
             _, output = agent.apply(params, agent.initial_memory(4), steps)
             outputs = jnp.concatenate([output.policy.logits[:, 2], output.value[:, 2]], axis=-1)
             return outputs.sum(axis=0)
@@ -159,7 +161,7 @@ def test_metrics_of_three_tasks():
     job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_iteration=1)
     trainer = OnlineTrainer(job)
     state = jax.jit(trainer.init)(0)
-    episodes = jax.jit(trainer.rollout)(state, jax.random.fold_in(state.key, 0))[-1].episodes
+    episodes = jax.jit(trainer.rollout)(state, jax.random.fold_in(state.key, 0))[-1]
     _, metrics = jax.jit(make_iteration(trainer))(state)
     done = np.asarray(episodes.done)
     numbers = {
@@ -200,8 +202,36 @@ class Penalised(RecurrentCore):
 def test_losses_of_core_are_trained_on():
     trainer = OnlineTrainer(small_job(PenalisedConfig.name))
     state = jax.jit(trainer.init)(0)
-    (*_, rollout) = jax.jit(trainer.rollout)(state, jax.random.key(1))
-    total, (metrics, _) = jax.jit(trainer.learner.loss)(state.trainable, state, rollout)
+    _, rollout, _ = jax.jit(trainer.rollout)(state, jax.random.key(1))
+    learner = state.learner
+    total, (metrics, _) = jax.jit(trainer.algorithm.loss)(learner.trainable, learner, rollout)
     assert metrics["loss/auxiliary"] > 3
     terms = [value for name, value in metrics.items() if name.startswith("loss/")]
     np.testing.assert_allclose(total, sum(terms), rtol=1e-5)
+
+
+def test_update_takes_one_step_per_minibatch():
+    """Each epoch visits every environment once, in an order of its own."""
+    trainer = OnlineTrainer(
+        small_job("lstm", algorithm__epochs=2, algorithm__minibatches=4, algorithm__popart=False)
+    )
+    state = jax.jit(trainer.init)(0)
+    _, experience, _ = jax.jit(trainer.rollout)(state, jax.random.key(1))
+    key = jax.random.key(2)
+    learner, metrics = jax.jit(trainer.algorithm.update)(state.learner, experience, key)
+
+    orders = [jax.random.permutation(key, 8) for key in jax.random.split(key, 2)]
+    assert np.any(orders[0] != orders[1])
+    step, expected, losses = jax.jit(trainer.algorithm.step), state.learner, []
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(8))
+        for part in np.split(order, 4):
+            batch = jax.tree.map(lambda x, part=part: x[part], experience)
+            expected, of_step = step(expected, batch)
+            losses.append(of_step["loss/value"])
+    assert learner.step == expected.step == 8
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        (learner.trainable, learner.algorithm, metrics["loss/value"]),
+        (expected.trainable, expected.algorithm, np.mean(losses)),
+    )

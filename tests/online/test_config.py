@@ -10,7 +10,6 @@ from gtrxl_jax.online.config import (
     EnvConfig,
     OnlineConfig,
     OptimiserConfig,
-    SweepConfig,
     from_json,
     preset,
     to_json,
@@ -33,9 +32,9 @@ def test_every_field_type_round_trips():
         preset("debug"),
         env__params={"corridor_length": 3, "penalty": "behind"},
         env__tasks=TASKS,
-        sweep=SweepConfig(learning_rate=(1e-4, 1e-3)),
+        sweep={"learning_rate": (1e-4, 1e-3)},
         agent__reward_clip=1.0,
-        agent__popart=False,
+        algorithm__popart=False,
         core__head_width=3,
         core__gate_bias=-1.5,
         optimiser__clip_norm=None,
@@ -43,7 +42,7 @@ def test_every_field_type_round_trips():
     read = from_json(to_json(config))
     assert read == config
     assert isinstance(read.env.tasks, tuple)
-    assert isinstance(read.sweep.learning_rate, tuple)
+    assert isinstance(read.sweep["learning_rate"], tuple)
     assert json.loads(to_json(config))["kind"] == "online"
 
 
@@ -76,17 +75,18 @@ def test_invalid_json_raises(text, error, message):
 
 POSITIVE = [
     "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
-    "agent.popart_rate", "vmpo.gamma", "vmpo.target_period", "vmpo.epsilon_eta",
-    "vmpo.epsilon_alpha", "vmpo.epsilon_mean", "vmpo.epsilon_covariance", "vmpo.multiplier_rate",
-    "vmpo.value_cost", "vmpo.initial_eta", "vmpo.initial_alpha", "vmpo.initial_alpha_mean",
-    "vmpo.initial_alpha_covariance", "optimiser.learning_rate",
-    "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll", "updates_per_iteration",
-    "num_seeds", "parameter_shards",
+    *(f"algorithm.{name}" for name in (
+        "popart_rate", "gamma", "target_period", "epsilon_eta", "epsilon_alpha", "epsilon_mean",
+        "epsilon_covariance", "multiplier_rate", "value_cost", "initial_eta", "initial_alpha",
+        "initial_alpha_mean", "initial_alpha_covariance", "epochs", "minibatches",
+    )),
+    "optimiser.learning_rate", "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll",
+    "updates_per_iteration", "num_seeds", "parameter_shards",
 ]  # fmt: skip
 OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
     "optimiser.warmup", "optimiser.final", "evaluation.interval", "checkpoint.interval", "seed",
-    "devices", "vmpo.gae_lambda", "vmpo.entropy_cost",
+    "devices", "algorithm.gae_lambda", "algorithm.entropy_cost",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
@@ -127,13 +127,32 @@ def test_range_of_every_number_is_tested():
 
 
 def test_best_checkpoint_with_sweep_over_seeds_raises():
-    sweep = SweepConfig(epsilon_eta=(0.01, 0.1))
+    sweep = {"epsilon_eta": (0.01, 0.1)}
     config = changed(preset("debug"), sweep=sweep, checkpoint__best="evaluation/return")
     validate(config)
     with pytest.raises(
         ValueError, match=r"^checkpoint.best evaluation/return .* sweep.epsilon_eta"
     ):
         validate(changed(config, num_seeds=2))
+
+
+@pytest.mark.parametrize(
+    "bounds", [(1e-3, 1e-3), (1e-2, 1e-3), (0.0, 1.0), (0.1,), 0.1, ("a", "b"), (0.1, float("inf"))]
+)
+def test_sweep_without_positive_interval_raises(bounds):
+    message = r"^sweep.learning_rate must be \(low, high\), positive and with low below high"
+    with pytest.raises(ValueError, match=message):
+        validate(changed(preset("debug"), sweep={"learning_rate": bounds}))
+
+
+def test_sweep_of_other_fields_raises():
+    with pytest.raises(ValueError, match="hyperparameter in sweep 'multipliers'"):
+        validate(changed(preset("debug"), sweep={"multipliers": (0.1, 1.0)}))
+
+
+def test_minibatches_must_divide_environments():
+    with pytest.raises(ValueError, match="env.num_envs 8 is not divisible by algorithm.minibatche"):
+        validate(changed(preset("debug"), algorithm__minibatches=3))
 
 
 @pytest.mark.parametrize("field", CORE_SIZES)
@@ -146,12 +165,12 @@ def test_core_sizes_out_of_range_raise(field, value):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("vmpo.gamma", 1.5, "vmpo.gamma must be at most 1, not 1.5"),
-        ("vmpo.gae_lambda", 1.5, "vmpo.gae_lambda must be at most 1, not 1.5"),
-        ("vmpo.multipliers", "sgd", "unknown vmpo.multipliers 'sgd'"),
+        ("algorithm.gamma", 1.5, "algorithm.gamma must be at most 1, not 1.5"),
+        ("algorithm.gae_lambda", 1.5, "algorithm.gae_lambda must be at most 1, not 1.5"),
+        ("algorithm.multipliers", "sgd", "unknown algorithm.multipliers 'sgd'"),
         ("evaluation.policy", "best", "unknown evaluation.policy 'best'"),
-        ("vmpo.alpha_bounds", (1.0, 0.1), "vmpo.alpha_bounds must be .low, high."),
-        ("agent.popart_rate", 1.0, "agent.popart_rate must be below 1, not 1.0"),
+        ("algorithm.alpha_bounds", (1.0, 0.1), "algorithm.alpha_bounds must be .low, high."),
+        ("algorithm.popart_rate", 1.0, "algorithm.popart_rate must be below 1, not 1.0"),
         ("optimiser.warmup", 2.0, "optimiser.warmup must be at most 1"),
         ("optimiser.final", 1.1, "optimiser.final must be at most 1"),
         ("core.name", "gtrlx", "unknown core.name 'gtrlx': did you mean 'gtrxl'"),
@@ -161,9 +180,6 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("core.heads", 3, "core.width 16 does not divide into core.heads 3"),
         ("checkpoint.best_is", "least", "unknown checkpoint.best_is 'least'"),
         ("on_divergence", "contineu", "unknown on_divergence 'contineu': did you mean 'continue'"),
-        ("sweep.learning_rate", (1e-3, 1e-3), "sweep.learning_rate must be .low, high."),
-        ("sweep.learning_rate", (1e-2, 1e-3), "sweep.learning_rate must be .low, high."),
-        ("sweep.epsilon_eta", (0.0, 1.0), "sweep.epsilon_eta must be above 0"),
         ("env.tasks", TASKS * 3, "env.num_envs 8 is not divisible by the number of env.tasks, 6"),
         ("seed", 2**31 - 1, None),
         ("seed", 2**31, "seed must leave all seeds below 2..31, not 2147483648"),
@@ -184,14 +200,13 @@ def test_other_invalid_values_raise(field, value, message):
         ("unroll", 2.5, "a whole number"),
         ("unroll", True, "a whole number"),
         ("unroll", None, "a whole number"),
-        ("vmpo.gamma", "0.9", "a number"),
-        ("vmpo.gamma", False, "a number"),
+        ("algorithm.gamma", "0.9", "a number"),
+        ("algorithm.gamma", False, "a number"),
         ("optimiser.clip_norm", "1", "a number"),
-        ("agent.popart", 1, "True or False"),
+        ("algorithm.popart", 1, "True or False"),
         ("agent.encoder", 3, "a text"),
         ("core.width", 16.0, "a whole number"),
-        ("sweep.epsilon_eta", (0.1,), "tuple"),
-        ("sweep.epsilon_eta", 0.1, "tuple"),
+        ("sweep", (0.1,), "dict"),
         ("env.params", [3], "dict"),
         ("env.params", {3: 3}, "dict"),
         ("env.tasks", {"corridor_length": 3}, "tuple"),

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.online.config import EnvConfig, SweepConfig
+from gtrxl_jax.online.config import EnvConfig
+from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import small_job
 
@@ -21,17 +22,17 @@ JOBS = {
     "one task": small_job(
         "lstm",
         env=CARTPOLE,
-        vmpo__target_period=2,
-        vmpo__gae_lambda=1.0,
-        vmpo__multipliers="adam",
-        vmpo__value_cost=1.0,
-        vmpo__entropy_cost=0.0,
-        agent__popart=False,
+        algorithm__target_period=2,
+        algorithm__gae_lambda=1.0,
+        algorithm__multipliers="adam",
+        algorithm__value_cost=1.0,
+        algorithm__entropy_cost=0.0,
+        algorithm__popart=False,
         optimiser__clip_norm=None,
     ),
     "two tasks": small_job(
-        vmpo__target_period=3,
-        vmpo__entropy_cost=0.1,
+        algorithm__target_period=3,
+        algorithm__entropy_cost=0.1,
         env=dataclasses.replace(
             CARTPOLE,
             tasks=({"max_steps_in_episode": 2}, {"max_steps_in_episode": 10}),
@@ -66,7 +67,7 @@ class Run:
 def start(name):
     """Return a job's trainer, its jitted `init` and `update`, and the config's hyperparameters."""
     trainer = OnlineTrainer(JOBS[name])
-    hyperparameters = trainer.hyperparameters(jax.random.key(0))
+    hyperparameters = draw_hyperparameters(trainer.config, jax.random.key(0))
     return trainer, jax.jit(trainer.init), jax.jit(trainer.update), hyperparameters
 
 
@@ -77,7 +78,7 @@ def run(request):
     states, rollouts, metrics = [init(0, hyperparameters)], [], []
     for number in range(UPDATES):
         state = states[-1]
-        rollouts.append(rollout(state, jax.random.fold_in(state.key, number))[-1])
+        rollouts.append(rollout(state, jax.random.fold_in(state.key, number))[1])
         state, (numbers, _) = update(state)
         states.append(state)
         metrics.append(numbers)
@@ -107,12 +108,13 @@ def largest_difference(a, b):
 
 def test_acting_equals_learning(run):
     """Recorded distributions and memory equal those of the target network on the segment."""
-    assert largest_difference(run.states[1].target, run.states[1].trainable["params"]) > 1e-5
+    learner = run.states[1].learner
+    assert largest_difference(learner.algorithm, learner.params) > 1e-5
     for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
         acted = jax.tree.map(lambda x: x[:, :-1], rollout.timesteps)
-        memory, output = segment(run.trainer.agent, before.target, before.memory, acted)
+        memory, output = segment(run.trainer.agent, before.learner.algorithm, before.memory, acted)
         assert output.policy.logits.dtype == np.float64
-        assert_close(rollout.extras.policy, output.policy)
+        assert_close(rollout.output.policy, output.policy)
         assert_close(after.memory, memory)
     assert any(rollout.timesteps.first[:, 1:].any() for rollout in run.rollouts)
 
@@ -127,15 +129,15 @@ def test_consecutive_unrolls_are_contiguous(run):
 
 
 def test_target_is_copied_every_period(run):
-    period = run.trainer.config.vmpo.target_period
+    period = run.trainer.config.algorithm.target_period
     for number, (before, after) in enumerate(zip(run.states, run.states[1:], strict=False), 1):
         if number % period == 0:
-            assert_equal(after.target, after.trainable["params"])
+            assert_equal(after.learner.algorithm, after.params)
         else:
-            assert largest_difference(after.target, after.trainable["params"]) > 0
+            assert largest_difference(after.learner.algorithm, after.params) > 0
             # Everything except the value head, which PopArt rescales.
-            for name in before.target.keys() - {"value_head"}:
-                assert_equal(after.target[name], before.target[name])
+            for name in before.learner.algorithm.keys() - {"value_head"}:
+                assert_equal(after.learner.algorithm[name], before.learner.algorithm[name])
 
 
 # A naive reference: the same updates from the definitions, with loops.
@@ -170,7 +172,7 @@ def naive_loss(agent, params, memory, rollout, costs, psi_BT, valid_BT, target_B
     _, output = agent.apply({"params": params}, memory, rollout.timesteps)
     rows, times = np.indices(psi_BT.shape)
     log_pi = jax.nn.log_softmax(output.policy.logits)[:, :-1]
-    old = jax.nn.log_softmax(rollout.extras.policy.logits)
+    old = jax.nn.log_softmax(rollout.output.policy.logits)
     value_BT = output.value[rows, times, rows % output.value.shape[-1]]
     kl = jnp.sum(valid_BT * jnp.sum(jnp.exp(old) * (old - log_pi), axis=-1)) / jnp.sum(valid_BT)
     policy = -jnp.sum(psi_BT * log_pi[rows, times, rollout.actions])
@@ -182,23 +184,24 @@ def naive_loss(agent, params, memory, rollout, costs, psi_BT, valid_BT, target_B
 
 def naive_gradients(run, state, rollout):
     """Return rescaled parameters, gradients of the V-MPO loss, PopArt statistics, and psi's KL."""
-    config, params = run.trainer.config, state.trainable["params"]
-    eta = float(state.trainable["multipliers"].temperature)
-    alpha = float(state.trainable["multipliers"].alphas["categorical"])
+    config, params = run.trainer.config, state.params
+    eta = float(state.learner.trainable["multipliers"].temperature)
+    alpha = float(state.learner.trainable["multipliers"].alphas["categorical"])
     steps = jax.device_get(rollout.timesteps)
     tasks = run.trainer.stream.num_tasks
     task_B = np.arange(len(steps.reward)) % tasks
-    mean_B = np.asarray(state.popart.mean_N)[task_B]
-    scale_B = np.sqrt(np.asarray(state.popart.variance_N)[task_B])
+    mean_B = np.asarray(state.learner.popart.mean_N)[task_B]
+    scale_B = np.sqrt(np.asarray(state.learner.popart.variance_N)[task_B])
 
     _, output = segment(run.trainer.agent, params, state.memory, rollout.timesteps)
     normalised_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
     value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
-    returns = naive_returns(steps, value_BS, config.vmpo.gamma, config.vmpo.gae_lambda)
-    statistics = (np.asarray(state.popart.mean_N), np.asarray(state.popart.variance_N))
-    if config.agent.popart:
-        statistics = naive_statistics(state, returns, tasks, config.agent.popart_rate)
-        params = rescaled(params, state.popart, *statistics)
+    returns = naive_returns(steps, value_BS, config.algorithm.gamma, config.algorithm.gae_lambda)
+    popart = state.learner.popart
+    statistics = (np.asarray(popart.mean_N), np.asarray(popart.variance_N))
+    if config.algorithm.popart:
+        statistics = naive_statistics(state, returns, tasks, config.algorithm.popart_rate)
+        params = rescaled(params, state.learner.popart, *statistics)
     mean_B, scale_B = statistics[0][task_B], np.sqrt(statistics[1])[task_B]
     if state.update == 0:  # there were no statistics yet: the head's outputs count as normalised
         value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
@@ -212,14 +215,14 @@ def naive_gradients(run, state, rollout):
     for (b, t), g in returns.items():
         valid_BT[b, t], target_BT[b, t] = 1, (g - mean_B[b]) / scale_B[b]
 
-    costs = alpha, config.vmpo.value_cost, config.vmpo.entropy_cost
+    costs = alpha, config.algorithm.value_cost, config.algorithm.entropy_cost
     constants = costs, psi_BT, valid_BT, target_BT
     gradient, kl = naive_loss(run.trainer.agent, params, state.memory, rollout, *constants)
     mean_best = sum(psi_BT[i] * advantages[i] for i in best)
     gradients = {
         "params": gradient,
-        "temperature": config.vmpo.epsilon_eta + np.log(weights.mean()) - mean_best / eta,
-        "alpha": config.vmpo.epsilon_alpha - float(kl),
+        "temperature": config.algorithm.epsilon_eta + np.log(weights.mean()) - mean_best / eta,
+        "alpha": config.algorithm.epsilon_alpha - float(kl),
     }
     psi_kl = sum(psi_BT[i] * np.log(psi_BT[i] * len(best)) for i in best)
     return params, gradients, statistics, psi_kl
@@ -259,10 +262,11 @@ class NaiveAdam:
 
 def naive_statistics(state, returns, tasks, rate):
     """Return PopArt's mean and variance of each task: exponentially weighted moments."""
-    mean_N, variance_N = np.array(state.popart.mean_N), np.array(state.popart.variance_N)
+    popart = state.learner.popart
+    mean_N, variance_N = np.array(popart.mean_N), np.array(popart.variance_N)
     for k in range(tasks):
         mine = np.array([g for (b, _), g in returns.items() if b % tasks == k])
-        before, new = float(state.popart.weight_N[k]), 1 - (1 - rate) ** len(mine)
+        before, new = float(popart.weight_N[k]), 1 - (1 - rate) ** len(mine)
         share = new / (before * (1 - new) + new)
         square = (1 - share) * (variance_N[k] + mean_N[k] ** 2) + share * np.mean(mine**2)
         mean_N[k] = (1 - share) * mean_N[k] + share * np.mean(mine)
@@ -296,22 +300,22 @@ def test_updates_match_naive_reference(run):
         steps = adam.steps(gradients, norm)
         assert_close(metrics["learning_rate"], adam.rate())
 
-        old, new = state.trainable["multipliers"], after.trainable["multipliers"]
-        if config.vmpo.multipliers == "adam":
+        old, new = state.learner.trainable["multipliers"], after.learner.trainable["multipliers"]
+        if config.algorithm.multipliers == "adam":
             assert_close(new.temperature, old.temperature + steps["temperature"])
             assert_close(new.alphas["categorical"], old.alphas["categorical"] + steps["alpha"])
         else:
-            violation = psi_kl / config.vmpo.epsilon_eta - 1
+            violation = psi_kl / config.algorithm.epsilon_eta - 1
             assert_close(new.temperature, old.temperature * np.exp(0.05 * min(violation, 10)))
-            slack = gradients["alpha"] / config.vmpo.epsilon_alpha
+            slack = gradients["alpha"] / config.algorithm.epsilon_alpha
             assert_close(
                 new.alphas["categorical"],
                 old.alphas["categorical"] * np.exp(0.05 * min(-slack, 10)),
             )
         assert_close(metrics["psi/kl"], psi_kl)
-        assert_close((after.popart.mean_N, after.popart.variance_N), statistics)
+        assert_close((after.learner.popart.mean_N, after.learner.popart.variance_N), statistics)
         assert_close(
-            after.trainable["params"],
+            after.params,
             jax.tree.map(lambda p, s: p + s, params, steps["params"]),
         )
 
@@ -328,19 +332,20 @@ def test_rollouts_contain_termination_and_truncation(run):
 
 def test_popart_preserves_target_values(run):
     """Rescaling the target's value head to new statistics does not change its values."""
-    period = run.trainer.config.vmpo.target_period
+    period = run.trainer.config.algorithm.target_period
     # Skip the first update, before which there are no statistics.
     states = list(enumerate(zip(run.states[1:], run.states[2:], strict=False), 2))
     timesteps, memory = run.rollouts[0].timesteps, run.states[0].memory
     for before, after in [pair for number, pair in states if number % period]:
         values = []
         for state in (before, after):
-            _, output = segment(run.trainer.agent, state.target, memory, timesteps)
-            scale_N, mean_N = np.sqrt(state.popart.variance_N), np.asarray(state.popart.mean_N)
+            _, output = segment(run.trainer.agent, state.learner.algorithm, memory, timesteps)
+            popart = state.learner.popart
+            scale_N, mean_N = np.sqrt(popart.variance_N), np.asarray(popart.mean_N)
             values.append(scale_N * np.asarray(output.value) + mean_N)
         assert_close(*values)
-        if run.trainer.config.agent.popart:
-            assert np.all(after.popart.mean_N != before.popart.mean_N)
+        if run.trainer.config.algorithm.popart:
+            assert np.all(after.learner.popart.mean_N != before.learner.popart.mean_N)
 
 
 # Vmapped over seeds and hyperparameters.
@@ -355,37 +360,35 @@ def twice(update, state):
 
 def test_vmap_over_seeds_and_hyperparameters():
     trainer, init, update, defaults = start("two tasks")
-    other = defaults.replace(
-        learning_rate=3 * defaults.learning_rate,
-        bounds=jax.tree.map(lambda x: 2 * x, defaults.bounds),
-    )
+    other = {name: 2 * x if name.startswith("epsilon") else x for name, x in defaults.items()}
+    other["learning_rate"] = 3 * defaults["learning_rate"]
     hyperparameters = jax.tree.map(lambda *x: jnp.stack(x), defaults, defaults, other)
     states = jax.jit(jax.vmap(trainer.init))(np.array([0, 1, 0]), hyperparameters)
     states, metrics = twice(jax.jit(jax.vmap(trainer.update)), states)
     for row, (seed, own) in enumerate([(0, defaults), (1, defaults), (0, other)]):
         single, single_metrics = twice(update, init(seed, own))
-        for name in ("trainable", "target", "popart", "timestep", "memory"):
-            mapped = jax.tree.map(lambda x, row=row: x[row], getattr(states, name))
-            assert_close(mapped, getattr(single, name))
+        mapped = jax.tree.map(lambda x, row=row: x[row], states)
+        for name in ("trainable", "algorithm", "popart"):
+            assert_close(getattr(mapped.learner, name), getattr(single.learner, name))
+        for name in ("timestep", "memory"):
+            assert_close(getattr(mapped, name), getattr(single, name))
         assert_close({name: x[row] for name, x in metrics.items()}, single_metrics, 1e-6)
-    params = states.trainable["params"]["core"]["blocks_0"]["attention"]["query"]["kernel"]
+    params = states.params["core"]["blocks_0"]["attention"]["query"]["kernel"]
     assert np.max(np.abs(params[1] - params[0])) > 1e-2
     assert np.max(np.abs(params[2] - params[0])) > 1e-5
 
 
 def test_sweep_is_log_uniform_within_bounds():
     bounds = {"learning_rate": (1e-4, 1e-2), "epsilon_alpha": (0.001, 0.1)}
-    trainer = OnlineTrainer(small_job("lstm", sweep=SweepConfig(**bounds)))
-    draws = jax.vmap(trainer.hyperparameters)(jax.random.split(jax.random.key(0), 500))
-    epsilon_alpha = draws.bounds.epsilon_alphas["categorical"]
-    for drawn, (low, high) in zip(
-        (draws.learning_rate, epsilon_alpha), bounds.values(), strict=True
-    ):
-        exponent = np.log(np.asarray(drawn) / low) / np.log(high / low)
+    config = small_job("lstm", sweep=bounds)
+    keys = jax.random.split(jax.random.key(0), 500)
+    draws = jax.vmap(lambda key: draw_hyperparameters(config, key))(keys)
+    for name, (low, high) in bounds.items():
+        exponent = np.log(np.asarray(draws[name]) / low) / np.log(high / low)
         assert exponent.min() >= -1e-12
         assert exponent.max() <= 1 + 1e-12
         # Uniform in the logarithm: the mean is within five standard errors of one half.
         assert abs(exponent.mean() - 0.5) < 5 / np.sqrt(12 * 500)
-    np.testing.assert_allclose(np.corrcoef(draws.learning_rate, epsilon_alpha)[0, 1], 0, atol=0.2)
-    np.testing.assert_array_equal(draws.gamma, trainer.config.vmpo.gamma)
-    np.testing.assert_array_equal(draws.bounds.epsilon_eta, trainer.config.vmpo.epsilon_eta)
+    np.testing.assert_allclose(np.corrcoef(*(draws[name] for name in bounds))[0, 1], 0, atol=0.2)
+    for name in ("gamma", "epsilon_eta"):
+        np.testing.assert_array_equal(draws[name], getattr(config.algorithm, name))

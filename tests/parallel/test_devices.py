@@ -20,11 +20,11 @@ from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 
 ONLINE = small_job(
-    agent__popart=True,
+    algorithm__popart=True,
     env__num_envs=16,
     env__tasks=({"corridor_length": 1}, {"corridor_length": 3}),
     evaluation__episodes=8,
-    vmpo__target_period=3,
+    algorithm__target_period=3,
 )
 OFFLINE = changed(
     preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_iteration=2, bptt=0
@@ -118,10 +118,10 @@ def test_parameters_moments_and_batch_are_split(kind):
             assert shape == (leaf.shape[0] // 8, *leaf.shape[1:]), name
         elif name.endswith("/kernel") and leaf.shape[-1] % 2 == 0:
             assert shape == (*leaf.shape[:-1], leaf.shape[-1] // 2), name
-            split.add(name.split("/")[0] + ("/mu" if "/mu/" in name else ""))
+            split.add(name.removeprefix("learner/").split("/")[0] + "/mu" * ("/mu/" in name))
         else:
             assert shape == leaf.shape, name
-    online = {"trainable", "target", "optimiser", "optimiser/mu"}
+    online = {"trainable", "algorithm", "optimiser", "optimiser/mu"}
     assert split == (online if kind == "online" else {"params", "optimiser", "optimiser/mu"})
 
 

@@ -2,11 +2,12 @@
 
 import jax
 import pytest
+from flax import struct
 from jax.sharding import PartitionSpec
 
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.parallel.placement import (
-    BATCHED,
+    batch_field,
     gather_parameters,
     make_mesh,
     shardings,
@@ -53,7 +54,7 @@ def test_shardings_of_batch_and_parameters(seeds, shards):
     num_split = 0
     for (path, sharding), leaf in leaves:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if path[0].name in BATCHED:
+        if path[0].name in ("stream", "timestep", "memory"):
             expected = PartitionSpec(*lead, ("data", "model"))
             assert leaf.shape[int(seeds)] in (8, 16)
         elif name.endswith("kernel") and leaf.shape[-1] % shards == 0:
@@ -69,3 +70,21 @@ def test_without_mesh_arrays_are_unchanged():
     tree = {"kernel": jax.numpy.ones((4, 4))}
     for place in (split_batch, split_parameters, gather_parameters):
         assert place(tree)["kernel"] is tree["kernel"]
+
+
+def test_batch_fields_of_nested_states_are_split():
+    @struct.dataclass
+    class Own:
+        moments: jax.Array
+        noise: jax.Array = batch_field()
+
+    @struct.dataclass
+    class State:
+        own: Own
+        buffer: jax.Array = batch_field()
+
+    array = jax.ShapeDtypeStruct((8, 3), jax.numpy.float32)
+    placed = shardings(State(Own(array, array), array), make_mesh(4, 8), seeds=False)
+    split = PartitionSpec(("data", "model"))
+    assert placed.buffer.spec == placed.own.noise.spec == split
+    assert placed.own.moments.spec == PartitionSpec()

@@ -11,7 +11,7 @@ import pytest
 from gymnax.environments import spaces
 
 from gtrxl_jax.loading import load
-from gtrxl_jax.online.config import EnvConfig, SweepConfig
+from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import divergence
 from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
@@ -116,7 +116,7 @@ def test_nan_from_environment_stops_run(name, quantity, tmp_path):
 JOB = small_job(
     "lstm",
     env__params={"corridor_length": 2},
-    sweep=SweepConfig(learning_rate=(1e-5, 1e38)),
+    sweep={"learning_rate": (1e-5, 1e38)},
     optimiser__warmup=0.5,
     total_steps=900,
     num_seeds=4,
@@ -181,6 +181,6 @@ def test_every_quantity_is_checked_online():
         return first_nonfinite(sound)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gtrxl_jax.online.vmpo.first_nonfinite", spy)
+        patch.setattr("gtrxl_jax.online.algorithm.first_nonfinite", spy)
         jax.eval_shape(trainer.update, jax.eval_shape(trainer.init, 0))
     assert tuple(checked) == divergence.QUANTITIES

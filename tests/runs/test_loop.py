@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax import loading
-from gtrxl_jax.online.config import SweepConfig, from_json, to_json
+from gtrxl_jax.online.config import from_json, to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import loop, programs
 from gtrxl_jax.runs.logging.writers import MetricWriter, read_metrics
@@ -17,7 +17,7 @@ SEEDS = 3
 CONFIG = small_job(
     "lstm",
     env__tasks=({"corridor_length": 1}, {"corridor_length": 3}),
-    sweep=SweepConfig(learning_rate=(1e-4, 1e-2)),
+    sweep={"learning_rate": (1e-4, 1e-2)},
     evaluation__interval=200,
     seed=5,
     num_seeds=SEEDS,

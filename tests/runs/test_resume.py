@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG = small_job(
     "gru",
     env__params={"corridor_length": 1},
-    agent__popart=True,
+    algorithm__popart=True,
     evaluation__interval=1,
     checkpoint__interval=200,
     checkpoint__best="evaluation/return",
@@ -128,7 +128,7 @@ def test_resume_with_other_number_of_devices(whole, tmp_path):
     train(trainer, folder=tmp_path)
     state = state_of(tmp_path, trainer)
     assert all(len(x.sharding.device_set) == 2 for x in jax.tree.leaves(state))
-    assert_same(state.trainable, whole[2].trainable, rtol=1e-3, atol=1e-4)
+    assert_same(state.learner.trainable, whole[2].learner.trainable, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -58,13 +58,6 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
     return config
 
 
-def with_name(config: CoreConfig, name: str) -> CoreConfig:
-    """Return the config of another core, with what the two have in common."""
-    kind = CoreConfig.named(name)
-    shared = {field.name for field in dataclasses.fields(kind)} - {"name"}
-    return kind(name=name, **{k: v for k, v in vars(config).items() if k in shared})
-
-
 def make_core(
     config: CoreConfig | str = "gtrxl", preset: str | None = None, **overrides: Any
 ) -> MemoryCore:

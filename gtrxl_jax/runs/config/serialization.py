@@ -70,4 +70,6 @@ def _value(kind: Any, value: Any, name: str) -> Any:
         return _build(kind, value, f"{name}.")
     if isinstance(value, list) and tuple in [get_origin(k) for k in (kind, *get_args(kind))]:
         return tuple(value)
+    if isinstance(value, dict) and get_origin(kind) is dict:
+        return {key: _value(get_args(kind)[1], item, name) for key, item in value.items()}
     return value
