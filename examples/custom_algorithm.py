@@ -54,7 +54,7 @@ class Reinforce(Algorithm):
         policy = jax.tree.map(lambda x_BS: x_BS[:, :-1], output.policy)
         log_prob_BT = policy.log_prob(experience.actions)
         entropy = masked_mean(policy.entropy(), targets.mask_BT)
-        remaining = jnp.maximum(1 - state.step / settings["anneal"], 0)
+        remaining = jnp.maximum(1 - state.step.astype(float) / settings["anneal"], 0)
         terms = {
             "policy": -masked_mean(advantages_BT * log_prob_BT, targets.mask_BT),
             "value": settings["value_cost"]

@@ -15,7 +15,6 @@ from gtrxl_jax.acting.rollout import advance, begin, rollout
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
-from gtrxl_jax.parallel.placement import split_batch
 from gtrxl_jax.timestep import TimeStep
 
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
@@ -40,7 +39,7 @@ def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: in
 
     def evaluate(params: Any, key: Key[Array, ""]) -> EpisodeStats:
         key_stream, key_act = jax.random.split(key)
-        start = split_batch(begin(policy, params, stream, key_stream))
+        start = begin(policy, params, stream, key_stream)
 
         def is_running(carry: Any) -> Bool[Array, ""]:
             _, results, step = carry

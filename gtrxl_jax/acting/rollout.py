@@ -19,7 +19,7 @@ from jaxtyping import Array, Int, Key
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
-from gtrxl_jax.parallel.placement import gather_parameters
+from gtrxl_jax.parallel.placement import gather_parameters, split_batch
 from gtrxl_jax.timestep import TimeStep
 
 AnyStream = Stream | MultiTaskStream
@@ -75,8 +75,8 @@ class Rollout:
 
 
 def begin(policy: Policy, params: Any, stream: AnyStream, key: Key[Array, ""]) -> ActingState:
-    """Start every environment, and the policy."""
-    state, timestep = stream.reset(key)
+    """Start every environment, split over the devices, and the policy."""
+    state, timestep = split_batch(stream.reset(key))
     return ActingState(policy.init(params, stream.num_envs), state, timestep)
 
 

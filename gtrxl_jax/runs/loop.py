@@ -22,7 +22,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,7 @@ class _Loop:
         self._scores: dict[str, np.ndarray] = {}
         self._drawn: dict[str, np.ndarray] = {}
         self._save_is_due = False
+        self._finished = 0.0
 
     def run(self) -> Trained:
         """Run from the last checkpoint in the folder, or from the start, to the end."""
@@ -180,9 +181,18 @@ class _Loop:
             since = time.monotonic() - progress.train_seconds
             if self._interruption:
                 self._interruption.working()
+            running = None
             while upcoming and not self._all_diverged:
-                state = self._iteration(state, *upcoming, since, saver)
+                state, metrics = self._programs.iteration(*upcoming)(state, upcoming[1])
+                # While it runs: what is left of the previous iteration, and the next data.
+                if running:
+                    self._finish_iteration(running, since)
+                running = metrics, time.monotonic()
                 upcoming = next(feed, None)
+                requested = self._requested()
+                if requested or self._is_due(saver):
+                    self._finish_iteration(running, since, state, saver, requested)
+                    running = None
             if saver:
                 saver.wait()
             if not self._scores:
@@ -211,24 +221,45 @@ class _Loop:
             return None
         state, record = checkpoint.restore(self._folder, self._programs.like)
         hosts.on_main_process(
-            functools.partial(checkpoint.set_aside_unusable, self._folder), "set_aside_unusable"
+            functools.partial(checkpoint.set_aside, self._folder, record["unusable"]), "set_aside"
         )
         self._progress = _Progress.of(record)
         return state
 
-    def _iteration(
-        self, state: Any, stage: Hashable, data: Any, since: float, saver: Saver | None
-    ) -> Any:
-        """Run one iteration and the host's work after it; return the new state.
+    def _is_due(self, saver: Saver | None) -> bool:
+        """Return whether the running iteration is followed by an evaluation or a checkpoint."""
+        step = self._step + self._trainer.steps_per_iteration
+        due = self._progress.iteration + 1 == self._trainer.num_iterations
+        due |= self._passed(self._config.evaluation.interval, step)
+        if saver:
+            saver.check()
+            self._save_is_due |= self._passed(self._config.checkpoint.interval, step)
+            due |= self._save_is_due and not saver.busy
+        return due
 
-        The given state is donated.
+    def _finish_iteration(
+        self,
+        running: tuple[Any, float],
+        since: float,
+        state: Any = None,
+        saver: Saver | None = None,
+        requested: signal.Signals | None = None,
+    ) -> None:
+        """Do the host's work after an iteration.
+
+        Args:
+          running: its metrics on the devices, and the time at which it was started.
+          since: the time at which the run began.
+          state: its state, if an evaluation or a checkpoint follows.
+          saver: for checkpoints.
+          requested: the signal by which the run was asked to stop, if any.
         """
         trainer, progress = self._trainer, self._progress
-        iteration = self._programs.iteration(stage, data)
-        before = time.monotonic()
-        state, metrics = iteration(state, data)
+        metrics, started = running
         metrics = jax.device_get(metrics)
-        seconds = time.monotonic() - before
+        now = time.monotonic()
+        seconds = now - max(started, self._finished)
+        self._finished = now
         metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_iteration / seconds
         metrics |= {f"hyperparameter/{name}": value for name, value in self._drawn.items()}
         diverged = self._diverged(metrics)
@@ -236,9 +267,8 @@ class _Loop:
         progress.iteration_seconds += seconds
         progress.diverged += diverged
         best = False
-        if progress.iteration == trainer.num_iterations or self._passed(
-            self._config.evaluation.interval
-        ):
+        at_end = progress.iteration == trainer.num_iterations
+        if at_end or self._passed(self._config.evaluation.interval, self._step):
             self._scores = self._evaluate(state)
             metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
             best = self._is_best(metrics)
@@ -246,9 +276,8 @@ class _Loop:
         if diverged and self._config.on_divergence == "stop":
             raise DivergedError("; ".join(map(str, diverged)))
         progress.train_seconds = time.monotonic() - since
-        if saver and not self._all_diverged:
-            self._save(saver, state, best)
-        return state
+        if saver and state is not None and not self._all_diverged:
+            self._save(saver, state, best, requested)
 
     def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
         """Return the seeds that diverged in this iteration, and not before."""
@@ -279,20 +308,16 @@ class _Loop:
         self._progress.best = (self._step, score)
         return True
 
-    def _save(self, saver: Saver, state: Any, best: bool) -> None:
+    def _save(self, saver: Saver, state: Any, best: bool, requested: signal.Signals | None) -> None:
         """Save if a save is due, and stop if requested.
 
         A save that is merely due is postponed while another is being written, so as not to delay
         the run.
         """
-        requested = self._requested()
         at_end = self._progress.iteration == self._trainer.num_iterations
-        self._save_is_due |= self._passed(self._config.checkpoint.interval)
         if best or requested or at_end or (self._save_is_due and not saver.busy):
             saver.save(self._step, state, dataclasses.asdict(self._progress), best=best)
             self._save_is_due = False
-        else:
-            saver.check()
         if requested and not at_end:
             saver.wait()
             raise RunInterrupted(requested, self._step, self._folder)
@@ -303,10 +328,10 @@ class _Loop:
         number = hosts.all_max(heard or 0)
         return signal.Signals(number) if number else None
 
-    def _passed(self, interval: int) -> bool:
-        """Return whether the last iteration passed a multiple of `interval`; never if it is 0."""
-        before = self._step - self._trainer.steps_per_iteration
-        return bool(interval) and self._step // interval > before // interval
+    def _passed(self, interval: int, step: int) -> bool:
+        """Return whether the iteration to a step passed a multiple of `interval`, if not 0."""
+        before = step - self._trainer.steps_per_iteration
+        return bool(interval) and step // interval > before // interval
 
     def _result(self, compile_seconds: float) -> Result:
         progress = self._progress

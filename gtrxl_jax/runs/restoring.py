@@ -24,11 +24,17 @@ def params_of(
     seeds: Any = 0
     if num_seeds > 1:
         init, seeds = jax.vmap(init), np.arange(num_seeds)
-    like = jax.eval_shape(init, seeds)
-    state, record = checkpoint.restore(folder, like)
+    step = None
     if best:
-        if not record["best"]:
+        known = checkpoint.newest_record(folder)["best"]
+        if not known:
             raise ValueError(f"{folder} has no best checkpoint: its config names no score for it")
-        state, record = checkpoint.restore(folder, like, record["best"][0])
-    drawn = {k: np.atleast_1d(v).tolist() for k, v in trainer.drawn(state).items()}
-    return each_seed(num_seeds, state.params), record["step"], drawn
+        step = known[0]
+    (params, drawn), record = checkpoint.restore(
+        folder,
+        jax.eval_shape(init, seeds),
+        step,
+        part=lambda state: (state.params, trainer.drawn(state)),
+    )
+    drawn = {name: np.atleast_1d(values).tolist() for name, values in drawn.items()}
+    return each_seed(num_seeds, params), record["step"], drawn

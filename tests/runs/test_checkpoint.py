@@ -19,7 +19,8 @@ from gtrxl_jax.runs.checkpoints.checkpoint import (
     SaveError,
     Saver,
     available_steps,
-    set_aside_unusable,
+    newest_record,
+    set_aside,
 )
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 from gtrxl_jax.runs.directory import locked
@@ -92,6 +93,19 @@ def test_round_trip(run, abstract):
     save(run, 10, state, CONFIG)
     like = jax.eval_shape(make_state) if abstract else make_state(seed=1)
     assert_same(restore(run, like), state)
+
+
+def test_part_of_state_is_restored_alone(run):
+    state = make_state()
+    save(run, 10, state, CONFIG)
+    like = jax.eval_shape(make_state)
+    params, keys = checkpoint.restore(run, like, part=lambda state: (state.params, state.key))[0]
+    assert_same(params, state.params)
+    assert_same(keys, state.key)
+    with pytest.raises(ValueError, match="has another architecture in 1 of"):
+        checkpoint.restore(
+            run, like.replace(key=jax.eval_shape(jax.random.key, 0)), part=lambda s: s.params
+        )
 
 
 def test_restored_keys_draw_equal_numbers(run):
@@ -313,7 +327,7 @@ def test_damaged_checkpoint_is_skipped(two_checkpoints, tmp_path, capfd, kind, p
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err == f"{e.value}; skipping it\n"
-    set_aside_unusable(run)
+    set_aside(run, newest_record(run)["unusable"])
     assert available_steps(run) == [1]
     assert (run / "unusable" / "2").is_dir()
     save(run, 2, make_state(seed=2), CONFIG)

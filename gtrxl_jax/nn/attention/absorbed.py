@@ -1,14 +1,13 @@
 """Relative multi-head attention over unprojected inputs, for models with wide heads."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from gtrxl_jax.nn.attention.layer import AttentionLayer
 from gtrxl_jax.ops.absorbed_attention import absorbed_attention, rotate_by_position
 from gtrxl_jax.ops.attention import Spans, sinusoids
 
@@ -36,50 +35,12 @@ class AbsorbedWeights:
     phi: jax.Array
 
 
-class Matrix(nn.Module):
-    """The kernel of a linear map without bias, as a parameter named as in `nn.Dense`."""
+class AbsorbedAttention(AttentionLayer):
+    """The layer over unprojected inputs, computed as in `ops.absorbed_attention`.
 
-    shape: tuple[int, int]
-    param_dtype: Any
-
-    @nn.compact
-    def __call__(self) -> Float[Array, "I O"]:
-        return self.param("kernel", nn.initializers.lecun_normal(), self.shape, self.param_dtype)
-
-
-class AbsorbedAttention(nn.Module):
-    """The layer of `projected.RelativeAttention`, computed as in `ops.absorbed_attention`.
-
-    It is the same function of the same parameters. Its cost per pair of inputs grows with the width
-    of the stream instead of the width of a head, and nothing is projected or transposed.
-
-    Attributes:
-      width: D, the width of the input and the output.
-      heads: H, the number of heads.
-      head_width: K, the width of a head.
-      dropout_rate: dropout rate of the attention weights.
-      dtype: computation dtype; None follows the inputs.
-      param_dtype: dtype of the parameters.
+    Its cost per pair of inputs grows with the width of the stream instead of the width of a head,
+    and nothing is projected or transposed.
     """
-
-    width: int
-    heads: int
-    head_width: int
-    dropout_rate: float = 0.0
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
-
-    def setup(self) -> None:
-        inner = self.heads * self.head_width
-        self.dropout = nn.Dropout(self.dropout_rate)
-        self.query = Matrix((self.width, inner), self.param_dtype)
-        self.key_value = Matrix((self.width, 2 * inner), self.param_dtype)
-        self.position = Matrix((self.width, inner), self.param_dtype)
-        self.output = Matrix((inner, self.width), self.param_dtype)
-        shape = (self.heads, self.head_width)
-        zeros = nn.initializers.zeros_init()
-        self.content_bias = self.param("content_bias", zeros, shape, self.param_dtype)
-        self.position_bias = self.param("position_bias", zeros, shape, self.param_dtype)
 
     def absorb_weights(self, num_inputs: int, dtype: jnp.dtype) -> AbsorbedWeights:
         """Multiply the parameters in their own precision for S inputs, then cast to `dtype`."""

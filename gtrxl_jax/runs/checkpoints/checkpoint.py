@@ -150,20 +150,25 @@ class Saver:
             ) from error
 
 
-def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State, dict[str, Any]]:
-    """Restore a checkpoint.
+def restore(
+    folder: Folder,
+    like: State,
+    step: int | None = None,
+    part: Callable[[State], Any] = lambda state: state,
+) -> tuple[Any, dict[str, Any]]:
+    """Restore a checkpoint, or a part of it.
 
     Args:
       folder: the run.
       like: the state to fill: a pytree of arrays, or of `jax.ShapeDtypeStruct` as returned by
         `jax.eval_shape`. Each array is placed by the `sharding` of its leaf, regardless of its
         placement when saved, or on the first device if the leaf has none.
-      step: step of the checkpoint; if None, the newest intact one, with those that were skipped
-        reported on standard error.
+      step: step of the checkpoint; if None, that of `newest_record`.
+      part: selects what to read from the state, for example its parameters.
 
     Returns:
-      The state, with the containers of `like` around the arrays of the checkpoint; and the record
-      saved with it, which also has its "step" and the run's "config".
+      The part of the state, with its containers around the arrays of the checkpoint; and the
+      record, see `newest_record`.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
@@ -171,36 +176,49 @@ def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State
       ValueError: if there is none of the given step, or it has another architecture: its arrays
         differ in name, shape or dtype from those of `like`.
     """
+    if step is None:
+        record = newest_record(folder)
+    elif step not in (steps := available_steps(folder)):
+        raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
+    else:
+        record = _verify(folder, step)
+    return _read(folder, record["step"], like, part), record
+
+
+def newest_record(folder: Folder) -> dict[str, Any]:
+    """Return what was recorded with the newest intact checkpoint.
+
+    Newer ones that are not are reported on standard error.
+
+    Returns:
+      The record, which also has its "step", the run's "config" and, as "unusable", the steps of the
+      newer ones.
+
+    Raises:
+      FileNotFoundError, UnusableError: see `restore`.
+    """
     steps = available_steps(folder)
     if not steps:
         raise FileNotFoundError(
             f"{folder} holds no checkpoint: pass the folder of a run that has saved one"
         )
-    if step is not None and step not in steps:
-        raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
-    for candidate in [step] if step is not None else reversed(steps):
+    unusable: list[int] = []
+    for step in reversed(steps):
         try:
-            record = _verify(folder, candidate)
+            return _verify(folder, step) | {"unusable": unusable}
         except UnusableError as error:
-            if step is not None:
-                raise
             print(f"{error}; skipping it", file=sys.stderr)
-        else:
-            return _read(folder, candidate, like), record
+            unusable.append(step)
     raise UnusableError(f"no checkpoint in {folder} can be used, of {steps}: choose another folder")
 
 
-def set_aside_unusable(folder: Folder) -> None:
-    """Move unusable checkpoints newer than the newest usable one to `unusable/`."""
-    for step in reversed(available_steps(folder)):
-        try:
-            _verify(folder, step)
-            return
-        except UnusableError:
-            aside = Path(folder, "unusable", str(step))
-            aside.parent.mkdir(exist_ok=True)
-            shutil.rmtree(aside, ignore_errors=True)
-            Path(folder, "checkpoints", str(step)).rename(aside)
+def set_aside(folder: Folder, steps: Sequence[int]) -> None:
+    """Move checkpoints to `unusable/`."""
+    for step in steps:
+        aside = Path(folder, "unusable", str(step))
+        aside.parent.mkdir(exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        Path(folder, "checkpoints", str(step)).rename(aside)
 
 
 def available_steps(folder: Folder) -> list[int]:
@@ -223,27 +241,37 @@ def _verify(folder: Folder, step: int) -> dict[str, Any]:
     return record
 
 
-def _read(folder: Folder, step: int, like: State) -> State:
+def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any]) -> Any:
     wanted = {name: abstract(leaf) for name, leaf in by_name(like).items()}
+    names = part(jax.tree.unflatten(jax.tree.structure(like), list(wanted)))
+    chosen = {name: wanted[name] for name in jax.tree.leaves(names)}
+    stored = {name: leaf for name, leaf in chosen.items() if leaf.size}
     with contextlib.ExitStack() as resources:
         resources.enter_context(_quiet())
         options = ocp.CheckpointManagerOptions(read_only=True)
-        manager = _manager(folder, options, ocp.StandardCheckpointHandler())
+        manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
         resources.callback(manager.close)
         require_same_arrays(folder, manager.item_metadata(step).tree, wanted)
-        stored = {name: leaf for name, leaf in wanted.items() if leaf.size}
-        arrays = manager.restore(step, args=ocp.args.StandardRestore(stored))
+        arguments = ocp.args.PyTreeRestore(
+            stored,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(stored),
+            partial_restore=True,
+        )
+        arrays = manager.restore(step, args=arguments)
     for name, leaf in stored.items():
         if arrays[name].dtype != leaf.dtype:  # keys of different types may be stored alike
             raise ValueError(
                 f"{name} in {folder} is a PRNG key of type {arrays[name].dtype}, and {leaf.dtype} "
                 "here: set jax_default_prng_impl as for that run, and create keys as it did"
             )
-    leaves = [
-        arrays[name] if name in arrays else jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
-        for name, leaf in wanted.items()
-    ]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def array(name: str) -> jax.Array:
+        leaf = chosen[name]
+        if name in stored:
+            return arrays[name]
+        return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
+
+    return jax.tree.map(array, names)
 
 
 class _SealingHandler(ocp.StandardCheckpointHandler):
