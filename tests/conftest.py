@@ -1,4 +1,4 @@
-"""Run every test on eight virtual CPU devices, with strict dtype and rank promotion."""
+"""Run every test on eight virtual CPU devices, with strict types, shapes and rank promotion."""
 
 import atexit
 import os
@@ -25,7 +25,13 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
+import jaxtyping
 import pytest
+
+import tests.typechecking  # noqa: F401, the hook names it
+
+# Check every call against the package's annotations. The hook must precede the package's import.
+jaxtyping.install_import_hook("gtrxl_jax", "tests.typechecking.checked")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -41,6 +47,14 @@ def forget_programs():
     """Clear the compilation cache, since hundreds of compiled programs would take gigabytes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def unchecked():
+    """Run the test without checks of annotations, for the package's own errors on bad input."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

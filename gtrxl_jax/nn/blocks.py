@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.absorbed import AbsorbedAttention, AbsorbedWeights
@@ -110,8 +111,8 @@ class Block(nn.Module):
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
         spans: ops.Spans | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Run a segment; `spans` (absorbed attention) restrict the outputs to their queries."""
+    ) -> Float[Array, "B Q D"]:
+        """Run a segment; `spans` (absorbed attention) restrict the outputs to their Q queries."""
         stream_BSD = jnp.concatenate([jax.lax.stop_gradient(memory_BMD), x_BTD], axis=1)
         attend: Any = self.attention if spans is None else partial(self.attention, spans=spans)
         attended_BTD = attend(self._attention_input(stream_BSD), mask_BTS, deterministic)
@@ -119,7 +120,7 @@ class Block(nn.Module):
             x_BTD = jnp.concatenate([x_BTD[:, queries] for queries, _ in spans], axis=1)
         return self._after_attention(x_BTD, attended_BTD, deterministic)
 
-    def absorb_weights(self, num_slots: int, dtype: jnp.dtype) -> AbsorbedWeights:
+    def absorb_weights(self, num_slots: int, dtype: DTypeLike) -> AbsorbedWeights:
         """Return the weight products that `decode_step` uses, for S slots."""
         return self.attention.absorb_weights(num_slots, dtype)
 

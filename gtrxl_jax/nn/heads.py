@@ -52,24 +52,23 @@ class PolicyHead(nn.Module):
         outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), small)
         starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
         raw, *logits = jnp.split(outputs, starts, axis=-1)
-        gaussian = self._gaussian(raw) if num_continuous else None
+        gaussian = self._gaussian(*jnp.split(raw, 2, axis=-1)) if num_continuous else None
         categoricals = tuple(Categorical(z) for z in logits)
         if self.action.is_hybrid:
             return Hybrid(gaussian, categoricals)
         return gaussian if gaussian is not None else categoricals[0]
 
-    def _gaussian(self, raw: Float[Array, "... 2C"]) -> Gaussian:
+    def _gaussian(self, mean: Float[Array, "... C"], spread: Float[Array, "... C"]) -> Gaussian:
         if not 0 < self.min_scale < self.initial_scale:
             raise ValueError(
                 f"policy initial_scale {self.initial_scale} and min_scale {self.min_scale} "
                 "must satisfy 0 < min_scale < initial_scale"
             )
-        lead = (1,) * (raw.ndim - 1)
+        lead = (1,) * (mean.ndim - 1)
         centre, half = (
-            jnp.asarray(z, raw.dtype).reshape(*lead, -1)
+            jnp.asarray(z, mean.dtype).reshape(*lead, -1)
             for z in self.action.centre_and_half_width()
         )
-        mean, spread = jnp.split(raw, 2, axis=-1)
         # The inverse softplus, so that an output of 0 yields the initial scale.
         initial = self.initial_scale - self.min_scale
         offset = initial + math.log(-math.expm1(-initial))

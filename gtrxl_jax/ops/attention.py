@@ -13,6 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 Spans = tuple[tuple[slice, int], ...]
@@ -21,7 +22,7 @@ mask hides from a whole run need not be computed."""
 
 
 def sinusoids(
-    distance_N: Int[Array, " N"], width: int, dtype: jnp.dtype = jnp.float32
+    distance_N: Int[Array, " N"], width: int, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "N D"]:
     """Return encodings Phi_d of distances d of either sign (Vaswani et al. 2017, section 3.5).
 

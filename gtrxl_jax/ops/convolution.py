@@ -21,12 +21,12 @@ Pads = tuple[tuple[int, int], ...]
 
 
 def convolve(
-    x: Float[Array, "N H W C"],
-    kernel: Float[Array, "h w C c"],
+    x: Float[Array, "N *HW C"],
+    kernel: Float[Array, "*hw _ c"],
     strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     **options: Any,
-) -> Float[Array, "N y x c"]:
+) -> Float[Array, "N *yx c"]:
     """Compute `lax.conv_general_dilated`, with gradients that are fast in loops on CPU.
 
     Pass it to `nn.Conv` as `conv_general_dilated`. Convolutions with dilation, groups, another
@@ -35,7 +35,7 @@ def convolve(
 
     Args:
       x: images.
-      kernel: the filters.
+      kernel: the filters, over the channels of one group.
       strides: strides of the two spatial axes.
       padding: as in `lax.conv_general_dilated`.
       options: other arguments of `lax.conv_general_dilated`.

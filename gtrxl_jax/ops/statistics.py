@@ -4,14 +4,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Real, Shaped
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtrit
 
+Floats = Float[np.ndarray | np.float64, "..."]
+"""NumPy reduces an array to a scalar, not to an array without axes."""
+
 
 def mean_and_interval(
-    values: Shaped[ArrayLike, "..."], axis: int, confidence: float = 0.95
-) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    values: ArrayLike, axis: int, confidence: float = 0.95
+) -> tuple[Floats, Floats]:
     r"""Compute the mean over one axis and the half-width of its Student's t interval.
 
     With S independent values of mean m and standard deviation s (S - 1 degrees of freedom), the
@@ -45,8 +48,8 @@ def mean_and_interval(
 
 
 def wilson_interval(
-    successes: Real[ArrayLike, "..."], trials: Real[ArrayLike, "..."], confidence: float = 0.95
-) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    successes: ArrayLike, trials: ArrayLike, confidence: float = 0.95
+) -> tuple[Floats, Floats]:
     r"""Compute Wilson's score interval of a probability from k successes in n independent trials.
 
     With p = k / n and the normal quantile z = z_{(1 + confidence) / 2}, it has the midpoint
@@ -78,9 +81,7 @@ def wilson_interval(
     return low, high
 
 
-def interquartile_mean(
-    values: Real[ArrayLike, "..."], axis: int | None = None
-) -> Float[np.ndarray, "..."]:
+def interquartile_mean(values: ArrayLike, axis: int | None = None) -> Floats:
     """Compute the interquartile mean (IQM), the mean of the middle half of the values.
 
     The lowest and the highest quarter, floor(n / 4) values each, are left out. The IQM is less
@@ -105,7 +106,7 @@ def interquartile_mean(
 
 
 def stratified_bootstrap(
-    values_by_task: Sequence[Real[ArrayLike, " S"]],
+    values_by_task: Sequence[ArrayLike],
     statistic: Callable[..., Any],
     *,
     confidence: float = 0.95,
@@ -147,7 +148,7 @@ SOLVED = 0.95
 """The success rate from which a seed counts as having solved its task."""
 
 
-def solved(scores_S: Real[ArrayLike, " S"], threshold: float = SOLVED) -> int:
+def solved(scores_S: ArrayLike, threshold: float = SOLVED) -> int:
     """Count the seeds with a score of at least `threshold`; missing scores (NaN) do not count."""
     return int(np.sum(np.asarray(scores_S, np.float64) >= threshold))
 

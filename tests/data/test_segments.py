@@ -138,6 +138,7 @@ def test_cut_segments_covers_steps_in_order(num_segments, context):
         ((4, 2, 3, "uniform", "lengths"), ValueError, "unknown weight 'lengths'"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_invalid_arguments_raise(arguments, error, message):
     with pytest.raises(error, match=message):
         sample_segments(make_set(), jax.random.key(0), *arguments)

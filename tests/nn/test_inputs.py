@@ -9,6 +9,8 @@ from gtrxl_jax.nn.cores.registry import make_core
 B, T, D = 2, 3, 16
 X, FIRST = jnp.zeros((B, T, D)), jnp.zeros((B, T), bool)
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # the package's own errors
+
 
 @pytest.fixture(params=["lstm", "gru", "gtrxl"])
 def core(request):

@@ -60,6 +60,7 @@ def test_continuous_actions_are_never_correct():
         assert not correct.any()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_other_policies_are_rejected():
     for function in (action_loss, action_correct):
         with pytest.raises(TypeError, match="policy must"):

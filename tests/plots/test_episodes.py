@@ -73,6 +73,7 @@ def test_repeated_frames_keep_their_duration(tmp_path):
         (np.zeros((2, 4, 4, 3), np.uint8), 60, ValueError, "fps must be above 0 and at most 50"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_invalid_frames_raise(tmp_path, frames, fps, error, message):
     with pytest.raises(error, match=message):
         save_gif(frames, tmp_path / "a.gif", fps)

@@ -125,6 +125,7 @@ def test_changing_number_of_seeds_raises(path):
         ({"step": 3}, ValueError, "'step' has a reserved name"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_invalid_metrics_raise_and_write_nothing(path, metrics, error, message):
     with JsonLinesWriter(path) as writer, pytest.raises(error, match=message):
         writer.write(1, metrics)

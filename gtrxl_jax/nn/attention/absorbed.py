@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.layer import AttentionLayer
@@ -42,7 +43,7 @@ class AbsorbedAttention(AttentionLayer):
     and nothing is projected or transposed.
     """
 
-    def absorb_weights(self, num_inputs: int, dtype: jnp.dtype) -> AbsorbedWeights:
+    def absorb_weights(self, num_inputs: int, dtype: DTypeLike) -> AbsorbedWeights:
         """Multiply the parameters in their own precision for S inputs, then cast to `dtype`."""
 
         def heads(kernel: Array) -> Float[Array, "D H K"]:

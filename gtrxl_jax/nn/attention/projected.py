@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from flax.linen.dtypes import promote_dtype
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.layer import AttentionLayer, Kernel
@@ -37,7 +38,7 @@ class RelativeAttention(AttentionLayer):
         key, value = jnp.split(self._linear(self.key_value, x), 2, axis=-1)
         return self._heads(key), self._heads(value)
 
-    def _positions(self, farthest: int, dtype: jnp.dtype) -> Float[Array, "N H K"]:
+    def _positions(self, farthest: int, dtype: DTypeLike) -> Float[Array, "N H K"]:
         """Return W_R Phi_d for the distances d = farthest .. 0, in this order."""
         # Phi in the parameters' precision: bfloat16 cannot separate neighbouring distances.
         distance_N = jnp.arange(farthest, -1, -1, dtype=jnp.int32)
@@ -48,7 +49,7 @@ class RelativeAttention(AttentionLayer):
         x, kernel_IO = promote_dtype(x, kernel(), dtype=self.dtype)
         return x @ kernel_IO
 
-    def _biases(self, dtype: jnp.dtype) -> tuple[Array, Array]:
+    def _biases(self, dtype: DTypeLike) -> tuple[Array, Array]:
         return self.content_bias.astype(dtype), self.position_bias.astype(dtype)
 
     def __call__(

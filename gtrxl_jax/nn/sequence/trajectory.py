@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
@@ -133,7 +134,7 @@ class Window:
     timestep: jax.Array
 
 
-def empty_window(batch_size: int, context: int, width: int, dtype: jnp.dtype) -> Window:
+def empty_window(batch_size: int, context: int, width: int, dtype: DTypeLike) -> Window:
     """Return the window of K = `context` steps at the start of an episode."""
     zero = jnp.zeros((), jnp.int32)
     return Window(jnp.zeros((batch_size, context, 3, width), dtype), zero, zero)
