@@ -31,7 +31,7 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
 
-from gtrxl_jax.data.segments import Segments, cut_segments
+from gtrxl_jax.data import Segments, cut_segments
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import (
     DataConfig,

@@ -12,7 +12,7 @@ PACKAGE = Path(gtrxl_jax.__file__).parent
 LAYERS = (
     ("files", "lazy", "specs", "validation"),
     ("plugins",),
-    ("timestep",),
+    ("segments", "timestep"),
     ("ops", "parallel"),
     ("data", "envs", "nn"),
     ("acting", "runs"),

@@ -26,11 +26,11 @@ import jax.numpy as jnp
 import tyro
 from timing import Row, interleaved, show
 
-from gtrxl_jax.data.segments import Segments
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import OfflineConfig, OfflineEvaluationConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.programs import make_iteration
+from gtrxl_jax.segments import Segments
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@
 from gtrxl_jax.data.segments import (
     SAMPLING,
     Sampling,
-    Segments,
     cut_segments,
     default_sampling,
     sample_segments,
@@ -20,6 +19,7 @@ from gtrxl_jax.data.trajectories import (
     select,
     split,
 )
+from gtrxl_jax.segments import Segments
 
 __all__ = [
     "SAMPLING",

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt
 
 from gtrxl_jax.data.reader import MinariReader
-from gtrxl_jax.data.segments import Sampling, Segments, draw_windows, require_count
+from gtrxl_jax.data.segments import Sampling, draw_windows, require_count
 from gtrxl_jax.data.trajectories import check_steps
+from gtrxl_jax.segments import Segments
 
 if TYPE_CHECKING:
     import grain

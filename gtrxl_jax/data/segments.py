@@ -10,36 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key, UInt
+from jaxtyping import Array, Int, Key, UInt
 
 from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
+from gtrxl_jax.segments import Segments
 from gtrxl_jax.validation import check_choice
 
 STARTS = ("episode", "uniform")
 WEIGHTS = ("uniform", "length")
-
-
-@struct.dataclass
-class Segments:
-    """B windows of N segments of K steps; each window contains consecutive steps of one episode.
-
-    Padding occurs only at the end of a window, where `mask` is false and everything else is 0.
-
-    Attributes:
-      observations: pytree `[B, N, K, ...]`, the observations given which the actions were chosen.
-      actions: `[B, N, K]` int32 or `[B, N, K, C]` floats.
-      returns_to_go: undiscounted sum of the current and all later rewards of the whole episode,
-        including those beyond the window.
-      timesteps: index of the step in its episode, from 0.
-      mask: whether the step is real rather than padding.
-    """
-
-    observations: Any
-    actions: Any
-    returns_to_go: Float[Array, "B N K"]
-    timesteps: Int[Array, "B N K"]
-    mask: Bool[Array, "B N K"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.data.segments import Segments
 from gtrxl_jax.ops.imitation import action_correct, action_loss
+from gtrxl_jax.segments import Segments
 
 Metrics = dict[str, Float[Array, ""]]
 

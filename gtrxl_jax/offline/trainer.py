@@ -24,11 +24,10 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
-from gtrxl_jax.data.segments import Segments, default_sampling, sample_segments
+from gtrxl_jax.data.segments import default_sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.sequence.registry import make_model
-from gtrxl_jax.nn.sequence.trajectory import Steps
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
 from gtrxl_jax.offline.environments import evaluation_streams, parameters, trajectories_of
@@ -48,6 +47,7 @@ from gtrxl_jax.parallel.placement import (
 )
 from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
 from gtrxl_jax.runs.schedule import warmup_and_decay
+from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
@@ -175,7 +175,7 @@ class OfflineTrainer:
         """Return the state of a new run."""
         key, key_network = _run_key(seed)
         timestep = zero_timestep(self.observation_space, self.action_space, 1, self.config.shape[1])
-        steps = Steps(
+        segment = Segments(
             observations=timestep.observation,
             actions=timestep.action,
             returns_to_go=timestep.reward,
@@ -184,7 +184,7 @@ class OfflineTrainer:
         )
 
         def all_of_it(model: Any) -> None:
-            model(model.initial_memory(1), steps)
+            model(model.initial_memory(1), segment)
 
         params = nn.init(all_of_it, self.model)(key_network)["params"]
         with standard_dtype_promotion():

@@ -7,7 +7,7 @@ from flax import linen as nn
 from gymnax.environments import spaces
 
 from gtrxl_jax.nn.sequence.registry import make_model, model_config
-from gtrxl_jax.nn.sequence.trajectory import Steps
+from gtrxl_jax.segments import Segments
 
 BATCH, SEGMENTS, CONTEXT = 2, 3, 4
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), jnp.float32)
@@ -46,7 +46,7 @@ def random_steps(segments, context, seed=0):
     rng = np.random.default_rng(seed)
     shape = (BATCH, segments, context)
     timesteps = np.arange(segments * context, dtype=np.int32).reshape(1, segments, context)
-    return Steps(
+    return Segments(
         observations=jnp.asarray(rng.standard_normal((*shape, 3))),
         actions=jnp.asarray(rng.integers(0, 4, shape), jnp.int32),
         returns_to_go=jnp.asarray(rng.standard_normal(shape)),

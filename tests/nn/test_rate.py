@@ -9,9 +9,10 @@ import pytest
 from gymnax.environments import spaces
 
 from gtrxl_jax.nn.sequence.registry import make_model, model_config
-from gtrxl_jax.nn.sequence.trajectory import ActionHead, Steps
+from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.nn.sequence.valves import VALVES, MemoryTokens, make_valve
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
+from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import ActionSpec
 from tests.nn.models import (
     BATCH,
@@ -259,7 +260,7 @@ def test_model_with_images_and_continuous_actions():
     images = spaces.Box(0, 255, (40, 40, 3), jnp.uint8)
     actions = spaces.Box(-1.0, 1.0, (2,), jnp.float32)
     model = make_model(model_config("rate", "debug", encoder="nature"), images, actions, 2)
-    steps = Steps(
+    steps = Segments(
         observations=jnp.zeros((1, 2, 40, 40, 3), jnp.uint8),
         actions=jnp.zeros((1, 2, 2)),
         returns_to_go=jnp.zeros((1, 2)),

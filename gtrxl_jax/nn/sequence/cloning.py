@@ -10,8 +10,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
-from gtrxl_jax.nn.sequence.trajectory import Steps
 from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.segments import Segments
 
 
 class MLPCloning(nn.Module):
@@ -35,10 +35,10 @@ class MLPCloning(nn.Module):
         return ()
 
     def __call__(
-        self, memory: tuple[()], steps: Steps, deterministic: bool = True
+        self, memory: tuple[()], segment: Segments, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
         """Return the empty memory and the policy `[B, K]` at each step."""
-        return memory, self._policy(steps.observations, deterministic)
+        return memory, self._policy(segment.observations, deterministic)
 
     def start(self, batch_size: int) -> tuple[()]:
         """Start acting; return an empty state."""
@@ -84,11 +84,11 @@ class RecurrentCloning(nn.Module):
         return self.core.initial_memory(batch_size)
 
     def __call__(
-        self, memory: Any, steps: Steps, deterministic: bool = True
+        self, memory: Any, segment: Segments, deterministic: bool = True
     ) -> tuple[Any, ActionDistribution]:
         """Run a segment; return the memory after it and the policy `[B, K]` at each step."""
-        x_BKD = self.dropout(self._features(steps.observations), deterministic)
-        memory, y_BKD = self.core(memory, x_BKD, jnp.zeros(steps.mask.shape, bool))
+        x_BKD = self.dropout(self._features(segment.observations), deterministic)
+        memory, y_BKD = self.core(memory, x_BKD, jnp.zeros(segment.mask.shape, bool))
         return memory, self.head(self.dropout(y_BKD, deterministic))
 
     def start(self, batch_size: int) -> Any:

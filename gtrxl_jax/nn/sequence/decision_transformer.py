@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.nn.sequence.trajectory import (
-    Steps,
     Window,
     act_in_window,
     at_step,
@@ -17,6 +16,7 @@ from gtrxl_jax.nn.sequence.trajectory import (
     observe_in_window,
 )
 from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.segments import Segments
 
 
 class GPTBlock(nn.Module):
@@ -79,11 +79,11 @@ class DecisionTransformer(nn.Module):
         return ()
 
     def __call__(
-        self, memory: tuple[()], steps: Steps, deterministic: bool = True
+        self, memory: tuple[()], segment: Segments, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
         """Return the empty memory and the policy `[B, K]` at each step."""
-        tokens_BK3D = self._with_time(self.embedding(steps), steps.timesteps)
-        return memory, self.head(self._transform(tokens_BK3D, steps.mask, deterministic))
+        tokens_BK3D = self._with_time(self.embedding(segment), segment.timesteps)
+        return memory, self.head(self._transform(tokens_BK3D, segment.mask, deterministic))
 
     def start(self, batch_size: int) -> Window:
         """Start acting in B new episodes, which advance in lockstep."""

@@ -31,7 +31,6 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.attention.absorbed import AbsorbedWeights
 from gtrxl_jax.nn.blocks import Block
 from gtrxl_jax.nn.sequence.trajectory import (
-    Steps,
     Window,
     act_in_window,
     empty_window,
@@ -40,6 +39,7 @@ from gtrxl_jax.nn.sequence.trajectory import (
 from gtrxl_jax.nn.sequence.valves import MemoryTokens, Valve
 from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans
 from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.segments import Segments
 
 
 @struct.dataclass
@@ -137,20 +137,20 @@ class RATE(nn.Module):
         )
 
     def __call__(
-        self, memory: RATEMemory, steps: Steps, deterministic: bool = True
+        self, memory: RATEMemory, segment: Segments, deterministic: bool = True
     ) -> tuple[RATEMemory, ActionDistribution]:
         """Run one segment, as in learning.
 
         Args:
           memory: the memory after the previous segment. Gradients flow into its tokens, but not
             into its cache (Dai et al. 2019).
-          steps: the steps `[B, K]` of the segment.
+          segment: leading axes `[B, K]`.
           deterministic: disables dropout.
 
         Returns:
           The memory and the policy `[B, K]` at each step.
         """
-        memory, y_BKD = self._segment(memory, self.embedding(steps), steps.mask, deterministic)
+        memory, y_BKD = self._segment(memory, self.embedding(segment), segment.mask, deterministic)
         return memory, self.head(y_BKD)
 
     def _segment(

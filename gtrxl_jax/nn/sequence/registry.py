@@ -1,7 +1,7 @@
 """Models of trajectories by name and preset, with a common interface.
 
     memory = model.apply(params, batch_size, method="initial_memory")
-    memory, policy = model.apply(params, memory, steps)                     learning: a segment
+    memory, policy = model.apply(params, memory, segment)                   learning: a segment
 
     state = model.apply(params, batch_size, method="start")                 acting: step by step
     state, policy = model.apply(params, state, return_to_go_B, observation, method="decode")

@@ -14,26 +14,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
+from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import ActionSpec
-
-
-@struct.dataclass
-class Steps:
-    """K steps of B trajectories, one of the N segments of `gtrxl_jax.data.segments.Segments`.
-
-    Attributes:
-      observations: pytree `[B, K, ...]`.
-      actions: `[B, K]`, or `[B, K, C]`.
-      returns_to_go: `[B, K]`, the return from each step onwards.
-      timesteps: int `[B, K]`, the index of each step in its episode.
-      mask: bool `[B, K]`, false for padding, which comes last.
-    """
-
-    observations: Any
-    actions: Any
-    returns_to_go: jax.Array
-    timesteps: jax.Array
-    mask: jax.Array
 
 
 class TrajectoryEmbedding(nn.Module):
@@ -75,10 +57,10 @@ class TrajectoryEmbedding(nn.Module):
         """Return the a token, `[..., D]`."""
         return self.action_projection(self.action.features(action, self.dtype or self.param_dtype))
 
-    def __call__(self, steps: Steps) -> Float[Array, "B K 3 D"]:
-        """Return the R, o and a tokens of each step."""
-        observed = self.observe(steps.returns_to_go, steps.observations)
-        return jnp.concatenate([observed, self.act(steps.actions)[..., None, :]], axis=-2)
+    def __call__(self, segment: Segments) -> Float[Array, "B K 3 D"]:
+        """Return the R, o and a tokens of each step of a segment `[B, K]`."""
+        observed = self.observe(segment.returns_to_go, segment.observations)
+        return jnp.concatenate([observed, self.act(segment.actions)[..., None, :]], axis=-2)
 
 
 class ActionHead(nn.Module):
