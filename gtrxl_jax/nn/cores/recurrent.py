@@ -46,8 +46,8 @@ class LSTMCell(nn.Module):
 
     @nn.compact
     def __call__(
-        self, carry: tuple[Float[Array, "B D"], Float[Array, "B D"]], x_BD: Float[Array, "B D"]
-    ) -> tuple[tuple[Float[Array, "B D"], Float[Array, "B D"]], Float[Array, "B D"]]:
+        self, carry: tuple[Float[Array, "*B D"], Float[Array, "*B D"]], x: Float[Array, "*B D"]
+    ) -> tuple[tuple[Float[Array, "*B D"], Float[Array, "*B D"]], Float[Array, "*B D"]]:
         """Run one step; return the new carry (c', h') and the output h'."""
 
         def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -64,13 +64,13 @@ class LSTMCell(nn.Module):
             precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
             return nn.Dense(4 * self.features, **precision, **settings)
 
-        cell_BD, hidden_BD = carry
-        from_input = dense(use_bias=False, name="input")(x_BD)
-        from_hidden = dense(kernel_init=kernel_init, bias_init=bias_init, name="hidden")(hidden_BD)
+        cell, hidden = carry
+        from_input = dense(use_bias=False, name="input")(x)
+        from_hidden = dense(kernel_init=kernel_init, bias_init=bias_init, name="hidden")(hidden)
         i, f, g, o = jnp.split(from_input + from_hidden, 4, axis=-1)
-        cell_BD = nn.sigmoid(f) * cell_BD + nn.sigmoid(i) * jnp.tanh(g)
-        hidden_BD = nn.sigmoid(o) * jnp.tanh(cell_BD)
-        return (cell_BD, hidden_BD), hidden_BD
+        cell = nn.sigmoid(f) * cell + nn.sigmoid(i) * jnp.tanh(g)
+        hidden = nn.sigmoid(o) * jnp.tanh(cell)
+        return (cell, hidden), hidden
 
 
 CELLS = {"lstm": LSTMCell, "gru": nn.GRUCell}
