@@ -64,7 +64,7 @@ def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: in
     return evaluate
 
 
-def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... E"]]:
+def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
     """Return the return, length and, if reported, success of episodes `[..., N, E]`, by name.
 
     `return` contains the episodes of all tasks, `[..., N * E]`; with several tasks, `return/task_0`

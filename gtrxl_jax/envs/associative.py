@@ -169,7 +169,7 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
 
     def shows_cue(
         self, state: AssociativeState, params: AssociativeParams
-    ) -> Bool[Array, "*batch"]:
+    ) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether the first action, which is to be repeated, has just been taken."""
         return state.time == 1
 

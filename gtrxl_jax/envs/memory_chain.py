@@ -96,7 +96,7 @@ class MemoryChain(memory_chain.MemoryChain):
 
     def shows_cue(
         self, state: memory_chain.EnvState, params: MemoryChainParams
-    ) -> Bool[Array, "*batch"]:
+    ) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether this is the first step; gymnax also shows the context on the second."""
         return state.time == 0
 

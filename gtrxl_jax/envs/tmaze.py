@@ -231,7 +231,9 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         """Return the space: all four components lie in [-1, 1]."""
         return spaces.Box(-1.0, 1.0, (4,), jnp.float32)
 
-    def shows_cue(self, state: TMazeState, params: TMazeParams) -> Bool[Array, "*batch"]:
+    def shows_cue(
+        self, state: TMazeState, params: TMazeParams
+    ) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether the observation of this state shows the cue."""
         del params
         return state.time == 0
@@ -296,6 +298,8 @@ class ActiveTMaze(PassiveTMaze):
     def _cue_distance(self, params: TMazeParams) -> int | Array:
         return params.cue_distance
 
-    def shows_cue(self, state: TMazeState, params: TMazeParams) -> Bool[Array, "*batch"]:
+    def shows_cue(
+        self, state: TMazeState, params: TMazeParams
+    ) -> Bool[Array | np.ndarray, "*batch"]:
         del params
         return state.x == 0

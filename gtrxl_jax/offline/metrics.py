@@ -4,12 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Real
 
 from gtrxl_jax.ops.imitation import action_correct, action_loss
 from gtrxl_jax.segments import Segments
 
-Metrics = dict[str, Float[Array, ""]]
+Metrics = dict[str, Real[Array, ""]]
 
 SUMS = ("loss", "steps", "correct", "last", "last_correct")
 

@@ -22,7 +22,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, Real, Shaped
 
 from gtrxl_jax.data.segments import default_sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories
@@ -209,7 +209,7 @@ class OfflineTrainer:
             batch = self._draw(data[stage], jax.random.fold_in(key_data, state.update), stage)
         return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
 
-    def summarise(self, metrics: Metrics) -> Metrics:
+    def summarise(self, metrics: dict[str, Real[Array, " U"]]) -> Metrics:
         """Compute means over an iteration's updates."""
         diverged = over_updates(metrics["nonfinite"])
         return {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"} | diverged

@@ -4,11 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Real
 
 from gtrxl_jax.envs.stream import EpisodeStats
 
-Summary = dict[str, Float[Array, ""]]
+Summary = dict[str, Real[Array, ""]]
 """Scalars by name."""
 
 

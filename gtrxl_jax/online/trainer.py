@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, Shaped
+from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import AgentPolicy
@@ -171,7 +171,7 @@ class OnlineTrainer:
 
     def update(
         self, state: TrainState, data: Any = None, stage: Hashable = None
-    ) -> tuple[TrainState, tuple[Summary, Summary]]:
+    ) -> tuple[TrainState, tuple[Summary, dict[str, Float[Array, " N"]]]]:
         """Roll out and learn. Returns the new state, and the metrics and `episode_sums`."""
         del data, stage
         key = jax.random.fold_in(state.key, state.update)
@@ -185,13 +185,15 @@ class OnlineTrainer:
         """Yield (None, None) for each iteration: there is a single stage, and no dataset."""
         yield from itertools.repeat((None, None), self.num_iterations + 1 - first)
 
-    def summarise(self, metrics: tuple[Summary, Summary]) -> Summary:
+    def summarise(
+        self, metrics: tuple[dict[str, Real[Array, " U"]], dict[str, Float[Array, "U N"]]]
+    ) -> Summary:
         """Compute means over an iteration's updates, and over the episodes finished in it."""
         learning, sums = metrics
         diverged = over_updates(learning["nonfinite"])
         means = {k: jnp.mean(x_U) for k, x_U in learning.items() if k != "nonfinite"}
         return means | episode_means(sums) | diverged
 
-    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Return the returns, lengths and successes of fresh episodes, also by task if several."""
         return summarise(self._play(params, key))

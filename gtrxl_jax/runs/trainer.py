@@ -95,5 +95,5 @@ class Trainer(Protocol):
         They include the report of `divergence.over_updates`.
         """
 
-    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
+    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Play fresh episodes; return each score by its name, with one entry per episode."""

@@ -188,9 +188,9 @@ def test_summarise():
     def stats(*shape):
         rng = np.random.default_rng(0)
         return EpisodeStats(
-            done=np.ones(shape, bool),
-            episode_return=rng.standard_normal(shape).astype(np.float32),
-            length=rng.integers(1, 9, shape),
+            done=jnp.ones(shape, bool),
+            episode_return=jnp.asarray(rng.standard_normal(shape), jnp.float32),
+            length=jnp.asarray(rng.integers(1, 9, shape), jnp.int32),
             success=None,
         )
 
