@@ -45,7 +45,7 @@ class AgentOutput:
     """
 
     policy: ActionDistribution
-    value: jax.Array
+    value: Float[Array, "..."]
 
 
 class Agent(nn.Module):

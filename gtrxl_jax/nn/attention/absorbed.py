@@ -20,20 +20,20 @@ class AbsorbedWeights:
     They depend on the parameters only, so acting computes them once.
 
     Attributes:
-      content: `[D, H * D]`, maps an input to the q of each head, scaled.
-      content_bias: `[H, D]`, the bias of q, scaled.
-      position: `[D, H * F]`, maps an input to the p of each head, scaled.
-      position_bias: `[H, F]`, the bias of p, scaled.
-      output: `[H * D, D]`, maps each head's weighted inputs to the output.
-      phi: `[F, S]`, Phi of the positions 0 .. S - 1 of the inputs, transposed.
+      content: maps an input to the q of each head, scaled.
+      content_bias: the bias of q, scaled.
+      position: maps an input to the p of each head, scaled.
+      position_bias: the bias of p, scaled.
+      output: maps each head's weighted inputs to the output.
+      phi: Phi of the positions 0 .. S - 1 of the inputs, transposed.
     """
 
-    content: jax.Array
-    content_bias: jax.Array
-    position: jax.Array
-    position_bias: jax.Array
-    output: jax.Array
-    phi: jax.Array
+    content: Float[Array, "D H*D"]
+    content_bias: Float[Array, "H D"]
+    position: Float[Array, "D H*F"]
+    position_bias: Float[Array, "H F"]
+    output: Float[Array, "H*D D"]
+    phi: Float[Array, "F S"]
 
 
 class AbsorbedAttention(AttentionLayer):

@@ -19,13 +19,13 @@ class AttentionCache:
     """The projections that one layer caches while its parameters stay fixed.
 
     Attributes:
-      key, value: `[B, H, N, K]`, ring buffers of N = M + 1 slots.
-      position: `[H, N, K]`, W_R Phi_d for the distances d = 0 .. M.
+      key, value: ring buffers of N = M + 1 slots.
+      position: W_R Phi_d for the distances d = 0 .. M.
     """
 
-    key: jax.Array
-    value: jax.Array
-    position: jax.Array
+    key: Float[Array, "B H N K"]
+    value: Float[Array, "B H N K"]
+    position: Float[Array, "H N K"]
 
 
 class RelativeAttention(AttentionLayer):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.projected import AttentionCache
 from gtrxl_jax.nn.blocks import Block
@@ -23,13 +23,13 @@ class TransformerMemory:
     """The inputs of each layer at the last M steps.
 
     Attributes:
-      inputs: a tuple of L arrays `[B, M, D]`, oldest first.
-      length: int `[B]`, the number of most recent slots that belong to the current episode. Older
-        slots have no influence, whatever they hold.
+      inputs: one array for each of L layers, oldest step first.
+      length: the number of most recent slots that belong to the current episode. Older slots have
+        no influence, whatever they hold.
     """
 
-    inputs: tuple[jax.Array, ...]
-    length: jax.Array
+    inputs: tuple[Float[Array, "B M D"], ...]
+    length: Int[Array, " B"]
 
 
 @struct.dataclass
@@ -39,14 +39,14 @@ class TransformerCache:
     Attributes:
       memory: the memory that acting started from, with `length` kept up to date.
       layers: each layer's projected keys, values and positions.
-      new_inputs: a tuple of L ring buffers `[B, R, D]`, each layer's inputs since the start.
-      num_steps: int, the number of steps since the start.
+      new_inputs: each layer's inputs since the start, in ring buffers of R slots.
+      num_steps: the number of steps since the start.
     """
 
     memory: TransformerMemory
     layers: tuple[AttentionCache, ...]
-    new_inputs: tuple[jax.Array, ...]
-    num_steps: jax.Array
+    new_inputs: tuple[Float[Array, "B R D"], ...]
+    num_steps: Int[Array, ""]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,13 +48,13 @@ class RATEMemory:
 
     Attributes:
       tokens: the memory tokens M_n and the valve's state.
-      cache: a tuple of L arrays `[B, C, D]`, each layer's inputs at the last C step tokens.
-      cached: int `[B]`, the number of cache slots that have been written.
+      cache: each layer's inputs at the last C step tokens.
+      cached: the number of cache slots that have been written.
     """
 
     tokens: MemoryTokens
-    cache: tuple[jax.Array, ...]
-    cached: jax.Array
+    cache: tuple[Float[Array, "B C D"], ...]
+    cached: Int[Array, " B"]
 
 
 @struct.dataclass
@@ -64,19 +64,19 @@ class RATEState:
     Attributes:
       tokens: M_n of the current segment.
       weights: each layer's weight products, which stay constant.
-      slots: `[B, S, D]` for each layer, its inputs at [cache | read | 3 K | write].
-      action: `[B, D]`, the token of the last action, which is processed together with the tokens of
-        the next step.
-      cached: int, the number of cache slots that have been written.
-      step: int, the number of steps of the current segment whose action has been observed.
+      slots: each layer's inputs at [cache | read | 3 K | write].
+      action: the token of the last action, which is processed together with the tokens of the next
+        step.
+      cached: the number of cache slots that have been written.
+      step: the number of steps of the current segment whose action has been observed.
     """
 
     tokens: MemoryTokens
     weights: tuple[AbsorbedWeights, ...]
-    slots: tuple[jax.Array, ...]
-    action: jax.Array
-    cached: jax.Array
-    step: jax.Array
+    slots: tuple[Float[Array, "B S D"], ...]
+    action: Float[Array, "B D"]
+    cached: Int[Array, ""]
+    step: Int[Array, ""]
 
 
 class RATE(nn.Module):

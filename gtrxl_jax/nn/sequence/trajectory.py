@@ -106,14 +106,14 @@ class Window:
     """The tokens of the last K steps, for models that process all of them again at each step.
 
     Attributes:
-      tokens: `[B, K, 3, D]`, oldest first; entries after the current step are unspecified.
-      index: int, the position of the current step in the window.
-      timestep: int, the index of the current step in its episode.
+      tokens: oldest step first; entries after the current step are unspecified.
+      index: the position of the current step in the window.
+      timestep: the index of the current step in its episode.
     """
 
-    tokens: jax.Array
-    index: jax.Array
-    timestep: jax.Array
+    tokens: Float[Array, "B K 3 D"]
+    index: Int[Array, ""]
+    timestep: Int[Array, ""]
 
 
 def empty_window(batch_size: int, context: int, width: int, dtype: DTypeLike) -> Window:

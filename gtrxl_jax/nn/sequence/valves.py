@@ -23,12 +23,12 @@ class MemoryTokens:
     """The state of a valve.
 
     Attributes:
-      tokens: M_n, `[B, m, D]`.
-      cell: the cell state of the LSTM valve, `[B, m, D]`; None for the others.
+      tokens: M_n, M memory tokens.
+      cell: the cell state of the LSTM valve; None for the others.
     """
 
-    tokens: jax.Array
-    cell: jax.Array | None = None
+    tokens: Float[Array, "B M D"]
+    cell: Float[Array, "B M D"] | None = None
 
 
 class Valve(nn.Module):
