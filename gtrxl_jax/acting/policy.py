@@ -110,7 +110,7 @@ class AgentPolicy(Policy):
             memory, recorded = self._recorded(params, memory, chunk)
             if not recorded:
                 return None
-            windows.append(by_layer(recorded))
+            windows.append(np.stack([weights[0] for weights in in_order(recorded)]))
         return np.concatenate(windows, axis=2)[:, :, :steps]
 
     def _recorded(self, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
@@ -134,8 +134,8 @@ def _segment_of(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> 
 _segment = jax.jit(_segment_of, static_argnums=0)
 
 
-def by_layer(recorded: Any) -> Float[np.ndarray, "L H T W"]:
-    """Stack the attention weights sown by each layer, `[1, H, T, W]`, in order of layers."""
+def in_order(recorded: Any) -> list[Float[np.ndarray, "B H T S"]]:
+    """Return the attention weights that each layer has sown, in order of layers."""
 
     def place(item: Any) -> list[Any]:
         # Compare numbers by value, so that blocks_10 comes after blocks_2.
@@ -143,7 +143,7 @@ def by_layer(recorded: Any) -> Float[np.ndarray, "L H T W"]:
         return [int(part) if part.isdigit() else part for part in parts]
 
     layers = sorted(jax.tree.leaves_with_path(recorded), key=place)
-    return np.stack([np.asarray(weights[0]) for _, weights in layers])
+    return [np.asarray(weights) for _, weights in layers]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float, Int, Key, Shaped
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key, Shaped
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.offline.attention import attention_by_step
 from gtrxl_jax.ops.distributions import ActionDistribution, choose
 from gtrxl_jax.specs import ActionSpec
 from gtrxl_jax.timestep import TimeStep
@@ -83,6 +85,14 @@ class SequencePolicy(Policy):
         entered = self.action.clip(action)
         model = self._apply(params, state.steps, model, entered, method="observe_action")
         return PlayingState(model, asked_B, state.steps + 1), action, distribution
+
+    def attention(self, params: Any, timesteps: TimeStep) -> Float[np.ndarray, "L H S W"] | None:
+        """Return the attention of RATE, see `attention_by_step`."""
+        asked = self.target_return - np.cumsum(timesteps.reward, dtype=np.float64)
+        if self.restart_every:
+            step = np.arange(len(asked))
+            asked += self.target_return - asked[step // self.restart_every * self.restart_every]
+        return attention_by_step(self.model, params, timesteps, asked, self.action)
 
     def _apply(self, params: Any, step: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.model.apply

@@ -117,7 +117,7 @@ class RATE(nn.Module):
         return self.blocks[0].dtype or self.blocks[0].param_dtype
 
     @property
-    def _slides(self) -> bool:
+    def slides(self) -> bool:
         """Whether segments are independent, so that acting slides a window step by step."""
         return not self.memory_tokens and not self.cache_size
 
@@ -198,7 +198,7 @@ class RATE(nn.Module):
 
     def start(self, batch_size: int) -> RATEState | Window:
         """Start acting in B new episodes, which advance in lockstep."""
-        if self._slides:
+        if self.slides:
             return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
         empty_BSD = jnp.zeros((batch_size, num_slots, self.blocks[0].width), self._dtype)
