@@ -301,7 +301,7 @@ class Curve(MetricWriter):
         self._score, self._value = goal
         self.goal: Record = {"score": self._score, "value": self._value, "steps": None}
 
-    def write(self, step: int, metrics: Metrics) -> None:
+    def write(self, step: int | np.integer, metrics: Metrics) -> None:
         for name, value in as_arrays(metrics).items():
             if np.isfinite(value):
                 self._points.setdefault(name, []).append((step, float(value)))

@@ -236,7 +236,7 @@ def test_recorded_attention_is_by_distance(recorded):
     assert steps > 2 * 4
     assert attention.shape == (2, 2, steps, window)
     np.testing.assert_allclose(attention.sum(axis=-1), 1, rtol=1e-5)
-    timesteps = jax.tree.map(lambda x: x[None], episode.timesteps)
+    timesteps = jax.tree.map(lambda x: jnp.asarray(x)[None], episode.timesteps)
     memory = agent.initial_memory(1)
     _, variables = jax.jit(
         lambda: agent.apply({"params": params}, memory, timesteps, mutable="attention")

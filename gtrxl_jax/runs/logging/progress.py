@@ -64,7 +64,8 @@ class ConsoleWriter(MetricWriter):
             self._task = self._bar.add_task("", total=self._total, completed=step, status="")
             self._bar.start()
 
-    def write(self, step: int, metrics: Metrics) -> None:
+    def write(self, step: int | np.integer, metrics: Metrics) -> None:
+        step = int(step)
         self._recent.append((step, self._clock()))
         for name, value in as_arrays(metrics).items():
             mean = float(np.mean(value, dtype=np.float64))

@@ -33,7 +33,7 @@ class MetricWriter(abc.ABC):
         """Start, or resume, after `step`: discard what was written for later steps."""
 
     @abc.abstractmethod
-    def write(self, step: int, metrics: Metrics) -> None:
+    def write(self, step: int | np.integer, metrics: Metrics) -> None:
         """Write the metrics after `step` environment steps (or updates).
 
         Raises:
@@ -66,7 +66,7 @@ class Writers(MetricWriter):
         for writer in self._writers:
             writer.start(step)
 
-    def write(self, step: int, metrics: Metrics) -> None:
+    def write(self, step: int | np.integer, metrics: Metrics) -> None:
         metrics = as_arrays(metrics)  # a single transfer from the device for all writers
         for writer in self._writers:
             writer.write(step, metrics)
@@ -104,7 +104,7 @@ class JsonLinesWriter(MetricWriter):
             length += len(line)
         self._file.truncate(length)
 
-    def write(self, step: int, metrics: Metrics) -> None:
+    def write(self, step: int | np.integer, metrics: Metrics) -> None:
         arrays = as_arrays(metrics)
         if reserved := {"step", "time"} & arrays.keys():
             raise ValueError(f"metric {reserved.pop()!r} has a reserved name: rename it")
@@ -145,7 +145,7 @@ class TensorBoardWriter(MetricWriter):
     def start(self, step: int) -> None:
         self._first = step + 1
 
-    def write(self, step: int, metrics: Metrics) -> None:
+    def write(self, step: int | np.integer, metrics: Metrics) -> None:
         for name, value in as_arrays(metrics).items():
             for seed, entry in enumerate(value.reshape(-1)):
                 if np.isfinite(entry):
