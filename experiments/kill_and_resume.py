@@ -67,9 +67,11 @@ def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[by
             *("--folder", str(folder), "--no-pictures"),
         ],
         # All starts compile the same programs, so a persistent cache makes resuming fast.
-        env=os.environ
-        | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-        | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+        env={
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            **os.environ,
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )

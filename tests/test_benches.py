@@ -1,20 +1,17 @@
 """The benchmarks run, at sizes too small for meaningful results."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-BENCHES = Path(__file__).parents[1] / "experiments" / "bench"
+from tests.processes import EXPERIMENTS, run
+
+BENCHES = EXPERIMENTS / "bench"
 SMALL = {
     "acting": "--preset debug --batch 2 --cached-steps 2 --rounds 1",
     "communication": "--online debug --offline debug --devices 2",
     "encoders": "--preset debug --batch 2 --loop 2 --updates 2 --sides 10 36 --rounds 1",
     "learning": "--preset debug --unroll 4 --matmul-size 64 --rounds 1",
     "rate": "--preset debug --batch 2 --context 3 --segments 2 --rounds 1",
-    "saving": "--total-steps 20000 --rounds 1",
+    "saving": "--total-steps 1 --rounds 1",
     "training": "--width 16 --memory-size 8 --num-envs 4 --unroll 8 --rounds 1",
 }
 MUST_SHOW = {
@@ -30,16 +27,7 @@ MUST_SHOW = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_benchmark_prints_table(name):
-    program = BENCHES / f"{name}.py"
-    ran = subprocess.run(
-        [sys.executable, program, *SMALL[name].split(), "--no-keep"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(BENCHES.parents[1])},
-        check=True,
-        timeout=300,
-    )
-    assert MUST_SHOW[name] in ran.stdout
+    assert MUST_SHOW[name] in run(BENCHES / f"{name}.py", *SMALL[name].split(), "--no-keep")
 
 
 def test_every_benchmark_is_tested():

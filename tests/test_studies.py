@@ -3,15 +3,12 @@
 import ast
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-ENVIRONMENT = os.environ | {"PYTHONPATH": f"{EXPERIMENTS.parent}{os.pathsep}{EXPERIMENTS}"}
+from tests.processes import EXPERIMENTS, run
+
 SMALL = {
     "memory_horizon": ["--only", "layers, lstm, 10"],
     "default_job": ["--only", "GTrXL (GRU), memory cut off"],
@@ -20,17 +17,6 @@ SMALL = {
     "depth_and_gates": ["--only", "2", "0.001", "trxl"],
     "default_settings": ["--only", "Catch-bsuite", "lstm"],
 }
-
-
-def run(program, *arguments):
-    return subprocess.run(
-        [sys.executable, program, *arguments],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=True,
-        timeout=300,
-    ).stdout
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -164,7 +150,7 @@ print(sorted({(r["process"], r["cores"]) for r in records}))
 def test_workers_share_runs_on_disjoint_cores(tmp_path):
     program = tmp_path / "script.py"
     program.write_text(SCRIPT)
-    shown = run(program, "--workers", "2", "--results", str(tmp_path))
+    shown = run(program, "--workers", "2", "--results", tmp_path)
     assert len(list((tmp_path / "a").glob("*.json"))) == 6
     processes = ast.literal_eval(shown.splitlines()[-1])
     assert len(processes) == 2

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep, zero_timestep
+from tests.comparison import assert_close
 from tests.nn.cores import small_core
 
 OBSERVATIONS = spaces.Dict({"state": spaces.Box(-1.0, 1.0, (3,)), "room": spaces.Discrete(3)})
@@ -91,12 +92,6 @@ def act(agent, params, memory, timesteps, num_steps=None):
 def learn(agent, params, memory, timesteps):
     """Return the memory and the outputs of a segment run at once."""
     return agent.apply(params, memory, timesteps)
-
-
-def assert_close(actual, expected, tolerance=1e-9):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance), actual, expected
-    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -228,11 +223,11 @@ def test_vmap_over_seeds():
 
     params, learned, acted = values(jax.random.split(jax.random.key(0), 2))
     assert not np.allclose(learned[0], learned[1], atol=1e-2)
-    assert_close(acted, learned, tolerance=1e-5)
+    assert_close(acted, learned, atol=1e-5)
     for seed in range(2):
         one = jax.tree.map(lambda p, i=seed: p[i], params)
         _, output = learn(agent, one, memory, timesteps)
-        assert_close(output.value, learned[seed], tolerance=1e-5)
+        assert_close(output.value, learned[seed], atol=1e-5)
 
 
 @pytest.mark.usefixtures("x64")
@@ -261,7 +256,7 @@ def test_bfloat16_agent_returns_float32(core):
     _, exact = learn(exact_agent, params, exact_agent.initial_memory(BATCH), timesteps)
     for output in (learned, acted):
         assert {x.dtype for x in jax.tree.leaves((output, params))} == {jnp.dtype(jnp.float32)}
-        assert_close(output, exact, tolerance=0.1)
+        assert_close(output, exact, atol=0.1)
 
 
 def test_every_parameter_has_gradient():

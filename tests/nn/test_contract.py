@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.comparison import assert_close
 from tests.nn.cores import (
     ALL_CORES,
     LAYERS,
@@ -53,12 +54,6 @@ def live(memory):
     alive_BM = jnp.arange(size, dtype=jnp.int32)[None, :] >= size - memory.length[:, None]
     inputs = tuple(jnp.where(alive_BM[..., None], x, 0.0) for x in memory.inputs)
     return memory.replace(inputs=inputs)
-
-
-def assert_close(actual, expected, tolerance=1e-9):
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance), actual, expected
-    )
 
 
 @every_core
@@ -237,7 +232,7 @@ def test_remat_preserves_gradients(name):
 
         return jax.jit(jax.grad(loss))(params)
 
-    assert_close(gradient(core.clone(remat=True)), gradient(core), tolerance=1e-8)
+    assert_close(gradient(core.clone(remat=True)), gradient(core), atol=1e-8)
 
 
 @every_core

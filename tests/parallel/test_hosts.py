@@ -1,7 +1,6 @@
 """Runs trained by two processes: equal metrics, and the end of one when the other dies."""
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -9,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -22,9 +20,10 @@ from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
 from gtrxl_jax.runs.preemption import RunInterrupted
+from tests.comparison import lines
 from tests.jobs import changed
+from tests.processes import ROOT, flags
 
-ROOT = Path(__file__).parents[2]
 ONLINE = shlex.split(
     "train --preset debug --core.name gru --core.width 8 --env.num-envs 8 --unroll 4 "
     "--updates-per-iteration 2 --evaluation.episodes 8 --evaluation.interval 0 "
@@ -38,30 +37,21 @@ ITERATION = 8 * 4 * 2
 """Steps of an online iteration."""
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """Compile programs once for all runs of this file."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def start(cache):
+def start():
     """Start two processes with two devices each, which are killed after the test."""
     started = []
 
     def two(*command):
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
             port = listener.getsockname()[1]
-        devices = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
         processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "gtrxl_jax.cli", *map(str, command), "--distributed"],
                 env=os.environ
-                | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": devices}
+                | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags(2)}
                 | {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
-                | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
-                | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-                | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+                | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -81,14 +71,6 @@ def ended(processes):
     """Return the exit codes and the output of the processes."""
     said = ["".join(process.communicate(timeout=300)) for process in processes]
     return [process.returncode for process in processes], said
-
-
-def lines(folder):
-    """Return the metrics without timings."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for record in records:
-        del record["time"], record["steps_per_second"]
-    return records
 
 
 def wait_until(condition, processes):

@@ -24,6 +24,7 @@ from gtrxl_jax.runs.checkpoints.checkpoint import (
 )
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 from gtrxl_jax.runs.directory import locked
+from tests.comparison import assert_same
 
 CONFIG = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 4}})
 OTHER = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 12}})
@@ -68,18 +69,9 @@ def save(folder, step, state, config, **settings):
 
 def restore(folder, like, step=None):
     state, record = checkpoint.restore(folder, like, step)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
     assert step in (None, record["step"])
     return state
-
-
-def assert_same(actual, expected):
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert isinstance(a, jax.Array)
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.fixture

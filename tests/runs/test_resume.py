@@ -1,13 +1,8 @@
 """An interrupted run is bit-identical to an uninterrupted one."""
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -23,9 +18,10 @@ from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.preemption import RunInterrupted
 from gtrxl_jax.runs.programs import Programs
+from tests.comparison import assert_close, assert_same, lines
 from tests.jobs import changed, small_job
+from tests.processes import EXPERIMENTS, run
 
-ROOT = Path(__file__).parents[2]
 CONFIG = small_job(
     "gru",
     env__params={"corridor_length": 1},
@@ -38,18 +34,6 @@ CONFIG = small_job(
     devices=4,
 )
 ITERATION, ITERATIONS = CONFIG.steps_per_iteration, CONFIG.num_iterations
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Compile the programs of this file's runs only once."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
-        jax.config.update(name, value)
-    yield
-    for name, value in zip(names, before, strict=True):
-        jax.config.update(name, value)
 
 
 class Stop(MetricWriter):
@@ -71,28 +55,8 @@ def crash():
     raise Crash
 
 
-def lines(folder):
-    """Return the metrics without timings."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for record in records:
-        del record["time"], record["steps_per_second"]
-    return records
-
-
 def state_of(folder, trainer=None):
     return checkpoint.restore(folder, Programs(trainer or OnlineTrainer(CONFIG)).like)[0]
-
-
-def assert_same(one, other, **tolerance):
-    for (path, a), (_, b) in zip(
-        jax.tree.leaves_with_path(one), jax.tree.leaves_with_path(other), strict=True
-    ):
-        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        if tolerance:
-            np.testing.assert_allclose(a, b, **tolerance)
-        else:
-            np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +92,7 @@ def test_resume_with_other_number_of_devices(whole, tmp_path):
     train(trainer, folder=tmp_path)
     state = state_of(tmp_path, trainer)
     assert all(len(x.sharding.device_set) == 2 for x in jax.tree.leaves(state))
-    assert_same(state.learner.trainable, whole[2].learner.trainable, rtol=1e-3, atol=1e-4)
+    assert_close(state.learner.trainable, whole[2].learner.trainable, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -183,11 +147,7 @@ def test_unknown_best_score_raises_before_training(tmp_path):
 
 
 def kill_and_resume(*arguments):
-    subprocess.run(
-        [sys.executable, ROOT / "experiments" / "kill_and_resume.py", "--no-keep", *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=True,
-    )
+    run(EXPERIMENTS / "kill_and_resume.py", "--no-keep", *arguments)
 
 
 def test_killed_processes_resume():
