@@ -1,5 +1,7 @@
 """Small models of trajectories and random steps for them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,14 +64,17 @@ def segment(steps, n):
 def random_params(model, steps, seed=0):
     """Return perturbed initial parameters, none of which is zero."""
 
-    def whole(model):
-        return model(model.initial_memory(BATCH), segment(steps, 0))
-
-    params = nn.init(whole, model)(jax.random.key(seed))
+    params = _initial_params(model, jax.random.key(seed), segment(steps, 0))
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: x + 0.1 * jnp.asarray(rng.standard_normal(x.shape)), params)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _initial_params(model, key, first):
+    return nn.init(lambda model: model(model.initial_memory(BATCH), first), model)(key)
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def run_segments(model, params, steps):
     """Return the memory after all segments and the logits `[B, N * K, A]`."""
     memory, logits = model.apply(params, BATCH, method="initial_memory"), []

@@ -9,6 +9,7 @@ from gtrxl_jax.nn.attention.absorbed import AbsorbedAttention
 from gtrxl_jax.nn.attention.projected import RelativeAttention
 from gtrxl_jax.ops.absorbed_attention import rotate_by_position
 from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans, sinusoids
+from tests.comparison import assert_close
 
 pytestmark = pytest.mark.usefixtures("x64")
 MEMORY, STEPS = 3, 5
@@ -26,8 +27,9 @@ def test_outputs_and_gradients_equal_projected_form(width, head_width):
         kind(width, heads=2, head_width=head_width, param_dtype=jnp.float64)
         for kind in (RelativeAttention, AbsorbedAttention)
     )
-    params = projected.init(jax.random.key(0), x, mask)
-    assert jax.tree.structure(params) == jax.tree.structure(folded.init(jax.random.key(0), x, mask))
+    params = jax.jit(projected.init)(jax.random.key(0), x, mask)
+    of_folded = jax.eval_shape(folded.init, jax.random.key(0), x, mask)
+    assert jax.tree.structure(params) == jax.tree.structure(of_folded)
     params = jax.tree.map(lambda p: p + 0.1 * rng.standard_normal(p.shape), params)
 
     def outcome(layer):
@@ -35,13 +37,9 @@ def test_outputs_and_gradients_equal_projected_form(width, head_width):
             y = layer.apply(params, x, mask)
             return jnp.sum(y**2), y
 
-        return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x)
 
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9),
-        outcome(projected),
-        outcome(folded),
-    )
+    assert_close(outcome(projected), outcome(folded), rtol=1e-9)
 
 
 def test_rotation_handles_distances_of_either_sign():
@@ -88,7 +86,7 @@ def test_spans_preserve_outputs_and_gradients(which):
     mask = memory_token_mask(exists, cached, cache_size, memory_tokens)
     x = jnp.asarray(rng.standard_normal((3, mask.shape[2], width)))
     layer = AbsorbedAttention(width, heads=2, head_width=4, param_dtype=jnp.float64)
-    params = layer.init(jax.random.key(0), x, mask)
+    params = jax.jit(layer.init)(jax.random.key(0), x, mask)
     spans = memory_token_spans(steps, cache_size, memory_tokens)[which]
     asked = np.concatenate([np.arange(mask.shape[1])[queries] for queries, _ in spans])
 
@@ -97,12 +95,13 @@ def test_spans_preserve_outputs_and_gradients(which):
             y = compute(params, x)
             return jnp.sum(jnp.sin(y)), y
 
-        return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x)
 
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12),
+    assert_close(
         outcome(lambda params, x: layer.apply(params, x, mask)[:, asked]),
         outcome(lambda params, x: layer.apply(params, x, mask, spans=spans)),
+        atol=1e-12,
+        rtol=1e-12,
     )
     _, recorded = layer.apply(params, x, mask, spans=spans, mutable="attention")
     (weights,) = recorded["attention"]["weights"]

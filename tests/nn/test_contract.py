@@ -36,14 +36,24 @@ def step(core, params, cache, x_BD, first_B):
     return core.apply(params, cache, x_BD, first_B, method="step")
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def start(core, params, memory, num_steps):
+    return core.apply(params, memory, num_steps, method="start")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def finish(core, params, cache):
+    return core.apply(params, cache, method="finish")
+
+
 def act(core, params, memory, x_BTD, first_BT, num_steps):
     """Return the memory and the outputs of stepping through a segment."""
-    cache = core.apply(params, memory, num_steps, method="start")
+    cache = start(core, params, memory, num_steps)
     outputs = []
     for t in range(x_BTD.shape[1]):
         cache, y_BD = step(core, params, cache, x_BTD[:, t], first_BT[:, t])
         outputs.append(y_BD)
-    return core.apply(params, cache, method="finish"), jnp.stack(outputs, axis=1)
+    return finish(core, params, cache), jnp.stack(outputs, axis=1)
 
 
 def live(memory):
@@ -282,9 +292,8 @@ def test_bfloat16_keeps_parameters_in_float32(name):
     assert all(p.dtype == jnp.float32 for p in jax.tree.leaves(params))
     _, acted_BTD = act(core, params, core.initial_memory(2), x_BTD, first_BT, None)
     assert acted_BTD.dtype == jnp.bfloat16
-    exact = core.clone(dtype=None).apply(
-        params, core.clone(dtype=None).initial_memory(2), x_BTD, first_BT
-    )
+    exact_core = core.clone(dtype=None)
+    exact = segment(exact_core, params, exact_core.initial_memory(2), x_BTD, first_BT)
     scale = float(jnp.std(exact[1]))
     for low_BTD in (y_BTD, acted_BTD):
         error = jnp.sqrt(jnp.mean((low_BTD.astype(jnp.float32) - exact[1]) ** 2))

@@ -139,36 +139,51 @@ def test_deterministic_disables_dropout(name):
     assert np.any(logits(False, 0) != logits(False, 1))
 
 
-def test_bfloat16_keeps_parameters_and_policies_in_float32():
+def in_float32(steps):
+    return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, steps)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def act_once(model, params, step):
+    """Return the states before and after a step, and the policy."""
+    before = model.apply(params, BATCH, method="start")
+    seen = step.returns_to_go, step.observations
+    state, policy = model.apply(params, before, *seen, method="decode")
+    return before, model.apply(params, state, step.actions, method="observe_action"), policy
+
+
+@every_model
+def test_bfloat16_keeps_parameters_and_policies_in_float32(name):
     with jax.enable_x64(False):
-        for name in MODELS:
-            model, segments, context = small_model(name, dtype="bfloat16")
-            steps = jax.tree.map(
-                lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x,
-                random_steps(segments, context),
-            )
-            # Dtypes are known without computing anything.
-            params = jax.eval_shape(functools.partial(random_params, model, steps))
-            assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
-            run = functools.partial(run_segments, model)
-            memory, logits = jax.eval_shape(run, params, steps)
-            assert logits.dtype == jnp.float32
-            assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(memory))
+        model, segments, context = small_model(name, dtype="bfloat16")
+        steps = in_float32(random_steps(segments, context))
+        # Dtypes are known without computing anything.
+        params = jax.eval_shape(functools.partial(random_params, model, steps))
+        assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
+        memory, logits = jax.eval_shape(functools.partial(run_segments, model), params, steps)
+        assert logits.dtype == jnp.float32
+        assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(memory))
+        first = segment(segment(steps, 0), 0)
+        before, after, policy = jax.eval_shape(functools.partial(act_once, model), params, first)
+        assert policy.logits.dtype == jnp.float32
+        assert jax.tree.map(jnp.result_type, after) == jax.tree.map(jnp.result_type, before)
+        assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(after))
 
-            def act(params, step, model=model):
-                before = model.apply(params, BATCH, method="start")
-                seen = step.returns_to_go, step.observations
-                state, policy = model.apply(params, before, *seen, method="decode")
-                return (
-                    before,
-                    model.apply(params, state, step.actions, method="observe_action"),
-                    policy,
-                )
 
-            before, after, policy = jax.eval_shape(act, params, segment(segment(steps, 0), 0))
-            assert policy.logits.dtype == jnp.float32
-            assert jax.tree.map(jnp.result_type, after) == jax.tree.map(jnp.result_type, before)
-            assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(after))
+@pytest.mark.parametrize("name", ["rate", "rate, lstm", "rate, cache only", "dt-gpt", "bc-lstm"])
+def test_bfloat16_predictions_are_close_to_float32(name):
+    """The error, over all segments, is a small part of the spread of the logits."""
+    with jax.enable_x64(False):
+        exact, segments, context = small_model(name)
+        low = small_model(name, dtype="bfloat16")[0]
+        steps = in_float32(random_steps(segments, context))
+        params = random_params(exact, steps)
+        (_, logits), (_, expected) = (run_segments(m, params, steps) for m in (low, exact))
+        first = segment(segment(steps, 0), 0)
+        _, _, acted = act_once(low, params, first)
+    spread = np.std(expected)
+    assert 0 < np.sqrt(np.mean((logits - expected) ** 2)) < 0.05 * spread
+    assert np.sqrt(np.mean((acted.logits - expected[:, 0]) ** 2)) < 0.05 * spread
 
 
 def test_decision_transformer_equals_rate_without_memory():

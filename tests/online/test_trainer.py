@@ -63,8 +63,8 @@ class Run:
     metrics: list[Any]
 
 
-# The older emitters, which tests use by default, round a value differently in each fused kernel that
-# needs it, and rollouts are compared bit by bit.
+# The older emitters, which tests use by default, round a value differently in each kernel that
+# computes it, and rollouts are compared bit by bit.
 jit = functools.partial(jax.jit, compiler_options={"xla_cpu_use_fusion_emitters": True})
 
 
