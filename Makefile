@@ -5,13 +5,17 @@ VENV ?= .venv
 PYTEST_WORKERS ?= 2
 UPGRADE ?=
 
-.PHONY: demo test slow lint format lock clean
+.PHONY: demo test unit slow lint format lock clean
 
 demo: $(VENV)/.installed  ## train the default agent, watch it learn, see what it made
 	$(VENV)/bin/gtrxl train
 
 test: lint  ## the checks of a change: format, lint, types and every test that is not slow
 	$(VENV)/bin/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile
+
+unit: $(VENV)/.installed  ## the quick tests: those that train no agent and run no program
+	$(VENV)/bin/python -m pytest -m "not slow and not integration" \
+	  --numprocesses $(PYTEST_WORKERS) --dist loadfile
 
 slow: $(VENV)/.installed  ## the tests that train agents to a score, minutes each
 	$(VENV)/bin/python -m pytest -m slow

@@ -4,6 +4,8 @@ import pytest
 
 from tests.processes import EXPERIMENTS, run
 
+pytestmark = pytest.mark.integration
+
 BENCHES = EXPERIMENTS / "bench"
 SMALL = {
     "acting": "--preset debug --batch 2 --cached-steps 2 --rounds 1",

@@ -15,6 +15,8 @@ from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.testing import check_core
 from tests.jobs import small_job
 
+pytestmark = pytest.mark.integration
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = ["--preset", "debug", "--no-pictures", "--folder"]
 

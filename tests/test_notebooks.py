@@ -7,6 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[1]
 TOUR = ROOT / "notebooks" / "tour.ipynb"
 

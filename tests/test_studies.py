@@ -19,6 +19,7 @@ SMALL = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", SMALL)
 def test_study_saves_records_and_report(name, tmp_path):
     program = EXPERIMENTS / f"{name}.py"
@@ -147,6 +148,7 @@ print(sorted({(r["process"], r["cores"]) for r in records}))
 """
 
 
+@pytest.mark.integration
 def test_workers_share_runs_on_disjoint_cores(tmp_path):
     program = tmp_path / "script.py"
     program.write_text(SCRIPT)

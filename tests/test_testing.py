@@ -9,7 +9,7 @@ from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.testing import check_core
 from tests.nn.cores import small_core
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("x64")]
 
 
 class Window(MemoryCore):

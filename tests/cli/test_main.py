@@ -57,6 +57,7 @@ def debug(tmp_path_factory):
     return folder, call("train", "--preset", "debug", "--folder", folder)
 
 
+@pytest.mark.integration
 def test_debug_job_writes_complete_run(debug):
     folder, (out, err) = debug
     config = from_json((folder / "config.json").read_text())
@@ -93,6 +94,7 @@ def test_debug_job_writes_complete_run(debug):
     assert {path.name for path in folder.iterdir()} == expected
 
 
+@pytest.mark.integration
 def test_evaluate_is_deterministic(debug, tmp_path):
     folder, _ = debug
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -105,6 +107,7 @@ def test_evaluate_is_deterministic(debug, tmp_path):
     assert (copy / "attention.png").exists()
 
 
+@pytest.mark.integration
 def test_several_seeds_and_tasks(tmp_path):
     folder = tmp_path / "run"
     out, err = call(
@@ -204,6 +207,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("arguments", [("--seed", 1), ("--core.name", "lstm")])
 def test_other_run_is_not_overwritten(debug, arguments):
     folder, _ = debug
@@ -214,6 +218,7 @@ def test_other_run_is_not_overwritten(debug, arguments):
     assert contents(folder) == before
 
 
+@pytest.mark.integration
 def test_finished_run_is_not_repeated(debug):
     folder, (out, _) = debug
     before = contents(folder)
@@ -251,6 +256,7 @@ def test_exit_codes(ended, code, line, tmp_path, monkeypatch):
     assert refused(*arguments, code=code) == line + "\n"
 
 
+@pytest.mark.integration
 def test_checkpoint_of_other_config_is_unusable(debug, tmp_path):
     folder, _ = debug
     copy = shutil.copytree(folder, tmp_path / "copy")

@@ -10,6 +10,7 @@ from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
 from gtrxl_jax.offline.environments import make_stream
 
 
+@pytest.mark.integration
 def test_train_compare_and_evaluate_models(tmp_path, capsys):
     folder = tmp_path / "run"
     small = ["--total-updates", "2", "--updates-per-iteration", "1", "--evaluation.episodes", "4"]

@@ -17,6 +17,8 @@ from gtrxl_jax.runs.loop import train
 from gtrxl_jax.timestep import zero_timestep
 from tests.jobs import changed
 
+pytestmark = pytest.mark.integration
+
 CONFIG = changed(
     preset("debug"),
     total_updates=12,

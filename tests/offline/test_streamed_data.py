@@ -19,6 +19,8 @@ from gtrxl_jax.runs.loop import train
 from tests.jobs import changed
 from tests.offline.test_run import Crash, CrashAt, lines
 
+pytestmark = pytest.mark.integration
+
 CONFIG = changed(
     preset("debug"),
     total_updates=8,

@@ -15,6 +15,8 @@ from gtrxl_jax.runs.programs import make_iteration
 from gtrxl_jax.validation import validate
 from tests.jobs import changed
 
+pytestmark = pytest.mark.integration
+
 DEBUG = preset("debug")
 
 

@@ -13,6 +13,8 @@ from gtrxl_jax.online.trainer import OnlineTrainer, make_stream
 from gtrxl_jax.runs.programs import make_iteration
 from tests.jobs import small_job
 
+pytestmark = pytest.mark.integration
+
 PENDULUM = EnvConfig(name="Pendulum-v1", num_envs=4)
 CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
 

@@ -14,6 +14,8 @@ from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import small_job
 
+pytestmark = pytest.mark.integration
+
 # Episodes are terminated or truncated, whereas those of the T-Maze only terminate. With this tau
 # the pole falls soon.
 CARTPOLE = EnvConfig("CartPole-v1", {"max_steps_in_episode": 8, "tau": 0.04}, num_envs=8)

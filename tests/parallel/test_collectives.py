@@ -12,6 +12,8 @@ from gtrxl_jax.parallel.collectives import Collective, collectives
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 
+pytestmark = pytest.mark.integration
+
 # For eight devices. No parameter has as many rows, so that shapes identify the batch.
 BATCH, STEPS, SEGMENTS = 88, 9, 2
 JOBS = {

@@ -19,6 +19,8 @@ from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 
+pytestmark = pytest.mark.integration
+
 ONLINE = small_job(
     algorithm__popart=True,
     env__num_envs=16,

@@ -24,6 +24,8 @@ from tests.comparison import lines
 from tests.jobs import changed
 from tests.processes import ROOT, flags
 
+pytestmark = pytest.mark.integration
+
 ONLINE = shlex.split(
     "train --preset debug --core.name gru --core.width 8 --env.num-envs 8 --unroll 4 "
     "--updates-per-iteration 2 --evaluation.episodes 8 --evaluation.interval 0 "

@@ -30,6 +30,8 @@ from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.results import read_result
 from tests.jobs import Clock, small_job
 
+pytestmark = pytest.mark.integration
+
 NAN, INF = float("nan"), float("inf")
 
 

@@ -13,6 +13,8 @@ from gtrxl_jax.runs.results import read_result
 from gtrxl_jax.runs.scores import Score
 from tests.jobs import small_job
 
+pytestmark = pytest.mark.integration
+
 SEEDS = 3
 CONFIG = small_job(
     "lstm",

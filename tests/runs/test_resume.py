@@ -22,6 +22,8 @@ from tests.comparison import assert_close, assert_same, lines
 from tests.jobs import changed, small_job
 from tests.processes import EXPERIMENTS, run
 
+pytestmark = pytest.mark.integration
+
 CONFIG = small_job(
     "gru",
     env__params={"corridor_length": 1},
