@@ -140,6 +140,8 @@ def test_several_seeds_and_tasks(tmp_path):
     ("arguments", "message"),
     [
         ("--preset debgu", "unknown preset 'debgu': did you mean 'debug'"),
+        ("--preset debgu --folder here", "unknown preset 'debgu': did you mean 'debug'"),
+        ("--unroll -1 --folder here", "unroll must be at least 1, not -1"),
         ("--env.name TMazePasive-v0", "unknown environment 'TMazePasive-v0': did you mean 'TMazeP"),
         ("--core.name gtrlx", "unknown core.name 'gtrlx': did you mean 'gtrxl'"),
         ("--core.gate gur", "unknown core.gate 'gur': did you mean 'gru'"),
@@ -178,14 +180,12 @@ def test_several_seeds_and_tasks(tmp_path):
         ),
     ],
 )
-@pytest.mark.parametrize("named", [False, True])
-def test_invalid_arguments_print_one_line(arguments, message, named, tmp_path, monkeypatch):
+def test_invalid_arguments_print_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = ["--folder", "here"] if named else []
     options = arguments.split()
     if "--preset" not in options:
         options = ["--preset", "debug", *options]
-    error = refused("train", *options, *folder)
+    error = refused("train", *options)
     assert error.startswith("gtrxl train: error: ")
     assert message in error
     assert error.count("\n") == 1
