@@ -23,7 +23,8 @@ def run(*command: object) -> str:
         [sys.executable, *map(str, command)],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": flags(1)},
+        # Tables must not be wrapped.
+        env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": flags(1), "COLUMNS": "200"},
         check=True,
         timeout=300,
     ).stdout

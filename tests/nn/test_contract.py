@@ -224,6 +224,8 @@ def test_more_steps_than_announced_return_nan_memory():
     params = random_params(core)
     x_BTD, first_BT = random_segment(np.random.default_rng(4), 2, 4, jnp.float64)
     memory, y_BTD = act(core, params, core.initial_memory(2), x_BTD, first_BT, num_steps=3)
+    _, expected_BTD = segment(core, params, core.initial_memory(2), x_BTD, first_BT)
+    assert_close(y_BTD[:, :3], expected_BTD[:, :3])
     assert np.all(np.isfinite(y_BTD))
     assert all(np.all(np.isnan(x)) for x in memory.inputs)
     with pytest.raises(ValueError, match="num_steps must be at least 1"):
