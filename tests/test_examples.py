@@ -18,7 +18,7 @@ from tests.jobs import small_job
 pytestmark = pytest.mark.integration
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SMALL = ["--preset", "debug", "--no-pictures", "--folder"]
+SMALL = ["--preset", "debug", "--devices", "1", "--no-pictures", "--folder"]
 
 
 @pytest.fixture(autouse=True)

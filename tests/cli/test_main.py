@@ -112,6 +112,7 @@ def test_several_seeds_and_tasks(tmp_path):
     folder = tmp_path / "run"
     out, err = call(
         "train", "--preset", "debug", "--folder", folder, "--num-seeds", 3, "--core.name", "lstm",
+        "--devices", 1,
         "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--algorithm.popart",
         "--env.tasks", "corridor_length", 2,
         "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--tensorboard",

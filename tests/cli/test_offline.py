@@ -14,6 +14,7 @@ from gtrxl_jax.offline.environments import make_stream
 def test_train_compare_and_evaluate_models(tmp_path, capsys):
     folder = tmp_path / "run"
     small = ["--total-updates", "2", "--updates-per-iteration", "1", "--evaluation.episodes", "4"]
+    small += ["--devices", "1"]
     command = ["train-offline", "--preset", "debug", "--baselines", "bc-mlp", *small]
     main([*command, "--folder", str(folder)])
     shown = capsys.readouterr()

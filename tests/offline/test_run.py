@@ -1,7 +1,5 @@
 """Offline runs with the host's loop: saving, resuming, placement, loading and evaluation."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +13,7 @@ from gtrxl_jax.runs.divergence import DivergedError
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.timestep import zero_timestep
+from tests.comparison import lines
 from tests.jobs import changed
 
 pytestmark = pytest.mark.integration
@@ -53,13 +52,6 @@ def whole(trajectories, tmp_path_factory):
     """The folder and result of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     return folder, train(OfflineTrainer(CONFIG, trajectories), folder=folder)
-
-
-def lines(folder):
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for record in records:
-        del record["time"], record["steps_per_second"]
-    return records
 
 
 def test_resumed_run_is_bit_identical(whole, trajectories, tmp_path):

@@ -16,8 +16,9 @@ from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.parallel.placement import local_rows
 from gtrxl_jax.runs.loop import train
+from tests.comparison import lines
 from tests.jobs import changed
-from tests.offline.test_run import Crash, CrashAt, lines
+from tests.offline.test_run import Crash, CrashAt
 
 pytestmark = pytest.mark.integration
 

@@ -31,7 +31,7 @@ ONLINE = small_job(
 OFFLINE = changed(
     preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_iteration=2, bptt=0
 )
-PLACES = [(2, 1), (4, 2), (8, 4)]
+PLACES = [(2, 1), (8, 4)]
 """Numbers of devices and of parameter shards."""
 
 

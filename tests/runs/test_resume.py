@@ -33,7 +33,7 @@ CONFIG = small_job(
     checkpoint__best="evaluation/return",
     checkpoint__keep=1,
     num_seeds=2,
-    devices=4,
+    devices=2,
 )
 ITERATION, ITERATIONS = CONFIG.steps_per_iteration, CONFIG.num_iterations
 
@@ -90,10 +90,10 @@ def test_resume_with_other_number_of_devices(whole, tmp_path):
     with pytest.raises(Crash):
         train(OnlineTrainer(CONFIG), writers=[Stop(4, crash)], folder=tmp_path)
     trainer = OnlineTrainer(CONFIG)
-    trainer.mesh = lambda: make_mesh(2, CONFIG.env.num_envs)
+    trainer.mesh = lambda: make_mesh(4, CONFIG.env.num_envs)
     train(trainer, folder=tmp_path)
     state = state_of(tmp_path, trainer)
-    assert all(len(x.sharding.device_set) == 2 for x in jax.tree.leaves(state))
+    assert all(len(x.sharding.device_set) == 4 for x in jax.tree.leaves(state))
     assert_close(state.learner.trainable, whole[2].learner.trainable, rtol=1e-3, atol=1e-4)
 
 
