@@ -37,7 +37,7 @@ def refused(*arguments, code=2):
         pytest.raises(SystemExit) as caught,
     ):
         main([str(argument) for argument in arguments])
-    assert caught.value.code == code
+    assert caught.value.code == code, err.getvalue()
     assert out.getvalue() == ""
     return err.getvalue()
 
