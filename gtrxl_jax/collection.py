@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.acting.collecting import collect, cue_of
+from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.policy import OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.data import minari
+from gtrxl_jax.envs.knowledge import cue_of
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.loading import load
@@ -111,7 +112,7 @@ def collect_dataset(
         config.episodes,
         jax.random.key(config.seed),
         num_envs=config.env.num_envs,
-        cue=cue_of(name) if config.balance else None,
+        cue=cue_of(env) if config.balance else None,
         progress=note,
         policy_params=policy_params,
     )
@@ -139,7 +140,7 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
             f"actions applies only to the agent of a run: omit it for policy {config.policy}"
         )
     if not name:
-        raise ValueError("env.name must be given with policy oracle or random")
+        raise ValueError(f"env.name must be given, since policy {config.policy} names none")
     env, params = make_env(name, **overrides)
     stream = Stream(env, params, 1)
     if config.policy == "oracle":

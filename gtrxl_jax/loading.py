@@ -135,6 +135,11 @@ def evaluate(
       The scores by name, and the loaded run.
     """
     loaded = load(folder, best=best)
+    if not loaded.trainer.environment[0]:
+        raise ValueError(
+            f"{folder} was trained without an environment to evaluate it in: play its episodes "
+            "yourself with gtrxl_jax.load, or train with task.name"
+        )
     settings = loaded.trainer.config.evaluation
     settings = dataclasses.replace(settings, episodes=episodes, policy=policy or settings.policy)
     trainer = type(loaded.trainer)(dataclasses.replace(loaded.config, evaluation=settings))

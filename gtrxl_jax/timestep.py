@@ -42,7 +42,10 @@ class TimeStep:
 def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:
     """Return a first time step of zeros with the given leading axes, for `Agent.init`."""
     specs = observation_spec(observation_space)
-    observation = jax.tree.map(lambda spec: jnp.zeros((*lead, *spec.shape), spec.dtype), specs)
+    observation = jax.tree.map(
+        lambda spec: jnp.zeros((*lead, *spec.shape), jax.dtypes.canonicalize_dtype(spec.dtype)),
+        specs,
+    )
     return TimeStep(
         observation=observation,
         action=action_spec(action_space).zeros(*lead),

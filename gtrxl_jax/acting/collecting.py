@@ -1,6 +1,5 @@
 """Collect complete episodes of a jitted environment with any policy."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,32 +13,9 @@ from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import begin, first_episode, rollout
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate, select
-from gtrxl_jax.envs.registry import time_limit
+from gtrxl_jax.envs.knowledge import Cue, time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
-
-
-@dataclasses.dataclass(frozen=True)
-class Cue:
-    """The variable over which collected episodes are balanced.
-
-    Attributes:
-      field: name of an integer field of the environment's state, read at the end of an episode.
-      values: possible values of the field, each of which gets an equal share of the episodes.
-    """
-
-    field: str
-    values: tuple[int, ...]
-
-
-CUES = {"TMaze": Cue("hint", (-1, 1)), "AssociativeRetrieval": Cue("goal", (0, 1))}
-"""Cues by prefix of the environment's name."""
-
-
-def cue_of(env_name: str) -> Cue | None:
-    """Return the cue of an environment, or None if it has no known cue."""
-    return next((cue for prefix, cue in CUES.items() if env_name.startswith(prefix)), None)
-
 
 Progress = Callable[[EpisodeStats], None]
 

@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import advance, begin, rollout
+from gtrxl_jax.envs.knowledge import time_limit
 from gtrxl_jax.envs.multitask import MultiTaskStream
-from gtrxl_jax.envs.registry import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
 

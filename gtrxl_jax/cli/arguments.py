@@ -135,8 +135,15 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chooser.add_argument("--preset", default="default")
     chooser.add_argument("--model-preset")
+    chooser.add_argument("--task.name", dest="task")
     chosen, rest = chooser.parse_known_args(arguments)
     base = offline_config.preset(chosen.preset)
+    if chosen.task is not None:
+        base = dataclasses.replace(base, task=dataclasses.replace(base.task, name=chosen.task))
+    if chosen.task == "":
+        # The presets' lengths and curriculum are those of an environment.
+        evaluation = dataclasses.replace(base.evaluation, lengths=())
+        base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
     if chosen.model_preset:
         model = models.model_config(base.model.name, chosen.model_preset)
         base = dataclasses.replace(base, model=model)

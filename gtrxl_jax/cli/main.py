@@ -96,13 +96,13 @@ def _train_offline(arguments: Sequence[str]) -> None:
 
     config = command.config
     import_plugin(config.task.name)
-    folder = command.folder or _new_folder(config.task.name, config.model.name)
+    folder = command.folder or _new_folder(config.subject, config.model.name)
     names = list(dict.fromkeys((config.model.name, *command.baselines)))
     trajectories = None if config.data.stream else trajectories_of(config)
     for name in names:
         model = dataclasses.replace(config.model, name=name)
         trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)
-        _run(trainer, folder / name, command, f"{name} on {config.task.name}")
+        _run(trainer, folder / name, command, f"{name} on {config.subject}")
     if command.pictures and hosts.is_first():
         paths = report.draw_offline(folder, names)
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
@@ -276,6 +276,7 @@ def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
 
 def _scores(evaluation: dict[str, Any]) -> str:
     """Format the main scores (see `Score`): `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
-    from gtrxl_jax.runs.scores import main_scores
+    from gtrxl_jax.runs.scores import NOT_EVALUATED, main_scores
 
-    return "; ".join(f"{name} {evaluation[name]}" for name in main_scores(evaluation))
+    shown = (f"{name} {evaluation[name]}" for name in main_scores(evaluation))
+    return "; ".join(shown) or NOT_EVALUATED

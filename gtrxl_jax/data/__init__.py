@@ -3,13 +3,7 @@
 `minari` (files) and `loader` (data that exceed memory) require the extra "offline".
 """
 
-from gtrxl_jax.data.segments import (
-    SAMPLING,
-    Sampling,
-    cut_segments,
-    default_sampling,
-    sample_segments,
-)
+from gtrxl_jax.data.segments import Sampling, cut_segments, sample_segments
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import (
     Trajectories,
@@ -22,7 +16,6 @@ from gtrxl_jax.data.trajectories import (
 from gtrxl_jax.segments import Segments
 
 __all__ = [
-    "SAMPLING",
     "Sampling",
     "Segments",
     "Spaces",
@@ -31,7 +24,6 @@ __all__ = [
     "concatenate",
     "cut_segments",
     "dataset_spaces",
-    "default_sampling",
     "returns_to_go",
     "sample_segments",
     "select",

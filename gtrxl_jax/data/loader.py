@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, UInt
+from jaxtyping import Array, Int, Key, UInt
 
 from gtrxl_jax.data.reader import MinariReader
 from gtrxl_jax.data.segments import Sampling, draw_windows, require_count
-from gtrxl_jax.data.trajectories import check_steps
+from gtrxl_jax.data.trajectories import check_steps, returns_to_go
 from gtrxl_jax.segments import Segments
 
 if TYPE_CHECKING:
@@ -78,19 +78,19 @@ def load_segments(
     key = jax.device_put(key, cpu)
     episodes = np.arange(reader.num_episodes) if episodes is None else episodes
     rows = np.arange(batch) if rows is None else rows
-    length = reader.length[episodes]
 
     @jax.jit
-    def draw(length: Any, key: Any, index: Any) -> Any:
+    def draw(episodes: Any, key: Any, index: Any) -> Any:
         key = jax.random.fold_in(key, index)
-        return draw_windows(length, key, batch, sampling.start, sampling.weight)
+        start, weight = sampling.start, sampling.weight
+        return draw_windows(reader.length, key, batch, start, weight, episodes)
 
     def read(index: int) -> Segments:
         with jax.default_device(cpu):
-            drawn, start = jax.device_get(draw(length, key, np.uint32(index)))
-        return read_segments(reader, episodes[drawn[rows]], start[rows], segments, context)
+            episode, start = jax.device_get(draw(episodes, key, np.uint32(index)))
+        return read_segments(reader, episode[rows], start[rows], segments, context)
 
-    jax.eval_shape(draw, length, key, np.uint32(0))  # raises for invalid sampling
+    jax.eval_shape(draw, episodes, key, np.uint32(0))  # raises for invalid sampling
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
     batches = grain.MapDataset.range(first, 2**32).map(read)
     return iter(batches.to_iter_dataset(options))
@@ -116,11 +116,13 @@ def read_segments(
     windows = []
     for e, steps, mask in zip(episode, step_BS, mask_BS, strict=True):
         begin, stop = int(steps[0]), int(steps[0] + mask.sum())
+        # Of the whole episode, most of which may be outside of the window.
+        (to_go,) = returns_to_go(reader.rewards(int(e))[None], reader.length[e : e + 1])
         windows.append(
             {
                 "observations": reader.observations(int(e), begin, stop),
                 "actions": reader.actions(int(e), begin, stop),
-                "returns_to_go": _returns_to_go(reader.rewards(int(e)))[begin:stop],
+                "returns_to_go": to_go[begin:stop],
             }
         )
 
@@ -143,7 +145,3 @@ def read_segments(
     return Segments(
         **jax.tree.map(lambda x: x.reshape(-1, segments, context, *x.shape[2:]), leaves)
     )
-
-
-def _returns_to_go(rewards: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    return np.cumsum(rewards[::-1], dtype=np.float64)[::-1].astype(np.float32)

@@ -1,7 +1,7 @@
 """Cut episodes into windows of N segments of K steps for offline training.
 
-Dimensions in names: E episodes, T the largest number of actions of any episode, B windows, N
-segments, K steps of a segment, S = N*K.
+Dimensions in names: E episodes, F chosen episodes, T the largest number of actions of any
+episode, B windows, N segments, K steps of a segment, S = N*K.
 """
 
 import dataclasses
@@ -37,23 +37,6 @@ class Sampling:
     weight: str = "uniform"
 
 
-SAMPLING = {
-    "TMaze": Sampling(),
-    "AssociativeRetrieval": Sampling(),
-    "MemoryChain": Sampling(),
-    "MiniGrid-Memory": Sampling(),
-}
-"""Sampling by prefix of the environment's name, for those with the cue at an episode's start."""
-
-
-def default_sampling(env_name: str) -> Sampling:
-    """Return `SAMPLING` of the environment; by default, windows start uniformly over all steps."""
-    for prefix, sampling in SAMPLING.items():
-        if env_name.startswith(prefix):
-            return sampling
-    return Sampling(start="uniform", weight="length")
-
-
 def sample_segments(
     trajectories: Trajectories,
     key: Key[Array, ""] | UInt[Array, "2"],
@@ -62,8 +45,9 @@ def sample_segments(
     context: int,
     start: str = "episode",
     weight: str = "uniform",
+    episodes: Int[AnyArray, " F"] | None = None,
 ) -> Segments:
-    """Sample windows independently, with replacement. Pure; the last five arguments are static.
+    """Sample windows independently, with replacement. Pure; `batch` to `weight` are static.
 
     Args:
       trajectories: E episodes, on a device.
@@ -73,12 +57,13 @@ def sample_segments(
       context: K, the number of steps of a segment.
       start: where a window begins, see `Sampling`.
       weight: how episodes are chosen, see `Sampling`.
+      episodes: indices of the episodes to sample from; all by default.
 
     Raises:
       ValueError: if a number is below 1, or the start or weight is unknown.
       TypeError: if a number is not an integer.
     """
-    episode_B, start_B = draw_windows(trajectories.length, key, batch, start, weight)
+    episode_B, start_B = draw_windows(trajectories.length, key, batch, start, weight, episodes)
     return take_segments(trajectories, episode_B, start_B, segments, context)
 
 
@@ -88,24 +73,27 @@ def draw_windows(
     batch: int,
     start: str = "episode",
     weight: str = "uniform",
+    episodes: Int[AnyArray, " F"] | None = None,
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
     """Draw the episode of each window and the step at which it begins. See `sample_segments`."""
     require_count("batch", batch)
     check_choice("start", start, STARTS)
     check_choice("weight", weight, WEIGHTS)
-    length_E = jnp.asarray(length, jnp.int32)
+    episode_F = jnp.asarray(np.arange(len(length)) if episodes is None else episodes, jnp.int32)
+    length_F = jnp.asarray(length, jnp.int32)[episode_F]
     key_episode, key_start = jax.random.split(key)
     zero = jnp.zeros((), jnp.int32)
     if weight == "uniform":
-        episode_B = jax.random.randint(key_episode, (batch,), 0, len(length_E), jnp.int32)
+        place_B = jax.random.randint(key_episode, (batch,), 0, len(length_F), jnp.int32)
     else:
         # Global step s belongs to the first episode that ends after it.
-        end_E = jnp.cumsum(length_E, dtype=jnp.int32)
-        step_B = jax.random.randint(key_episode, (batch,), zero, end_E[-1], jnp.int32)
-        episode_B = jnp.searchsorted(end_E, step_B, side="right").astype(jnp.int32)
+        end_F = jnp.cumsum(length_F, dtype=jnp.int32)
+        step_B = jax.random.randint(key_episode, (batch,), zero, end_F[-1], jnp.int32)
+        place_B = jnp.searchsorted(end_F, step_B, side="right").astype(jnp.int32)
     if start == "episode":
-        return episode_B, jnp.zeros((batch,), jnp.int32)
-    return episode_B, jax.random.randint(key_start, (batch,), zero, length_E[episode_B], jnp.int32)
+        return episode_F[place_B], jnp.zeros((batch,), jnp.int32)
+    start_B = jax.random.randint(key_start, (batch,), zero, length_F[place_B], jnp.int32)
+    return episode_F[place_B], start_B
 
 
 def take_segments(

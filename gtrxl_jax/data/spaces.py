@@ -56,6 +56,49 @@ def dataset_spaces(observation: Any, action: Any) -> Spaces:
     return Spaces(_read(observation, "observation_space"), action)
 
 
+def to_record(spaces: Spaces) -> dict[str, Any]:
+    """Return the spaces as JSON values, from which `from_record` restores them."""
+    return {"observation": _write(spaces.observation), "action": _write(spaces.action)}
+
+
+def from_record(record: Mapping[str, Any]) -> Spaces:
+    """Return the spaces that `to_record` wrote."""
+    return Spaces(_restore(record["observation"]), _restore(record["action"]))
+
+
+def _write(space: Any) -> dict[str, Any]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {"dict": {name: _write(child) for name, child in space.spaces.items()}}
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return {"discrete": int(space.n), "start": int(space.start)}
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return {"multidiscrete": space.nvec.tolist(), "start": space.start.tolist()}
+    bounds = {"low": _texts(space.low), "high": _texts(space.high)}
+    return {"box": list(space.shape), "dtype": space.dtype.name} | bounds
+
+
+def _restore(record: Mapping[str, Any]) -> gymnasium.Space:
+    if "dict" in record:
+        parts = {name: _restore(child) for name, child in record["dict"].items()}
+        return gymnasium.spaces.Dict(parts)
+    if "discrete" in record:
+        return gymnasium.spaces.Discrete(record["discrete"], start=record["start"], dtype=np.int32)
+    if "multidiscrete" in record:
+        nvec, start = (np.array(record[field], np.int32) for field in ("multidiscrete", "start"))
+        return gymnasium.spaces.MultiDiscrete(nvec, dtype=np.int32, start=start)
+    shape, dtype = tuple(record["box"]), np.dtype(record["dtype"])
+    low, high = (
+        np.broadcast_to(np.array(record[bound]).astype(dtype), shape) for bound in ("low", "high")
+    )
+    return gymnasium.spaces.Box(low, high, shape, dtype.type)
+
+
+def _texts(bound: np.ndarray) -> Any:
+    """Return exact numbers as text, which unlike JSON's can be infinite; one if all are equal."""
+    equal = bound.size and (bound == bound.flat[0]).all()
+    return np.asarray(bound.flat[0] if equal else bound).astype(str).tolist()
+
+
 def _read(space: Any, field: str) -> gymnasium.Space:
     if isinstance(space, (*DICT, Mapping)):
         children: Any = getattr(space, "spaces", space)

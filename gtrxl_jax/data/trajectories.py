@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
@@ -56,19 +55,17 @@ class Trajectories:
 
 def returns_to_go(
     rewards: Float[AnyArray, "E T"], length: Int[AnyArray, " E"]
-) -> Float[Array, "E T"]:
+) -> Float[AnyArray, "E T"]:
     """Compute the undiscounted sum of this and all later rewards of the episode; 0 in padding.
 
     The return-to-go of Chen et al. (2021), "Decision Transformer", equation 2, in units of the
-    rewards.
+    rewards. NumPy arrays are summed on the host.
     """
-    rewards_ET = jnp.asarray(rewards)
-    steps_T = jnp.arange(rewards_ET.shape[1], dtype=jnp.int32)
-    real_ET = steps_T[None] < jnp.asarray(length, jnp.int32)[:, None]
-    rewards_ET = jnp.where(real_ET, rewards_ET, jnp.zeros((), rewards_ET.dtype))
-    return jnp.where(
-        real_ET, jax.lax.cumsum(rewards_ET, axis=1, reverse=True), jnp.zeros((), rewards_ET.dtype)
-    )
+    xp = rewards.__array_namespace__()
+    real_ET = xp.arange(rewards.shape[1], dtype=xp.int32)[None] < length[:, None]
+    zero = xp.zeros((), dtype=rewards.dtype)
+    later_ET = xp.cumsum(xp.where(real_ET, rewards, zero)[:, ::-1], axis=1)[:, ::-1]
+    return xp.where(real_ET, later_ET, zero)
 
 
 def select(trajectories: Trajectories, index: Any) -> Trajectories:

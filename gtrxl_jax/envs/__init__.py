@@ -1,9 +1,10 @@
 """Environments with gymnax's interface, and the streams of time steps that agents consume."""
 
 from gtrxl_jax.envs.associative import AssociativeRetrieval
+from gtrxl_jax.envs.knowledge import Cue, cue_of, time_limit
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
-from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_environments, time_limit
+from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.xminigrid import MiniGridMemory
@@ -12,6 +13,7 @@ __all__ = [
     "ENVIRONMENTS",
     "ActiveTMaze",
     "AssociativeRetrieval",
+    "Cue",
     "EpisodeStats",
     "MemoryChain",
     "MiniGridMemory",
@@ -20,7 +22,8 @@ __all__ = [
     "PassiveTMaze",
     "Stream",
     "StreamState",
+    "cue_of",
     "make_env",
-    "register_environments",
+    "register_env",
     "time_limit",
 ]

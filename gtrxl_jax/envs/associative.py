@@ -14,6 +14,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
+from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
 
 STAY = 2
@@ -52,21 +53,6 @@ class AssociativeParams(environment.EnvParams):
     wait_steps: int = 7
 
 
-def rate_params(segments: int, context: int) -> AssociativeParams:
-    """Return RATE's task of training length N*K, for N = `segments` of K = `context` steps.
-
-    There are N*K - 3 waits, so that a solution (N*K - 1 actions, N*K observations including the
-    final one) fills the N segments. The time limit is N*K actions.
-
-    Raises:
-      ValueError: if N*K is below 4, which leaves no wait.
-    """
-    length = segments * context
-    if length < 4:
-        raise ValueError(f"segments * context must be at least 4, got {segments} * {context}")
-    return AssociativeParams(wait_steps=length - 3, max_steps_in_episode=length)
-
-
 class AssociativeRetrieval(environment.Environment[AssociativeState, AssociativeParams]):
     """Leave the initial state with action 0 or 1, wait, and return with the same action.
 
@@ -82,6 +68,8 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
     would solve the task without memory. `info["success"]` is true for the correct return.
     """
 
+    cue, cue_at_start, chance = Cue("goal", (0, 1)), True, 0.5
+
     @property
     def default_params(self) -> AssociativeParams:
         """The default parameters: 7 waits, so that a solution spans 10 time steps."""
@@ -92,6 +80,18 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
         return params.wait_steps + 3
+
+    def params_of_length(self, length: int) -> AssociativeParams:
+        """Return RATE's task: a solution has `length` observations including the final one.
+
+        There are thus length - 3 waits. The time limit is `length` actions.
+
+        Raises:
+          ValueError: if the length leaves no wait.
+        """
+        if length < 4:
+            raise ValueError(f"length must be at least 4, got {length}")
+        return AssociativeParams(wait_steps=length - 3, max_steps_in_episode=length)
 
     def reset_env(
         self, key: jax.Array, params: AssociativeParams

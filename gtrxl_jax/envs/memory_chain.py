@@ -38,6 +38,8 @@ class MemoryChain(memory_chain.MemoryChain):
     earns +1 for the requested bit and -1 otherwise; `info["success"]` is true for the former.
     """
 
+    cue_at_start, chance = True, 0.5
+
     @property
     def default_params(self) -> MemoryChainParams:
         """The default parameters: a chain of length 5."""

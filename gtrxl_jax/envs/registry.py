@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import gymnax
-import jax
 from gymnax.environments import environment
 
 from gtrxl_jax.envs.associative import AssociativeRetrieval
@@ -20,33 +19,34 @@ from gtrxl_jax.envs.xminigrid import MiniGridMemory
 from gtrxl_jax.plugins import find_plugin, is_plugin
 from gtrxl_jax.validation import check_choice
 
-ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {
-    "TMazePassive-v0": PassiveTMaze,
-    "TMazeActive-v0": ActiveTMaze,
-    "AssociativeRetrieval-v0": AssociativeRetrieval,
-    "MemoryChain-v0": MemoryChain,
-    "MiniGrid-Memory": MiniGridMemory,
-    **{
-        f"MiniGrid-MemoryS{width}": partial(MiniGridMemory, width=width)
-        for width in (8, 16, 32, 64, 128)
-    },
-}
-"""The environments of this package. `make_env` accepts these and all that gymnax registers."""
+ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {}
+"""The environments of `register_env`. `make_env` accepts these and all that gymnax registers."""
 
 
-def register_environments() -> None:
-    """Register `ENVIRONMENTS` with gymnax, as importing this package does. Idempotent."""
-    for name, factory in ENVIRONMENTS.items():
-        if name not in gymnax.registered_envs:
-            gymnax.register(name, factory)
+def register_env(name: str, factory: Callable[..., environment.Environment]) -> None:
+    """Make an environment known by a name, for `make_env`, `gymnax.make` and the command line.
+
+    Args:
+      name: the name.
+      factory: the environment's class, or another function of its constructor's arguments.
+
+    Raises:
+      ValueError: if the name is another environment's.
+    """
+    if ENVIRONMENTS.get(name) is factory:
+        return
+    if name in gymnax.registered_envs:
+        raise ValueError(f"environment {name!r} is registered already: choose another name")
+    gymnax.register(name, factory)
+    ENVIRONMENTS[name] = factory
 
 
 def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]:
     """Create an environment by name.
 
     Args:
-      name: a name registered with gymnax: one of `ENVIRONMENTS`, of gymnax's own, or of the user's;
-        or "package.module:Name", a class of a module that is imported.
+      name: a name of `register_env` or of gymnax; or "package.module:Name", a class of a module
+        that is imported.
       **overrides: values for fields of the environment's parameters (`corridor_length=50`) or for
         arguments of its constructor (`num_bits=3`).
 
@@ -87,16 +87,6 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
     return env, params.replace(**{k: overrides[k] for k in overrides if k in fields})
 
 
-def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
-    """Return the number of actions after which every episode of `env` has ended.
-
-    Environments of this package derive it from their sizes if `max_steps_in_episode` is None.
-    """
-    if hasattr(env, "time_limit"):
-        return env.time_limit(params)
-    return params.max_steps_in_episode
-
-
 def _check_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:
     """Raise if `value` is invalid, judging by the field's default.
 
@@ -124,4 +114,13 @@ def _check_value(field: str, value: Any, default: Any, minimum: float | None = N
             raise ValueError(f"{field} must be at least {minimum:g}, got {value}")
 
 
-register_environments()
+for _name, _factory in {
+    "TMazePassive-v0": PassiveTMaze,
+    "TMazeActive-v0": ActiveTMaze,
+    "AssociativeRetrieval-v0": AssociativeRetrieval,
+    "MemoryChain-v0": MemoryChain,
+    "MiniGrid-Memory": MiniGridMemory,
+}.items():
+    register_env(_name, _factory)
+for _width in (8, 16, 32, 64, 128):
+    register_env(f"MiniGrid-MemoryS{_width}", partial(MiniGridMemory, width=_width))

@@ -19,6 +19,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells
+from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
 from gtrxl_jax.validation import check_choice
 
@@ -91,22 +92,6 @@ class ActiveTMazeParams(TMazeParams):
     cue_distance: int = 1
 
 
-def rate_params(segments: int, context: int) -> TMazeParams:
-    """Return RATE's passive T-Maze of training length N*K (N = `segments`, K = `context` steps).
-
-    RATE counts observations, and its corridor is two cells shorter: L = N*K - 2, so that a solution
-    (N*K - 1 actions, N*K observations including the final one) fills the N segments. The time limit
-    is N*K actions and there is no penalty. The "corridor length" in RATE's figures is this N*K.
-
-    Raises:
-      ValueError: if N*K is below 3, which leaves no corridor.
-    """
-    length = segments * context
-    if length < 3:
-        raise ValueError(f"segments * context must be at least 3, got {segments} * {context}")
-    return TMazeParams(corridor_length=length - 2, step_penalty=0.0, max_steps_in_episode=length)
-
-
 class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     """The T-Maze in which the cue is part of the first observation.
 
@@ -127,6 +112,8 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     that it waits there.
     """
 
+    cue, cue_at_start, chance = Cue("hint", (-1, 1)), True, 0.5
+
     @property
     def default_params(self) -> TMazeParams:
         """The default parameters: L = 10 and the "progress" penalty."""
@@ -137,6 +124,23 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
         if params.max_steps_in_episode is not None:
             return params.max_steps_in_episode
         return 2 * (params.corridor_length + 2 * self._cue_distance(params) + 1)
+
+    def params_of_length(self, length: int) -> TMazeParams:
+        """Return RATE's T-Maze, whose "corridor length" is the number of observations.
+
+        A solution has `length` observations including the final one, so L = length - 2 in the
+        passive T-Maze. The time limit is `length` actions and there is no penalty.
+
+        Raises:
+          ValueError: if the length leaves no corridor.
+        """
+        params = self.default_params
+        corridor = length - 2 - 2 * int(self._cue_distance(params))
+        if corridor < 1:
+            raise ValueError(f"length must be at least {length - corridor + 1}, got {length}")
+        return params.replace(
+            corridor_length=corridor, step_penalty=0.0, max_steps_in_episode=length
+        )
 
     def reset_env(
         self, key: jax.Array, params: TMazeParams

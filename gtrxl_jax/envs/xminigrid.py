@@ -61,6 +61,8 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
       ValueError: if the width or the view size is invalid.
     """
 
+    cue_at_start, chance = True, 0.5
+
     def __init__(self, width: int = 13, view_size: int = 3) -> None:
         super().__init__()
         if width < 7:

@@ -2,6 +2,10 @@
 
 import dataclasses
 import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
 
 from gtrxl_jax.data.segments import STARTS, WEIGHTS
 from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config
@@ -12,13 +16,16 @@ from gtrxl_jax.validation import check_choice, choice, number
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """The environment of the data, in which the model is also evaluated."""
+    """The environment of the data, in which the model is also evaluated, if there is one."""
 
     name: str = "TMazePassive-v0"
-    """Name of an environment of gymnax or of this package."""
+    """Name of an environment of gymnax or of this package, or "" for training without one, on the
+    dataset data.path alone: the model is then not evaluated."""
     params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs. For T-Maze and AssociativeRetrieval they override
     RATE's parameters for the respective length, see evaluation.lengths."""
+    spaces: Annotated[dict[str, Any], tyro.conf.Suppress] = dataclasses.field(default_factory=dict)
+    """Without an environment, the spaces of the data; the trainer records them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +126,14 @@ class OfflineConfig(RunConfig):
     def check(self) -> None:
         """Raise ValueError if fields are inconsistent."""
         super().check()
+        for field, value in {
+            "task.params": self.task.params,
+            "evaluation.lengths": self.evaluation.lengths,
+            "evaluation.interval": self.evaluation.interval,
+            "checkpoint.best": self.checkpoint.best,
+        }.items():
+            if value and not self.task.name:
+                raise ValueError(f"{field} requires an environment: set task.name, or omit {field}")
         if self.data.stream and not self.data.path:
             raise ValueError(
                 "data.stream requires a dataset on disk: set data.path (`gtrxl collect` writes "
@@ -136,6 +151,11 @@ class OfflineConfig(RunConfig):
                 f"{self.segments} (and the segments of every stage of a curriculum): use 0, or at "
                 f"least {self.segments - 1}"
             )
+
+    @property
+    def subject(self) -> str:
+        """The environment or else the dataset, for titles."""
+        return self.task.name or Path(self.data.path).name or "trajectories"
 
     @property
     def length(self) -> int:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import Sampling
-from gtrxl_jax.data.trajectories import Trajectories, select
+from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.environments import require_spaces
 from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
@@ -52,7 +52,8 @@ class Data(Protocol):
 class InMemory:
     """Data replicated on every device, from which the program of an iteration samples.
 
-    The data of an iteration are a tuple with the `Trajectories` of each stage.
+    The data of an iteration are the `Trajectories`, and a tuple with the indices of the episodes of
+    each stage.
     """
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories):
@@ -67,15 +68,12 @@ class InMemory:
         return np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
-        """Yield the stage and the trajectories of all stages, see `Data.feed`."""
-        length_E = np.asarray(self._trajectories.length)
-        of_stages = tuple(
-            select(self._trajectories, index) if self._config.curriculum else self._trajectories
-            for index in (episodes_of(self._config, n, length_E) for n in self._config.stages)
-        )
-        placed = replicated(of_stages, mesh)
-        for number in range(first, self._config.num_iterations + 1):
-            yield self._config.stage(number), placed
+        """Yield the stage and all trajectories, with the episodes of stages, see `Data.feed`."""
+        config, length_E = self._config, np.asarray(self._trajectories.length)
+        of_stages = tuple(episodes_of(config, n, length_E) for n in config.stages)
+        placed = replicated((self._trajectories, of_stages), mesh)
+        for number in range(first, config.num_iterations + 1):
+            yield config.stage(number), placed
 
 
 class Streamed:
@@ -136,7 +134,7 @@ def episodes_of(
       ValueError: if there are none.
     """
     if not config.curriculum:
-        return np.arange(len(length))
+        return np.arange(len(length), dtype=np.int32)
     longest = segments * config.context
     (index,) = np.nonzero(length <= longest)
     if not index.size:
@@ -144,4 +142,9 @@ def episodes_of(
             f"curriculum requires episodes of at most {longest} steps, but the shortest has "
             f"{np.min(length)}: add shorter episodes, or disable curriculum"
         )
-    return index
+    return index.astype(np.int32)
+
+
+def best_tenth(returns: Float[np.ndarray, " E"]) -> float:
+    """Return the mean return of the best tenth of the episodes."""
+    return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())

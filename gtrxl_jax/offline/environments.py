@@ -1,84 +1,103 @@
-"""The environments of an offline run, and the trajectories of their oracles."""
+"""The environment of an offline run, if any, its spaces, and the trajectories of its oracle."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from gtrxl_jax.acting.collecting import collect, cue_of
+from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.policy import OraclePolicy
 from gtrxl_jax.data import minari
-from gtrxl_jax.data.spaces import Spaces, dataset_spaces
+from gtrxl_jax.data.segments import Sampling
+from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
-from gtrxl_jax.envs import associative, tmaze
+from gtrxl_jax.envs.knowledge import cue_at_start, cue_of, params_of_length
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import OfflineConfig
 
-LENGTHS: dict[str, Callable[[int, int], Any]] = {
-    "TMazePassive-v0": tmaze.rate_params,
-    "AssociativeRetrieval-v0": associative.rate_params,
-}
-"""Environments of variable length: functions from (segments, context) to their parameters."""
-
 
 def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
-    """Create the environment of a run, optionally for episodes of a given number of steps.
+    """Create the environment of a run.
+
+    Args:
+      config: the config of the run, which names an environment.
+      length: number of steps of an episode if the environment has variable length; by default that
+        of the longest training trajectories.
 
     Raises:
-      ValueError: if the environment or a parameter is unknown, a value is out of range, or a length
-        is given for an environment without variable length.
+      ValueError: if the environment or a parameter is unknown, or a value is out of range.
     """
-    task = config.task
-    env, params = make_env(task.name, **task.params)
-    if length is not None:
-        if task.name not in LENGTHS:
-            raise ValueError(
-                f"evaluation.lengths is not supported by {task.name}, only by "
-                f"{' and '.join(LENGTHS)}: omit it"
-            )
-        params = LENGTHS[task.name](1, length).replace(**task.params)
+    given = config.task.params
+    env, params = make_env(config.task.name, **given)
+    of_length = params_of_length(env, length or config.length)
+    if of_length is not None:
+        params = of_length.replace(**{k: v for k, v in given.items() if hasattr(of_length, k)})
     return Stream(env, params, config.evaluation.episodes)
+
+
+def has_lengths(config: OfflineConfig) -> bool:
+    """Return whether the environment has variable length."""
+    env, _ = make_env(config.task.name)
+    return params_of_length(env, config.length) is not None
 
 
 def parameters(config: OfflineConfig) -> dict[str, Any]:
     """Return the environment's parameters at the training length, without unset ones."""
-    name, given = config.task.name, dict(config.task.params)
-    if name not in LENGTHS:
-        return given
-    of_length = dataclasses.asdict(LENGTHS[name](1, config.length))
-    return {k: v for k, v in of_length.items() if v is not None} | given
+    if not config.task.name or not has_lengths(config):
+        return dict(config.task.params)
+    of_length = dataclasses.asdict(make_stream(config).params)
+    return {k: v for k, v in of_length.items() if v is not None} | config.task.params
 
 
 def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
-    """Return the environment for each evaluation length, by name; without lengths, named ""."""
-    lengths = config.evaluation.lengths
-    if not lengths and config.task.name in LENGTHS:
-        lengths = (config.length,)
-    if not lengths:
+    """Return the environment for each evaluation length, by name; without lengths, named "".
+
+    Empty for a run without an environment.
+
+    Raises:
+      ValueError: if there are lengths, but the environment has no variable length; see also
+        `make_stream`.
+    """
+    name, lengths = config.task.name, config.evaluation.lengths
+    if not name:
+        return {}
+    if not has_lengths(config):
+        if lengths:
+            raise ValueError(
+                f"evaluation.lengths is not supported by {name}, which has no params_of_length: "
+                "omit it"
+            )
         return {"": make_stream(config)}
-    return {str(length): make_stream(config, length) for length in lengths}
+    return {str(n): make_stream(config, n) for n in lengths or (config.length,)}
+
+
+def sampling_of(config: OfflineConfig) -> Sampling:
+    """Return how windows are sampled: as the config says, or as suits the environment."""
+    at_start = config.task.name and cue_at_start(make_env(config.task.name)[0])
+    suitable = Sampling() if at_start else Sampling(start="uniform", weight="length")
+    data = config.data
+    return Sampling(data.start or suitable.start, data.weight or suitable.weight)
 
 
 def trajectories_of(config: OfflineConfig) -> Trajectories:
     """Read the dataset of a run, or generate it with the oracle.
 
     Raises:
-      ValueError: if the dataset is damaged or has other spaces than the environment, or the
-        environment has no oracle.
+      ValueError: if the dataset is damaged or has other spaces than the run, or there is neither a
+        dataset nor an environment with an oracle.
       FileNotFoundError: if the dataset does not exist.
       ImportError: if the extra "offline" is not installed.
     """
-    any_length = config.task.name in LENGTHS
     if config.data.path:
         trajectories = minari.load(config.data.path)
         require_spaces(config, trajectories.spaces)
         return trajectories
-    lengths = [n * config.context for n in config.stages] if any_length else [None]
+    _require_source(config)
     sets = []
-    for number, length in enumerate(lengths):
-        stream = make_stream(config, length)
+    # Of an environment without variable length, all episodes are alike.
+    for number, segments in enumerate(config.stages if has_lengths(config) else (1,)):
+        stream = make_stream(config, segments * config.context)
         sets.append(
             collect(
                 stream.env,
@@ -87,19 +106,42 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
                 config.data.episodes,
                 jax.random.fold_in(jax.random.key(config.data.seed), number),
                 num_envs=min(config.data.episodes, 1024),
-                cue=cue_of(config.task.name),
+                cue=cue_of(stream.env),
             )
         )
     return concatenate(sets)
 
 
+def data_spaces(config: OfflineConfig) -> Spaces:
+    """Return the spaces of a run without an environment: as recorded, or else of its dataset.
+
+    Raises:
+      ValueError, FileNotFoundError, ImportError: see `trajectories_of`.
+    """
+    if config.task.spaces:
+        return from_record(config.task.spaces)
+    _require_source(config)
+    with minari.MinariReader(config.data.path) as reader:
+        return reader.spaces
+
+
 def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
-    """Raise ValueError if the spaces of the data differ from those of the environment."""
-    any_length = config.length if config.task.name in LENGTHS else None
-    stream = make_stream(config, any_length)
-    expected = dataset_spaces(stream.observation_space, stream.action_space)
+    """Raise ValueError if the spaces of the data differ from those of the run."""
+    if config.task.name:
+        stream, of = make_stream(config), f"task.name {config.task.name}"
+        expected = dataset_spaces(stream.observation_space, stream.action_space)
+    else:
+        expected, of = data_spaces(config), "the run"
     if spaces != expected:
         raise ValueError(
-            f"data.path {config.data.path} has {spaces}, but task.name {config.task.name} has "
-            f"{expected}: choose a matching pair"
+            f"data.path {config.data.path} has {spaces}, but {of} has {expected}: choose a "
+            'matching pair, or train without an environment, with task.name ""'
+        )
+
+
+def _require_source(config: OfflineConfig) -> None:
+    if not (config.task.name or config.data.path):
+        raise ValueError(
+            "task.name and data.path are both empty: name an environment whose oracle generates "
+            "the data, or a dataset"
         )

@@ -17,20 +17,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import linen as nn
 from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, Real, Shaped
 
-from gtrxl_jax.data.segments import default_sampling, sample_segments
+from gtrxl_jax.data.segments import sample_segments
+from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.config import OfflineConfig, to_json
-from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
-from gtrxl_jax.offline.environments import evaluation_streams, parameters, trajectories_of
+from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed, best_tenth
+from gtrxl_jax.offline.environments import (
+    data_spaces,
+    evaluation_streams,
+    parameters,
+    sampling_of,
+    trajectories_of,
+)
 from gtrxl_jax.offline.evaluation import SequencePolicy, make_play
 from gtrxl_jax.offline.metrics import (
     SUMS,
@@ -74,14 +80,14 @@ class OfflineTrainer:
     """The pure functions of an offline run; implements `Trainer`.
 
     Attributes:
-      config: config of the run, including the target return of evaluations.
+      config: config of the run.
       model: the model that is trained.
-      policy, title, environment, observation_space, action_space, config_json,
-        num_iterations, steps_per_iteration: see `Trainer`; a step is an update.
+      title, environment, observation_space, action_space, num_iterations, steps_per_iteration:
+        see `Trainer`; a step is an update.
 
     Raises:
-      ValueError: if the config is invalid, or the data do not match it; nothing is compiled before
-        this check.
+      ValueError: if the config is invalid. Of the data, only the spaces are read, for a run without
+        an environment; the rest is read or generated, and checked, before training compiles.
     """
 
     shown: tuple[str, ...] = ("loss", "accuracy/last_step")
@@ -90,43 +96,51 @@ class OfflineTrainer:
         """Create a trainer; `trajectories`, if given, are used instead of `config.data`."""
         validate(config)
         self._trajectories = trajectories
-        self._sampling = dataclasses.replace(
-            default_sampling(config.task.name),
-            **{k: v for k in ("start", "weight") if (v := getattr(config.data, k))},
-        )
+        self._sampling = sampling_of(config)
+        self._streams = evaluation_streams(config)
+        if self._streams:
+            stream = next(iter(self._streams.values()))
+            spaces = stream.observation_space, stream.action_space
+        else:
+            of_data = trajectories.spaces if trajectories else data_spaces(config)
+            spaces = of_data.observation, of_data.action
+            task = dataclasses.replace(config.task, spaces=to_record(of_data))
+            config = dataclasses.replace(config, task=task)
         self.config = config
-        streams = evaluation_streams(config)
-        first = next(iter(streams.values()))
-        self.title = f"{config.model.name}, trained offline for {config.task.name}"
+        self.title = f"{config.model.name}, trained offline for {config.subject}"
         self.environment = (config.task.name, parameters(config))
-        self.observation_space, self.action_space = first.observation_space, first.action_space
-        target = config.evaluation.target_return
-        if target is None:
-            target = _best_tenth(self._data.returns())
-        # Stored in the config, so that acting does not require the data.
-        evaluation = dataclasses.replace(config.evaluation, target_return=target)
-        config = dataclasses.replace(config, evaluation=evaluation)
-        self.config, self.config_json = config, to_json(config)
+        self.observation_space, self.action_space = spaces
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
-        context = config.shape[1]
-        self.model: Any = make_model(
-            config.model,
-            self.observation_space,
-            self.action_space,
-            context,
-            jnp.result_type(float),
-        )
-        self.policy = SequencePolicy(
+        self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
+        self.optimiser, self.schedule = self._make_optimiser()
+
+    @functools.cached_property
+    def target_return(self) -> float:
+        """The return that evaluations ask for; unless configured, it requires the data."""
+        given = self.config.evaluation.target_return
+        # The first use may be in a program that is being traced.
+        with jax.ensure_compile_time_eval():
+            return best_tenth(self._data.returns()) if given is None else given
+
+    @functools.cached_property
+    def config_json(self) -> str:
+        """The config with its target return, so that a trained model acts without the data."""
+        evaluation = dataclasses.replace(self.config.evaluation, target_return=self.target_return)
+        return to_json(dataclasses.replace(self.config, evaluation=evaluation))
+
+    @functools.cached_property
+    def policy(self) -> SequencePolicy:
+        """The model, asked for the target return."""
+        evaluation = self.config.evaluation
+        return SequencePolicy(
             self.model,
             action_spec(self.action_space),
-            target,
+            self.target_return,
             evaluation.policy,
-            config.context if evaluation.restart_return else 0,
+            self.config.context if evaluation.restart_return else 0,
             evaluation.memory_noise,
         )
-        self._play = make_play(self.policy, streams, evaluation.episodes)
-        self.optimiser, self.schedule = self._make_optimiser()
 
     @functools.cached_property
     def _data(self) -> Data:
@@ -206,18 +220,22 @@ class OfflineTrainer:
                 lambda x: jax.lax.dynamic_index_in_dim(x, place, keepdims=False), data
             )
         else:
-            batch = self._draw(data[stage], jax.random.fold_in(key_data, state.update), stage)
+            trajectories, of_stages = data
+            batch = sample_segments(
+                trajectories,
+                jax.random.fold_in(key_data, state.update),
+                self.config.batch_size,
+                *self.config.windows(stage),
+                self._sampling.start,
+                self._sampling.weight,
+                of_stages[stage],
+            )
         return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
 
     def summarise(self, metrics: dict[str, Real[Array, " U"]]) -> Metrics:
         """Compute means over an iteration's updates."""
         diverged = over_updates(metrics["nonfinite"])
         return {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"} | diverged
-
-    def _draw(self, trajectories: Trajectories, key: Key[Array, ""], stage: int) -> Segments:
-        config, sampling = self.config, self._sampling
-        windows = config.batch_size, *config.windows(stage)
-        return sample_segments(trajectories, key, *windows, sampling.start, sampling.weight)
 
     def learn(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
@@ -315,8 +333,10 @@ class OfflineTrainer:
         return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
-        """Play fresh episodes of each length: `success/90`, `return/90`, `length/90`."""
-        return self._play(params, key)
+        """Play fresh episodes of each length: `success/90`, ...; {} without an environment."""
+        if not self._streams:
+            return {}
+        return make_play(self.policy, self._streams, self.config.evaluation.episodes)(params, key)
 
 
 def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:
@@ -327,8 +347,3 @@ def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:
 def _keys(key: Key[Array, ""]) -> Key[Array, "2"]:
     """Return the keys for data and for dropout; update n uses `fold_in(key, n)` of each."""
     return jax.random.split(key)
-
-
-def _best_tenth(returns: Float[np.ndarray, " E"]) -> float:
-    """Return the mean return of the best tenth of the episodes."""
-    return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())

@@ -11,6 +11,8 @@ from jaxtyping import Float
 
 from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episode, render_episode
 from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.envs.knowledge import chance_of
+from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.plots.attention import attention_map, attention_over_episode
 from gtrxl_jax.plots.constraints import constraints
@@ -76,7 +78,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
             paths[-1],
             published={"RATE-5": RATE_5} if task.startswith("TMaze") else None,
             x_label="steps of an episode",
-            chance=0.5,
+            chance=chance_of(make_env(task)[0]),
         )
     return paths
 

@@ -9,7 +9,7 @@ import jax
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.ops.statistics import SOLVED
-from gtrxl_jax.runs.scores import Score, main_scores
+from gtrxl_jax.runs.scores import NOT_EVALUATED, Score, main_scores
 
 
 def write_card(
@@ -46,7 +46,7 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
         "",
         f"{parameters:,} parameters{' for each seed' if several else ''}.",
         "",
-        *_table(scores, seeds, record["drawn"]),
+        *(_table(scores, seeds, record["drawn"]) if scores else [f"It was {NOT_EVALUATED}."]),
         "",
         *([f"{diverged} of {len(seeds)} seeds diverged.", ""] * bool(diverged)),
         "It was trained only on this task, which its config.json specifies in full, and has not "

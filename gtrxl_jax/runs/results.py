@@ -26,7 +26,7 @@ class Result:
     Attributes:
       evaluation: return, length and success (if the environment reports it) of the final
         evaluation, see `Score`. With several tasks, `return` is over all tasks and `return/task_0`
-        over one.
+        over one. Empty for a run without an environment; result.json then has "evaluated": false.
       steps: environment steps of each seed.
       compile_seconds: time from the start to the first update.
       train_seconds: time from the first update to the last, including evaluations.
@@ -55,6 +55,7 @@ def record_of(config: Any, result: Result) -> dict[str, Any]:
         "seeds": list(range(config.seed, config.seed + config.num_seeds)),
         **dataclasses.asdict(result),
         "evaluation": {name: score.record for name, score in result.evaluation.items()},
+        "evaluated": bool(result.evaluation),
         "num_diverged": len(result.diverged),
     }
     return json_value(record)

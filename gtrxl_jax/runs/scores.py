@@ -16,6 +16,8 @@ from gtrxl_jax.ops.statistics import (
     wilson_interval,
 )
 
+NOT_EVALUATED = "not evaluated, since the run has no environment"
+
 
 @dataclasses.dataclass(frozen=True)
 class Score:
@@ -92,9 +94,10 @@ def main_scores(names: Iterable[str]) -> list[str]:
     """Return the names of the main scores of an evaluation.
 
     These are success, return and length over all tasks; or, for several lengths, the success at
-    each length in increasing order.
+    each length in increasing order. There are none without an environment.
     """
-    names = list(names)
+    if not (names := list(names)):
+        return []
     overall = ("success", "return", "length")
     if not set(names).isdisjoint(overall):
         return [str(name) for name in overall if name in names]

@@ -27,11 +27,9 @@ class Trainer(Protocol):
       config: the config of the run, with at least `seed`, `num_seeds`, `updates_per_iteration`,
         `evaluation`, `checkpoint` and `on_divergence`, with the meaning that they have in
         `OnlineConfig`.
-      config_json: the config as JSON, with its kind, to distinguish it from other runs.
       title: a few words on what is trained, how and on what.
       environment: name and parameters of the environment, as for `make_env`.
       observation_space, action_space: the spaces of the environment.
-      policy: the trained model as it acts in evaluations, an `acting.Policy`.
       num_iterations: number of iterations of the run.
       steps_per_iteration: number of steps by which an iteration advances the step count of metrics
         and checkpoints.
@@ -39,15 +37,24 @@ class Trainer(Protocol):
     """
 
     config: Any
-    config_json: str
     title: str
     environment: tuple[str, dict[str, Any]]
     observation_space: Any
     action_space: Any
-    policy: Any
     num_iterations: int
     steps_per_iteration: int
     shown: tuple[str, ...]
+
+    @property
+    def config_json(self) -> str:
+        """The config as JSON, with its kind, to distinguish it from other runs.
+
+        It is complete: a trainer of it acts without the run's data.
+        """
+
+    @property
+    def policy(self) -> Any:
+        """The trained model as it acts in evaluations, an `acting.Policy`."""
 
     def mesh(self) -> Mesh:
         """Return the mesh of the run's devices.

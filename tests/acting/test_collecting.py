@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import Cue, OraclePolicy, Policy, RandomPolicy, collect, cue_of
+from gtrxl_jax.acting import OraclePolicy, Policy, RandomPolicy, collect
 from gtrxl_jax.data import check
-from gtrxl_jax.envs import AssociativeRetrieval, PassiveTMaze, associative, make_env, tmaze
+from gtrxl_jax.envs import AssociativeRetrieval, Cue, PassiveTMaze, cue_of, make_env
 
 KEY = jax.random.key(0)
 
@@ -19,14 +19,16 @@ def oracle(name, params=None, **overrides):
 
 
 @pytest.mark.parametrize(
-    ("name", "rate_params", "cue_from"),
+    ("name", "cue_from"),
     [
-        ("TMazePassive-v0", tmaze.rate_params, lambda x: x.observations[:, 0, 1]),
-        ("AssociativeRetrieval-v0", associative.rate_params, lambda x: x.actions[:, 0]),
+        ("TMazePassive-v0", lambda x: x.observations[:, 0, 1]),
+        ("AssociativeRetrieval-v0", lambda x: x.actions[:, 0]),
     ],
 )
-def test_oracles_solve_tasks_with_balanced_cues(name, rate_params, cue_from):
-    whole = collect(*oracle(name, rate_params(3, 30)), 50, KEY, num_envs=16, cue=cue_of(name))
+def test_oracles_solve_tasks_with_balanced_cues(name, cue_from):
+    env, _ = make_env(name)
+    of_length = oracle(name, env.params_of_length(90))
+    whole = collect(*of_length, 50, KEY, num_envs=16, cue=cue_of(env))
     check(whole)
     assert (whole.num_episodes, whole.max_length) == (50, 89)
     np.testing.assert_array_equal(whole.length, 89)
@@ -41,8 +43,8 @@ def test_oracles_solve_tasks_with_balanced_cues(name, rate_params, cue_from):
 
 
 def test_odd_number_of_episodes_is_balanced():
-    name = "TMazePassive-v0"
-    whole = collect(*oracle(name, corridor_length=2), 7, KEY, num_envs=4, cue=cue_of(name))
+    env, *rest = oracle("TMazePassive-v0", corridor_length=2)
+    whole = collect(env, *rest, 7, KEY, num_envs=4, cue=cue_of(env))
     assert np.unique(whole.observations[:, 0, 1], return_counts=True)[1].tolist() == [4, 3]
 
 

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.data import SAMPLING, Sampling, cut_segments, default_sampling, sample_segments
+from gtrxl_jax.data import cut_segments, sample_segments, select
 from gtrxl_jax.data.segments import STARTS, WEIGHTS, draw_windows, take_segments
-from gtrxl_jax.envs import ENVIRONMENTS
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
 
 sample = jax.jit(sample_segments, static_argnums=(2, 3, 4, 5, 6))
@@ -144,15 +143,17 @@ def test_invalid_arguments_raise(arguments, error, message):
         sample_segments(make_set(), jax.random.key(0), *arguments)
 
 
+def test_chosen_episodes_match_set_of_them():
+    whole, chosen, key = make_set(), np.array([3, 1]), jax.random.key(0)
+    for start in STARTS:
+        for weight in WEIGHTS:
+            of_all = sample_segments(whole, key, 64, 2, 3, start, weight, chosen)
+            of_them = sample_segments(select(whole, chosen), key, 64, 2, 3, start, weight)
+            jax.tree.map(np.testing.assert_array_equal, of_all, of_them)
+
+
 def test_length_weight_with_uneven_episodes():
     length_E = np.array([1] * 7 + [993], np.int32)
     episode_B, start_B = draw_windows(length_E, jax.random.key(0), 5000, "uniform", "length")
     assert (start_B < length_E[episode_B]).all()
     assert abs((episode_B == 7).mean() - 0.993) < 5 * np.sqrt(0.993 * 0.007 / 5000)
-
-
-def test_default_sampling_of_environments():
-    assert all(default_sampling(name) == Sampling("episode", "uniform") for name in ENVIRONMENTS)
-    assert default_sampling("HalfCheetah-v5") == Sampling("uniform", "length")
-    for prefix in SAMPLING:
-        assert any(name.startswith(prefix) for name in ENVIRONMENTS)

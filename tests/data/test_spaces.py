@@ -1,5 +1,7 @@
 """Conversion of spaces, and errors for unsupported ones."""
 
+import json
+
 import gymnasium.spaces as theirs
 import gymnax.environments.spaces as gymnax
 import jax.numpy as jnp
@@ -7,6 +9,8 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.data import dataset_spaces
+from gtrxl_jax.data.spaces import from_record, to_record
+from tests.data.sets import FLAT, NESTED
 
 
 def test_gymnax_spaces_become_gymnasium_spaces():
@@ -49,3 +53,16 @@ BOX, DISCRETE = theirs.Box(0.0, 1.0, (2,)), theirs.Discrete(2)
 def test_unsupported_spaces_raise(observation, action, error, message):
     with pytest.raises(error, match=message):
         dataset_spaces(observation, action)
+
+
+@pytest.mark.parametrize("spaces", [FLAT, NESTED])
+def test_records_restore_spaces_from_json(spaces):
+    text = json.dumps(to_record(spaces), allow_nan=False)
+    restored = from_record(json.loads(text))
+    assert restored == spaces
+    assert hash(restored) == hash(spaces)
+
+
+def test_record_of_image_is_short():
+    image = dataset_spaces(theirs.Box(0, 255, (84, 84, 4), np.uint8), DISCRETE)
+    assert len(json.dumps(to_record(image))) < 200

@@ -59,7 +59,7 @@ def test_matches_reference(wait_steps):
 
 
 def test_oracle_solves_rate_length():
-    env, params = AssociativeRetrieval(), associative.rate_params(segments=3, context=4)
+    env, params = AssociativeRetrieval(), AssociativeRetrieval().params_of_length(12)
     assert time_limit(env, params) == 12
     assert params.wait_steps == 9
     stream = Stream(env, params, num_envs=64)
@@ -94,8 +94,8 @@ def test_idling_at_start_is_truncated():
 
 
 def test_rate_length_without_wait_raises():
-    with pytest.raises(ValueError, match="at least 4, got 3 \\* 1"):
-        associative.rate_params(segments=3, context=1)
+    with pytest.raises(ValueError, match="length must be at least 4, got 3"):
+        AssociativeRetrieval().params_of_length(3)
 
 
 def test_render_shows_path_taken():

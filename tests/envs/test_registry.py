@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs import ENVIRONMENTS, Stream, make_env, register_environments, time_limit
+from gtrxl_jax.envs import (
+    ENVIRONMENTS,
+    AssociativeRetrieval,
+    PassiveTMaze,
+    Stream,
+    make_env,
+    register_env,
+    time_limit,
+)
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
 # The other sizes of MiniGrid-Memory are the same code.
@@ -60,11 +68,20 @@ def test_gymnax_makes_and_steps_environments(name):
     assert image.shape[2] == 3
 
 
-def test_register_environments_is_idempotent():
+def test_registered_environments_are_made_by_name():
     before = list(gymnax.registered_envs)
-    register_environments()
+    for name, factory in ENVIRONMENTS.items():
+        register_env(name, factory)
     assert gymnax.registered_envs == before
     assert set(ENVIRONMENTS) <= set(before)
+
+    register_env("Registered-v0", PassiveTMaze)
+    env, params = make_env("Registered-v0", corridor_length=3)
+    assert isinstance(env, PassiveTMaze)
+    assert params.corridor_length == 3
+    for name in ("Registered-v0", "CartPole-v1"):
+        with pytest.raises(ValueError, match=f"'{name}' is registered already"):
+            register_env(name, AssociativeRetrieval)
 
 
 def test_overrides_reach_parameters_and_constructor():

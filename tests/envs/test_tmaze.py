@@ -194,7 +194,7 @@ def test_oracle_takes_shortest_path_without_penalty(name, overrides, actions):
 
 
 def test_rate_lengths_fill_segments():
-    params = tmaze.rate_params(segments=3, context=5)
+    params = PassiveTMaze().params_of_length(15)
     assert (params.corridor_length, params.max_steps_in_episode) == (13, 15)
     assert params.step_penalty == 0
     timestep, episode = run_oracle(PassiveTMaze(), params)
@@ -210,8 +210,18 @@ def test_rate_lengths_fill_segments():
 
 
 def test_rate_length_without_corridor_raises():
-    with pytest.raises(ValueError, match="at least 3, got 1 \\* 2"):
-        tmaze.rate_params(segments=1, context=2)
+    with pytest.raises(ValueError, match="length must be at least 3, got 2"):
+        PassiveTMaze().params_of_length(2)
+    with pytest.raises(ValueError, match="length must be at least 5, got 4"):
+        ActiveTMaze().params_of_length(4)
+
+
+def test_active_maze_of_length_is_solved_by_its_end():
+    params = ActiveTMaze().params_of_length(9)
+    assert (params.corridor_length, params.cue_distance) == (5, 1)
+    timestep, episode = run_oracle(ActiveTMaze(), params)
+    np.testing.assert_array_equal(timestep.last.argmax(0) + 1, 9)
+    assert episode.success[8].all()
 
 
 @pytest.mark.parametrize("name", ["TMazePassive-v0", "TMazeActive-v0"])

@@ -11,6 +11,7 @@ from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.programs import make_iteration
 from gtrxl_jax.validation import validate
 from tests.jobs import changed
@@ -35,7 +36,9 @@ def data_of(trainer):
 
 
 def batch_of(trainer, segments=2, context=4):
-    return sample_segments(data_of(trainer)[-1], jax.random.key(3), 8, segments, context)
+    whole, of_stages = data_of(trainer)
+    key = jax.random.key(3)
+    return sample_segments(whole, key, 8, segments, context, episodes=of_stages[-1])
 
 
 def gradients(trainer, batch, weigh):
@@ -139,12 +142,21 @@ def test_curriculum_stages(trajectories):
     trainer = make(trajectories, curriculum=True, total_updates=40)
     stages, (data, *_) = zip(*trainer.feed(1, trainer.mesh()), strict=True)
     assert stages == (0, 0, 1, 1)
-    assert [int(np.max(of_stage.length)) for of_stage in data] == [3, 7]
+    whole, of_stages = data
+    assert [int(np.max(whole.length[index])) for index in of_stages] == [3, 7]
+    assert [len(index) for index in of_stages] == [32, 64]
     state = trainer.init(0)
     for stage in (0, 1):
         state, metrics = jax.jit(make_iteration(trainer, stage))(state, data)
         assert np.isfinite(metrics["loss"])
     assert state.update == 20
+
+
+def test_curriculum_holds_data_once(trajectories):
+    trainer = make(trajectories, curriculum=True, devices=1)
+    held = sum(x.nbytes for x in jax.tree.leaves(data_of(trainer)))
+    given = sum(x.nbytes for x in jax.tree.leaves(trajectories))
+    assert held == given + 4 * (32 + 64)
 
 
 def test_memoryless_model_sees_all_segments(trajectories):
@@ -186,10 +198,31 @@ def test_default_target_return(trajectories):
     assert make(trajectories, evaluation__target_return=0.25).policy.target_return == 0.25
 
 
+def test_trainer_is_created_without_data(monkeypatch):
+    """Neither are episodes played, nor is a dataset opened."""
+    for name in ("collect", "minari"):
+        monkeypatch.delattr(f"gtrxl_jax.offline.environments.{name}")
+    for path in ("", "nowhere"):
+        trainer = OfflineTrainer(changed(DEBUG, data__path=path))
+        jax.eval_shape(trainer.init, 0)
+        with pytest.raises(NameError):
+            _ = trainer.config_json
+
+
+def test_target_return_is_known_to_compiled_programs():
+    """Its first use may be while a program is traced."""
+    trainer = OfflineTrainer(changed(DEBUG, evaluation__lengths=(8,), model__name="bc-mlp"))
+    scores = jax.jit(trainer.evaluate)(trainer.init(0).params, jax.random.key(0))
+    assert scores["return/8"].shape == (16,)
+    assert trainer.target_return == 1.0
+    assert trainer.config.evaluation.target_return is None
+    assert from_json(trainer.config_json).evaluation.target_return == 1.0
+
+
 def test_environment_without_oracle_raises():
     config = changed(DEBUG, task__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
     with pytest.raises(ValueError, match="oracle"):
-        OfflineTrainer(config)
+        train(OfflineTrainer(config))
 
 
 @pytest.mark.parametrize(
@@ -210,9 +243,10 @@ def test_environment_without_oracle_raises():
         ({"data__stream": True, "data__path": "x", "num_seeds": 2}, "num_seeds is 2: run the"),
     ],
 )
-def test_invalid_configs_raise(changes, words):
+def test_invalid_configs_raise(changes, words, monkeypatch):
+    monkeypatch.setattr("gtrxl_jax.runs.programs.Programs.init", None)
     with pytest.raises((ValueError, FileNotFoundError), match=words) as error:
-        OfflineTrainer(changed(DEBUG, **changes))
+        train(OfflineTrainer(changed(DEBUG, **changes)))
     assert "\n" not in str(error.value)
 
 

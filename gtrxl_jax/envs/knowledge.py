@@ -1,0 +1,68 @@
+"""What an environment may know of itself beyond gymnax's interface, and defaults if it does not.
+
+All of it is optional. An environment's class has it as attributes and methods:
+
+    time_limit(params)              see the functions below
+    params_of_length(length)
+    cue, cue_at_start, chance
+    oracle_action(state, params)    the action of a solution, which `gtrxl collect` can play
+    shows_cue(state, params)        whether the observation of a state shows the cue
+    render(state, params)           an image uint8 [H, W, 3], drawn on the host
+
+and `info["success"]` of a step becomes a score.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+from gymnax.environments import environment
+
+
+@dataclasses.dataclass(frozen=True)
+class Cue:
+    """The variable over which collected episodes are balanced.
+
+    Attributes:
+      field: name of an integer field of the environment's state, read at the end of an episode.
+      values: possible values of the field, each of which gets an equal share of the episodes.
+    """
+
+    field: str
+    values: tuple[int, ...]
+
+
+def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
+    """Return the number of actions after which every episode of `env` has ended.
+
+    Environments of this package derive it from their sizes if `max_steps_in_episode` is None.
+    """
+    if hasattr(env, "time_limit"):
+        return env.time_limit(params)
+    return params.max_steps_in_episode
+
+
+def params_of_length(env: environment.Environment, length: int) -> Any | None:
+    """Return the parameters for which a solution spans `length` time steps.
+
+    None if the environment does not know them.
+
+    Raises:
+      ValueError: if no episode is that short.
+    """
+    return env.params_of_length(length) if hasattr(env, "params_of_length") else None
+
+
+def cue_of(env: environment.Environment) -> Cue | None:
+    """Return what collected episodes are balanced over; None by default."""
+    return getattr(env, "cue", None)
+
+
+def cue_at_start(env: environment.Environment) -> bool:
+    """Return whether an agent must remember an episode's start, so that data begin there."""
+    return getattr(env, "cue_at_start", False)
+
+
+def chance_of(env: environment.Environment) -> float | None:
+    """Return the success rate of the best policy without memory; None if unknown."""
+    return getattr(env, "chance", None)

@@ -1,0 +1,37 @@
+"""What environments know of themselves, and the defaults for those that do not."""
+
+import pytest
+
+from gtrxl_jax.envs import ENVIRONMENTS, Cue, cue_of, make_env
+from gtrxl_jax.envs.knowledge import chance_of, cue_at_start, params_of_length
+
+
+@pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
+def test_memory_tasks_begin_with_cue(name):
+    env, _ = make_env(name)
+    assert cue_at_start(env)
+    assert chance_of(env) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "cue", "has_lengths"),
+    [
+        ("TMazePassive-v0", Cue("hint", (-1, 1)), True),
+        ("TMazeActive-v0", Cue("hint", (-1, 1)), True),
+        ("AssociativeRetrieval-v0", Cue("goal", (0, 1)), True),
+        ("MemoryChain-v0", None, False),
+        ("CartPole-v1", None, False),
+    ],
+)
+def test_cues_and_lengths(name, cue, has_lengths):
+    env, _ = make_env(name)
+    assert cue_of(env) == cue
+    params = params_of_length(env, 20)
+    assert (params is not None) == has_lengths
+    assert not has_lengths or params.max_steps_in_episode == 20
+
+
+def test_other_environments_have_defaults():
+    env, _ = make_env("CartPole-v1")
+    assert not cue_at_start(env)
+    assert chance_of(env) is None
