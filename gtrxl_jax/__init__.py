@@ -11,16 +11,29 @@ from typing import TYPE_CHECKING
 from gtrxl_jax.lazy import lazy
 
 if TYPE_CHECKING:
-    from gtrxl_jax.envs.registry import make_env
+    from gtrxl_jax.envs.registry import make_env, register_env
     from gtrxl_jax.envs.stream import Stream
     from gtrxl_jax.loading import load
     from gtrxl_jax.nn.agent import make_agent
+    from gtrxl_jax.nn.core import register_core
     from gtrxl_jax.nn.cores.registry import make_core
+    from gtrxl_jax.nn.sequence.registry import register_model
     from gtrxl_jax.timestep import TimeStep, zero_timestep
 
 __version__ = "0.1.0"
 
-__all__ = ["Stream", "TimeStep", "load", "make_agent", "make_core", "make_env", "zero_timestep"]
+__all__ = [
+    "Stream",
+    "TimeStep",
+    "load",
+    "make_agent",
+    "make_core",
+    "make_env",
+    "register_core",
+    "register_env",
+    "register_model",
+    "zero_timestep",
+]
 
 # Imported on first use: a core requires neither the environments nor gymnax, which take seconds to
 # import. Modules of this package import one another directly.
@@ -33,6 +46,9 @@ __getattr__, __dir__ = lazy(
         "make_agent": "gtrxl_jax.nn.agent",
         "make_core": "gtrxl_jax.nn.cores.registry",
         "make_env": "gtrxl_jax.envs.registry",
+        "register_core": "gtrxl_jax.nn.core",
+        "register_env": "gtrxl_jax.envs.registry",
+        "register_model": "gtrxl_jax.nn.sequence.registry",
         "zero_timestep": "gtrxl_jax.timestep",
     },
 )

@@ -135,6 +135,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chooser.add_argument("--preset", default="default")
     chooser.add_argument("--model-preset")
+    chooser.add_argument("--model.name", dest="model")
     chooser.add_argument("--task.name", dest="task")
     chosen, rest = chooser.parse_known_args(arguments)
     base = offline_config.preset(chosen.preset)
@@ -144,9 +145,11 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         # The presets' lengths and curriculum are those of an environment.
         evaluation = dataclasses.replace(base.evaluation, lengths=())
         base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
+    import_plugin(chosen.model or "")
+    model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
-        model = models.model_config(base.model.name, chosen.model_preset)
-        base = dataclasses.replace(base, model=model)
+        model = models.model_config(model.name, chosen.model_preset)
+    base = dataclasses.replace(base, model=model)
     command = tyro.cli(
         TrainOffline,
         args=rest,
@@ -161,7 +164,8 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         ),
     )
     for name in (command.config.model.name, *command.baselines):
-        model = dataclasses.replace(command.config.model, name=name)
+        import_plugin(name)
+        model = with_name(command.config.model, name)
         validate(dataclasses.replace(command.config, model=model))
     _require_folder(command)
     return command

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import tyro
 
 from gtrxl_jax.parallel import hosts
-from gtrxl_jax.plugins import import_plugin
+from gtrxl_jax.plugins import import_plugin, with_name
 from gtrxl_jax.validation import check_choice
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
     names = list(dict.fromkeys((config.model.name, *command.baselines)))
     trajectories = None if config.data.stream else trajectories_of(config)
     for name in names:
-        model = dataclasses.replace(config.model, name=name)
+        model = with_name(config.model, name)
         trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)
         _run(trainer, folder / name, command, f"{name} on {config.subject}")
     if command.pictures and hosts.is_first():

@@ -200,7 +200,14 @@ class InputEncoder(nn.Module):
         return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
 
 
-ENCODERS = ("auto", "linear", "mlp", "conv", "nature", "resnet")
+IMAGE_ENCODERS: dict[str, tuple[type[ImageEncoder], int]] = {
+    "conv": (SmallConvEncoder, MIN_CONV_SIDE),
+    "nature": (NatureEncoder, MIN_NATURE_SIDE),
+    "resnet": (ResNetEncoder, MIN_RESNET_SIDE),
+}
+"""Encoders of images, with the smallest side that they accept."""
+
+ENCODERS = ("auto", "linear", "mlp", *IMAGE_ENCODERS)
 
 
 def make_encoder(
@@ -208,6 +215,8 @@ def make_encoder(
     name: str = "auto",
     *,
     width: int = 256,
+    vectors: str = "mlp",
+    pictures: str = "resnet",
     dtype: Any = None,
     param_dtype: Any = jnp.float32,
 ) -> nn.Module:
@@ -218,10 +227,13 @@ def make_encoder(
         `gtrxl_jax.specs.observation_spec`.
       name: "linear" (the flattened features, for a linear layer to follow), "mlp", "conv"
         (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), or "auto",
-        which chooses by shape: resnet for images `[H, W, C]` of at least 32 x 32, conv for smaller
-        images of at least 3 x 3, and mlp otherwise. In a dict, "linear" and "mlp" apply to every
-        key and the others to the images `[H, W, C]`; the remaining keys use "auto".
+        which chooses by shape: `pictures` for images `[H, W, C]` of at least 32 x 32 (36 x 36 if it
+        is "nature"), conv for smaller images of at least 3 x 3, and `vectors` otherwise. In a dict,
+        "linear" and "mlp" apply to every key and the others to the images `[H, W, C]`; the
+        remaining keys use "auto".
       width: F, the number of features, per key of a dict; "linear" does not use it.
+      vectors: "mlp" or "linear", which "auto" chooses for observations that are not images.
+      pictures: an encoder of images, which "auto" chooses for large ones.
       dtype: computation dtype; None for `param_dtype`.
       param_dtype: dtype of the parameters.
 
@@ -230,12 +242,14 @@ def make_encoder(
       TypeError: if the space cannot be encoded.
     """
     check_choice("encoder", name, ENCODERS)
-    return _build(
-        observation_spec(observation_space), name, "observation_space", width, dtype, param_dtype
-    )
+    precision = {"dtype": dtype, "param_dtype": param_dtype}
+    spec, auto = observation_spec(observation_space), (vectors, pictures)
+    return _build(spec, name, "observation_space", auto, width, precision)
 
 
-def _build(spec: Any, name: str, field: str, width: int, dtype: Any, param_dtype: Any) -> nn.Module:
+def _build(
+    spec: Any, name: str, field: str, auto: tuple[str, str], width: int, precision: dict[str, Any]
+) -> nn.Module:
     if isinstance(spec, dict):
         names = {key: _name_for_key(name, child) for key, child in spec.items()}
         if not spec or name not in ("auto", *names.values()):
@@ -243,22 +257,17 @@ def _build(spec: Any, name: str, field: str, width: int, dtype: Any, param_dtype
         return DictEncoder(
             FrozenDict(
                 {
-                    key: _build(child, names[key], f"{field}[{key!r}]", width, dtype, param_dtype)
+                    key: _build(child, names[key], f"{field}[{key!r}]", auto, width, precision)
                     for key, child in spec.items()
                 }
             )
         )
-    precision = {"dtype": dtype, "param_dtype": param_dtype}
     shape = spec.shape
     if name == "auto":
-        name = _name_for_shape(shape)
+        name = _name_for_shape(shape, *auto)
     if name in ("linear", "mlp"):
         return MLPEncoder(spec, (width,) if name == "mlp" else (), **precision)
-    encoder, side = {
-        "conv": (SmallConvEncoder, MIN_CONV_SIDE),
-        "nature": (NatureEncoder, MIN_NATURE_SIDE),
-        "resnet": (ResNetEncoder, MIN_RESNET_SIDE),
-    }[name]
+    encoder, side = IMAGE_ENCODERS[name]
     if len(shape) not in (2, 3):
         raise ValueError(
             f"encoder {name!r} needs images [H, W, C], but {field} has shape {shape}; use 'mlp'"
@@ -272,10 +281,11 @@ def _build(spec: Any, name: str, field: str, width: int, dtype: Any, param_dtype
     return encoder(spec, width=width, **precision)
 
 
-def _name_for_shape(shape: tuple[int, ...]) -> str:
+def _name_for_shape(shape: tuple[int, ...], vectors: str, pictures: str) -> str:
     if len(shape) != 3 or min(shape[:2]) < MIN_CONV_SIDE:
-        return "mlp"
-    return "resnet" if min(shape[:2]) >= PICTURE_SIDE else "conv"
+        return vectors
+    _, side = IMAGE_ENCODERS[pictures]
+    return pictures if min(shape[:2]) >= max(side, PICTURE_SIDE) else "conv"
 
 
 def _name_for_key(name: str, child: Any) -> str:

@@ -1,5 +1,6 @@
 """Properties of all models of trajectories."""
 
+import dataclasses
 import functools
 import re
 
@@ -8,8 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gtrxl_jax.nn.encoders import make_encoder
+from gtrxl_jax.nn.sequence.cloning import MLPCloning
 from gtrxl_jax.nn.sequence.registry import MODELS as NAMES
-from gtrxl_jax.nn.sequence.registry import PRESETS, ModelConfig, make_model, model_config
+from gtrxl_jax.nn.sequence.registry import (
+    PRESETS,
+    ModelConfig,
+    make_model,
+    model_config,
+    register_model,
+)
+from gtrxl_jax.nn.sequence.trajectory import ActionHead
+from gtrxl_jax.offline.config import OfflineConfig, from_json, to_json
+from gtrxl_jax.plugins import with_name
+from gtrxl_jax.specs import action_spec
 from tests.nn.models import (
     ACTIONS,
     BATCH,
@@ -209,6 +222,41 @@ def test_every_preset_can_be_built(name, preset):
     heads = {"heads": 2} if name == "dt-gpt" else {}
     config = model_config(name, preset, encoder="linear", **heads)
     make_model(config, OBSERVATIONS, ACTIONS, 4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shallow(ModelConfig):
+    """A model with a setting of its own, whose segments are connected."""
+
+    hidden: int = 8
+
+    is_recurrent = True
+
+    def make(self, observation_space, action_space, context, param_dtype):
+        encoder = make_encoder(observation_space, self.encoder, param_dtype=param_dtype)
+        head = ActionHead(action_spec(action_space), param_dtype)
+        return MLPCloning(encoder, head, (self.hidden,), self.dropout, param_dtype=param_dtype)
+
+
+@pytest.mark.parametrize("name", ["shallow", "tests.nn.test_models:Shallow"])
+def test_model_of_ones_own(name):
+    register_model("shallow", Shallow)
+    config = model_config(name, "debug", hidden=4)
+    assert type(config) is Shallow
+    assert make_model(config, OBSERVATIONS, ACTIONS, 4).widths == (4,)
+    run = OfflineConfig(model=config)
+    assert from_json(to_json(run)) == run
+    assert run.shape == (run.segments, run.context)
+    assert with_name(model_config("dt", width=24), name) == Shallow(name=name, width=24)
+    with pytest.raises(ValueError, match="hidden must be at least 1"):
+        model_config(name, hidden=0)
+
+
+def test_registered_names_are_kept():
+    with pytest.raises(ValueError, match="model 'rate' is registered already"):
+        register_model("rate", Shallow)
+    with pytest.raises(ValueError, match="'rate' is a ModelConfig, but this is a Shallow"):
+        make_model(Shallow(), OBSERVATIONS, ACTIONS, 4)
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,13 @@ from gtrxl_jax.nn.sequence.decision_transformer import DecisionTransformer, GPTB
 from gtrxl_jax.nn.sequence.rate import RATE
 from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding
 from gtrxl_jax.nn.sequence.valves import VALVES, make_valve
+from gtrxl_jax.plugins import find_plugin, is_plugin
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.validation import check_choice, choice, number, validate
 
-MODELS = ("rate", "dt", "dt-gpt", "bc-mlp", "bc-lstm")
+MODELS: dict[str, type["ModelConfig"]] = {}
+"""The config of each registered model."""
+
 BLOCKS = ("trxl", "trxl-i", "gtrxl")
 
 
@@ -40,11 +43,13 @@ class ModelConfig:
 
     A model ignores the fields that it does not use, so that models can be swapped by name. dt is
     rate without memory tokens and cache, dt-gpt the original Decision Transformer; bc-mlp and
-    bc-lstm are behaviour cloning.
+    bc-lstm are behaviour cloning. The config of a model of your own is a subclass that has its
+    settings and overrides `make`; see `register_model`.
     """
 
-    name: str = choice("rate", MODELS)
-    """rate, dt, dt-gpt, bc-mlp or bc-lstm."""
+    name: str = "rate"
+    """rate, dt, dt-gpt, bc-mlp, bc-lstm, another registered name, or package.module:Name, the
+    config of a model of your own."""
     block: str = choice("trxl", BLOCKS)
     """Type of the blocks of rate and dt: trxl, trxl-i or gtrxl."""
     layers: int = 2
@@ -74,8 +79,9 @@ class ModelConfig:
     """Dropout rate of the activations."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    encoder: str = choice("linear", tuple(ENCODERS))
-    """Observation encoder: linear, mlp, conv, nature (images, as in the paper), resnet or auto."""
+    encoder: str = choice("auto", tuple(ENCODERS))
+    """Observation encoder: linear, mlp, conv, nature, resnet, or auto, by shape: nature for images,
+    as in RATE's paper, conv for those below 36 x 36, such as grids of cells, otherwise linear."""
     return_scale: float = 1.0
     """Divisor of the returns-to-go."""
     max_timestep: int = 1000
@@ -89,7 +95,12 @@ class ModelConfig:
         return self.name == "rate" and bool(self.memory_tokens or self.cache_size)
 
     def check(self) -> None:
-        """Raise ValueError if the number of heads does not divide the width."""
+        """Raise ValueError if the name is another config's, or heads do not divide the width."""
+        if type(self) is not (kind := self.named(self.name)):
+            raise ValueError(
+                f"model.name {self.name!r} is a {kind.__name__}, but this is a "
+                f"{type(self).__name__}: create it with model_config"
+            )
         attends = self.name == "rate" and self.memory_tokens and self.valve.startswith("ca")
         for heads, used in (("heads", self.name == "dt-gpt"), ("valve_heads", attends)):
             if used and self.width % getattr(self, heads):
@@ -98,6 +109,98 @@ class ModelConfig:
                     f"{getattr(self, heads)}: change one of them"
                 )
 
+    @staticmethod
+    def named(name: str = "rate") -> type["ModelConfig"]:
+        """Return the config class of a model's name.
+
+        Raises:
+          ValueError: if the name is unknown, or its module is not imported.
+        """
+        if is_plugin(name):
+            return find_plugin("model.name", name, ModelConfig)
+        return MODELS[check_choice("model.name", name, MODELS)]
+
+    def make(
+        self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
+    ) -> nn.Module:
+        """Build the model; see `make_model`."""
+        action = action_spec(action_space)
+        precision: dict[str, Any] = {
+            "dtype": None if self.dtype == "float32" else jnp.dtype(self.dtype),
+            "param_dtype": param_dtype,
+        }
+        encoder = make_encoder(
+            observation_space,
+            self.encoder,
+            width=self.width,
+            vectors="linear",
+            pictures="nature",
+            **precision,
+        )
+        head = ActionHead(action, param_dtype)
+        if self.name == "bc-mlp":
+            return MLPCloning(encoder, head, (self.width,) * self.layers, self.dropout, **precision)
+        if self.name == "bc-lstm":
+            core = RecurrentCore("lstm", self.layers, width=self.width, **precision)
+            return RecurrentCloning(encoder, core, head, self.dropout)
+        embedding = TrajectoryEmbedding(encoder, action, self.width, self.return_scale, **precision)
+        rates: dict[str, Any] = {
+            "dropout_rate": self.dropout,
+            "attention_dropout_rate": self.attention_dropout,
+        }
+        if self.name == "dt-gpt":
+            return DecisionTransformer(
+                embedding,
+                head,
+                tuple(
+                    GPTBlock(self.width, self.heads, **rates, **precision)
+                    for _ in range(self.layers)
+                ),
+                context,
+                self.max_timestep,
+                self.dropout,
+            )
+        feedforward_width = self.feedforward_width
+        if feedforward_width is None:
+            feedforward_width = self.width
+        return RATE(
+            embedding=embedding,
+            head=head,
+            valve=make_valve(self.valve, self.valve_heads, **precision),
+            blocks=tuple(
+                Block(
+                    width=self.width,
+                    heads=self.heads,
+                    head_width=self.head_width or self.width,
+                    feedforward_width=feedforward_width,
+                    norm_first=self.block != "trxl",
+                    gate=self.gate if self.block == "gtrxl" else None,
+                    gate_bias=self.gate_bias,
+                    absorbed=True,
+                    **rates,
+                    **precision,
+                )
+                for _ in range(self.layers)
+            ),
+            context=context,
+            memory_tokens=self.memory_tokens if self.name == "rate" else 0,
+            cache_size=self.cache_size if self.name == "rate" else 0,
+            dropout_rate=self.dropout,
+        )
+
+
+def register_model(name: str, config: type[ModelConfig]) -> None:
+    """Make a model known by a name, for `make_model` and the command line.
+
+    Raises:
+      ValueError: if the name is another model's.
+    """
+    if MODELS.setdefault(name, config) is not config:
+        raise ValueError(f"model {name!r} is registered already: choose another name")
+
+
+for _name in ("rate", "dt", "dt-gpt", "bc-mlp", "bc-lstm"):
+    register_model(_name, ModelConfig)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": dict(),
@@ -105,27 +208,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     # RATE's table 5 and the configurations that its authors published.
     "tmaze": dict(layers=8, heads=10, cache_size=2, dropout=0.05),
     "aar": dict(layers=6, heads=8, cache_size=2, dropout=0.1, attention_dropout=0.05),
-    "vizdoom": dict(
-        layers=6, width=128, heads=8, dropout=0.2, attention_dropout=0.05, encoder="nature"
-    ),
-    "minigrid": dict(layers=8, heads=10, dropout=0.2, attention_dropout=0.05, encoder="nature"),
+    "vizdoom": dict(layers=6, width=128, heads=8, dropout=0.2, attention_dropout=0.05),
+    "minigrid": dict(layers=8, heads=10, dropout=0.2, attention_dropout=0.05),
     "memory-maze": dict(
-        layers=6,
-        heads=8,
-        memory_tokens=15,
-        valve_heads=4,
-        dropout=0.5,
-        attention_dropout=0.2,
-        encoder="nature",
+        layers=6, heads=8, memory_tokens=15, valve_heads=4, dropout=0.5, attention_dropout=0.2
     ),
     "atari": dict(
-        layers=6,
-        width=128,
-        heads=8,
-        memory_tokens=15,
-        dropout=0.2,
-        attention_dropout=0.05,
-        encoder="nature",
+        layers=6, width=128, heads=8, memory_tokens=15, dropout=0.2, attention_dropout=0.05
     ),
     "mujoco": dict(layers=3, width=128, heads=1, dropout=0.2, attention_dropout=0.05),
 }
@@ -135,7 +224,7 @@ def model_config(name: str = "rate", preset: str = "small", **overrides: Any) ->
     """Return the config of a model: a preset with fields overridden.
 
     Args:
-      name: rate, dt, dt-gpt, bc-mlp or bc-lstm.
+      name: see `ModelConfig.name`.
       preset: "small" (minutes on a laptop), "debug" (seconds), or the paper's for a task: "tmaze",
         "aar", "vizdoom", "minigrid", "memory-maze", "atari", "mujoco".
       overrides: fields of `ModelConfig`.
@@ -144,10 +233,11 @@ def model_config(name: str = "rate", preset: str = "small", **overrides: Any) ->
       ValueError: if a name, preset or field is unknown, or a value is invalid.
     """
     check_choice("preset of models", preset, PRESETS)
-    fields = [field.name for field in dataclasses.fields(ModelConfig)]
+    kind = ModelConfig.named(name)
+    fields = [field.name for field in dataclasses.fields(kind)]
     for field in overrides:
         check_choice("model setting", field, fields)
-    config = ModelConfig(**{"name": name, **PRESETS[preset], **overrides})
+    config = kind(**{"name": name, **PRESETS[preset], **overrides})
     validate(config, "model.")
     return config
 
@@ -173,59 +263,4 @@ def make_model(
       TypeError: if a space is not supported.
     """
     validate(config, "model.")
-    action = action_spec(action_space)
-    precision: dict[str, Any] = {
-        "dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype),
-        "param_dtype": param_dtype,
-    }
-    encoder = make_encoder(observation_space, config.encoder, width=config.width, **precision)
-    head = ActionHead(action, param_dtype)
-    if config.name == "bc-mlp":
-        return MLPCloning(
-            encoder, head, (config.width,) * config.layers, config.dropout, **precision
-        )
-    if config.name == "bc-lstm":
-        core = RecurrentCore("lstm", config.layers, width=config.width, **precision)
-        return RecurrentCloning(encoder, core, head, config.dropout)
-    embedding = TrajectoryEmbedding(encoder, action, config.width, config.return_scale, **precision)
-    rates: dict[str, Any] = {
-        "dropout_rate": config.dropout,
-        "attention_dropout_rate": config.attention_dropout,
-    }
-    if config.name == "dt-gpt":
-        return DecisionTransformer(
-            embedding,
-            head,
-            tuple(
-                GPTBlock(config.width, config.heads, **rates, **precision)
-                for _ in range(config.layers)
-            ),
-            context,
-            config.max_timestep,
-            config.dropout,
-        )
-    feedforward_width = config.feedforward_width
-    return RATE(
-        embedding=embedding,
-        head=head,
-        valve=make_valve(config.valve, config.valve_heads, **precision),
-        blocks=tuple(
-            Block(
-                width=config.width,
-                heads=config.heads,
-                head_width=config.head_width or config.width,
-                feedforward_width=config.width if feedforward_width is None else feedforward_width,
-                norm_first=config.block != "trxl",
-                gate=config.gate if config.block == "gtrxl" else None,
-                gate_bias=config.gate_bias,
-                absorbed=True,
-                **rates,
-                **precision,
-            )
-            for _ in range(config.layers)
-        ),
-        context=context,
-        memory_tokens=config.memory_tokens if config.name == "rate" else 0,
-        cache_size=config.cache_size if config.name == "rate" else 0,
-        dropout_rate=config.dropout,
-    )
+    return config.make(observation_space, action_space, context, param_dtype)
