@@ -102,10 +102,3 @@ def find_plugin(field: str, name: str, kind: type) -> Any:
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise ValueError(f"{field} {name!r}: {module} has no {kind.__name__} named {attribute!r}")
     return found
-
-
-def with_name(config: Any, name: str) -> Any:
-    """Return the config that `config.named` finds by a name, with what the two have in common."""
-    kind = config.named(name)
-    shared = {field.name for field in dataclasses.fields(kind)} - {"name"}
-    return kind(name=name, **{k: v for k, v in vars(config).items() if k in shared})

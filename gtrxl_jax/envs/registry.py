@@ -36,7 +36,7 @@ def register_env(name: str, factory: Callable[..., environment.Environment]) -> 
     if ENVIRONMENTS.get(name) is factory:
         return
     if name in gymnax.registered_envs:
-        raise ValueError(f"environment {name!r} is registered already: choose another name")
+        raise ValueError(f"environment {name!r} is already registered: choose another name")
     gymnax.register(name, factory)
     ENVIRONMENTS[name] = factory
 

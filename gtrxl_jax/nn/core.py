@@ -146,4 +146,7 @@ class CoreConfig(abc.ABC):
 CORES = Registry("core.name", CoreConfig)
 """The config of each registered core."""
 
-register_core = CORES.register
+
+def register_core(name: str, config: type[CoreConfig]) -> None:
+    """Add a core by its config, for `make_core` and the command line; see `Registry.register`."""
+    CORES.register(name, config)

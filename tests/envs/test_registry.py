@@ -80,7 +80,7 @@ def test_registered_environments_are_made_by_name():
     assert isinstance(env, PassiveTMaze)
     assert params.corridor_length == 3
     for name in ("Registered-v0", "CartPole-v1"):
-        with pytest.raises(ValueError, match=f"'{name}' is registered already"):
+        with pytest.raises(ValueError, match=f"'{name}' is already registered"):
             register_env(name, AssociativeRetrieval)
 
 

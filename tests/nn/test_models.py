@@ -253,7 +253,7 @@ def test_model_of_ones_own(name):
 
 
 def test_registered_names_are_kept():
-    with pytest.raises(ValueError, match="model 'rate' is registered already"):
+    with pytest.raises(ValueError, match="model.name 'rate' is already registered"):
         register_model("rate", Shallow)
     with pytest.raises(ValueError, match="'rate' is a ModelConfig, but this is a Shallow"):
         make_model(Shallow(), OBSERVATIONS, ACTIONS, 4)

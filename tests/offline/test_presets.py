@@ -44,7 +44,9 @@ def trainer_of(name, **overrides):
     preset_name, observation, action, _ = SHAPES[name]
     if observation is None:
         env, params = make_env("MiniGrid-MemoryS8", max_steps_in_episode=6)
-        whole = collect(env, params, RandomPolicy(env, params), 3, jax.random.key(0), num_envs=3)
+        whole = collect(
+            env, params, RandomPolicy(env.action_space(params)), 3, jax.random.key(0), num_envs=3
+        )
     else:
         whole = make_set((4, 6), dataset_spaces(observation, action))
     config = changed(

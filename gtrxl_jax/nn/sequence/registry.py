@@ -27,12 +27,9 @@ from gtrxl_jax.nn.sequence.decision_transformer import DecisionTransformer, GPTB
 from gtrxl_jax.nn.sequence.rate import RATE
 from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding
 from gtrxl_jax.nn.sequence.valves import VALVES, make_valve
-from gtrxl_jax.plugins import find_plugin, is_plugin
+from gtrxl_jax.plugins import Registry
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.validation import check_choice, choice, number, validate
-
-MODELS: dict[str, type["ModelConfig"]] = {}
-"""The config of each registered model."""
 
 BLOCKS = ("trxl", "trxl-i", "gtrxl")
 
@@ -111,14 +108,8 @@ class ModelConfig:
 
     @staticmethod
     def named(name: str = "rate") -> type["ModelConfig"]:
-        """Return the config class of a model's name.
-
-        Raises:
-          ValueError: if the name is unknown, or its module is not imported.
-        """
-        if is_plugin(name):
-            return find_plugin("model.name", name, ModelConfig)
-        return MODELS[check_choice("model.name", name, MODELS)]
+        """Return the config class of a model's name; see `Registry.find`."""
+        return MODELS.find(name)
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
@@ -189,14 +180,13 @@ class ModelConfig:
         )
 
 
-def register_model(name: str, config: type[ModelConfig]) -> None:
-    """Make a model known by a name, for `make_model` and the command line.
+MODELS = Registry("model.name", ModelConfig)
+"""The config of each registered model."""
 
-    Raises:
-      ValueError: if the name is another model's.
-    """
-    if MODELS.setdefault(name, config) is not config:
-        raise ValueError(f"model {name!r} is registered already: choose another name")
+
+def register_model(name: str, config: type[ModelConfig]) -> None:
+    """Add a model by its config, for `make_model` and the command line; see `Registry.register`."""
+    MODELS.register(name, config)
 
 
 for _name in ("rate", "dt", "dt-gpt", "bc-mlp", "bc-lstm"):
