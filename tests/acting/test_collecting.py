@@ -7,7 +7,7 @@ import pytest
 
 from gtrxl_jax.acting import OraclePolicy, Policy, RandomPolicy, collect
 from gtrxl_jax.data import check
-from gtrxl_jax.envs import AssociativeRetrieval, Cue, PassiveTMaze, cue_of, make_env
+from gtrxl_jax.envs import AssociativeRetrieval, Cue, PassiveTMaze, associative, cue_of, make_env
 
 KEY = jax.random.key(0)
 
