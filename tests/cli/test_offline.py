@@ -8,6 +8,7 @@ from gtrxl_jax.cli.arguments import parse_train_offline
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
 from gtrxl_jax.offline.environments import make_stream
+from tests.nn.models import Shallow
 
 
 @pytest.mark.integration
@@ -49,6 +50,20 @@ def test_model_preset_keeps_other_fields():
     assert config.segments == preset("default").segments
 
 
+def test_dataset_alone_has_no_settings_of_environment():
+    config = parse_train_offline(["--task.name", "", "--data.path", "data"]).config
+    assert (config.task.name, config.data.path) == ("", "data")
+    assert config.evaluation.lengths == ()
+    assert not config.curriculum
+
+
+def test_model_of_ones_own_has_its_settings():
+    name = "tests.nn.models:Shallow"
+    command = parse_train_offline(["--model.name", name, "--model.hidden", "5"])
+    assert command.config.model == Shallow(name=name, hidden=5)
+    assert from_json(to_json(command.config)) == command.config
+
+
 def test_task_parameters_may_be_strings():
     arguments = ["--task.params", "step_penalty", "0.5", "penalty", "behind"]
     config = parse_train_offline(arguments).config
@@ -68,6 +83,8 @@ def test_task_parameters_may_be_strings():
         (["--task.name", "TMazePassive"], "TMazePassive-v0"),
         (["--task.params", "penalty", "behid"], "unknown penalty 'behid': did you mean 'behind'"),
         (["--data.path", "nowhere/at/all"], "nowhere/at/all"),
+        (["--task.name", ""], "task.name and data.path are both empty"),
+        (["--task.name", "", "--evaluation.lengths", "9"], "evaluation.lengths requires an env"),
         (["--batch-size", "63", "--preset", "debug"], "63"),
     ],
 )

@@ -1,5 +1,6 @@
 """Small models of trajectories and random steps for them."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,8 +9,12 @@ import numpy as np
 from flax import linen as nn
 from gymnax.environments import spaces
 
-from gtrxl_jax.nn.sequence.registry import make_model, model_config
+from gtrxl_jax.nn.encoders import make_encoder
+from gtrxl_jax.nn.sequence.cloning import MLPCloning
+from gtrxl_jax.nn.sequence.registry import ModelConfig, make_model, model_config
+from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.specs import action_spec
 
 BATCH, SEGMENTS, CONTEXT = 2, 3, 4
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), jnp.float32)
@@ -32,6 +37,20 @@ MODELS = {
     "bc-mlp": {"name": "bc-mlp"},
     "bc-lstm": {"name": "bc-lstm"},
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Shallow(ModelConfig):
+    """A model with a setting of its own, whose segments are connected."""
+
+    hidden: int = 8
+
+    is_recurrent = True
+
+    def make(self, observation_space, action_space, context, param_dtype):
+        encoder = make_encoder(observation_space, self.encoder, param_dtype=param_dtype)
+        head = ActionHead(action_spec(action_space), param_dtype)
+        return MLPCloning(encoder, head, (self.hidden,), self.dropout, param_dtype=param_dtype)
 
 
 def small_model(name="rate", action_space=ACTIONS, **overrides):

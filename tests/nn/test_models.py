@@ -1,6 +1,5 @@
 """Properties of all models of trajectories."""
 
-import dataclasses
 import functools
 import re
 
@@ -9,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.encoders import make_encoder
-from gtrxl_jax.nn.sequence.cloning import MLPCloning
 from gtrxl_jax.nn.sequence.registry import MODELS as NAMES
 from gtrxl_jax.nn.sequence.registry import (
     PRESETS,
@@ -19,10 +16,8 @@ from gtrxl_jax.nn.sequence.registry import (
     model_config,
     register_model,
 )
-from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.offline.config import OfflineConfig, from_json, to_json
 from gtrxl_jax.plugins import with_name
-from gtrxl_jax.specs import action_spec
 from tests.nn.models import (
     ACTIONS,
     BATCH,
@@ -30,6 +25,7 @@ from tests.nn.models import (
     MODELS,
     OBSERVATIONS,
     SEGMENTS,
+    Shallow,
     random_params,
     random_steps,
     run_segments,
@@ -224,21 +220,7 @@ def test_every_preset_can_be_built(name, preset):
     make_model(config, OBSERVATIONS, ACTIONS, 4)
 
 
-@dataclasses.dataclass(frozen=True)
-class Shallow(ModelConfig):
-    """A model with a setting of its own, whose segments are connected."""
-
-    hidden: int = 8
-
-    is_recurrent = True
-
-    def make(self, observation_space, action_space, context, param_dtype):
-        encoder = make_encoder(observation_space, self.encoder, param_dtype=param_dtype)
-        head = ActionHead(action_spec(action_space), param_dtype)
-        return MLPCloning(encoder, head, (self.hidden,), self.dropout, param_dtype=param_dtype)
-
-
-@pytest.mark.parametrize("name", ["shallow", "tests.nn.test_models:Shallow"])
+@pytest.mark.parametrize("name", ["shallow", "tests.nn.models:Shallow"])
 def test_model_of_ones_own(name):
     register_model("shallow", Shallow)
     config = model_config(name, "debug", hidden=4)
