@@ -116,6 +116,7 @@ def test_trajectories_bring_their_spaces():
         OfflineTrainer(ALONE)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_other_spaces_than_recorded_raise(data):
     config = OfflineTrainer(ALONE, make_set()).config
     with pytest.raises(ValueError, match="but the run has .*: choose a matching pair"):

@@ -69,6 +69,7 @@ def test_feed_splits_batches_over_devices(path):
     assert {shard.data.shape for shard in third.mask.addressable_shards} == {(2, 4, 2, 4)}
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_mismatched_data_raise_before_compilation(path, monkeypatch, tmp_path):
     def compiled(*_):
         raise AssertionError

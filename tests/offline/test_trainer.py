@@ -219,6 +219,7 @@ def test_target_return_is_known_to_compiled_programs():
     assert from_json(trainer.config_json).evaluation.target_return == 1.0
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_environment_without_oracle_raises():
     config = changed(DEBUG, task__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
     with pytest.raises(ValueError, match="oracle"):
@@ -243,6 +244,7 @@ def test_environment_without_oracle_raises():
         ({"data__stream": True, "data__path": "x", "num_seeds": 2}, "num_seeds is 2: run the"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_invalid_configs_raise(changes, words, monkeypatch):
     monkeypatch.setattr("gtrxl_jax.runs.programs.Programs.init", None)
     with pytest.raises((ValueError, FileNotFoundError), match=words) as error:
