@@ -99,12 +99,15 @@ def _train_offline(arguments: Sequence[str]) -> None:
     folder = command.folder or _new_folder(config.subject, config.model.name)
     names = list(dict.fromkeys((config.model.name, *command.baselines)))
     trajectories = None if config.data.stream else trajectories_of(config)
+    paths: list[Path] = []
     for name in names:
         model = with_name(config.model, name)
         trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)
-        _run(trainer, folder / name, command, f"{name} on {config.subject}")
+        trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
+        if trained is not None and command.pictures and hosts.is_first():
+            paths += _draw_episodes(folder / name, trainer, trained.params_per_seed[0])
     if command.pictures and hosts.is_first():
-        paths = report.draw_offline(folder, names)
+        paths = report.draw_offline(folder, names) + paths
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
 
 
@@ -193,7 +196,7 @@ def _evaluate(arguments: Sequence[str]) -> None:
             report.draw_offline(command.folder.parent, [command.folder.name])
         else:
             report.draw_curves(command.folder, loaded.config.core.name)
-            _draw_episodes(command.folder, loaded.trainer, loaded.params)
+        _draw_episodes(command.folder, loaded.trainer, loaded.params)
     print(
         f"{_scores(scores)} | {command.episodes} episodes for each of "
         f"{len(loaded.params_per_seed)} seed(s)"
@@ -271,7 +274,7 @@ def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
     """Draw an episode of each task and return the paths of the plots."""
     from gtrxl_jax.plots import report
 
-    return report.draw_episodes(folder, trainer.policy, trainer.stream.tasks, params)
+    return report.draw_episodes(folder, trainer.policy, trainer.tasks, params)
 
 
 def _scores(evaluation: dict[str, Any]) -> str:

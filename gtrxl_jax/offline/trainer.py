@@ -27,12 +27,14 @@ from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed, best_tenth
 from gtrxl_jax.offline.environments import (
     data_spaces,
     evaluation_streams,
+    make_stream,
     parameters,
     sampling_of,
     trajectories_of,
@@ -141,6 +143,11 @@ class OfflineTrainer:
             self.config.context if evaluation.restart_return else 0,
             evaluation.memory_noise,
         )
+
+    @property
+    def tasks(self) -> tuple[Stream, ...]:
+        """The environment at the training length; none without an environment."""
+        return (make_stream(self.config),) if self.config.task.name else ()
 
     @functools.cached_property
     def _data(self) -> Data:

@@ -99,6 +99,7 @@ class OnlineTrainer:
         self._behaviour = AgentPolicy(self.agent)
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {config.env.name}"
         self.environment = (config.env.name, dict(config.env.params))
+        self.tasks = self.stream.tasks
         self.observation_space = self.stream.observation_space
         self.action_space = self.stream.action_space
         self._play = make_evaluate(self.policy, self.stream.tasks, evaluation.episodes)

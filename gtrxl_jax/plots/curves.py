@@ -1,7 +1,7 @@
 """Plots of each seed's scores and their median, during training and against the horizon."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -98,7 +98,7 @@ def success_against_horizon(
     horizons: ArrayLike,
     path: str | os.PathLike[str],
     *,
-    published: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    published: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
     span: float | None = None,
     x_label: str = "steps between cue and decision",
     y_label: str = "success rate",
@@ -201,7 +201,7 @@ def _draw_success(
     axes: Axes,
     results: Mapping[str, ArrayLike],
     horizon_H: Float[np.ndarray, " H"],
-    published: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    published: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     chance: float | None,
 ) -> None:
     spread = 0.4 * np.diff(np.log2(horizon_H)).min(initial=1)

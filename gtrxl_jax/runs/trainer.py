@@ -30,6 +30,7 @@ class Trainer(Protocol):
       title: a few words on what is trained, how and on what.
       environment: name and parameters of the environment, as for `make_env`.
       observation_space, action_space: the spaces of the environment.
+      tasks: the environments, as streams, of which episodes are drawn at the end of the run.
       num_iterations: number of iterations of the run.
       steps_per_iteration: number of steps by which an iteration advances the step count of metrics
         and checkpoints.
