@@ -149,7 +149,7 @@ def panels_of_success(
     horizons: ArrayLike,
     path: str | os.PathLike[str],
     *,
-    published: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]] | None = None,
+    published: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]] | None = None,
     x_label: str = "steps between cue and decision",
     y_label: str = "success rate",
     chance: float | None = None,

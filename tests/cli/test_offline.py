@@ -26,7 +26,7 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
     assert (folder / "success_by_length.png").stat().st_size > 5000
     assert (folder / "loss.png").exists()
     for name in ("attention.png", "attention_over_episode.png", "episode.gif"):
-        assert (folder / "rate" / name).stat().st_size > 5000
+        assert (folder / "rate" / name).stat().st_size > 1000
 
     main([*command, "--folder", str(folder)])
     assert capsys.readouterr().out.count("finished already") == 2
