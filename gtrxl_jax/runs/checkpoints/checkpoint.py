@@ -11,7 +11,6 @@ executes or unpickles data.
 
 import contextlib
 import dataclasses
-import logging
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.checkpoints import checksums
 from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
+from gtrxl_jax.runs.checkpoints.quiet import ignore_orphans, quiet
 from gtrxl_jax.runs.directory import Folder, difference, settings
 
 State = TypeVar("State")
@@ -52,9 +52,9 @@ class Saver:
         self._config = settings(folder)
         self._retention = _Retention(keep, best)
         self._resources = contextlib.ExitStack()
-        self._resources.enter_context(_quiet())
+        self._resources.enter_context(quiet())
         self._failed = False
-        heed_orphans = _ignore_orphans()
+        heed_orphans = ignore_orphans()
         # Orphaned threads of a failed save may outlive this object.
         self._resources.callback(lambda: None if self._failed else heed_orphans())
         if hosts.is_first():
@@ -247,7 +247,7 @@ def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any]) 
     chosen = {name: wanted[name] for name in jax.tree.leaves(names)}
     stored = {name: leaf for name, leaf in chosen.items() if leaf.size}
     with contextlib.ExitStack() as resources:
-        resources.enter_context(_quiet())
+        resources.enter_context(quiet())
         options = ocp.CheckpointManagerOptions(read_only=True)
         manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
         resources.callback(manager.close)
@@ -304,39 +304,6 @@ class _Retention:
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         newest = sorted(checkpoint.step for checkpoint in checkpoints)[-self._keep :]
         return [c.step in newest or c.step == self.best for c in checkpoints]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress orbax's log messages, on each phase of its work and on errors that it raises."""
-    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _ignore_orphans() -> Callable[[], None]:
-    """Suppress reports of threads whose save has failed; return a function that ends this.
-
-    When one array cannot be written, orbax stops waiting, and the threads that write the others
-    find their event loop closed.
-    """
-    report = sys.unraisablehook
-
-    def unraisable(failure: Any) -> None:
-        if str(failure.exc_value) != "Event loop is closed":
-            report(failure)
-
-    def heed() -> None:
-        sys.unraisablehook = report
-
-    sys.unraisablehook = unraisable
-    return heed
 
 
 def _manager(
