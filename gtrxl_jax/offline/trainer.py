@@ -47,6 +47,7 @@ from gtrxl_jax.offline.metrics import (
     memory_metrics,
     step_sums,
 )
+from gtrxl_jax.offline.optimiser import make_optimiser
 from gtrxl_jax.parallel.placement import (
     gather_parameters,
     make_mesh,
@@ -54,7 +55,6 @@ from gtrxl_jax.parallel.placement import (
     split_parameters,
 )
 from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
-from gtrxl_jax.runs.schedule import warmup_and_decay
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import zero_timestep
@@ -115,7 +115,8 @@ class OfflineTrainer:
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
         self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
-        self.optimiser, self.schedule = self._make_optimiser()
+        updates = self.num_iterations * self.steps_per_iteration
+        self.optimiser, self.schedule = make_optimiser(config.optimiser, updates)
 
     @functools.cached_property
     def target_return(self) -> float:
@@ -173,24 +174,6 @@ class OfflineTrainer:
             field="batch_size",
             parameter_shards=config.parameter_shards,
         )
-
-    def _make_optimiser(self) -> tuple[optax.GradientTransformation, optax.Schedule]:
-        """Return AdamW without its learning rate, and the schedule of RATE's authors for it."""
-        config = self.config.optimiser
-        updates = self.num_iterations * self.steps_per_iteration
-        schedule = warmup_and_decay(config.learning_rate, config.warmup, config.final, updates)
-        matrices = functools.partial(
-            jax.tree_util.tree_map_with_path, lambda path, _: path[-1].key == "kernel"
-        )
-        optimiser = optax.chain(
-            optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-            optax.scale_by_adam(config.beta_1, config.beta_2),
-            optax.add_decayed_weights(config.weight_decay, mask=matrices),
-        )
-        if config.accumulate > 1:
-            steps = optax.MultiSteps(optimiser, config.accumulate)
-            optimiser = optax.GradientTransformation(steps.init, steps.update)
-        return optimiser, schedule
 
     def init(self, seed: Int[Array, ""] | int) -> OfflineState:
         """Return the state of a new run."""
