@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.nn.core import register_core
     from gtrxl_jax.nn.cores.registry import make_core
     from gtrxl_jax.nn.sequence.registry import register_model
+    from gtrxl_jax.online.algorithm_config import register_algorithm
     from gtrxl_jax.timestep import TimeStep, zero_timestep
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "make_agent",
     "make_core",
     "make_env",
+    "register_algorithm",
     "register_core",
     "register_env",
     "register_model",
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy(
         "make_agent": "gtrxl_jax.nn.agent",
         "make_core": "gtrxl_jax.nn.cores.registry",
         "make_env": "gtrxl_jax.envs.registry",
+        "register_algorithm": "gtrxl_jax.online.algorithm_config",
         "register_core": "gtrxl_jax.nn.core",
         "register_env": "gtrxl_jax.envs.registry",
         "register_model": "gtrxl_jax.nn.sequence.registry",
