@@ -195,7 +195,7 @@ class OfflineTrainer:
             optimiser = self.optimiser.init(params)
         return OfflineState(params, optimiser, key, jnp.zeros((), jnp.int32))
 
-    def drawn(self, state: OfflineState) -> dict[str, Array]:
+    def drawn(self, state: OfflineState) -> dict[str, Any]:
         """Return {}, since all seeds have the settings of the config, see `Trainer.drawn`."""
         del state
         return {}

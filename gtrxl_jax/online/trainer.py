@@ -141,7 +141,7 @@ class OnlineTrainer:
             update=jnp.zeros((), jnp.int32),
         )
 
-    def drawn(self, state: TrainState) -> dict[str, Float[Array, "*S"]]:
+    def drawn(self, state: TrainState) -> dict[str, Any]:
         """Return the hyperparameters in `sweep`, see `Trainer.drawn`."""
         return {name: state.learner.hyperparameters[name] for name in self.config.sweep}
 

@@ -85,10 +85,10 @@ class Trainer(Protocol):
     def init(self, seed: Int[Array, ""] | int) -> Any:
         """Return the `State` of a new run."""
 
-    def drawn(self, state: Any) -> dict[str, Shaped[Array, "*S"]]:
+    def drawn(self, state: Any) -> dict[str, Any]:
         """Return the settings that were drawn for a seed, by name; for a state of S seeds, of each.
 
-        Seeds that differ in them are never averaged.
+        Seeds that differ in them are never averaged. The leaves may also be their names.
         """
 
     def update(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, Any]:
