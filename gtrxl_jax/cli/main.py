@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -168,7 +168,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     return trained
 
 
-def _tell(line: str, file: TextIO | None = None) -> None:
+def _tell(line: str, file: Any = None) -> None:
     """Print a line in the first process only."""
     if hosts.is_first():
         print(line, file=file)
