@@ -3,9 +3,9 @@
     cd examples
     gtrxl train --algorithm.name custom_algorithm:ReinforceConfig --algorithm.anneal 500
 
-An algorithm is an `Algorithm` with a `loss`; the config beside it has its settings, which the
-command line takes as --algorithm.SETTING. Returns, PopArt, clipping, Adam, epochs and minibatches
-are those of every algorithm.
+A custom algorithm subclasses `Algorithm` and implements `loss`. Its config defines its settings,
+which become the command-line options --algorithm.SETTING. `Algorithm` provides returns, PopArt,
+gradient clipping, Adam, epochs and minibatches.
 """
 
 import dataclasses

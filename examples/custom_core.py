@@ -1,11 +1,11 @@
-"""A memory core of your own: leaky averages of the past, each with a trained time constant.
+"""A custom memory core: exponential moving averages with trained time constants.
 
     cd examples
     gtrxl train --core.name custom_core:LeakyConfig --core.longest 100
-    python custom_core.py                            check that it keeps the contract
+    python custom_core.py    # checks the contract
 
-A core is a `MemoryCore` with two methods, `initial_memory` and `step`; the config beside it has its
-settings, which the command line takes as --core.SETTING.
+A custom core subclasses `MemoryCore` and implements `initial_memory` and `step`. Its config defines
+its settings, which become the command-line options --core.SETTING.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class LeakyConfig(CoreConfig):
     """Longest time constant at initialisation, in steps."""
 
     def make(self) -> "LeakyCore":
-        """Build the core."""
+        """Create the core."""
         return LeakyCore(layers=self.layers, longest=self.longest, **self.shared)
 
 
@@ -36,8 +36,8 @@ class LeakyCore(MemoryCore):
     """A stack of L layers: h' = a h + (1 - a) V x, y = x + W (h' * silu(U x)), 0 < a < 1.
 
     Attributes:
-      layers: L.
-      longest: the longest time constant 1 / (1 - a) at initialisation, in steps.
+      layers: L, the number of layers.
+      longest: longest time constant 1 / (1 - a) at initialisation, in steps.
     """
 
     layers: int
@@ -50,19 +50,19 @@ class LeakyCore(MemoryCore):
         self.decay_logit = self.param("decay_logit", self._decays, (self.layers, self.width))
 
     def _decays(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """Time constants spread evenly on a logarithmic scale from 2 steps to the longest."""
+        """Space the time constants logarithmically, from 2 steps to the longest."""
         constant = jnp.geomspace(2, max(2.1, self.longest), shape[-1], dtype=self.param_dtype)
         return jnp.broadcast_to(jnp.log(constant - 1), shape)
 
     def initial_memory(self, batch_size: int) -> jax.Array:
-        """The averages `[B, L, D]`, all zero."""
+        """Return averages `[B, L, D]` of zero."""
         shape = (batch_size, self.layers, self.width)
         return jnp.zeros(shape, self.dtype or self.param_dtype)
 
     def step(
         self, cache: jax.Array, x_BD: jax.Array, first_B: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Forget the old episode where a new one begins, update the averages, read them."""
+        """Reset the averages where an episode begins, update them, and compute the output."""
         cache = jnp.where(first_B[:, None, None], jnp.zeros_like(cache), cache)
         x_BD = x_BD.astype(cache.dtype)
         averages = []
@@ -79,4 +79,4 @@ class LeakyCore(MemoryCore):
 
 if __name__ == "__main__":
     check_core(LeakyConfig(width=8).make())
-    print("LeakyCore keeps the contract.")
+    print("LeakyCore satisfies the contract.")

@@ -1,10 +1,11 @@
-"""An environment of your own: an agent must repeat, in order, the symbols that it was shown.
+"""A custom environment: the agent must repeat a sequence of symbols.
 
     cd examples
     gtrxl train --env.name custom_env:Repeat --env.params length 3 --total-steps 200000
 
-An environment is a gymnax `Environment`. What it knows of itself helps where it is there:
-`info["success"]` becomes a score, and `oracle_action` lets `gtrxl collect` play it.
+A custom environment subclasses gymnax's `Environment`. Two of the optional extensions in
+`gtrxl_jax.envs.knowledge` are used here: `info["success"]`, which is reported as a score, and
+`oracle_action`, with which `gtrxl collect` can collect episodes.
 """
 
 from typing import Any
@@ -19,7 +20,12 @@ SYMBOLS = 4
 
 @struct.dataclass
 class State(environment.EnvState):
-    """Attributes: `time`, actions so far; `symbols` `[n]`; `correct`, whether all were right."""
+    """The state of an episode, which also includes `time`, the number of actions so far.
+
+    Attributes:
+      symbols: `[n]`, the symbols to repeat.
+      correct: whether all actions so far were correct.
+    """
 
     symbols: jax.Array
     correct: jax.Array
@@ -27,16 +33,16 @@ class State(environment.EnvState):
 
 @struct.dataclass
 class Params(environment.EnvParams):
-    """There is nothing to set but the time limit, which an episode never reaches."""
+    """The parameters: only a time limit, which episodes never reach."""
 
     max_steps_in_episode: int = 1000
 
 
 class Repeat(environment.Environment[State, Params]):
-    """See n symbols, one a step, then name them in the same order, for 1 / n each.
+    """Observe n symbols, one per step, then repeat them in order, for a reward of 1 / n each.
 
-    The observation is one-hot `[SYMBOLS + 1]`: a symbol, or the last entry when it is time to
-    repeat. Actions while symbols are shown have no effect.
+    The observation is a one-hot vector `[SYMBOLS + 1]`: a symbol, or the last entry in the phase of
+    repeating. Actions have no effect while symbols are shown.
     """
 
     def __init__(self, length: int = 3):
@@ -45,11 +51,11 @@ class Repeat(environment.Environment[State, Params]):
 
     @property
     def default_params(self) -> Params:
-        """The parameters."""
+        """The default parameters."""
         return Params()
 
     def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        """Draw the symbols, and show the first."""
+        """Sample the symbols and show the first one."""
         symbols = jax.random.randint(key, (self.length,), 0, SYMBOLS)
         state = State(time=jnp.int32(0), symbols=symbols, correct=jnp.bool_(True))
         return self._observe(state), state
@@ -57,7 +63,7 @@ class Repeat(environment.Environment[State, Params]):
     def step_env(
         self, key: jax.Array, state: State, action: Any, params: Params
     ) -> tuple[jax.Array, State, jax.Array, jax.Array, dict[str, Any]]:
-        """Show the next symbol, or judge the action."""
+        """Show the next symbol, or reward the action."""
         place = state.time - self.length
         repeating = place >= 0
         right = action == state.symbols[jnp.maximum(place, 0)]
@@ -71,23 +77,23 @@ class Repeat(environment.Environment[State, Params]):
         return self._observe(state), state, reward, done, {"success": done & state.correct}
 
     def is_truncated(self, state: State, params: Params) -> jax.Array:
-        """Never: an episode has 2 n steps."""
+        """Return False: every episode has 2 n actions."""
         return jnp.bool_(False)
 
     def time_limit(self, params: Params) -> int:
-        """The number of actions after which an episode has ended."""
+        """Return the number of actions of an episode."""
         return 2 * self.length
 
     def oracle_action(self, state: State, params: Params) -> jax.Array:
-        """The symbol to name."""
+        """Return the symbol to repeat."""
         return state.symbols[jnp.maximum(state.time - self.length, 0)]
 
     def observation_space(self, params: Params) -> spaces.Box:
-        """One-hot symbols."""
+        """Return the space of one-hot symbols."""
         return spaces.Box(0.0, 1.0, (SYMBOLS + 1,))
 
     def action_space(self, params: Params | None = None) -> spaces.Discrete:
-        """A symbol."""
+        """Return the space of symbols."""
         return spaces.Discrete(SYMBOLS)
 
     def _observe(self, state: State) -> jax.Array:

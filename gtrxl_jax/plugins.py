@@ -1,7 +1,8 @@
-"""Parts that users add: by registered names, or by names such as `package.module:Name`.
+"""Custom parts, by registered name or by a name of the form `package.module:Name`.
 
-The latter are looked up among imported modules only, so that loading a run folder never executes
-code that the caller has not chosen. The command line imports the modules named on it.
+The latter are looked up only in modules that have been imported, so that loading a run folder never
+executes code that the caller has not chosen. The command line imports the modules that its
+arguments name.
 """
 
 import dataclasses
@@ -14,11 +15,11 @@ from gtrxl_jax.validation import check_choice
 
 
 class Registry(dict[str, type]):
-    """Classes by name, to which users add.
+    """A mapping from names to classes.
 
     Args:
-      field: name of the config field that selects one, for error messages.
-      kind: the base class of all of them.
+      field: name of the config field that selects a class, for error messages.
+      kind: base class of all classes.
     """
 
     def __init__(self, field: str, kind: type):
@@ -26,16 +27,16 @@ class Registry(dict[str, type]):
         self._field, self._kind = field, kind
 
     def register(self, name: str, part: type) -> None:
-        """Add a class under a name, for configs and the command line.
+        """Register a class under a name, for configs and the command line.
 
         Raises:
-          ValueError: if the name is that of another class.
+          ValueError: if another class is registered under the name.
         """
         if self.setdefault(name, part) is not part:
             raise ValueError(f"{self._field} {name!r} is already registered: choose another name")
 
     def find(self, name: str) -> Any:
-        """Return the class of a registered name, or of `package.module:Name`.
+        """Return the class with a registered name, or of the form `package.module:Name`.
 
         Raises:
           ValueError: if the name is unknown, or its module has not been imported.
@@ -46,11 +47,11 @@ class Registry(dict[str, type]):
 
 
 def with_name(config: Any, name: str) -> Any:
-    """Return the config of another part of the same kind, with the settings that both have.
+    """Switch to the config with another name, keeping the settings that both have.
 
     Args:
       config: for example a `CoreConfig` or an `AlgorithmConfig`.
-      name: as for `Registry.find`.
+      name: a name for `Registry.find`.
     """
     kind = config.named(name)
     shared = {field.name for field in dataclasses.fields(kind)} - {"name"}
@@ -58,12 +59,14 @@ def with_name(config: Any, name: str) -> Any:
 
 
 def is_plugin(name: str) -> bool:
-    """Return whether a name refers to a module, `package.module:Name`."""
+    """Return whether a name is of the form `package.module:Name`."""
     return isinstance(name, str) and ":" in name
 
 
 def import_plugin(name: str) -> None:
-    """Import the module of a `package.module:Name`, also from the working directory.
+    """Import the module of a `package.module:Name`, which may be in the working directory.
+
+    Other names are ignored.
 
     Raises:
       ValueError: if there is no such module.
@@ -79,18 +82,18 @@ def import_plugin(name: str) -> None:
         if error.name != module.split(".")[0] and error.name != module:
             raise
         raise ValueError(
-            f"{name!r}: there is no module {module}: give the name of an installed module, or of a "
-            "file in this directory without its .py"
+            f"{name!r}: there is no module {module}: use an installed module, or a file in the "
+            "working directory, without .py"
         ) from None
 
 
 def find_plugin(field: str, name: str, kind: type) -> Any:
-    """Return the class that a name refers to, in a module that has been imported.
+    """Return a class from a module that has been imported.
 
     Args:
       field: name of the config field, for error messages.
       name: `package.module:Name`.
-      kind: the base class that it must have.
+      kind: base class that the class must have.
 
     Raises:
       ValueError: if the module has not been imported, or has no such class.

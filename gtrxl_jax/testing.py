@@ -1,4 +1,4 @@
-"""Checks for cores of your own: `check_core(core)` holds a memory core to its contract."""
+"""Tests for custom cores: `check_core(core)` checks the contract of `MemoryCore`."""
 
 import functools
 from collections.abc import Iterator
@@ -16,16 +16,18 @@ STEPS = 11
 
 
 def check_core(core: MemoryCore, *, seed: int = 0, tolerance: float = 1e-4) -> None:
-    """Check the six points of `MemoryCore`, with random parameters and inputs.
+    """Check the six points of `MemoryCore` for random parameters and inputs.
 
     Args:
-      core: small, since its programs are compiled; its memory should be shorter than 11 steps.
-      seed: of parameters and inputs.
-      tolerance: of outputs of order 1, in the core's precision; under `jax.enable_x64` and with
-        `param_dtype=jnp.float64` it can be 1e-9.
+      core: the core. Use a small one, since its programs are compiled, with a memory of fewer than
+        11 steps.
+      seed: seed of the parameters and inputs.
+      tolerance: largest absolute difference between outputs, which are of order 1. With
+        `jax.enable_x64` and `param_dtype=jnp.float64`, it can be 1e-9.
 
     Raises:
-      AssertionError: the core breaks the contract; the message has the number of the point.
+      AssertionError: if the core violates the contract; the message starts with the number of the
+        point.
     """
     check = _Check(core, np.random.default_rng(seed), tolerance)
     check.acting_equals_learning()
@@ -42,7 +44,7 @@ class _Check:
         self.params = self._random_params()
 
     def _random_params(self) -> Any:
-        """Random entries: those that are initialised to 0 or 1 would hide mistakes."""
+        """Sample all parameters, since those initialised to 0 or 1 could hide errors."""
         x_BTD, first_BT = self.inputs(1, 1)
         memory = self.core.initial_memory(1)
         shapes = jax.eval_shape(self.core.init, jax.random.key(0), memory, x_BTD, first_BT)
@@ -54,7 +56,7 @@ class _Check:
         return {"params": jax.tree.map(leaf, shapes.get("params", {}))}
 
     def inputs(self, batch: int, steps: int) -> tuple[jax.Array, jax.Array]:
-        """Features `[B, T, D]`, and no beginnings of episodes."""
+        """Return features `[B, T, D]`, and `first` without any start of an episode."""
         x_BTD = self.rng.standard_normal((batch, steps, self.core.width))
         return jnp.asarray(x_BTD, self.core.param_dtype), jnp.zeros((batch, steps), bool)
 
@@ -67,7 +69,7 @@ class _Check:
     def require_equal(self, actual: Any, expected: Any, point: str) -> None:
         for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
             difference = np.max(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)))
-            assert difference <= self.tolerance, f"{point} (they differ by {difference:.2g})"
+            assert difference <= self.tolerance, f"{point} (difference: {difference:.2g})"
 
     def acting_equals_learning(self) -> None:
         x_BTD, _ = self.inputs(3, 2 * STEPS)
@@ -75,7 +77,7 @@ class _Check:
         memory = self.core.initial_memory(3)
         after, whole_BTD = self.learn(memory, x_BTD, first_BT)
         probe = self.inputs(3, 1)
-        # Memories are compared by what they do: they may hold what has no influence.
+        # Compare memories by their effect on outputs; they may contain unused values.
         _, expected_BTD = self.learn(after, *probe)
         for form in (self.learn, self.act):
             name = "a segment" if form == self.learn else "acting"
@@ -85,7 +87,7 @@ class _Check:
                 if cut < 2 * STEPS:
                     end, tail_BTD = form(between, x_BTD[:, cut:], first_BT[:, cut:])
                     parts.append(tail_BTD)
-                point = f"1: {name} cut after {cut} steps gives other %s than the whole segment"
+                point = f"1: {name} cut after {cut} steps and the whole segment give different %s"
                 self.require_equal(jnp.concatenate(parts, axis=1), whole_BTD, point % "outputs")
                 self.require_equal(self.learn(end, *probe)[1], expected_BTD, point % "memory")
 
@@ -97,14 +99,14 @@ class _Check:
         _, y_BTD = self.learn(memory, x_BTD, first_BT)
         fresh = self.core.initial_memory(2)
         _, fresh_BTD = self.learn(fresh, x_BTD[:, begin:], first_BT[:, begin:])
-        point = "2: outputs of a new episode depend on the one before"
+        point = "2: outputs of a new episode depend on the previous one"
         self.require_equal(y_BTD[:, begin:], fresh_BTD, point)
 
         def later(x_BTD: jax.Array) -> jax.Array:
             return jnp.sum(self.learn(memory, x_BTD, first_BT)[1][:, begin:] ** 2)
 
         gradient_BTD = jax.grad(later)(x_BTD)
-        assert np.all(gradient_BTD[:, :begin] == 0), "2: a gradient enters the episode before"
+        assert np.all(gradient_BTD[:, :begin] == 0), "2: a gradient enters the previous episode"
 
     def causality(self) -> None:
         x_BTD, first_BT = self.inputs(1, STEPS)
@@ -131,7 +133,7 @@ class _Check:
         fresh = self.core.initial_memory(2)
         _, y_BTD = self.learn(fresh, x_BTD, first_BT)
         _, begun_BTD = self.learn(fresh, x_BTD, first_BT.at[:, 0].set(True))
-        point = "4: a fresh memory has another effect than the beginning of an episode"
+        point = "4: a fresh memory and the start of an episode give different outputs"
         self.require_equal(y_BTD, begun_BTD, point)
 
     def cost_of_a_step(self) -> None:
@@ -179,9 +181,9 @@ class _Check:
         _, low_BTD = _learn(low, params, low.initial_memory(2), x_low_BTD, first_BT)
         _, acted_BTD = _act(low, params, low.initial_memory(2), x_low_BTD, first_BT)
         for name, y in (("a segment", low_BTD), ("acting", acted_BTD)):
-            assert y.dtype == jnp.bfloat16, f"6: with dtype bfloat16 {name} gives {y.dtype}"
+            assert y.dtype == jnp.bfloat16, f"6: with dtype bfloat16, {name} returns {y.dtype}"
             spread, error = np.std(y_BTD), np.std(np.asarray(y, np.float64) - y_BTD)
-            assert error < 0.1 * spread, f"6: in bfloat16 {name} gives other outputs"
+            assert error < 0.1 * spread, f"6: bfloat16 changes the outputs of {name}"
 
         if jax.device_count() > 1:
             mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
@@ -229,11 +231,11 @@ def _join(floats: list[jax.Array], rest: list[Any], like: Any) -> Any:
 
 
 def _rows_of_products(jaxpr: Any, fixed: dict[Any, bool]) -> Iterator[int]:
-    """Yield, of each product with a parameter, the number of rows that it is multiplied with.
+    """Yield, for each product with a parameter, the number of rows multiplied by it.
 
     Args:
       jaxpr: a program.
-      fixed: its variables that depend on parameters and constants alone, and whether they depend on
+      fixed: the variables that depend only on parameters and constants, and whether they depend on
         a parameter.
     """
     fixed = dict.fromkeys(jaxpr.constvars, False) | fixed

@@ -1,15 +1,16 @@
-"""Configs say on their fields which values they take, and one function checks all of them.
+"""Validation of configs, whose fields declare their valid values.
 
-@dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-kind: str = choice("mlp", ("mlp", "conv"))
-width: int = 64                                    an int is at least 1
-scale: float = 1.0                                 a float is above 0 and finite
-dropout: float = number(0.0, at_least=0, below=1)
+Example:
+    @dataclasses.dataclass(frozen=True)
+    class EncoderConfig:
+        kind: str = choice("mlp", ("mlp", "conv"))
+        width: int = 64  # by default, an int is at least 1
+        scale: float = 1.0  # by default, a float is positive and finite
+        dropout: float = number(0.0, at_least=0, below=1)
 
-def check(self) -> None: ...                       what concerns several fields
+        def check(self) -> None: ...  # optional: checks that involve several fields
 
-validate(EncoderConfig(width=0), "encoder.")           ValueError: encoder.width must be at ...
+    validate(EncoderConfig(width=0), "encoder.")  # ValueError: encoder.width must be at least 1
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ def check_choice(field: str, name: str, known: Iterable[str]) -> str:
     """Return `name` if it is one of the known names.
 
     Raises:
-      ValueError: otherwise; the message has the field and the nearest valid names.
+      ValueError: if it is not; the message contains the field and the nearest valid names.
     """
     known = sorted(known)
     if name in known:
@@ -42,37 +43,37 @@ class _Range:
 
 
 def number(default: float | tuple[float, ...] | None, **bounds: float) -> Any:
-    """A field of numbers within bounds.
+    """Declare a field of one or several bounded numbers.
 
     Args:
-      default: its default value. None: the field is optional.
-      bounds: `above` or `at_least`, `below` or `at_most`. Without bounds a number is above 0. A
-        lower bound of -inf admits any finite number.
+      default: default value; None for an optional field.
+      **bounds: `above` or `at_least`, and `below` or `at_most`. The default is `above=0`. A lower
+        bound of -inf allows every finite number.
     """
     return dataclasses.field(default=default, metadata={"range": _Range(**bounds)})
 
 
 def interval(default: tuple[float, float] | None) -> Any:
-    """A field (low, high) of positive numbers, low below high."""
+    """Declare a field (low, high), where 0 < low < high."""
     return dataclasses.field(default=default, metadata={"interval": True})
 
 
 def choice(default: str, names: Collection[str]) -> Any:
-    """A field that is one of `names`; "" is valid too where it is the default."""
+    """Declare a field that is one of `names`; the empty string is also valid."""
     return dataclasses.field(default=default, metadata={"names": names})
 
 
 def validate(config: Any, prefix: str = "") -> None:
-    """Check all fields of a config and of the configs in it, then its own `check`, if it has one.
+    """Check the fields of a config and of its nested configs, then call its `check`, if any.
 
     Args:
       config: a dataclass.
-      prefix: what errors put before the names of its fields, for example "core.".
+      prefix: prefix of the field names in error messages, for example "core.".
 
     Raises:
-      TypeError: a value has another type than its field.
-      ValueError: a number is out of range, a name is unknown, or fields contradict one another.
-        Each message has the field, the value and what is valid.
+      TypeError: if a value does not have the type of its field.
+      ValueError: if a number is out of range, a name is unknown, or fields contradict each other.
+        The message contains the field, its value, and the valid values.
     """
     for name, kind, value, metadata in _fields(config):
         if _is_config(kind):
@@ -93,15 +94,13 @@ def validate(config: Any, prefix: str = "") -> None:
 
 
 def check_interval(field: str, bounds: Any) -> None:
-    """Raise ValueError unless `bounds` is (low, high), two positive numbers with low below high."""
+    """Raise ValueError unless `bounds` is a pair (low, high) with 0 < low < high."""
     if not (_is_a(bounds, tuple[float, float]) and 0 < bounds[0] < bounds[1] < math.inf):
-        raise ValueError(
-            f"{field} must be (low, high), positive and with low below high, not {bounds}"
-        )
+        raise ValueError(f"{field} must be (low, high) with 0 < low < high, not {bounds}")
 
 
 def field_names(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Name and type of each field that is not a config itself, for example "core.width"."""
+    """Yield the name, such as "core.width", and type of every field that is not a config."""
     for name, kind, value, _ in _fields(config):
         if _is_config(kind):
             yield from field_names(value, f"{prefix}{name}.")
@@ -142,16 +141,16 @@ def _check_numbers(field: str, value: Any, bounds: _Range) -> None:
 def _check_type(field: str, kind: Any, value: Any) -> None:
     alternatives = get_args(kind) if type(None) in get_args(kind) else (kind,)
     if not any(_is_a(value, alternative) for alternative in alternatives):
-        names = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+        names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
         described = " or ".join(names.get(a, str(a)) for a in alternatives if a is not type(None))
         raise TypeError(f"{field} must be {described}, not {value!r}")
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    """Whether the value is of the kind: a class, or a tuple or dict of such."""
+    """Return whether a value is of a type: a class, a tuple or a dict."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is dict:
-        # The environment checks the values: only it knows its parameters.
+        # The environment validates the values.
         return isinstance(value, dict) and all(isinstance(key, str) for key in value)
     if origin is tuple and isinstance(value, tuple):
         kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments

@@ -102,13 +102,13 @@ def test_a_scan_of_steps_is_a_core():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (OtherSegment, "1: acting cut after .* other outputs"),
-        (OtherMemory, "1: .* other outputs"),
-        (KeepsTheOldEpisode, "2: outputs of a new episode depend on the one before"),
+        (OtherSegment, "1: acting cut after .* different outputs"),
+        (OtherMemory, "1: .* different outputs"),
+        (KeepsTheOldEpisode, "2: outputs of a new episode depend on the previous one"),
         (TrainsTheMemory, "3: a gradient enters the incoming memory"),
-        (FreshMemoryCounts, "4: a fresh memory has another effect"),
+        (FreshMemoryCounts, "4: a fresh memory and the start of an episode give different outputs"),
         (ProjectsTheMemory, "5: a step multiplies 6 rows by a parameter"),
-        (IgnoresItsPrecision, "6: with dtype bfloat16 a segment gives float64"),
+        (IgnoresItsPrecision, "6: with dtype bfloat16, a segment returns float64"),
     ],
 )
 def test_a_broken_core_is_caught(kind, message):

@@ -1,15 +1,15 @@
-"""What an environment may know of itself beyond gymnax's interface, and defaults if it does not.
+"""Optional extensions of gymnax's environment interface, and their defaults.
 
-All of it is optional. An environment's class has it as attributes and methods:
+An environment can define these attributes and methods:
 
     time_limit(params)              see the functions below
     params_of_length(length)
     cue, cue_at_start, chance
-    oracle_action(state, params)    the action of a solution, which `gtrxl collect` can play
+    oracle_action(state, params)    the action of a solution, for example for `gtrxl collect`
     shows_cue(state, params)        whether the observation of a state shows the cue
-    render(state, params)           an image uint8 [H, W, 3], drawn on the host
+    render(state, params)           an image, uint8 [H, W, 3], drawn on the host
 
-and `info["success"]` of a step becomes a score.
+If a step returns `info["success"]`, the success rate is reported as a score.
 """
 
 import dataclasses
@@ -35,7 +35,8 @@ class Cue:
 def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
     """Return the number of actions after which every episode of `env` has ended.
 
-    Environments of this package derive it from their sizes if `max_steps_in_episode` is None.
+    The default is `params.max_steps_in_episode`. If that is None, environments of this package
+    derive the limit from their sizes.
     """
     if hasattr(env, "time_limit"):
         return env.time_limit(params)
@@ -43,9 +44,7 @@ def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
 
 
 def params_of_length(env: environment.Environment, length: int) -> Any | None:
-    """Return the parameters for which a solution spans `length` time steps.
-
-    None if the environment does not know them.
+    """Return the parameters for which a solution takes `length` time steps; None by default.
 
     Raises:
       ValueError: if no episode is that short.
@@ -54,12 +53,12 @@ def params_of_length(env: environment.Environment, length: int) -> Any | None:
 
 
 def cue_of(env: environment.Environment) -> Cue | None:
-    """Return what collected episodes are balanced over; None by default."""
+    """Return the variable over which collected episodes are balanced; None by default."""
     return getattr(env, "cue", None)
 
 
 def cue_at_start(env: environment.Environment) -> bool:
-    """Return whether an agent must remember an episode's start, so that data begin there."""
+    """Return whether episodes start with the cue, so that training data must begin there."""
     return getattr(env, "cue_at_start", False)
 
 

@@ -1,4 +1,4 @@
-"""The contract of memory cores: what an agent requires of its memory."""
+"""The interface and contract of memory cores, and their registry."""
 
 import abc
 import dataclasses
@@ -20,42 +20,42 @@ Cache = Any
 
 
 class MemoryCore(nn.Module, abc.ABC, kw_only=True):
-    """A recurrent module with a form for learning and a form for acting.
+    """A recurrent module with one form for learning and one for acting.
 
         memory = core.initial_memory(batch_size)
-        memory, y_BTD = core.apply(params, memory, x_BTD, first_BT)              learn: a segment
-        cache = core.apply(params, memory, num_steps, method="start")            act: step by step
+        memory, y_BTD = core.apply(params, memory, x_BTD, first_BT)              learning: a segment
+        cache = core.apply(params, memory, num_steps, method="start")            acting: steps
         cache, y_BD = core.apply(params, cache, x_BD, first_B, method="step")
         memory = core.apply(params, cache, method="finish")
 
-    A core implements `initial_memory` and `step`. One whose segment form is more than a scan of
-    steps overrides `__call__`; one that computes something once for fixed parameters overrides
-    `start` and `finish`. Agents, trainers and tests know nothing else of a core, and
-    `gtrxl_jax.testing.check_core` checks that it keeps the contract:
+    A core implements `initial_memory` and `step`. It overrides `__call__` if its segment form is
+    faster than a scan of `step`, and `start` and `finish` if it can precompute something while the
+    parameters are fixed. Agents and trainers use no other methods. A core satisfies the following
+    contract, which `gtrxl_jax.testing.check_core` checks:
 
-      1. Acting equals learning: T steps give the outputs and the memory of the segment call, for
-         any T, any cut of a sequence into segments, and any pattern of `first`.
-      2. Where `first` is set, outputs from there on are those of a fresh memory, with zero gradient
-         to anything before. A trained initial state is a parameter that takes effect there.
+      1. Acting equals learning: T steps return the outputs and the memory of one segment, for any
+         T, any division of a sequence into segments, and any pattern of `first`.
+      2. `first` resets the memory: later outputs are those of a fresh memory, with zero gradient
+         to anything earlier. A trained initial state is a parameter that takes effect there.
       3. y_t does not depend on x_s for s > t, and no gradient enters the incoming memory.
-      4. A fresh memory has the effect of `first`: what was never written has no influence.
-      5. A step multiplies no memory by a parameter: `start` has projected it once.
+      4. A fresh memory has the same effect as `first`: unwritten memory has no influence.
+      5. A step multiplies no memory by a parameter: `start` has already projected it.
       6. It works under jit, vmap, scan, grad and remat, in bfloat16, and with a sharded batch.
 
     Memories and caches are pytrees of arrays; the leading axis of a memory's arrays is the batch.
 
-    What a core has to say about itself it sows, wherever in its modules:
+    Any module of a core can report values by sowing them:
 
       self.sow("metrics", name, scalar)       logged as core/PATH/NAME, averaged over steps
-      self.sow("losses", name, scalar)        added to the loss, an auxiliary objective
-      self.sow("attention", name, w_BHTW)     weights on the W - 1 steps before each step, oldest
-                                              first, and on itself; plotted layer by layer
+      self.sow("losses", name, scalar)        an auxiliary loss, added to the total loss
+      self.sow("attention", name, w_BHTW)     weights on the W - 1 previous steps, oldest first,
+                                              and on the step itself; plotted for each layer
 
     Attributes:
-      width: D, of the inputs and the outputs.
-      remat: compute activations again in the backward pass instead of keeping them.
-      dtype: of the activations and the memory; None follows the inputs.
-      param_dtype: of the parameters.
+      width: D, the width of the inputs and the outputs.
+      remat: whether to recompute activations in the backward pass instead of storing them.
+      dtype: dtype of the activations and the memory; None for that of the inputs.
+      param_dtype: dtype of the parameters.
     """
 
     width: int
@@ -65,18 +65,18 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
 
     @abc.abstractmethod
     def initial_memory(self, batch_size: int) -> Memory:
-        """Return the memory before anything has been seen; it needs no parameters."""
+        """Return the memory before the first step; requires no parameters."""
 
     @abc.abstractmethod
     def step(
         self, cache: Cache, x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[Cache, Float[Array, "B D"]]:
-        """Act on one step of features; `first_B` marks those that begin an episode."""
+        """Process one step of features; `first_B` marks the starts of episodes."""
 
     def __call__(
         self, memory: Memory, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[Memory, Float[Array, "B T D"]]:
-        """Run a segment, as in learning; here by a scan of `step`."""
+        """Process a segment, as in learning; by default, scan `step`."""
         batch = len(jax.tree.leaves(memory)[0])
         check_inputs(x_BTD, first_BT, batch, self.width, "B T D")
 
@@ -94,26 +94,27 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
         return scan(self, jax.lax.stop_gradient(memory), x_BTD, first_BT)
 
     def start(self, memory: Memory, num_steps: int | None = None) -> Cache:
-        """Start acting, with parameters that stay fixed until `finish`.
+        """Return a cache to act from, with parameters that stay fixed until `finish`.
 
         Args:
-          memory: to act from.
-          num_steps: the most steps before `finish`; None for any number. Fewer may save memory.
+          memory: the memory before the first step.
+          num_steps: maximum number of steps before `finish`, which may reduce the size of the
+            cache; None if unlimited.
         """
         del num_steps
         return memory
 
     def finish(self, cache: Cache) -> Memory:
-        """End acting: return the memory that the segment form would have left."""
+        """Return the memory after acting, the same as that of the segment form."""
         return cache
 
 
 @dataclasses.dataclass(frozen=True)
 class CoreConfig(abc.ABC):
-    """Settings that every core has. A core's own config adds its own, and builds it."""
+    """Settings of every core. The config of a core adds its own, and creates it."""
 
     name: str = ""
-    """A registered name, or package.module:Name, the config of a core of your own."""
+    """A registered name, or package.module:Name, the config of a custom core."""
     layers: int = 2
     """Number of layers."""
     width: int = 64
@@ -125,20 +126,20 @@ class CoreConfig(abc.ABC):
 
     @abc.abstractmethod
     def make(self) -> MemoryCore:
-        """Build the core."""
+        """Create the core."""
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The settings that `MemoryCore` itself has."""
+        """The attributes that every `MemoryCore` has."""
         dtype = None if self.dtype == "float32" else jnp.dtype(self.dtype)
         return {"width": self.width, "remat": self.remat, "dtype": dtype}
 
     @staticmethod
     def named(name: str = "gtrxl") -> type["CoreConfig"]:
-        """Return the config class of a core's name.
+        """Return the config class of a core.
 
         Raises:
-          ValueError: the name is unknown, or its module is not imported.
+          ValueError: if the name is unknown, or its module has not been imported.
         """
         return CORES.find(name)
 
@@ -148,5 +149,5 @@ CORES = Registry("core.name", CoreConfig)
 
 
 def register_core(name: str, config: type[CoreConfig]) -> None:
-    """Add a core by its config, for `make_core` and the command line; see `Registry.register`."""
+    """Register a core by its config, for `make_core` and the command line."""
     CORES.register(name, config)

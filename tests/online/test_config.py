@@ -140,7 +140,7 @@ def test_best_checkpoint_with_sweep_over_seeds_raises():
     "bounds", [(1e-3, 1e-3), (1e-2, 1e-3), (0.0, 1.0), (0.1,), 0.1, ("a", "b"), (0.1, float("inf"))]
 )
 def test_sweep_without_positive_interval_raises(bounds):
-    message = r"^sweep.learning_rate must be \(low, high\), positive and with low below high"
+    message = r"^sweep.learning_rate must be \(low, high\) with 0 < low < high"
     with pytest.raises(ValueError, match=message):
         validate(changed(preset("debug"), sweep={"learning_rate": bounds}))
 
@@ -204,7 +204,7 @@ def test_other_invalid_values_raise(field, value, message):
         ("algorithm.gamma", False, "a number"),
         ("optimiser.clip_norm", "1", "a number"),
         ("algorithm.popart", 1, "True or False"),
-        ("agent.encoder", 3, "a text"),
+        ("agent.encoder", 3, "a string"),
         ("core.width", 16.0, "a whole number"),
         ("sweep", (0.1,), "dict"),
         ("env.params", [3], "dict"),

@@ -15,8 +15,8 @@ for _name in ("trxl", "trxl-i", "gtrxl"):
 
 PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
     TransformerConfig: {
-        # The paper's table gives width 256 (128 for thin), its parameter counts 512 (256): we
-        # follow the counts. It does not give F; F = D comes nearest to them.
+        # The paper's table gives width 256 (128 for thin), but its parameter counts imply 512
+        # (256), which is used here. It does not give F; F = D matches the counts best.
         "paper": dict(layers=12, width=512, heads=8, head_width=64, memory_size=512),
         "thin": dict(layers=12, width=256, heads=4, head_width=64, memory_size=512),
         "small": dict(layers=2, width=64, heads=4, memory_size=64),
@@ -29,23 +29,23 @@ PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
         "debug": dict(layers=1, width=16),
     },
 }
-"""Sizes by name, for each kind of core; a core without an entry has the preset "small" alone, its
-config's defaults."""
+"""Presets of each core config. A core without an entry has only the preset "small", the defaults of
+its config."""
 
 
 def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) -> CoreConfig:
     """Return the config of a core: a preset with overridden fields.
 
     Args:
-      name: lstm, gru, trxl, trxl-i, gtrxl, or another registered name, or package.module:Name.
+      name: lstm, gru, trxl, trxl-i, gtrxl, another registered name, or package.module:Name.
       preset: "paper" (Parisotto et al. 2019: 12 layers, 8 heads of 64, memory 512; LSTM of 3
         layers), "thin" (half the width; transformers), "large" (12 layers of 512; recurrent cores),
         "small" (minutes on a laptop), "debug" (seconds).
-      overrides: fields of the core's config.
+      **overrides: fields of the core's config.
 
     Raises:
-      ValueError: an unknown name, preset or field, or an invalid value.
-      TypeError: a value has another type than its field.
+      ValueError: if the name, the preset or a field is unknown, or a value is invalid.
+      TypeError: if a value does not have the type of its field.
     """
     kind = CoreConfig.named(name)
     presets = PRESETS.get(kind, {"small": {}})
@@ -61,7 +61,7 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
 def make_core(
     config: CoreConfig | str = "gtrxl", preset: str | None = None, **overrides: Any
 ) -> MemoryCore:
-    """Build a core from its config, or from its name, a preset and overridden fields.
+    """Create a core from its config, or from a name, a preset and overridden fields.
 
     For example `make_core("gtrxl", preset="small", memory_size=128)`. See `core_config` for the
     arguments and errors. The core maps `[B, T, width]` to `[B, T, width]`.
@@ -69,7 +69,7 @@ def make_core(
     if isinstance(config, str):
         config = core_config(config, preset or "small", **overrides)
     elif preset:
-        raise ValueError(f"preset {preset!r} is for the name of a core: {config} has its own sizes")
+        raise ValueError(f"preset {preset!r} cannot be combined with a config: pass a core's name")
     elif overrides:
         config = dataclasses.replace(config, **overrides)
     validate(config, "core.")

@@ -1,4 +1,4 @@
-"""What every run has, whatever it trains."""
+"""Settings of every run, online and offline."""
 
 import dataclasses
 
@@ -8,52 +8,53 @@ from gtrxl_jax.validation import choice, number
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    """Evaluation on fresh episodes. Steps are those of the run: see `RunConfig`."""
+    """Evaluation on fresh episodes. For the unit of steps, see `RunConfig`."""
 
     episodes: int = 256
-    """Episodes of each evaluation, all at once."""
+    """Number of episodes of each evaluation, played in parallel."""
     interval: int = number(200_000, at_least=0)
-    """Steps between evaluations; 0: only the final one."""
+    """Steps between evaluations. 0: evaluate only at the end."""
     policy: str = choice("mode", POLICIES)
-    """mode: the most likely action; sample: as in training."""
+    """mode: the most likely action. sample: a sample, as in training."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """Checkpoints, written in the background. Steps are those of the run: see `RunConfig`."""
+    """Checkpoints, written in the background. For the unit of steps, see `RunConfig`."""
 
     interval: int = number(100_000, at_least=0)
-    """Steps between checkpoints; 0: only at the end, and when interrupted."""
+    """Steps between checkpoints. 0: save only at the end and on interruption."""
     keep: int = 3
-    """How many of the newest are kept."""
+    """Number of most recent checkpoints to keep."""
     best: str = ""
-    """A score such as evaluation/success, by which the best checkpoint is kept as well."""
+    """A score, such as evaluation/success; the checkpoint with its best value is also kept."""
     best_is: str = choice("max", ("max", "min"))
-    """max: the largest is the best; min: the smallest."""
+    """max: higher scores are better. min: lower scores are better."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Iterations, seeds and devices of a run. Its steps are environment steps online, and updates
-    offline.
+    """Iterations, seeds and devices of a run.
+
+    Steps are environment steps in online runs, and updates in offline runs.
     """
 
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     updates_per_iteration: int = 10
-    """Updates of an iteration, one program, after which metrics are written."""
+    """Updates per iteration, a single program; metrics are written after each iteration."""
     seed: int = number(0, at_least=0)
-    """The first seed. A run is a function of its config, including the seed."""
+    """The first seed. A run is deterministic given its config, including the seed."""
     num_seeds: int = 1
     """Seeds trained in one program: seed, seed + 1, ..."""
     devices: int = number(0, at_least=0)
-    """Devices that share the batch, which they must divide; 0: all."""
+    """Number of devices that share the batch, whose size it must divide. 0: all."""
     parameter_shards: int = 1
-    """Neighbouring devices that split one copy of the parameters and of the optimiser's state
-    between them; 1: a copy on each."""
+    """Number of neighbouring devices over which one copy of the parameters and the optimiser's
+    state is split. 1: every device has a copy."""
     on_divergence: str = choice("stop", ("stop", "continue"))
-    """When a seed diverges. stop: end the run; continue: report it, and train the others."""
+    """When a seed diverges. stop: end the run. continue: report it, and train the other seeds."""
 
     def check(self) -> None:
-        """Raise ValueError where seeds exceed 31 bits."""
+        """Raise ValueError if a seed exceeds 31 bits."""
         if self.seed + self.num_seeds > 2**31:
             raise ValueError(f"seed must leave all seeds below 2**31, not {self.seed}")

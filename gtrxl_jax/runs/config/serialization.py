@@ -1,4 +1,4 @@
-"""Configs as JSON: nested frozen dataclasses, written beside the results and read back."""
+"""Serialization of configs, which are nested frozen dataclasses, to JSON."""
 
 import dataclasses
 import json
@@ -11,34 +11,38 @@ Config = TypeVar("Config")
 
 
 def to_json(kind: str, config: Any) -> str:
-    """Return the config as JSON, with the kind of run that reads it and the library's version."""
+    """Serialize a config, with its kind of run and the version of the library."""
     origin = {"kind": kind, "version": __version__}
     return json.dumps(origin | dataclasses.asdict(config), indent=2) + "\n"
 
 
 def kind_of(text: str) -> str:
-    """Return the kind of run that a config belongs to.
+    """Return the kind of run of a serialized config.
 
     Raises:
-      ValueError: the text is not a config.
+      ValueError: if the text is not a config.
     """
     parsed = _parse(text)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("kind"), str):
-        raise ValueError('the config is of no run: it has no "kind"')
+        raise ValueError('the config is not that of a run: it has no "kind"')
     return parsed["kind"]
 
 
 def from_json(kind: str, of: type[Config], text: str) -> Config:
-    """Return the config that `to_json` wrote, validated.
+    """Deserialize and validate a config.
+
+    Args:
+      kind: the expected kind of run.
+      of: class of the config.
+      text: the result of `to_json`.
 
     Raises:
-      ValueError: the text is not a config of that kind, has fields that this version lacks, or
-        values that are out of range.
-      TypeError: a value has another type than its field.
+      ValueError: if the text is not a config of that kind, or a field is unknown or out of range.
+      TypeError: if a value does not have the type of its field.
     """
     parsed = _parse(text)
     if not isinstance(parsed, dict) or parsed.pop("kind", None) != kind:
-        raise ValueError(f'the config is not of an {kind} run: its "kind" is not "{kind}"')
+        raise ValueError(f'the config is not that of an {kind} run: its "kind" is not "{kind}"')
     parsed.pop("version", None)
     config: Config = _build(of, parsed, "")
     validate(config)
@@ -56,7 +60,7 @@ def _build(kind: Any, fields: Any, prefix: str) -> Any:
     if not isinstance(fields, dict):
         raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
     if hasattr(kind, "named"):
-        # One of several configs, by its name.
+        # The name selects the class of the config.
         kind = kind.named(fields["name"]) if "name" in fields else kind.named()
     hints = get_type_hints(kind)
     for name in fields:
@@ -65,7 +69,7 @@ def _build(kind: Any, fields: Any, prefix: str) -> Any:
 
 
 def _value(kind: Any, value: Any, name: str) -> Any:
-    """JSON has no tuples, and does not tell a config from another mapping."""
+    """Restore tuples and configs, for which JSON has no types."""
     if dataclasses.is_dataclass(kind):
         return _build(kind, value, f"{name}.")
     if isinstance(value, list) and tuple in [get_origin(k) for k in (kind, *get_args(kind))]:
