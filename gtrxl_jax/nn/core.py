@@ -35,8 +35,8 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
 
       1. Acting equals learning: T steps return the outputs and the memory of one segment, for any
          T, any division of a sequence into segments, and any pattern of `first`.
-      2. `first` resets the memory: later outputs are those of a fresh memory, with zero gradient
-         to anything earlier. A trained initial state is a parameter that takes effect there.
+      2. `first` resets the memory: from there on, outputs are those of a fresh memory, with zero
+         gradient to earlier steps. A trained initial state is a parameter that takes effect there.
       3. y_t does not depend on x_s for s > t, and no gradient enters the incoming memory.
       4. A fresh memory has the same effect as `first`: unwritten memory has no influence.
       5. A step multiplies no memory by a parameter: `start` has already projected it.
@@ -149,5 +149,5 @@ CORES = Registry("core.name", CoreConfig)
 
 
 def register_core(name: str, config: type[CoreConfig]) -> None:
-    """Register a core by its config, for `make_core` and the command line."""
+    """Register a core by its config; see `Registry.register`."""
     CORES.register(name, config)

@@ -119,6 +119,10 @@ class VMPOConfig(AlgorithmConfig):
 ALGORITHMS = Registry("algorithm.name", AlgorithmConfig)
 """The config of each registered algorithm."""
 
-register_algorithm = ALGORITHMS.register
+
+def register_algorithm(name: str, config: type[AlgorithmConfig]) -> None:
+    """Register an algorithm by its config; see `Registry.register`."""
+    ALGORITHMS.register(name, config)
+
 
 register_algorithm("vmpo", VMPOConfig)
