@@ -77,11 +77,11 @@ def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[by
     )
 
 
-def finish(run: subprocess.Popen[bytes], exit_code: int = 0) -> None:
-    """Wait for a run to end, which must be with this exit code."""
+def finish(run: subprocess.Popen[bytes], *exit_codes: int) -> None:
+    """Wait for a run to end, which must be with one of these exit codes."""
     _, errors = run.communicate()
-    if run.returncode != exit_code:
-        raise SystemExit(f"exit code {run.returncode} instead of {exit_code}: {errors.decode()}")
+    if run.returncode not in exit_codes:
+        raise SystemExit(f"exit code {run.returncode}, not in {exit_codes}: {errors.decode()}")
 
 
 def lines_of(folder: Path) -> int:
@@ -153,15 +153,16 @@ def main(settings: Settings) -> None:
     moments: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
         whole, stopped, cache = (Path(temporary, name) for name in ("whole", "stopped", "cache"))
-        finish(start(whole, num_iterations, cache))
+        finish(start(whole, num_iterations, cache), 0)
         while sum(moments.values()) < settings.kills:
             number = signal.Signals[settings.signals[moments.total() % len(settings.signals)]]
             run = start(stopped, num_iterations, cache)
             moment = stop(run, stopped, number, chance)
-            finish(run, EXIT_CODES[number])
+            # A run may finish before it receives the signal.
+            finish(run, EXIT_CODES[number], 0)
             moments[moment] += 1
             print(f"{number.name} {moment}, after {lines_of(stopped)} iterations", flush=True)
-        finish(start(stopped, num_iterations, cache))
+        finish(start(stopped, num_iterations, cache), 0)
         iterations = require_equal(whole, stopped)
     counts = ", ".join(f"{count} {moment}" for moment, count in moments.items())
     origin = provenance()

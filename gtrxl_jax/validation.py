@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
 
-def check_choice(field: str, name: str, known: Iterable[str]) -> str:
+def check_choice(field: str, name: Any, known: Iterable[str]) -> str:
     """Return `name` if it is one of the known names.
 
     Raises:

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -155,7 +156,7 @@ def test_offline_model_uses_training_length(tmp_path):
     assert whole.length.max() <= 8
     policy, params = trainer.policy, load(tmp_path / "run").params
     timestep = zero_timestep(trainer.observation_space, trainer.action_space, 6)
-    timestep = dataclasses.replace(timestep, observation=whole.observations[:, 0])
+    timestep = dataclasses.replace(timestep, observation=jnp.asarray(whole.observations[:, 0]))
     state = policy.init(params, 6)
     _, action, _ = policy.act(params, state, timestep, jax.random.key(0))
     np.testing.assert_array_equal(action, whole.actions[:, 0])

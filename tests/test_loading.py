@@ -3,6 +3,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -46,7 +47,7 @@ def test_actions_match_segment_form(run):
         values.append(extras.value)
         environments, timestep = stream.step(environments, action)
 
-    timesteps_BT = jax.tree.map(lambda *x: np.stack(x, axis=1), *timesteps)
+    timesteps_BT = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *timesteps)
     memory = loaded.agent.initial_memory(stream.num_envs)
     _, output = loaded.agent.apply({"params": loaded.params}, memory, timesteps_BT)
     np.testing.assert_array_equal(np.stack(actions, axis=1), output.policy.mode())

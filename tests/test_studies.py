@@ -11,7 +11,6 @@ from tests.processes import EXPERIMENTS, run
 
 SMALL = {
     "memory_horizon": ["--only", "layers, lstm, 10"],
-    "default_job": ["--only", "GTrXL (GRU), memory cut off"],
     "rate_tmaze": ["valves", "--preset", "debug", "--only", "none, detached"],
     "rate_associative": ["--only", "DT", "--context", "4", "--segments", "2"],
     "depth_and_gates": ["--only", "2", "0.001", "trxl"],
@@ -24,10 +23,15 @@ SMALL = {
 def test_study_saves_records_and_report(name, tmp_path):
     program = EXPERIMENTS / f"{name}.py"
     shown = run(program, *SMALL[name], "--seeds", "1", "--steps", "1", "--results", tmp_path)
+    require_record_and_report(tmp_path, shown)
+
+
+def require_record_and_report(folder, shown):
+    """Assert that a study of one run has saved its record, and its report, which it printed."""
     assert "1 runs of" in shown
     assert "| --- |" in shown
-    (kept,) = tmp_path.glob("*/*.json")
-    (report,) = tmp_path.glob("*.md")
+    (kept,) = folder.glob("*/*.json")
+    (report,) = folder.glob("*.md")
     assert report.read_text() in shown
     record = json.loads(kept.read_text())
     assert {"labels", "seed", "command", "commit", "device", "date", "scores"} <= record.keys()
@@ -35,7 +39,17 @@ def test_study_saves_records_and_report(name, tmp_path):
 
 def test_every_study_is_tested():
     programs = {p.stem for p in EXPERIMENTS.glob("*.py") if "run_study(" in p.read_text()}
-    assert programs - {"study"} == set(SMALL)
+    assert programs - {"study"} == {*SMALL, "default_job"}
+
+
+@pytest.mark.integration
+def test_default_job_saves_record_and_report(study, monkeypatch, tmp_path, capsys):
+    """With the debug preset, since the study compiles without a cache."""
+    import default_job
+
+    monkeypatch.setattr(default_job, "VARIANTS", {"small": (["--preset", "debug"], 1)})
+    default_job.main(study.Options(steps=1, results=tmp_path))
+    require_record_and_report(tmp_path, capsys.readouterr().out)
 
 
 @pytest.fixture

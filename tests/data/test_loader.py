@@ -115,6 +115,7 @@ def test_invalid_values_raise_when_read(tmp_path):
         ((4, 2, 3), dict(sampling=Sampling(weight="x")), ValueError, "unknown weight 'x'"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_invalid_arguments_raise_immediately(reader, arguments, options, error, message):
     with pytest.raises(error, match=message):
         load_segments(reader, KEY, *arguments, **options)
