@@ -1,4 +1,4 @@
-# What a developer does with this repository, one line each. Only make and Python 3.11 or 3.12 are needed.
+# Development commands. They require only make and Python 3.11 or 3.12.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,13 +7,13 @@ UPGRADE ?=
 
 .PHONY: demo test unit slow lint format lock clean
 
-demo: $(VENV)/.installed  ## train the default agent, watch it learn, see what it made
+demo: $(VENV)/.installed  ## train the default agent and plot its results
 	$(VENV)/bin/gtrxl train
 
-test: lint  ## the checks of a change: format, lint, types and every test that is not slow
+test: lint  ## lint, type checks and all tests except the slow ones
 	$(VENV)/bin/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile
 
-unit: $(VENV)/.installed  ## the quick tests: those that train no agent and run no program
+unit: $(VENV)/.installed  ## the quick tests: without training, programs and whole networks
 	$(VENV)/bin/python -m pytest -m "not slow and not integration" \
 	  --numprocesses $(PYTEST_WORKERS) --dist loadfile
 
@@ -25,20 +25,20 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-format: $(VENV)/.installed  ## rewrite the sources as `make lint` wants them
+format: $(VENV)/.installed  ## format the sources and apply fixes
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-lock: $(VENV)/.installed  ## remake requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
+lock: $(VENV)/.installed  ## update requirements.lock from pyproject.toml; UPGRADE=1 selects the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --output-file requirements.lock --quiet \
 	  --universal --python-version 3.11 --fork-strategy fewest --all-extras \
 	  --generate-hashes --no-annotate --no-header $(if $(UPGRADE),--upgrade)
 
-clean:  ## remove the virtual environment and everything built or cached; runs/ stays
+clean:  ## remove the virtual environment and all build products and caches, but not runs/
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment is made anew when the lock changes, so that nothing unlocked survives in it.
+# The environment is recreated when the lock changes, so that it contains no other packages.
 $(VENV)/.locked: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
 	  || { echo "gtrxl_jax needs Python 3.11 or 3.12; $(PYTHON) is another. Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }

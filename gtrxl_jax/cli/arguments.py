@@ -71,7 +71,7 @@ class Evaluate:
     pictures: bool = False
     """Redraw the plots of the run."""
     modules: tuple[str, ...] = ()
-    """Modules of custom environments to import first, since loading a run folder imports none."""
+    """Modules of custom parts to import first, since loading a run folder imports none."""
 
 
 def parse_train(arguments: Sequence[str]) -> Train:

@@ -21,7 +21,7 @@ from tests.nn.cores import (
     small_core,
 )
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 every_core = pytest.mark.parametrize("name", ALL_CORES)
 every_transformer = pytest.mark.parametrize("name", TRANSFORMERS)
 

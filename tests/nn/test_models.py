@@ -33,7 +33,7 @@ from tests.nn.models import (
     small_model,
 )
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 every_model = pytest.mark.parametrize("name", MODELS)
 
 

@@ -23,7 +23,7 @@ from tests.nn.models import (
     small_model,
 )
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 HEADS, WIDTH = 2, 16
 
 

@@ -21,7 +21,7 @@ from tests.nn.cores import (
     small_core,
 )
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 HEADS, HEAD_WIDTH = 2, 3
 
 

@@ -89,9 +89,12 @@ def test_update_of_whole_size_has_shapes(name):
     assert len(blocks) == PRESETS[SHAPES[name][0]]["layers"]
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"tmaze"}))
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "name", ["vizdoom", "atari", "memory-maze", "minigrid, of this package", "mujoco"]
+)
 def test_updates_decrease_loss(name):
-    """One layer of the preset's width and heads, and its encoder; T-Maze's data are as aar's."""
+    """One layer of the preset's width and heads, and its encoder."""
     trainer = trainer_of(name, layers=1, dropout=0.0, attention_dropout=0.0)
     data = next(trainer.feed(1, trainer.mesh()))[1]
     update = jax.jit(lambda state, data: trainer.update(state, data, 0))

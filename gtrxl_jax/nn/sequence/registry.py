@@ -40,13 +40,13 @@ class ModelConfig:
 
     A model ignores the fields that it does not use, so that models can be swapped by name. dt is
     rate without memory tokens and cache, dt-gpt the original Decision Transformer; bc-mlp and
-    bc-lstm are behaviour cloning. The config of a model of your own is a subclass that has its
+    bc-lstm are behaviour cloning. The config of a custom model is a subclass that has its
     settings and overrides `make`; see `register_model`.
     """
 
     name: str = "rate"
     """rate, dt, dt-gpt, bc-mlp, bc-lstm, another registered name, or package.module:Name, the
-    config of a model of your own."""
+    config of a custom model."""
     block: str = choice("trxl", BLOCKS)
     """Type of the blocks of rate and dt: trxl, trxl-i or gtrxl."""
     layers: int = 2
