@@ -26,6 +26,8 @@ ACTIONS = {
 BATCH = 3
 every_core = pytest.mark.parametrize("core", ["lstm", "gtrxl/gru"])
 
+pytestmark = pytest.mark.integration
+
 
 def small_agent(core, actions="discrete", param_dtype=jnp.float64, dtype="float32", **settings):
     core = small_core(core, param_dtype=param_dtype, dtype=dtype, layers=1)
