@@ -18,6 +18,8 @@ from gtrxl_jax.runs.checkpoints.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.timestep import zero_timestep
 
+pytestmark = pytest.mark.integration
+
 MAZE = CollectionEnvConfig("TMazePassive-v0", {"corridor_length": 3, "step_penalty": 0.0}, 8)
 
 

@@ -14,6 +14,8 @@ from gtrxl_jax.runs.checkpoints.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
 from tests.jobs import small_job
 
+pytestmark = pytest.mark.integration
+
 JOB = small_job("gtrxl", env__params={"corridor_length": 3}, num_seeds=2, seed=4)
 
 

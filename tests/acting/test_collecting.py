@@ -9,6 +9,8 @@ from gtrxl_jax.acting import OraclePolicy, Policy, RandomPolicy, collect
 from gtrxl_jax.data import check
 from gtrxl_jax.envs import AssociativeRetrieval, Cue, PassiveTMaze, associative, cue_of, make_env
 
+pytestmark = pytest.mark.integration
+
 KEY = jax.random.key(0)
 
 

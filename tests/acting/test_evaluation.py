@@ -14,6 +14,8 @@ from gtrxl_jax.ops.distributions import Gaussian
 from gtrxl_jax.timestep import zero_timestep
 from tests import jobs  # noqa: F401, registers its environments
 
+pytestmark = pytest.mark.integration
+
 EPISODES = 10
 
 

@@ -6,6 +6,8 @@ from gtrxl_jax import Stream, make_agent, make_core, make_env, zero_timestep
 from gtrxl_jax.acting import AgentPolicy, evaluation, policy
 from gtrxl_jax.acting.evaluation import record_episode, render_episode
 
+pytestmark = pytest.mark.integration
+
 
 def untrained(env, core, **params):
     """Return the first arguments of `record_episode`, with an untrained agent."""

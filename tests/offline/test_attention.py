@@ -15,6 +15,8 @@ from gtrxl_jax.offline.evaluation import SequencePolicy
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
 
+pytestmark = pytest.mark.integration
+
 CONTEXT = 4
 
 

@@ -15,6 +15,8 @@ from gtrxl_jax.offline.trainer import OfflineTrainer
 from tests.data.sets import make_set
 from tests.jobs import changed
 
+pytestmark = pytest.mark.integration
+
 
 def image(*shape):
     return Box(0, 255, shape, np.uint8)
@@ -89,7 +91,6 @@ def test_update_of_whole_size_has_shapes(name):
     assert len(blocks) == PRESETS[SHAPES[name][0]]["layers"]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     "name", ["vizdoom", "atari", "memory-maze", "minigrid, of this package", "mujoco"]
 )
