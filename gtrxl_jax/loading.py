@@ -80,7 +80,8 @@ class Loaded:
 
         Args:
           state: the state returned by `init` or by the previous `act`.
-          timestep: `[B]`; the memory is reset where it is the `first` of an episode.
+          timestep: `[B]`; the memory of an agent is reset where it is the `first` of an episode. A
+            model of trajectories (offline runs) requires a new `init` for each episode.
           key: a PRNG key, a new one for each call.
 
         Returns:

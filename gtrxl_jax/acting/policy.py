@@ -18,7 +18,7 @@ from gtrxl_jax.validation import check_choice
 
 
 class Policy(abc.ABC):
-    """Acts in B environments, which may begin and end their episodes at different steps.
+    """Acts in B environments.
 
         state = policy.init(params, batch_size)
         state, action, extras = policy.act(params, state, timestep, key)      once per time step
@@ -45,7 +45,8 @@ class Policy(abc.ABC):
         Args:
           params: parameters of the policy's network; () if it has none.
           state: the state returned by `init` or by the previous `act`.
-          timestep: `[B]`; where it is the `first` of an episode, nothing earlier has an influence.
+          timestep: `[B]`; an agent forgets everything earlier where it is the `first` of an episode,
+            while a model of trajectories plays one episode in each environment after `init`.
           key: a PRNG key, a new one for each call.
 
         Returns:
