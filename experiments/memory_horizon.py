@@ -59,7 +59,13 @@ def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineC
     )
 
 
-def num_parameters(config: CoreConfig) -> int:
+def num_parameters(runs: Sequence[Run]) -> dict[str, int]:
+    """Return the number of parameters of each core, which does not depend on the corridor."""
+    configs = {str(run.labels["core"]): run.job.core for run in runs}
+    return {core: count(config) for core, config in configs.items()}
+
+
+def count(config: CoreConfig) -> int:
     """Return the number of parameters of a core."""
     core = make_core(config)
 
@@ -81,21 +87,20 @@ def grid(options: Options) -> list[Run]:
         for study, n, core, memory in cells
         for seed in range(options.seeds or SEEDS.get(n, 5))
     ]
-    counts = {run.labels["core"]: num_parameters(run.job.core) for run in runs}
+    counts = num_parameters(runs)
     reference = counts["gtrxl"]
-    if any(abs(count / reference - 1) > 0.1 for count in counts.values()):
+    if any(abs(size / reference - 1) > 0.1 for size in counts.values()):
         raise ValueError(f"the cores' numbers of parameters differ by more than 10 %: {counts}")
     return runs
 
 
 def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> None:
     """Write the tables and the figures of the available records."""
-    counts = {str(run.labels["core"]): num_parameters(run.job.core) for run in runs}
     paragraphs: list[Any] = [
         f"Passive T-Maze, {LAYERS} layers, the same settings and "
         f"{max(record['steps'] for record in records):,} steps for every core. Chance is 0.5 for "
         "an agent that reaches the junction. Parameters of the cores: "
-        + ", ".join(f"{core} {count:,}" for core, count in counts.items())
+        + ", ".join(f"{core} {size:,}" for core, size in num_parameters(runs).items())
         + ".",
         ENTRIES,
     ]

@@ -4,7 +4,7 @@ A script passes its runs to `run_study`, which executes the missing ones and ret
 all. Each run is a file, experiments/results/NAME/CELL-SEED.json, with its command, commit, device,
 date, settings, steps, seconds, scores and learning curve. An interrupted study therefore resumes,
 and any number of processes on one machine can share a study: `--workers 2` starts two, bound to
-disjoint cores, which XLA respects.
+disjoint cores, which XLA respects. `--report-only` writes the report of the saved runs alone.
 """
 
 import contextlib
@@ -64,6 +64,8 @@ class Options:
     study."""
     results: Path = RESULTS
     """Folder of the runs and the report."""
+    report_only: bool = False
+    """Write the report of the saved runs, without executing the missing ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Run:
 
 
 def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
-    """Execute the missing runs, saving each as soon as it is done.
+    """Execute the missing runs, unless `options.report_only`, saving each as soon as it is done.
 
     Returns:
       The records of all saved runs, including those of earlier calls, in the order of the cells.
@@ -108,6 +110,8 @@ def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
         raise ValueError(f"{name} has two runs of the same cell and seed")
     chosen = _select(runs, options.only)
     folder = options.results / name
+    if options.report_only:
+        return _read(folder, runs)
     folder.mkdir(parents=True, exist_ok=True)
     since = float(os.environ.get(_SINCE, time.time())) if options.again else 0.0
     with tempfile.TemporaryDirectory() as cache:

@@ -1,26 +1,52 @@
-"""The studies run, at sizes too small for meaningful results; and their shared helper."""
+"""The studies: their stored reports, small runs of them, and their shared helper."""
 
 import ast
 import json
 import os
+import runpy
+import shutil
+import sys
 
 import numpy as np
 import pytest
 
 from tests.processes import EXPERIMENTS, run
 
+STUDIES = {
+    "default_job": ([], "default_job"),
+    "default_settings": ([], "default_settings"),
+    "memory_horizon": ([], "memory_horizon"),
+    "rate_associative": ([], "rate_associative"),
+    **{
+        f"rate_tmaze {part}": ([part], f"rate_tmaze_{part}")
+        for part in ("corridors", "curriculum", "memory", "valves")
+    },
+}
+"""The arguments of each study, and the name of its records and of its report."""
+
 SMALL = {
-    "memory_horizon": ["--only", "layers, lstm, 10"],
-    "rate_tmaze": ["valves", "--preset", "debug", "--only", "none, detached"],
     "rate_associative": ["--only", "DT", "--context", "4", "--segments", "2"],
-    "depth_and_gates": ["--only", "2", "0.001", "trxl"],
     "default_settings": ["--only", "Catch-bsuite", "lstm"],
 }
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_stored_report_follows_from_records(name, study, monkeypatch, tmp_path, capsys):
+    arguments, stored = STUDIES[name]
+    shutil.copytree(study.RESULTS / stored, tmp_path / stored)
+    program = str(EXPERIMENTS / f"{name.split()[0]}.py")
+    options = ["--report-only", "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [program, *arguments, *options])
+    runpy.run_path(program, run_name="__main__")
+    report = (tmp_path / f"{stored}.md").read_text()
+    assert report == (study.RESULTS / f"{stored}.md").read_text()
+    assert report in capsys.readouterr().out
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", SMALL)
 def test_study_saves_records_and_report(name, tmp_path):
+    """At sizes too small for meaningful results."""
     program = EXPERIMENTS / f"{name}.py"
     shown = run(program, *SMALL[name], "--seeds", "1", "--steps", "1", "--results", tmp_path)
     require_record_and_report(tmp_path, shown)
@@ -39,7 +65,7 @@ def require_record_and_report(folder, shown):
 
 def test_every_study_is_tested():
     programs = {p.stem for p in EXPERIMENTS.glob("*.py") if "run_study(" in p.read_text()}
-    assert programs - {"study"} == {*SMALL, "default_job"}
+    assert programs - {"study"} == {name.split()[0] for name in STUDIES}
 
 
 @pytest.mark.integration
