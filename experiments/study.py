@@ -123,7 +123,7 @@ def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
         else:
             # Seeds of a cell share their programs through the compilation cache.
             before = jax.config.jax_compilation_cache_dir
-            jax.config.update("jax_compilation_cache_dir", cache)
+            jax.config.update("jax_compilation_cache_dir", before or cache)
             try:
                 _run_all(chosen, folder, since, quiet=False)
             finally:
@@ -205,7 +205,7 @@ def _locked(path: Path, since: float) -> Iterator[bool]:
 def _start_workers(count: int, cache: str, since: float) -> None:
     """Run this program again in several processes, each bound to its share of the cores."""
     cores = _cores()
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache, _SINCE: str(since)}
+    environment = {"JAX_COMPILATION_CACHE_DIR": cache} | os.environ | {_SINCE: str(since)}
     command = [sys.executable, *sys.orig_argv[1:]]
     workers = []
     try:

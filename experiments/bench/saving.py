@@ -60,7 +60,8 @@ def main(settings: Settings) -> None:
     wall: dict[str, list[float]] = {"without": [], "with": []}
     processor: dict[str, list[float]] = {"without": [], "with": []}
     with tempfile.TemporaryDirectory() as scratch, timed_saves(held):
-        jax.config.update("jax_compilation_cache_dir", str(Path(scratch, "cache")))
+        cache = jax.config.jax_compilation_cache_dir or str(Path(scratch, "cache"))
+        jax.config.update("jax_compilation_cache_dir", cache)
         # The first round is discarded.
         for number in range(settings.rounds + 1):
             for name in wall:
