@@ -1,4 +1,4 @@
-"""The command line: `gtrxl train`, `train-offline`, `evaluate`, `collect` and `list`."""
+"""The command line: `gtrxl train`, `train-offline`, `evaluate`, `runs`, `collect` and `list`."""
 
 import argparse
 import dataclasses
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "train": _train,
         "train-offline": _train_offline,
         "evaluate": _evaluate,
+        "runs": _runs,
         "collect": _collect,
         "list": _list,
     }
@@ -123,17 +125,15 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     """
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
-    from gtrxl_jax.runs.directory import require_same_run
     from gtrxl_jax.runs.divergence import DivergedError
     from gtrxl_jax.runs.logging.progress import ConsoleWriter
     from gtrxl_jax.runs.logging.writers import MetricWriter, TensorBoardWriter
     from gtrxl_jax.runs.preemption import RunInterrupted
-    from gtrxl_jax.runs.results import read_result
+    from gtrxl_jax.runs.restoring import finished
 
     trainer.mesh()
-    require_same_run(folder, trainer.config_json)
-    if finished := read_result(folder):
-        _tell(f"finished already: {_scores(finished.evaluation)} | {folder}")
+    if done := finished(trainer, folder):
+        _tell(f"finished already: {_scores(done.evaluation)} | {folder}")
         return None
     writers: list[MetricWriter] = [
         ConsoleWriter(
@@ -201,6 +201,29 @@ def _evaluate(arguments: Sequence[str]) -> None:
         f"{_scores(scores)} | {command.episodes} episodes for each of "
         f"{len(loaded.params_per_seed)} seed(s)"
     )
+
+
+def _runs(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="gtrxl runs", description="List runs, the latest first.")
+    parser.add_argument("folder", nargs="?", default="runs", type=Path, help="default: runs")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    options = parser.parse_args(arguments)
+    from gtrxl_jax.runs.listing import overviews
+
+    found = overviews(options.folder)
+    if options.json:
+        print(json.dumps([dataclasses.asdict(run) for run in found], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("run", "what", "state", "steps", "scores", "device", "updated", box=None)
+    for run in found:
+        age = datetime.timedelta(seconds=round(time.time() - run.updated))
+        scores = "; ".join(f"{name} {score}" for name, score in run.scores.items())
+        steps = f"{run.step:,} of {run.total:,}"
+        table.add_row(run.folder, run.what, run.state, steps, scores, run.device, f"{age} ago")
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def _collect(arguments: Sequence[str]) -> None:

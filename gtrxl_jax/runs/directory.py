@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gtrxl_jax import __version__
 from gtrxl_jax.files import atomic
@@ -15,7 +15,19 @@ from gtrxl_jax.parallel import hosts
 
 Folder = str | os.PathLike[str]
 
-_OF_A_PROCESS = ("version", "devices", "parameter_shards")
+MAY_CHANGE = (
+    "version",
+    "devices",
+    "parameter_shards",
+    "on_divergence",
+    "checkpoint.interval",
+    "checkpoint.keep",
+    "evaluation.interval",
+)
+"""Fields of a run's config that may change when it is resumed: they do not affect its state."""
+MAY_GROW = ("total_steps", "total_updates")
+"""Fields that may increase: the run is then extended. Schedules that are relative to the length of
+the run, such as the decay of the learning rate, continue at their place in the longer run."""
 
 
 @contextlib.contextmanager
@@ -23,12 +35,13 @@ def locked(folder: Folder, config_json: str) -> Iterator[None]:
     """Lock `folder` for the run of this config, new or resumed, until the block ends.
 
     The first of several processes holds the lock for all, and the others wait for it. Nothing is
-    written except a missing config.json. The lock of a process that dies is released.
+    written except config.json. The lock of a process that dies is released.
 
     Args:
-      folder: created if missing.
-      config_json: the resolved config as a JSON object. Its "version", that of the library, and its
-        devices may differ from those in the folder.
+      folder: created if missing. If it holds a run that has neither a checkpoint nor a result, that
+        run is replaced.
+      config_json: the resolved config as a JSON object, which may differ from that in the folder in
+        `MAY_CHANGE` and `MAY_GROW`.
 
     Raises:
       ValueError: if the folder holds another run, or another process is running this one.
@@ -39,21 +52,60 @@ def locked(folder: Folder, config_json: str) -> Iterator[None]:
         hosts.wait_for_all("locked")
         yield
         return
-    if not path.exists():
-        try:
-            with atomic(path, replace=False) as temporary:
+    with contextlib.ExitStack() as held:
+        # Another process may create the file in the meantime, and hold its lock.
+        with contextlib.suppress(FileExistsError), atomic(path, replace=False) as temporary:
+            temporary.write_text(config_json)
+        _hold(path, held)
+        require_same_run(folder, config_json)
+        if settings(folder) != json.loads(config_json):
+            with atomic(path) as temporary:
                 temporary.write_text(config_json)
-        except FileExistsError:  # created by another process in the meantime
-            require_same_run(folder, config_json)
-    with open(path, "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"{folder} is in use by a running process: wait for it, or choose another folder"
-            ) from None
+                # The new file is locked before it replaces the old one.
+                _hold(temporary, held)
         hosts.wait_for_all("locked")
         yield
+
+
+def _hold(config: Path, held: contextlib.ExitStack) -> None:
+    """Lock a file until `held` is closed.
+
+    Raises:
+      ValueError: if another process holds its lock.
+    """
+    file = held.enter_context(config.open("r+"))
+    # A file that is no longer there was replaced by a process that ended in the meantime.
+    if not _lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(config)):
+        raise ValueError(
+            f"{config.parent} is in use by a running process: wait for it, or choose another folder"
+        )
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_running(folder: Folder) -> bool:
+    """Return whether a process of this machine holds the lock of the run in `folder`."""
+    with open(Path(folder, "config.json"), "r+") as file:
+        return not _lock(file)
+
+
+def started(folder: Folder) -> bool:
+    """Return whether the run in `folder` has a checkpoint or a result."""
+    return bool(available_steps(folder)) or Path(folder, "result.json").exists()
+
+
+def available_steps(folder: Folder) -> list[int]:
+    """Return the sorted steps of the checkpoints; empty if there is no such folder."""
+    path = Path(folder, "checkpoints")
+    if not path.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in path.iterdir() if entry.name.isdecimal())
 
 
 def load_config(folder: Folder) -> str:
@@ -69,17 +121,15 @@ def load_config(folder: Folder) -> str:
 
 
 def require_same_run(folder: Folder, config_json: str) -> None:
-    """Raise if the folder holds a run other than that of `config_json`.
+    """Raise if the folder holds a run other than that of `config_json`, and it has started.
 
     Raises:
       ValueError: if it holds another run, naming the first difference, or a run of a newer version.
     """
-    try:
-        require_version(folder)
-        there = settings(folder)
-    except FileNotFoundError:
+    if not Path(folder, "config.json").exists() or not started(folder):
         return
-    found = difference(there, _settings(json.loads(config_json)))
+    require_version(folder)
+    found = difference(settings(folder), json.loads(config_json))
     if found:
         raise ValueError(f"{folder} holds another run ({found}): choose another folder")
 
@@ -91,7 +141,7 @@ def require_version(folder: Folder) -> None:
       FileNotFoundError: if there is no run.
       ValueError: if it was written by a newer version.
     """
-    there = str(_parsed(folder).get("version", "0"))
+    there = str(settings(folder).get("version", "0"))
     if _numbers(there) > _numbers(__version__):
         raise ValueError(
             f"{folder} was written by gtrxl_jax {there}, and this is {__version__}: "
@@ -100,30 +150,12 @@ def require_version(folder: Folder) -> None:
 
 
 def settings(folder: Folder) -> dict[str, Any]:
-    """Return the config of the run in `folder`, without what may differ between its processes.
+    """Return the config of the run in `folder`.
 
     Raises:
       FileNotFoundError: if there is no run.
-      ValueError: if its config.json is not JSON.
+      ValueError: if its config.json is not the JSON of a config.
     """
-    return _settings(_parsed(folder))
-
-
-def difference(there: Any, here: Any, name: str = "") -> str | None:
-    """Describe the first difference between two configs; None if they are equal."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in [*here, *(there.keys() - here)]:
-            inner = f"{name}.{key}" if name else key
-            found = difference(there.get(key), here.get(key), inner)
-            if found:
-                return found
-        return None
-    if there == here:
-        return None
-    return f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"
-
-
-def _parsed(folder: Folder) -> dict[str, Any]:
     path = Path(folder, "config.json")
     try:
         parsed = json.loads(load_config(folder))
@@ -134,8 +166,25 @@ def _parsed(folder: Folder) -> dict[str, Any]:
     return parsed
 
 
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name not in _OF_A_PROCESS}
+def difference(there: Any, here: Any, name: str = "") -> str | None:
+    """Describe the first difference that makes a config `here` another run than that `there`.
+
+    Returns:
+      None if there is none: they are equal except for `MAY_CHANGE`, and `MAY_GROW` is not less.
+    """
+    if name in MAY_CHANGE:
+        return None
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*here, *(there.keys() - here)]:
+            inner = f"{name}.{key}" if name else key
+            found = difference(there.get(key), here.get(key), inner)
+            if found:
+                return found
+        return None
+    if there == here or (name in MAY_GROW and (there or 0) < (here or 0)):
+        return None
+    shorter = ", and a run cannot be shortened" if name in MAY_GROW else ""
+    return f"{name} is {json.dumps(there)} there, {json.dumps(here)} here{shorter}"
 
 
 def _numbers(version: str) -> list[int]:

@@ -34,13 +34,13 @@ from gtrxl_jax.runs import divergence
 from gtrxl_jax.runs.card import write_card
 from gtrxl_jax.runs.checkpoints import checkpoint
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
-from gtrxl_jax.runs.directory import locked, require_same_run
+from gtrxl_jax.runs.directory import available_steps, locked
 from gtrxl_jax.runs.divergence import DivergedError, Divergence
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 from gtrxl_jax.runs.programs import Programs
-from gtrxl_jax.runs.restoring import params_of
-from gtrxl_jax.runs.results import Result, read_result, record_of, write_result
+from gtrxl_jax.runs.restoring import finished, params_of
+from gtrxl_jax.runs.results import Result, record_of, write_result
 from gtrxl_jax.runs.scores import scores_of
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.validation import check_choice
@@ -72,7 +72,7 @@ def train(
 
     With a folder, the run can be interrupted: on SIGTERM, and on the first SIGINT, it finishes its
     iteration, saves and raises `RunInterrupted`. The same call resumes it, however it ended. A run
-    that has its result is loaded rather than rerun.
+    that has its result is loaded rather than rerun, unless its config has been extended.
 
     Args:
       trainer: the run. If it has several seeds, metrics have one entry for each.
@@ -90,9 +90,8 @@ def train(
     """
     if folder is None:
         return _Loop(trainer, Writers(*writers)).run()
-    require_same_run(folder, trainer.config_json)
-    if result := read_result(folder):
-        saved = checkpoint.available_steps(folder)
+    if result := finished(trainer, folder):
+        saved = available_steps(folder)
         return Trained(trainer, params_of(trainer, folder)[0] if saved else [], result)
     with locked(folder, trainer.config_json), Interruption() as interruption:
         everything = Writers()
@@ -217,7 +216,7 @@ class _Loop:
 
     def _restored(self) -> Any:
         """Restore the newest checkpoint and its `_progress`; return its state, None without one."""
-        if not self._folder or not checkpoint.available_steps(self._folder):
+        if not self._folder or not available_steps(self._folder):
             return None
         state, record = checkpoint.restore(self._folder, self._programs.like)
         hosts.on_main_process(

@@ -1,4 +1,4 @@
-"""Restore the parameters of a run from its checkpoints."""
+"""Restore the result of a run, and its parameters, from its folder."""
 
 from typing import Any
 
@@ -6,9 +6,24 @@ import jax
 import numpy as np
 
 from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs.directory import Folder
+from gtrxl_jax.runs.directory import Folder, require_same_run
 from gtrxl_jax.runs.programs import each_seed
+from gtrxl_jax.runs.results import Result, read_result
 from gtrxl_jax.runs.trainer import Trainer
+
+
+def finished(trainer: Trainer, folder: Folder) -> Result | None:
+    """Return the result of the run in a folder; None if the run has not ended there.
+
+    Raises:
+      ValueError: if the folder belongs to another run.
+    """
+    require_same_run(folder, trainer.config_json)
+    result = read_result(folder)
+    steps = trainer.num_iterations * trainer.steps_per_iteration
+    if result and (result.steps >= steps or len(result.diverged) == trainer.config.num_seeds):
+        return result
+    return None
 
 
 def params_of(

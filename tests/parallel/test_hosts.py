@@ -18,7 +18,7 @@ from gtrxl_jax.data import minari
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.parallel import hosts
-from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
+from gtrxl_jax.runs.directory import available_steps
 from gtrxl_jax.runs.preemption import RunInterrupted
 from tests.comparison import lines
 from tests.jobs import changed

@@ -5,12 +5,18 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from gtrxl_jax.runs.directory import load_config, locked
 
 CONFIG = json.dumps({"seed": 1, "version": "0.1.0", "core": {"name": "gtrxl", "layers": 4}})
+OTHERS = {
+    "total_steps": 100,
+    "checkpoint": {"interval": 1, "keep": 3, "best": ""},
+    "evaluation": {"interval": 1, "episodes": 8},
+}
 
 
 def changed(**fields):
@@ -22,21 +28,72 @@ def run(tmp_path):
     return tmp_path / "runs" / "a"
 
 
-def test_same_run_can_lock_again(run):
-    for config in (CONFIG, json.dumps(json.loads(CONFIG), indent=2), changed(version="0.2.0")):
-        with locked(run, config):
-            assert load_config(run) == CONFIG
-    assert [path.name for path in run.iterdir()] == ["config.json"]
-
-
-def test_other_run_raises_before_writing(run):
+@pytest.fixture
+def started(run):
+    """A run with a checkpoint."""
     with locked(run, CONFIG):
-        pass
+        (run / "checkpoints" / "3").mkdir(parents=True)
+    return run
+
+
+def test_same_run_can_lock_again(started):
+    with locked(started, json.dumps(json.loads(CONFIG), indent=2)):
+        assert load_config(started) == CONFIG
+    assert {path.name for path in started.iterdir()} == {"config.json", "checkpoints"}
+
+
+def test_other_run_raises_before_writing(started):
     message = r"another run \(core.layers is 4 there, 12 here\): choose another folder"
     other = changed(core={"name": "gtrxl", "layers": 12})
-    with pytest.raises(ValueError, match=message), locked(run, other):
+    with pytest.raises(ValueError, match=message), locked(started, other):
         pass
-    assert load_config(run) == CONFIG
+    assert load_config(started) == CONFIG
+
+
+def test_run_without_checkpoint_is_replaced(run):
+    with locked(run, CONFIG):
+        message = "in use by a running process"
+        with pytest.raises(ValueError, match=message), locked(run, changed(seed=2)):
+            pass
+    with locked(run, changed(seed=2)):
+        pass
+    assert load_config(run) == changed(seed=2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": "0.0.9"},
+        {"devices": 4, "parameter_shards": 2},
+        {"on_divergence": "continue"},
+        {"checkpoint": {"interval": 5, "keep": 1, "best": ""}},
+        {"evaluation": {"interval": 0, "episodes": 8}},
+        {"total_steps": 200},
+    ],
+)
+def test_some_settings_may_change(started, fields):
+    (started / "config.json").write_text(changed(**OTHERS))
+    with locked(started, changed(**OTHERS | fields)):
+        # The new file is locked as well.
+        message = "in use by a running process"
+        with pytest.raises(ValueError, match=message), locked(started, changed(**OTHERS | fields)):
+            pass
+    assert json.loads(load_config(started)) == json.loads(changed(**OTHERS | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"total_steps": 99}, "total_steps is 100 there, 99 here, and a run cannot be shortened"),
+        ({"checkpoint": {"interval": 1, "keep": 3, "best": "a"}}, 'best is "" there, "a" here'),
+        ({"evaluation": {"interval": 1, "episodes": 9}}, "evaluation.episodes is 8 there, 9 here"),
+    ],
+)
+def test_other_settings_may_not_change(started, fields, message):
+    (started / "config.json").write_text(changed(**OTHERS))
+    with pytest.raises(ValueError, match=message), locked(started, changed(**OTHERS | fields)):
+        pass
+    assert load_config(started) == changed(**OTHERS)
 
 
 def test_folder_without_run_raises(tmp_path):
@@ -48,11 +105,15 @@ def test_folder_without_run_raises(tmp_path):
 
 
 def test_one_of_concurrent_runs_gets_lock(run):
+    tried = Barrier(8)
+
     def attempt(seed):
         try:
             with locked(run, changed(seed=seed)):
+                tried.wait()
                 return seed
         except ValueError:
+            tried.wait()
             return None
 
     with ThreadPoolExecutor(8) as pool:

@@ -14,7 +14,7 @@ from gtrxl_jax.loading import load
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import divergence
-from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
+from gtrxl_jax.runs.directory import available_steps
 from gtrxl_jax.runs.divergence import (
     HEALTHY,
     QUANTITIES,

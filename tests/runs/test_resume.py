@@ -13,11 +13,12 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs import preemption
 from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs.checkpoints.checkpoint import available_steps
+from gtrxl_jax.runs.directory import available_steps
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.preemption import RunInterrupted
 from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs.results import read_result
 from tests.comparison import assert_close, assert_same, lines
 from tests.jobs import changed, small_job
 from tests.processes import EXPERIMENTS, run
@@ -129,6 +130,26 @@ def test_finished_run_is_loaded(whole):
 def test_other_run_in_folder_raises(whole):
     with pytest.raises(ValueError, match="holds another run .unroll is 7 there, 8 here"):
         train(OnlineTrainer(changed(CONFIG, unroll=8)), folder=whole[0])
+
+
+def test_extended_run_equals_longer_run(tmp_path):
+    """If nothing depends on the length of the run, such as a decay of the learning rate."""
+    constant = {"optimiser__warmup": 0.0, "optimiser__final": 1.0}
+    longer = changed(CONFIG, **constant, evaluation__interval=0, num_seeds=1, devices=1)
+    trainer = OnlineTrainer(longer)
+    shorter = changed(longer, total_steps=4 * ITERATION, checkpoint__interval=0)
+    train(OnlineTrainer(shorter), folder=tmp_path / "run")
+    assert load(tmp_path / "run").step == 4 * ITERATION
+    with pytest.raises(Crash):
+        train(trainer, writers=[Stop(5, crash)], folder=tmp_path / "run")
+    result = train(trainer, folder=tmp_path / "run").result
+    assert result.steps == read_result(tmp_path / "run").steps == ITERATIONS * ITERATION
+    train(trainer, folder=tmp_path / "whole")
+    assert_same(state_of(tmp_path / "run", trainer), state_of(tmp_path / "whole", trainer))
+    both = lines(tmp_path / "run"), lines(tmp_path / "whole")
+    assert [line["loss/value"] for line in both[0]] == [line["loss/value"] for line in both[1]]
+    with pytest.raises(ValueError, match="a run cannot be shortened"):
+        train(OnlineTrainer(shorter), folder=tmp_path / "run")
 
 
 def test_best_is_kept_and_loadable(whole):

@@ -27,7 +27,7 @@ from gtrxl_jax.runs.checkpoints import checksums
 from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 from gtrxl_jax.runs.checkpoints.quiet import ignore_orphans, quiet
-from gtrxl_jax.runs.directory import Folder, difference, settings
+from gtrxl_jax.runs.directory import Folder, available_steps, difference, settings
 
 State = TypeVar("State")
 
@@ -219,14 +219,6 @@ def set_aside(folder: Folder, steps: Sequence[int]) -> None:
         aside.parent.mkdir(exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         Path(folder, "checkpoints", str(step)).rename(aside)
-
-
-def available_steps(folder: Folder) -> list[int]:
-    """Return the sorted steps of the checkpoints; empty if there is no such folder."""
-    path = Path(folder, "checkpoints")
-    if not path.is_dir():
-        return []
-    return sorted(int(entry.name) for entry in path.iterdir() if entry.name.isdecimal())
 
 
 def _verify(folder: Folder, step: int) -> dict[str, Any]:

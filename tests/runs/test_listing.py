@@ -1,0 +1,78 @@
+"""The overview of the runs in a folder."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from gtrxl_jax.runs.config.serialization import to_json
+from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.divergence import Divergence
+from gtrxl_jax.runs.listing import overviews
+from gtrxl_jax.runs.results import Result, record_of, write_result
+from gtrxl_jax.runs.scores import scores_of
+from tests.jobs import small_job
+
+CONFIG = small_job(total_steps=112)
+
+
+def start(folder, config=CONFIG, step=None):
+    with locked(folder, to_json("online", config)):
+        if step:
+            (folder / "checkpoints" / str(step)).mkdir(parents=True)
+
+
+def finish(folder, config=CONFIG, diverged=()):
+    scores = scores_of({"return": np.array([0.5, 1.0]), "success": np.array([0, 1])})
+    result = Result(scores, 112, 1.0, 2.0, 3.0, diverged=list(diverged))
+    write_result(folder, record_of(config, result))
+
+
+def state(folder):
+    (run,) = overviews(folder)
+    return run.state, run.step, run.total
+
+
+def test_states_of_a_run(tmp_path):
+    run = tmp_path / "a" / "b"
+    start(run)
+    assert state(tmp_path) == ("empty", 0, 112)
+    start(run, step=112)
+    with locked(run, to_json("online", CONFIG)):
+        assert state(tmp_path) == ("running", 112, 112)
+    assert state(tmp_path) == ("stopped", 112, 112)
+    finish(run)
+    assert state(tmp_path) == ("finished", 112, 112)
+    start(run, small_job(total_steps=300))
+    assert state(tmp_path) == ("stopped", 112, 300)
+
+
+def test_diverged_run(tmp_path):
+    start(tmp_path, small_job(total_steps=300), step=112)
+    finish(tmp_path, diverged=[Divergence(seed=0, quantity="loss", step=112)])
+    assert state(tmp_path) == ("diverged", 112, 300)
+
+
+def test_runs_are_sorted_by_update(tmp_path):
+    for age, name in enumerate(("new", "old")):
+        start(tmp_path / name)
+        finish(tmp_path / name)
+        (tmp_path / name / "metrics.jsonl").touch()
+        os.utime(tmp_path / name / "metrics.jsonl", (1000 - age, 1000 - age))
+    new, old = overviews(tmp_path)
+    assert (new.folder, old.folder) == (str(tmp_path / "new"), str(tmp_path / "old"))
+    assert (new.updated, old.updated) == (1000, 999)
+    assert (new.kind, new.what) == ("online", "gtrxl on TMazePassive-v0")
+    assert list(new.scores) == ["success", "return"]
+    assert new.scores["success"].startswith("0.500 [")
+    assert new.device == json.loads((tmp_path / "new" / "result.json").read_text())["device"]
+
+
+def test_other_files_are_skipped(tmp_path):
+    for name, text in {"a": "{", "b": "[]", "c": "{}"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    assert overviews(tmp_path) == []
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        overviews(tmp_path / "d")
