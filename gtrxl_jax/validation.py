@@ -4,7 +4,7 @@ Example:
     @dataclasses.dataclass(frozen=True)
     class EncoderConfig:
         kind: str = choice("mlp", ("mlp", "conv"))
-        width: int = 64  # by default, an int is at least 1
+        width: int = 64  # by default, an int is at least 1 and has 31 bits
         scale: float = 1.0  # by default, a float is positive and finite
         dropout: float = number(0.0, at_least=0, below=1)
 
@@ -18,6 +18,11 @@ import difflib
 import math
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, get_args, get_origin, get_type_hints
+
+LARGEST = 2**31 - 1
+"""The largest value of an integer in an array, and by default of an integer in a config."""
+MOST_STEPS = 10**15
+"""The largest number of steps, which are counted on the host."""
 
 
 def check_choice(field: str, name: Any, known: Iterable[str]) -> str:
@@ -132,8 +137,11 @@ def _check_numbers(field: str, value: Any, bounds: _Range) -> None:
             elif isinstance(x, float):
                 lower += " and finite"
             raise ValueError(f"{field} must be {lower}, not {x!r}")
-        if x > bounds.at_most:
-            raise ValueError(f"{field} must be at most {bounds.at_most}, not {x!r}")
+        most = bounds.at_most
+        if isinstance(x, int) and math.isinf(most):
+            most = LARGEST
+        if x > most:
+            raise ValueError(f"{field} must be at most {most}, not {x!r}")
         if x >= bounds.below:
             raise ValueError(f"{field} must be below {bounds.below}, not {x!r}")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.nn.cores.registry import PRESETS, core_config
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
@@ -103,9 +104,9 @@ def parse_train(arguments: Sequence[str]) -> Train:
     params = base.env.params
     sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
     default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))
-    train = tyro.cli(
+    train = parse(
         Train,
-        args=rest,
+        rest,
         default=Train(config=default),
         prog="gtrxl train",
         description=(
@@ -150,9 +151,9 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
     base = dataclasses.replace(base, model=model)
-    command = tyro.cli(
+    command = parse(
         TrainOffline,
-        args=rest,
+        rest,
         default=TrainOffline(config=base),
         prog="gtrxl train-offline",
         description=(
@@ -174,3 +175,5 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
 def _require_folder(command: RunOptions) -> None:
     if command.distributed and command.folder is None:
         raise ValueError("distributed needs --folder, on a disk that all processes share")
+    if command.folder == Path():
+        raise ValueError("folder must be a new folder or that of a run, not the current one")

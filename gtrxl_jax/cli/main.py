@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import tyro
 
+from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.plugins import import_plugin, with_name
 from gtrxl_jax.validation import check_choice
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
-    Errors are printed to standard error as a single line. Exit codes: 0 success; 1 the run diverged
-    or could not be saved; 2 invalid arguments; 75 stopped by SIGTERM; 130 stopped by SIGINT
-    (Ctrl-C). After the last two, the same command resumes the run.
+    Errors are printed to standard error as a single line. Exit codes: 0 success; 1 the run
+    diverged, could not be saved or needs more memory; 2 invalid arguments; 75 stopped by SIGTERM;
+    130 stopped by SIGINT (Ctrl-C). After the last two, the same command resumes the run.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
@@ -62,11 +63,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, FileNotFoundError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        message = " ".join(str(error).split())
-        print(f"gtrxl {chosen.command}: error: {message}", file=sys.stderr)
-        sys.exit(2)
+        _fail(chosen.command, str(error), 2)
+    except (MemoryError, RuntimeError) as error:
+        exhausted = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+        if os.environ.get("GTRXL_TRACEBACK") or not exhausted:
+            raise
+        _fail(chosen.command, f"out of memory: reduce {_SIZES.get(chosen.command, 'its size')}", 1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+_SIZES = {
+    "train": "env.num_envs, unroll, evaluation.episodes, core.memory_size, core.width or "
+    "core.layers, or split the batch over more devices",
+    "train-offline": "batch_size, segments, context, evaluation.episodes, or the width and layers "
+    "of the model, set data.stream, or split the batch over more devices",
+    "evaluate": "episodes",
+    "collect": "env.num_envs",
+}
+"""The settings that determine how much memory a command needs."""
+
+
+def _fail(command: str, message: str, code: int) -> NoReturn:
+    print(f"gtrxl {command}: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _train(arguments: Sequence[str]) -> None:
@@ -177,7 +197,7 @@ def _tell(line: str, file: Any = None) -> None:
 def _evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax.cli.arguments import Evaluate
 
-    command = tyro.cli(Evaluate, args=arguments, prog="gtrxl evaluate")
+    command = parse(Evaluate, arguments, prog="gtrxl evaluate")
     if command.episodes < 1:
         raise ValueError(f"episodes must be at least 1, not {command.episodes}")
     from gtrxl_jax import loading
@@ -236,9 +256,9 @@ def _collect(arguments: Sequence[str]) -> None:
         folder: tyro.conf.Positional[Path]
         """A new folder for the dataset."""
 
-    command = tyro.cli(
+    command = parse(
         Collect,
-        args=arguments,
+        arguments,
         prog="gtrxl collect",
         description="Collect complete episodes for offline training, as a Minari dataset.",
     )

@@ -17,7 +17,7 @@ from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.xminigrid import MiniGridMemory
 from gtrxl_jax.plugins import find_plugin, is_plugin
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import LARGEST, check_choice
 
 ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {}
 """The environments of `register_env`. `make_env` accepts these and all that gymnax registers."""
@@ -112,6 +112,8 @@ def _check_value(field: str, value: Any, default: Any, minimum: float | None = N
             raise ValueError(f"{field} must be finite, got {value}")
         if minimum is not None and value < minimum:
             raise ValueError(f"{field} must be at least {minimum:g}, got {value}")
+        if kind is int and abs(float(value)) > LARGEST:
+            raise ValueError(f"{field} must be at most {LARGEST}, got {value}")
 
 
 for _name, _factory in {

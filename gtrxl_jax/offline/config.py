@@ -11,7 +11,7 @@ from gtrxl_jax.data.segments import STARTS, WEIGHTS
 from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config
 from gtrxl_jax.runs.config import serialization
 from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.validation import check_choice, choice, number
+from gtrxl_jax.validation import MOST_STEPS, check_choice, choice, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class OfflineEvaluationConfig(EvaluationConfig):
 
     episodes: int = 128
     """Number of episodes of each length, all in parallel."""
-    interval: int = number(0, at_least=0)
+    interval: int = number(0, at_least=0, at_most=MOST_STEPS)
     """Updates between evaluations; 0: only the final one."""
     lengths: tuple[int, ...] = ()
     """Lengths of the episodes in steps, as counted by RATE, for T-Maze and AssociativeRetrieval. By
@@ -116,7 +116,7 @@ class OfflineConfig(RunConfig):
     """Train on trajectories of one segment first, then of two, and so on (RATE, appendix C)."""
     batch_size: int = 64
     """Number of trajectories of an update, B."""
-    total_updates: int = 300
+    total_updates: int = number(300, at_most=MOST_STEPS)
     """Number of batches for each seed."""
     updates_per_iteration: int = 20
     """Number of batches of an iteration, after which metrics are written."""

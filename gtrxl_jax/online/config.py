@@ -10,7 +10,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, VMPOConfig
 from gtrxl_jax.runs.config import serialization
 from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.validation import check_choice, check_interval, number
+from gtrxl_jax.validation import MOST_STEPS, check_choice, check_interval, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class OnlineConfig(RunConfig):
     """Hyperparameters sampled log-uniformly for each seed, as in the V-MPO paper, with their
     bounds: --sweep epsilon_alpha 0.001 0.1 learning_rate 1e-4 1e-3"""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    total_steps: int = 400_000
+    total_steps: int = number(400_000, at_most=MOST_STEPS)
     """Number of environment steps for each seed."""
     unroll: int = 32
     """Number of steps of each environment between learner steps, T."""

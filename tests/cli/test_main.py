@@ -194,13 +194,45 @@ def test_invalid_arguments_print_one_line(arguments, message, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    ["--unroll many", "--unrol 3", "--optimiser.clip-norm", "--env.params corridor_length"],
+    ("arguments", "message"),
+    [
+        (
+            "--unroll many",
+            "Error parsing --unroll: invalid literal for int() with base 10: 'many'; --unroll INT",
+        ),
+        ("--unrol 3", "Unrecognized options: --unrol, 3; Perhaps you meant: --unroll INT"),
+        ("--optimiser.clip-norm", "Missing value for argument '--optimiser.clip-norm"),
+        ("--env.params corridor_length", "--env.params"),
+        ("--total-steps 1e-3", "--total-steps"),
+        ("--folder .", "folder must be a new folder or that of a run, not the current one"),
+        ("--seed 4e9", "seed must be at most 2147483647, not 4000000000"),
+        ("--env.params corridor_length 4e9", "corridor_length must be at most 2147483647"),
+    ],
 )
-def test_unparsable_arguments_name_the_option(arguments, tmp_path, monkeypatch):
+def test_unparsable_arguments_print_one_line(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    option, *_ = arguments.split()
-    assert option in refused("train", "--preset", "debug", *arguments.split())
+    error = refused("train", "--preset", "debug", *arguments.split())
+    assert error.startswith("gtrxl train: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whole_numbers_in_scientific_notation():
+    config = parse_train(["--total-steps", "2.5e6", "--optimiser.learning-rate", "1e-3"]).config
+    assert (config.total_steps, config.optimiser.learning_rate) == (2_500_000, 1e-3)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_signal_during_imports_ends_process(number, code, tmp_path):
+    command = [sys.executable, "-X", "importtime", "-m", "gtrxl_jax.cli", "train"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        # The first import after the handlers are installed.
+        while "tyro" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
 
 
@@ -245,6 +277,12 @@ def test_finished_run_is_not_repeated(debug):
         ),
         (DivergedError("seed 0 diverged"), 1, "gtrxl: error: seed 0 diverged"),
         (SaveError("no space"), 1, "gtrxl: error: no space"),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+            1,
+            "gtrxl train: error: out of memory: reduce env.num_envs, unroll, evaluation.episodes, "
+            "core.memory_size, core.width or core.layers, or split the batch over more devices",
+        ),
         (OSError(28, "No space left"), 1, "gtrxl: error: [Errno 28] No space left"),
     ],
 )

@@ -3,7 +3,7 @@
 import dataclasses
 
 from gtrxl_jax.ops.distributions import POLICIES
-from gtrxl_jax.validation import choice, number
+from gtrxl_jax.validation import MOST_STEPS, choice, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +12,7 @@ class EvaluationConfig:
 
     episodes: int = 256
     """Number of episodes of each evaluation, played in parallel."""
-    interval: int = number(200_000, at_least=0)
+    interval: int = number(200_000, at_least=0, at_most=MOST_STEPS)
     """Steps between evaluations. 0: evaluate only at the end."""
     policy: str = choice("mode", POLICIES)
     """mode: the most likely action. sample: a sample, as in training."""
@@ -22,7 +22,7 @@ class EvaluationConfig:
 class CheckpointConfig:
     """Checkpoints, written in the background. For the unit of steps, see `RunConfig`."""
 
-    interval: int = number(100_000, at_least=0)
+    interval: int = number(100_000, at_least=0, at_most=MOST_STEPS)
     """Steps between checkpoints. 0: save only at the end and on interruption."""
     keep: int = 3
     """Number of most recent checkpoints to keep."""

@@ -1,0 +1,53 @@
+"""Parsing of arguments by tyro, with errors of one line."""
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+Command = TypeVar("Command")
+
+
+def parse(
+    command: type[Command], arguments: Sequence[str], *, prog: str, **options: Any
+) -> Command:
+    """Parse arguments by `tyro.cli`; whole numbers may be written as 1e6.
+
+    Args:
+      command: the dataclass of the arguments.
+      arguments: the arguments.
+      prog: name of the program, for the help text.
+      **options: further arguments of `tyro.cli`.
+
+    Raises:
+      ValueError: if the arguments are invalid, with the whole message in one line.
+    """
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(command, args=[*map(_whole, arguments)], prog=prog, **options)
+    except SystemExit as stopped:
+        if not stopped.code:  # --help
+            raise
+        raise ValueError(one_line(printed.getvalue())) from None
+
+
+def _whole(argument: str) -> str:
+    """Rewrite 1e6 and 2.5e3 as 1000000 and 2500."""
+    if re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", argument) and float(argument).is_integer():
+        return str(int(float(argument)))
+    return argument
+
+
+def one_line(box: str) -> str:
+    """Return the text in a box that tyro prints, without its title and its hint at --help.
+
+    Sections of the box are separated by semicolons. Its lines may be of ASCII characters.
+    """
+    lines = [line.strip("│| ") for line in box.splitlines() if not re.match("[╭╰+]", line)]
+    sections = re.split("[─-]{10,}", " ".join(lines))
+    texts = [re.sub("^Argument helptext: ", "", " ".join(text.split())) for text in sections]
+    return "; ".join(text for text in texts if text and not text.startswith("For full helptext"))
