@@ -5,7 +5,7 @@ VENV ?= .venv
 PYTEST_WORKERS ?= 2
 UPGRADE ?=
 
-.PHONY: demo test unit slow lint format lock clean
+.PHONY: demo test unit slow lint format docs lock clean
 
 demo: $(VENV)/.installed  ## train the default agent and plot its results
 	$(VENV)/bin/gtrxl train
@@ -29,13 +29,16 @@ format: $(VENV)/.installed  ## format the sources and apply fixes
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+docs: $(VENV)/.installed  ## the documentation, as a site in site/
+	$(VENV)/bin/mkdocs build
+
 lock: $(VENV)/.installed  ## update requirements.lock from pyproject.toml; UPGRADE=1 selects the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --output-file requirements.lock --quiet \
-	  --universal --python-version 3.11 --fork-strategy fewest --all-extras \
+	  --universal --python-version 3.11 --fork-strategy fewest --extra test --extra dev \
 	  --generate-hashes --no-annotate --no-header $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove the virtual environment and all build products and caches, but not runs/
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment is recreated when the lock changes, so that it contains no other packages.

@@ -1,6 +1,5 @@
 """The arguments of the commands, and the parsing of presets and overrides."""
 
-import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from gtrxl_jax.cli.parsing import parse
+from gtrxl_jax.cli.parsing import Chooser, parse
 from gtrxl_jax.nn.cores.registry import PRESETS, core_config
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
@@ -84,7 +83,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
     Raises:
       ValueError: if a preset is unknown, or the config is invalid.
     """
-    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chooser = Chooser()
     chooser.add_argument("--preset", default="default")
     chooser.add_argument("--core-preset")
     chooser.add_argument("--core.name", dest="core")
@@ -133,7 +132,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     Raises:
       ValueError: if a preset is unknown, or the config is invalid.
     """
-    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chooser = Chooser()
     chooser.add_argument("--preset", default="default")
     chooser.add_argument("--model-preset")
     chooser.add_argument("--model.name", dest="model")

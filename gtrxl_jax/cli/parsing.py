@@ -1,14 +1,26 @@
 """Parsing of arguments by tyro, with errors of one line."""
 
+import argparse
 import contextlib
 import io
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tyro
 
 Command = TypeVar("Command")
+
+
+class Chooser(argparse.ArgumentParser):
+    """Parses the few arguments that select the defaults of the others."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError."""
+        raise ValueError(message)
 
 
 def parse(

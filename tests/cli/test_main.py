@@ -204,6 +204,7 @@ def test_invalid_arguments_print_one_line(arguments, message, tmp_path, monkeypa
         ("--optimiser.clip-norm", "Missing value for argument '--optimiser.clip-norm"),
         ("--env.params corridor_length", "--env.params"),
         ("--total-steps 1e-3", "--total-steps"),
+        ("--core.name", "argument --core.name: expected one argument"),
         ("--folder .", "folder must be a new folder or that of a run, not the current one"),
         ("--seed 4e9", "seed must be at most 2147483647, not 4000000000"),
         ("--env.params corridor_length 4e9", "corridor_length must be at most 2147483647"),

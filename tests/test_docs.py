@@ -1,0 +1,22 @@
+"""The documentation builds without a warning."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.integration
+def test_site_builds_without_warnings(tmp_path):
+    """Broken links, missing pages and unresolved names of the API are warnings."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    api = (tmp_path / "api" / "index.html").read_text()
+    for name in re.findall(r"members: \[(.*)\]", (ROOT / "docs" / "api.md").read_text()):
+        for member in name.split(", "):
+            assert f'.{member}"' in api, f"{member} is not documented"
