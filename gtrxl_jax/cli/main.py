@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _fail(chosen.command, str(error), 2)
     except (MemoryError, RuntimeError) as error:
-        exhausted = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+        reasons = ("RESOURCE_EXHAUSTED", "Out of memory")
+        exhausted = isinstance(error, MemoryError) or any(r in str(error) for r in reasons)
         if os.environ.get("GTRXL_TRACEBACK") or not exhausted:
             raise
         _fail(chosen.command, f"out of memory: reduce {_SIZES.get(chosen.command, 'its size')}", 1)

@@ -279,7 +279,7 @@ def test_finished_run_is_not_repeated(debug):
         (DivergedError("seed 0 diverged"), 1, "gtrxl: error: seed 0 diverged"),
         (SaveError("no space"), 1, "gtrxl: error: no space"),
         (
-            RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+            RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 9 B."),
             1,
             "gtrxl train: error: out of memory: reduce env.num_envs, unroll, evaluation.episodes, "
             "core.memory_size, core.width or core.layers, or split the batch over more devices",
