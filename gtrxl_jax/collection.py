@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from gtrxl_jax.acting.collecting import collect
-from gtrxl_jax.acting.policy import OraclePolicy, Policy, RandomPolicy
+from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.knowledge import cue_of
 from gtrxl_jax.envs.registry import make_env
@@ -19,6 +19,9 @@ from gtrxl_jax.loading import load
 from gtrxl_jax.ops.distributions import POLICIES
 from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.validation import choice, number, validate
+
+BUILT_IN = {"oracle": OraclePolicy, "explorer": ExplorerPolicy}
+"""The policies that environments can provide, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +43,8 @@ class CollectionConfig:
 
     env: CollectionEnvConfig = dataclasses.field(default_factory=CollectionEnvConfig)
     policy: str = "oracle"
-    """The policy that acts: oracle (provided by the environment), random, or the folder of an
-    online or offline run, whose first seed is used."""
+    """The policy that acts: oracle or explorer (if provided by the environment), random, or the
+    folder of an online or offline run, whose first seed is used."""
     actions: str = choice("", POLICIES)
     """How a run's agent chooses actions: mode or sample. By default, as in the run's
     evaluations."""
@@ -90,8 +93,8 @@ def collect_dataset(
     Raises:
       FileExistsError: if `folder` exists.
       FileNotFoundError: if `policy` is neither a known name nor the folder of a run.
-      ValueError: if a name is unknown, a number is out of range, or the environment has no oracle
-        or does not match the run's agent.
+      ValueError: if a name is unknown, a number is out of range, the environment does not provide
+        the policy, or does not match the run's agent.
       TypeError: if a value does not have its field's type, or datasets do not support the spaces.
       ImportError: if the extra "offline" is not installed.
     """
@@ -124,12 +127,12 @@ def collect_dataset(
 def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Policy, Any]:
     """Return the environment's name, overrides, instance and parameters; the policy and its own."""
     name, overrides = config.env.name, dict(config.env.params)
-    is_run = config.policy not in ("oracle", "random")
+    is_run = config.policy not in (*BUILT_IN, "random")
     if is_run:
         if not Path(config.policy).exists():
             raise FileNotFoundError(
-                f"policy {config.policy!r} is neither oracle nor random, nor an existing folder: "
-                "use one of these names, or the folder of a run"
+                f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
+                "folder: use one of these names, or the folder of a run"
             )
         loaded = load(config.policy)
         trained, params_of_run = loaded.trainer.environment
@@ -143,8 +146,8 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
         raise ValueError(f"env.name must be given, since policy {config.policy} names none")
     env, params = make_env(name, **overrides)
     stream = Stream(env, params, 1)
-    if config.policy == "oracle":
-        return name, overrides, env, params, OraclePolicy(env, params), ()
+    if config.policy in BUILT_IN:
+        return name, overrides, env, params, BUILT_IN[config.policy](env, params), ()
     if config.policy == "random":
         return name, overrides, env, params, RandomPolicy(stream.action_space), ()
     of_run = loaded.trainer

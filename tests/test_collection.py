@@ -107,12 +107,17 @@ def test_agent_with_other_environment_parameters(tmp_path, agent_run):
     [
         (dict(episodes=0), ValueError, "episodes must be at least 1, not 0"),
         (dict(seed=-1), ValueError, "seed must be at least 0, not -1"),
-        (dict(policy="orakel"), FileNotFoundError, "policy 'orakel' is neither oracle nor random"),
+        (
+            dict(policy="orakel"),
+            FileNotFoundError,
+            "policy 'orakel' is neither oracle,",
+        ),
         (dict(actions="modes"), ValueError, "unknown actions 'modes': did you mean 'mode'"),
         (dict(actions="mode"), ValueError, "actions applies only to the agent of a run"),
         (dict(env=CollectionEnvConfig()), ValueError, "env.name must be given"),
         (dict(env=CollectionEnvConfig("TMaze-v0")), ValueError, "unknown environment 'TMaze-v0'"),
         (dict(env=CollectionEnvConfig("CartPole-v1")), ValueError, "no oracle_action"),
+        (dict(policy="explorer"), ValueError, "PassiveTMaze has no explorer_action"),
         (
             dict(env=dataclasses.replace(MAZE, params={"corridor": 3})),
             ValueError,

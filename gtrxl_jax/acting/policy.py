@@ -6,6 +6,7 @@ import re
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import environment
 from jaxtyping import Array, Float, Key
@@ -178,6 +179,49 @@ class OraclePolicy(Policy):
         """Return the oracle's actions."""
         oracle = jax.vmap(lambda state: self.env.oracle_action(state, self.params))
         return (), oracle(timestep.observation), ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplorerPolicy(Policy):
+    """The environment's built-in player, which sees what an agent sees and remembers all of it.
+
+    Its return is what an agent with a perfect memory can reach; the oracle's is not, where the
+    agent has to find out first what the oracle knows.
+
+    Attributes:
+      env: an environment with `explorer_memory(params)` and `explorer_action(memory, observation,
+        params)`, which returns the new memory and an action in the layout of `specs.ActionSpec`.
+      params: its parameters.
+
+    Raises:
+      ValueError: if the environment has no `explorer_action`.
+    """
+
+    env: environment.Environment
+    params: Any
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.env, "explorer_action"):
+            raise ValueError(
+                f"{type(self.env).__name__} has no explorer_action: use another policy"
+            )
+
+    def init(self, params: Any, batch_size: int) -> Any:
+        """Return the memory before an episode, for each environment."""
+        memory = self.env.explorer_memory(self.params)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch_size, *x.shape)), memory)
+
+    def act(
+        self, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]
+    ) -> tuple[Any, Any, tuple[()]]:
+        """Return the new memories and the explorer's actions."""
+
+        def explore(memory: Any, observation: Any, first: Any) -> Any:
+            before = self.env.explorer_memory(self.params)
+            memory = jax.tree.map(lambda old, new: jnp.where(first, new, old), memory, before)
+            return self.env.explorer_action(memory, observation, self.params)
+
+        return *jax.vmap(explore)(state, timestep.observation, timestep.first), ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.knowledge import Cue, cue_of, time_limit
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
+from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
@@ -19,6 +20,8 @@ __all__ = [
     "MiniGridMemory",
     "MultiTaskState",
     "MultiTaskStream",
+    "Numpad",
+    "NumpadDiscrete",
     "PassiveTMaze",
     "Stream",
     "StreamState",

@@ -6,6 +6,8 @@ An environment can define these attributes and methods:
     params_of_length(length)
     cue, cue_at_start, chance
     oracle_action(state, params)    the action of a solution, for example for `gtrxl collect`
+    explorer_memory(params)         see `acting.ExplorerPolicy`
+    explorer_action(memory, observation, params)
     shows_cue(state, params)        whether the observation of a state shows the cue
     render(state, params)           an image, uint8 [H, W, 3], drawn on the host
 

@@ -13,6 +13,7 @@ from gymnax.environments import environment
 
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
+from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.xminigrid import MiniGridMemory
@@ -122,6 +123,8 @@ for _name, _factory in {
     "AssociativeRetrieval-v0": AssociativeRetrieval,
     "MemoryChain-v0": MemoryChain,
     "MiniGrid-Memory": MiniGridMemory,
+    "Numpad-v0": Numpad,
+    "NumpadDiscrete-v0": NumpadDiscrete,
 }.items():
     register_env(_name, _factory)
 for _width in (8, 16, 32, 64, 128):

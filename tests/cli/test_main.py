@@ -404,7 +404,7 @@ def test_collect_writes_dataset(tmp_path):
     ("arguments", "message"),
     [
         (["--env.name", "CartPole-v1"], "CartPole has no oracle_action"),
-        (["--policy", "orakel"], "policy 'orakel' is neither oracle nor random"),
+        (["--policy", "orakel"], "policy 'orakel' is neither oracle, explorer nor"),
         (["--env.name", "TMazePassive"], "did you mean 'TMazePassive-v0'"),
     ],
 )

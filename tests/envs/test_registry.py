@@ -18,6 +18,7 @@ from gtrxl_jax.envs import (
     time_limit,
 )
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.specs import action_spec
 
 # The other sizes of MiniGrid-Memory are the same code.
 SIZES = {f"MiniGrid-MemoryS{width}" for width in (16, 32, 64, 128)}
@@ -28,8 +29,9 @@ def test_observations_and_actions_lie_in_spaces(name):
     env, params = make_env(name)
     stream = Stream(env, params, num_envs=4)
     assert stream.reports_success
-    assert env.num_actions == stream.action_space.n
     space = stream.observation_space
+    spec = action_spec(stream.action_space)
+    assert env.num_actions == spec.num_features
 
     @jax.jit
     def run(key):
@@ -47,12 +49,22 @@ def test_observations_and_actions_lie_in_spaces(name):
     # Within rounding: gymnax computes the time left as a difference.
     assert (timestep.observation >= space.low - 1e-6).all()
     assert (timestep.observation <= space.high + 1e-6).all()
-    assert np.isin(timestep.action, range(env.num_actions)).all()
+    if spec.discrete:
+        assert np.isin(timestep.action, range(env.num_actions)).all()
+    else:
+        assert (np.abs(timestep.action) <= 1).all()
     assert np.ptp(timestep.observation, axis=(0, 1)).any()
 
 
 @pytest.mark.parametrize(
-    "name", ["TMazePassive-v0", "AssociativeRetrieval-v0", "MiniGrid-MemoryS8"]
+    "name",
+    [
+        "TMazePassive-v0",
+        "AssociativeRetrieval-v0",
+        "MiniGrid-MemoryS8",
+        "Numpad-v0",
+        "NumpadDiscrete-v0",
+    ],
 )
 def test_gymnax_makes_and_steps_environments(name):
     env, params = gymnax.make(name)
@@ -105,6 +117,8 @@ def test_overrides_reach_parameters_and_constructor():
         ("TMazeActive-v0", dict(corridor_length=50, cue_distance=2), 110),
         ("AssociativeRetrieval-v0", dict(wait_steps=50), 53),
         ("MiniGrid-MemoryS8", {}, 320),
+        ("Numpad-v0", {}, 500),
+        ("NumpadDiscrete-v0", dict(size=4), 100),
         ("CartPole-v1", {}, 500),
     ],
 )
@@ -129,6 +143,9 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("CartPole-v1", dict(gravity=float("nan")), "gravity must be finite"),
         ("MiniGrid-Memory", dict(width=6), "width must be at least 7, got 6"),
         ("MiniGrid-Memory", dict(view_size=4), "view_size must be odd"),
+        ("Numpad-v0", dict(size=5), "size must be one of 2, 3, 4, got 5"),
+        ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
+        ("Numpad-v0", dict(friction=-1.0), "friction must be at least 0"),
     ],
 )
 def test_invalid_arguments_raise_value_error(name, overrides, message):
