@@ -63,6 +63,16 @@ def test_collection_is_deterministic(tmp_path):
     assert (a.observations[:, 0] != c.observations[:, 0]).any()
 
 
+def test_explorer_dataset_has_unbounded_observations(tmp_path):
+    env = CollectionEnvConfig("Numpad-v0", {"size": 2, "max_steps_in_episode": 100}, 8)
+    done = collect_dataset(make(env=env, policy="explorer", episodes=8), tmp_path / "set")
+    assert done.mean_return > 8
+    assert minari.load_metadata(tmp_path / "set").policy == "explorer"
+    spaces = minari.load(tmp_path / "set").spaces
+    assert np.isinf(spaces.observation.high).any()
+    assert spaces.action.shape == (3,)
+
+
 def test_agent_actions_match_segment_form(tmp_path, agent_run):
     """Collected actions are the modes of the policy that the network computes on whole segments."""
     folder, config = agent_run

@@ -1,5 +1,7 @@
 """The hidden sequences of Numpad against enumeration, and its rule against a naive player."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,15 @@ def all_paths(size, path=()):
         yield from all_paths(size, (*path, pad))
 
 
+@functools.cache
+def table(size):
+    """Return every path from which sequences are drawn."""
+    ranks = rule._ranks(size)[:, rule._symmetries(size)].reshape(-1, size**2)
+    paths = np.empty(ranks.shape, np.int64)
+    np.put_along_axis(paths, ranks.astype(np.int64), np.arange(size**2)[None], axis=1)
+    return paths
+
+
 def draw(size, number, seed=0):
     """Return sequences as the pads in their order, `[number, P]`."""
     keys = jax.random.split(jax.random.key(seed), number)
@@ -35,10 +46,10 @@ def draw(size, number, seed=0):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_table_and_symmetries_give_every_path(size):
-    ranks, symmetries = rule._ranks(size), rule._symmetries(size)
-    paths = np.argsort(ranks[:, symmetries].reshape(-1, size**2), axis=1)
+    paths = table(size)
     assert len(paths) == PATHS[size]
-    assert (np.sort(paths, axis=1) == np.arange(size**2)).all()
+    visited = np.bitwise_or.reduce(np.int64(1) << paths, axis=1)
+    assert (visited == 2 ** (size**2) - 1).all()
     is_neighbour = np.zeros((size**2, size**2), bool)
     for pad in range(size**2):
         is_neighbour[pad, [*neighbours(pad, size)]] = True
@@ -62,11 +73,9 @@ def test_every_path_is_equally_likely(size):
 def test_large_sequences_start_like_their_paths():
     """The first two pads have the frequencies that they have among all paths."""
     number = 20_000
-    ranks, symmetries = rule._ranks(4), rule._symmetries(4)
-    paths = np.argsort(ranks[:, symmetries].reshape(-1, 16), axis=1)
     expected, counts = (
-        np.bincount(16 * p[:, 0] + p[:, 1], minlength=256) / len(p)
-        for p in (paths, draw(4, number))
+        np.bincount(16 * paths[:, 0] + paths[:, 1], minlength=256) / len(paths)
+        for paths in (table(4), draw(4, number))
     )
     assert (counts[expected == 0] == 0).all()
     error = np.sqrt(expected * (1 - expected) / number)

@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from jaxtyping import Bool, UInt8
+from jaxtyping import Bool, Float, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.numpad.sequence import Sequence, lit_pads, pad_cells
@@ -13,7 +13,7 @@ PIXELS = 64
 
 
 def draw_pads(
-    sequence: Sequence, size: int, pad_side: float, centre: tuple[float, float], radius: float
+    sequence: Sequence, size: int, pad_side: float, centre: Float[np.ndarray, "2"], radius: float
 ) -> UInt8[np.ndarray, "H W 3"]:
     """Draw the pads, the hidden sequence and the player, on the host.
 
@@ -44,5 +44,5 @@ def draw_pads(
     cells[near(path[0], path[0], 0.12)] = Cell.UP
     for begin, end in itertools.pairwise(path):
         cells[near(begin, end, 0.025)] = Cell.UP
-    cells[near(np.array(centre), np.array(centre), radius)] = Cell.AGENT
+    cells[near(centre, centre, radius)] = Cell.AGENT
     return draw_cells(cells, pixels=1)

@@ -161,8 +161,8 @@ class NumpadDiscrete(environment.Environment[NumpadDiscreteState, NumpadDiscrete
     ) -> UInt8[np.ndarray, "H W 3"]:
         """Draw the pads, the hidden sequence and the agent, see `drawing.draw_pads`."""
         del params
-        column, row = pad_cells(self.size)[int(state.pad)]
-        return draw_pads(state.sequence, self.size, 0.9, (column, row), 0.25)
+        centre = pad_cells(self.size)[int(state.pad)].astype(np.float64)
+        return draw_pads(state.sequence, self.size, 0.9, centre, radius=0.25)
 
     def _move_to(self, pad: Int[Array, ""], target: Int[Array, ""]) -> Int[Array, ""]:
         """Return the action that approaches a pad; from the pad itself, one that leaves it."""

@@ -200,10 +200,10 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         x points to the right, y down.
         """
         del params
-        x, y, height = np.asarray(state.position, np.float64).tolist()
-        offset = (self.size - 1) / 2
-        centre = (x + offset, y + offset)
-        return draw_pads(state.sequence, self.size, PAD_SIDE, centre, RADIUS * (1 + height))
+        position = np.asarray(state.position, np.float64)
+        centre = position[:2] + (self.size - 1) / 2
+        radius = RADIUS * (1 + float(position[2]))
+        return draw_pads(state.sequence, self.size, PAD_SIDE, centre, radius)
 
     def _moved(
         self, state: NumpadState, action: Float[Array, "3"], params: NumpadParams
