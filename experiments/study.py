@@ -314,11 +314,10 @@ class Curve(MetricWriter):
             self.goal |= {"steps": step, "seconds": round(time.monotonic() - self._began, 1)}
 
     def thinned(self) -> dict[str, dict[str, list[float]]]:
-        """Return the success, or else the return; for offline runs the loss and the accuracy."""
-        success = any(name.endswith("/success") for name in self._points)
-        score = "success" if success else "return"
-        kept = (f"episode/{score}", f"evaluation/{score}", "accuracy/last_step")
-        kept = kept if any(name in self._points for name in kept[:2]) else ("loss", *kept[2:])
+        """Return the success and the return; for offline runs the loss and the accuracy."""
+        online = [f"{kind}/{s}" for kind in ("episode", "evaluation") for s in ("success", "return")]
+        offline = ["loss", "accuracy/last_step"]
+        kept = online if any(name in self._points for name in online) else offline
         curve = {}
         for name in self._points.keys() & set(kept):
             points = self._points[name]

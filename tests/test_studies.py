@@ -207,7 +207,7 @@ def test_curve_is_thinned_and_records_goal(study):
         metrics = {"episode/success": step / 200, "episode/return": 1.0, "loss/value": 2.0}
         curve.write(step, metrics | {"evaluation/success": 0.96} if step == 100 else metrics)
     (success, evaluation) = (curve.thinned()[f"{k}/success"] for k in ("episode", "evaluation"))
-    assert set(curve.thinned()) == {"episode/success", "evaluation/success"}
+    assert set(curve.thinned()) == {"episode/success", "evaluation/success", "episode/return"}
     assert len(success["step"]) == study.POINTS
     assert (success["step"][0], success["step"][-1], success["value"][-1]) == (1, 200, 1.0)
     assert evaluation == {"step": [100], "value": [0.96]}

@@ -1,0 +1,170 @@
+"""GTrXL against an LSTM in the worlds of the papers: who learns to remember?
+
+    python experiments/memory_worlds.py
+    python experiments/memory_worlds.py --workers 2 --only "Numpad 2 x 2"
+
+Numpad on a grid of 2 x 2 and 3 x 3 pads, Numpad with the sphere on 2 x 2, and MiniGrid-Memory of 9 x
+9 and 13 x 13 with a view of 3. All settings are the defaults, except those that follow from the
+task: the memory size, and the unroll, which is the same for both cores. Widths are chosen such that
+both cores have as many parameters as a GTrXL of width 64, within 10 %.
+
+For comparison, policies that do not learn play each world: one that chooses at random, and the best
+that a perfect memory can do: the explorer of Numpad, which finds the sequence by trial, or the
+oracle of MiniGrid-Memory, which looks at the object first.
+
+Writes experiments/results/memory_worlds/ (one file per run), memory_worlds.md and .png.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from study import Options, Record, Run, run_study
+from study_report import by_cell, median, origin, scores, table, write_report
+
+from gtrxl_jax.acting.evaluation import make_evaluate
+from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
+from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.config import EnvConfig, OnlineConfig
+from gtrxl_jax.ops.statistics import interquartile_mean
+from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
+
+WIDTHS = {"gtrxl": 64, "lstm": 98}
+PERFECT, RANDOM = "perfect memory", "random"
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """An environment, and the settings that follow from it."""
+
+    env: str
+    params: dict[str, Any]
+    memory_size: int
+    total_steps: int
+    num_envs: int = 16
+    unroll: int = 64
+
+
+WORLDS = {
+    "Numpad 2 x 2": World("NumpadDiscrete-v0", {"size": 2}, 64, 1_000_000),
+    "Numpad 3 x 3": World("NumpadDiscrete-v0", {"size": 3}, 100, 2_000_000),
+    "Numpad 2 x 2, sphere": World("Numpad-v0", {"size": 2}, 128, 3_000_000),
+    "MiniGrid-Memory 9 x 9": World(
+        "MiniGrid-Memory", {"size": 9, "view_size": 3, "num_actions": 3}, 64, 2_000_000
+    ),
+    "MiniGrid-Memory 13 x 13": World(
+        "MiniGrid-Memory", {"size": 13, "view_size": 3, "num_actions": 3}, 96, 2_000_000
+    ),
+}
+
+
+def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
+    """Return the config of a cell: the defaults with these settings changed."""
+    memory = {"memory_size": world.memory_size} if core == "gtrxl" else {}
+    return OnlineConfig(
+        env=EnvConfig(world.env, world.params, num_envs=world.num_envs),
+        core=core_config(core, "small", layers=2, width=WIDTHS[core], **memory),
+        total_steps=total_steps or world.total_steps,
+        unroll=world.unroll,
+    )
+
+
+def play(world: World, kind: str) -> Record:
+    """Return the mean scores of a policy that does not learn, over 1024 episodes."""
+    env, params = make_env(world.env, **world.params)
+    if kind == RANDOM:
+        policy: Policy = RandomPolicy(env.action_space(params))
+    else:
+        perfect = ExplorerPolicy if hasattr(env, "explorer_action") else OraclePolicy
+        policy = perfect(env, params)
+    evaluate = jax.jit(make_evaluate(policy, Stream(env, params, num_envs=1), 1024))
+    played = evaluate(None, jax.random.key(0))
+    return {"scores": {name: float(np.mean(values)) for name, values in played.items()}}
+
+
+def grid(options: Options) -> list[Run]:
+    """Return all runs, those of policies that do not learn among them."""
+    runs = []
+    for name, world in WORLDS.items():
+        for kind in (PERFECT, RANDOM):
+            labels = {"world": name, "core": kind}
+            runs += [Run(labels, 0, lambda world=world, kind=kind: play(world, kind))]
+        for core in WIDTHS:
+            runs += [
+                Run({"world": name, "core": core}, seed, job(world, core, options.steps))
+                for seed in range(options.seeds or 5)
+            ]
+    return runs
+
+
+def report(options: Options, records: Sequence[Record]) -> None:
+    """Write the table and the figure of the available records."""
+    cells = by_cell(records, "world", "core")
+    rows = []
+    for world in WORLDS:
+        for core in (PERFECT, *WIDTHS, RANDOM):
+            if runs := cells.get((world, core)):
+                returns_S, success_S = scores(runs, "return"), scores(runs)
+                rows.append(
+                    [
+                        world,
+                        core,
+                        ", ".join(f"{value:.2f}" for value in sorted(returns_S)),
+                        f"{interquartile_mean(returns_S):.2f}",
+                        median(success_S),
+                        f"{runs[0]['steps']:,}" if "steps" in runs[0] else "",
+                    ]
+                )
+    write_report(
+        options.results / "memory_worlds.md",
+        "GTrXL against an LSTM in the papers' worlds",
+        [
+            "Mean return of the last evaluation, for each seed, and the interquartile mean over "
+            "seeds; the median success rate; and the environment steps of training. Perfect memory "
+            "and random are policies that do not learn, over 1024 episodes.",
+            table(["world", "agent", "returns", "IQM", "success", "steps"], rows),
+            origin([record for record in records if "steps" in record]),
+        ],
+    )
+    draw(cells, options.results / "memory_worlds.png")
+
+
+def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
+    """Draw the learning curve of each seed, and the policies that do not learn as lines."""
+    worlds = [world for world in WORLDS if any((world, core) in cells for core in WIDTHS)]
+    if not worlds:
+        return
+    figure = new_figure(2.3 * len(worlds) + 1.2, 2.5)
+    entries: dict[str, Any] = {}
+    for world, axes in zip(worlds, figure.subplots(1, len(worlds), squeeze=False)[0], strict=True):
+        for core, look in looks(WIDTHS):
+            for run in cells.get((world, core), []):
+                curve = run["curve"]["evaluation/return"]
+                steps = np.array(curve["step"]) / 1e6
+                line = axes.plot(steps, curve["value"], **look | {"marker": ""}, linewidth=1.0)
+                entries[core] = line[0]
+        for kind, style in ((PERFECT, "--"), (RANDOM, ":")):
+            for run in cells.get((world, kind), []):
+                value = run["scores"]["return"]
+                entries[kind] = axes.axhline(value, color=GREY, linestyle=style, linewidth=1.0)
+        axes.set_title(world, fontsize=9)
+        axes.set_xlabel("million steps")
+        style_axes(axes)
+    figure.axes[0].set_ylabel("return")
+    legend_outside(figure, "", entries)
+    save_figure(figure, path)
+
+
+def main(options: Options) -> None:
+    """Run the missing runs, and write the report."""
+    report(options, run_study("memory_worlds", grid(options), options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
