@@ -48,7 +48,8 @@ TASKS = {
         for n, steps in ((50, 1_500_000), (100, 2_000_000))
     },
     "AssociativeRetrieval-v0": Task("AssociativeRetrieval-v0", 32, 1_000_000),
-    "MiniGrid-MemoryS8": Task("MiniGrid-MemoryS8", 64, 2_000_000),
+    # A view of 7 shows all of the 9 x 9 maze, so that it would not require memory.
+    "MiniGrid-MemoryS9-v0": Task("MiniGrid-MemoryS9-v0", 64, 2_000_000, params={"view_size": 3}),
     "Breakout-MinAtar": Task("Breakout-MinAtar", 16, 2_000_000, ("return", math.inf)),
     "SpaceInvaders-MinAtar": Task("SpaceInvaders-MinAtar", 16, 2_000_000, ("return", math.inf)),
 }

@@ -10,8 +10,8 @@ import jax
 def standard_dtype_promotion() -> Iterator[None]:
     """Trace with JAX's standard dtype and rank promotion.
 
-    Most of gymnax and xminigrid adds booleans to floats, which `jax_numpy_dtype_promotion=strict`
-    rejects. Their code is traced in this context; the caller's settings are unchanged outside it.
+    Most of gymnax adds booleans to floats, which `jax_numpy_dtype_promotion=strict` rejects. Its
+    code is traced in this context; the caller's settings are unchanged outside it.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

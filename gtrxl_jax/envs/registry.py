@@ -13,10 +13,10 @@ from gymnax.environments import environment
 
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
+from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
-from gtrxl_jax.envs.xminigrid import MiniGridMemory
 from gtrxl_jax.plugins import find_plugin, is_plugin
 from gtrxl_jax.validation import LARGEST, check_choice
 
@@ -83,7 +83,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
             _check_value(key, value, getattr(params, key), fields[key].metadata.get("minimum"))
         else:
             _check_value(key, value, arguments[key].default)
-    if set(overrides) - set(fields):
+    if set(overrides) & set(arguments):
         env, params = create(**{k: overrides[k] for k in overrides if k in arguments})
     return env, params.replace(**{k: overrides[k] for k in overrides if k in fields})
 
@@ -127,5 +127,10 @@ for _name, _factory in {
     "NumpadDiscrete-v0": NumpadDiscrete,
 }.items():
     register_env(_name, _factory)
-for _width in (8, 16, 32, 64, 128):
-    register_env(f"MiniGrid-MemoryS{_width}", partial(MiniGridMemory, width=_width))
+for _size in (7, 9, 11, 13):
+    register_env(f"MiniGrid-MemoryS{_size}-v0", partial(MiniGridMemory, size=_size))
+for _size in (13, 17):
+    register_env(
+        f"MiniGrid-MemoryS{_size}Random-v0",
+        partial(MiniGridMemory, size=_size, random_length=True),
+    )

@@ -176,7 +176,7 @@ def test_several_seeds_and_tasks(tmp_path):
             "env.num_envs 8 does not divide over 8 devices and 2 tasks",
         ),
         (
-            "--env.name MiniGrid-MemoryS8 --env.tasks view_size 5 --env.tasks view_size 3",
+            "--env.name MiniGrid-MemoryS9-v0 --env.tasks view_size 5 --env.tasks view_size 3",
             "observation space of task 1 is",
         ),
     ],

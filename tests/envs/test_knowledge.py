@@ -9,7 +9,8 @@ from gtrxl_jax.envs.knowledge import chance_of, cue_at_start, params_of_length
 # Numpad is explored rather than cued.
 @pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - {"Numpad-v0", "NumpadDiscrete-v0"}))
 def test_memory_tasks_begin_with_cue(name):
-    env, _ = make_env(name)
+    # The default view of 7 cells shows all of the smallest mazes.
+    env, _ = make_env(name, **(dict(view_size=3) if "MiniGrid" in name else {}))
     assert cue_at_start(env)
     assert chance_of(env) == 0.5
 
@@ -20,6 +21,7 @@ def test_memory_tasks_begin_with_cue(name):
         ("TMazePassive-v0", Cue("hint", (-1, 1)), True),
         ("TMazeActive-v0", Cue("hint", (-1, 1)), True),
         ("AssociativeRetrieval-v0", Cue("goal", (0, 1)), True),
+        ("MiniGrid-MemoryS13-v0", Cue("cue", (3, 4)), False),
         ("MemoryChain-v0", None, False),
         ("Numpad-v0", None, False),
         ("CartPole-v1", None, False),

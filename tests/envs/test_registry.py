@@ -1,7 +1,5 @@
 """Names, overrides and errors of the registry, and the spaces of every environment."""
 
-import builtins
-
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -21,7 +19,7 @@ from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
 
 # The other sizes of MiniGrid-Memory are the same code.
-SIZES = {f"MiniGrid-MemoryS{width}" for width in (16, 32, 64, 128)}
+SIZES = {name for name in ENVIRONMENTS if name.startswith("MiniGrid-MemoryS")}
 
 
 @pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES))
@@ -61,7 +59,7 @@ def test_observations_and_actions_lie_in_spaces(name):
     [
         "TMazePassive-v0",
         "AssociativeRetrieval-v0",
-        "MiniGrid-MemoryS8",
+        "MiniGrid-MemoryS9-v0",
         "Numpad-v0",
         "NumpadDiscrete-v0",
     ],
@@ -116,7 +114,7 @@ def test_overrides_reach_parameters_and_constructor():
         ("TMazePassive-v0", dict(corridor_length=50, max_steps_in_episode=99), 99),
         ("TMazeActive-v0", dict(corridor_length=50, cue_distance=2), 110),
         ("AssociativeRetrieval-v0", dict(wait_steps=50), 53),
-        ("MiniGrid-MemoryS8", {}, 320),
+        ("MiniGrid-MemoryS9-v0", {}, 405),
         ("Numpad-v0", {}, 500),
         ("NumpadDiscrete-v0", dict(size=4), 100),
         ("CartPole-v1", {}, 500),
@@ -141,8 +139,12 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("MemoryChain-v0", dict(num_bits=0), "num_bits must be at least 1"),
         ("MemoryChain-v0", dict(max_steps_in_episode=0), "max_steps_in_episode must be at least 1"),
         ("CartPole-v1", dict(gravity=float("nan")), "gravity must be finite"),
-        ("MiniGrid-Memory", dict(width=6), "width must be at least 7, got 6"),
-        ("MiniGrid-Memory", dict(view_size=4), "view_size must be odd"),
+        ("MiniGrid-Memory", dict(size=8), "size must be odd and at least 7, got 8"),
+        ("MiniGrid-MemoryS9-v0", dict(size=5), "size must be odd and at least 7, got 5"),
+        ("MiniGrid-Memory", dict(view_size=4), "view_size must be odd and from 3 to 31, got 4"),
+        ("MiniGrid-Memory", dict(num_actions=4), "num_actions must be 3 or 7, got 4"),
+        ("MiniGrid-Memory", dict(observation="RGB"), "unknown observation 'RGB': .*'rgb'"),
+        ("MiniGrid-Memory", dict(size=7, max_steps_in_episode=246), "must be at most .* = 245"),
         ("Numpad-v0", dict(size=5), "size must be one of 2, 3, 4, got 5"),
         ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
         ("Numpad-v0", dict(friction=-1.0), "friction must be at least 0"),
@@ -166,19 +168,6 @@ def test_invalid_arguments_raise_value_error(name, overrides, message):
 def test_wrong_types_raise_type_error(name, overrides, message):
     with pytest.raises(TypeError, match=message):
         make_env(name, **overrides)
-
-
-def test_missing_package_names_extra(monkeypatch):
-    imported = builtins.__import__
-
-    def without_xminigrid(name, *args, **kwargs):
-        if name.split(".")[0] == "xminigrid":
-            raise ImportError(name)
-        return imported(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_xminigrid)
-    with pytest.raises(ImportError, match=r'pip install "gtrxl_jax\[envs\]"'):
-        make_env("MiniGrid-MemoryS16")
 
 
 def test_standard_promotion_ends_with_context():

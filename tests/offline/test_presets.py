@@ -31,7 +31,7 @@ SHAPES = {
     "tmaze": ("tmaze", floats(4), Discrete(4), MLPEncoder),
     "aar": ("aar", floats(3), Discrete(3), MLPEncoder),
     "vizdoom": ("vizdoom", image(64, 112, 3), Discrete(3), NatureEncoder),
-    "minigrid": ("minigrid", image(56, 56, 3), Discrete(3), NatureEncoder),
+    "minigrid": ("minigrid", image(84, 84, 3), Discrete(3), NatureEncoder),
     "minigrid, symbols": ("minigrid", image(7, 7, 3), Discrete(7), SmallConvEncoder),
     "minigrid, of this package": ("minigrid", None, None, MLPEncoder),
     "memory-maze": ("memory-maze", image(64, 64, 3), Discrete(6), NatureEncoder),
@@ -45,7 +45,7 @@ def trainer_of(name, **overrides):
     """Return a trainer of the preset's own size on a small set of its shape."""
     preset_name, observation, action, _ = SHAPES[name]
     if observation is None:
-        env, params = make_env("MiniGrid-MemoryS8", max_steps_in_episode=6)
+        env, params = make_env("MiniGrid-MemoryS9-v0", max_steps_in_episode=6)
         whole = collect(
             env, params, RandomPolicy(env.action_space(params)), 3, jax.random.key(0), num_envs=3
         )

@@ -1,0 +1,402 @@
+"""MiniGrid-Memory: see an object in a room, then go to its match at the end of a corridor.
+
+The rules are those of `MemoryEnv` of the package minigrid (Chevalier-Boisvert et al. 2023). It is
+one of the tasks of RATE (arXiv 2306.09459, appendix A).
+
+                        end
+                       # . #      O: the object to remember
+    # # # # #          # A #      A, B: a key and a ball, in either order
+    # O . . # # # # # # + #      +: next to an object, where the episode ends
+    # . . > . . . . . . . #      >: the agent, which starts anywhere on this row
+    # . . . # # # # # # + #
+    # # # # #          # B #
+                       # . #
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import environment, spaces
+from jaxtyping import Array, Bool, Float, Int, UInt8
+
+from gtrxl_jax.envs.knowledge import Cue
+from gtrxl_jax.envs.minigrid_tiles import Kind, draw_tile
+from gtrxl_jax.validation import check_choice
+
+LEFT, RIGHT, FORWARD = range(3)
+"""The actions that have an effect: turn left, turn right, move forward."""
+
+EAST, SOUTH, WEST, NORTH = range(4)
+"""The directions of the agent."""
+
+OBSERVATIONS = ("one-hot", "symbolic", "rgb")
+"""The forms of an observation, see `MiniGridMemory`."""
+
+ENCODING = ((0, 0, 0), (1, 0, 0), (2, 5, 0), (5, 1, 0), (6, 1, 0))
+"""minigrid's numbers for each kind of cell: object, colour, state (of doors)."""
+
+_IMAGE_SIDE = 84
+_WINDOW = 31
+"""Cells along a side of the largest rendered window."""
+
+
+@struct.dataclass
+class MiniGridState(environment.EnvState):
+    """The state of MiniGrid-Memory. The cells of the grid follow from it.
+
+    Attributes:
+      time: number of actions taken so far.
+      x: the agent's column, from the left.
+      y: the agent's row, from the top.
+      direction: 0 to 3, clockwise from right.
+      end: column of the wall in which the corridor ends; the objects are in the next column.
+      cue: the object to remember, `Kind.KEY` or `Kind.BALL`.
+      upper: the upper object at the end of the corridor; the lower one is of the other kind.
+      in_view: whether the current observation shows the object to remember.
+      seen: whether an observation of this episode has shown it.
+    """
+
+    x: Int[Array, ""]
+    y: Int[Array, ""]
+    direction: Int[Array, ""]
+    end: Int[Array, ""]
+    cue: Int[Array, ""]
+    upper: Int[Array, ""]
+    in_view: Bool[Array, ""]
+    seen: Bool[Array, ""]
+
+
+@struct.dataclass
+class MiniGridParams(environment.EnvParams):
+    """Parameters of MiniGrid-Memory; each may be an array.
+
+    Attributes:
+      max_steps_in_episode: time limit in actions, at most minigrid's 5 * size^2, which is the
+        default. It does not change the reward. RATE's is 95.
+      size: side of the grid including its outer walls, odd and at least 7. The corridor takes
+        `size - 7` cells from the room to the column of the end.
+      random_length: draw the column in which the corridor ends from 4, ..., size - 3 at every
+        reset. Otherwise it is size - 3.
+
+    Raises:
+      ValueError: if the size or the time limit is out of range.
+    """
+
+    max_steps_in_episode: int | None = None
+    size: int = 13
+    random_length: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, (int, np.integer)):
+            return  # an array, or a leaf of a tree that is not an environment's
+        if self.size < 7 or self.size % 2 == 0:
+            raise ValueError(f"size must be odd and at least 7, got {self.size}")
+        limit, most = self.max_steps_in_episode, 5 * self.size**2
+        if isinstance(limit, (int, np.integer)) and limit > most:
+            raise ValueError(
+                f"max_steps_in_episode must be at most 5 * size^2 = {most}, after which the reward "
+                f"would be negative; got {limit}"
+            )
+
+
+class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
+    """MiniGrid-Memory with the rules, observations and rewards of the package minigrid.
+
+    The agent starts anywhere on the middle row up to the end of the corridor, and looks right. It
+    moves through empty cells; objects and walls block it. Moving next to one of the two objects at
+    the end ends the episode. Next to the one that matches the object in the room, the reward is
+    1 - 0.9 * t / (5 * size^2), where t is the number of actions, and `info["success"]` is true; all
+    other rewards are 0.
+
+    Actions: 0 turn left, 1 turn right, 2 forward. minigrid's other four (pick up, drop, toggle,
+    done) have no effect in this task.
+
+    The agent sees the square of cells in front of it, from the middle of the square's last row, and
+    does not see through walls. The `observation` is one of
+
+        "one-hot"   float32, flat, of length 5 * view_size^2: the `Kind` of each cell
+        "symbolic"  uint8 [view_size, view_size, 3]: minigrid's encoding, see `ENCODING`
+        "rgb"       uint8 [H, W, 3]: minigrid's image of the view, with a square for each cell
+
+    The first axis of the first two goes from left to right and the second from far to near. In a
+    grid of at most view_size + 2 cells, the agent can see all three objects at once, so the task
+    requires no memory.
+
+    Args:
+      size: default of `MiniGridParams.size`.
+      random_length: default of `MiniGridParams.random_length`.
+      view_size: side of the view in cells, odd and from 3 to 31. 3 in RATE.
+      observation: form of the observation.
+      tile_size: side of a cell in pixels for "rgb". By default 84 // view_size, which results in an
+        image of 84 x 84 for views of 3 and 7.
+      num_actions: 7 as in minigrid, or 3 without the actions that have no effect, as in RATE.
+
+    Raises:
+      ValueError: if an argument is out of range.
+    """
+
+    cue, cue_at_start = Cue("cue", (Kind.KEY, Kind.BALL)), True
+
+    def __init__(
+        self,
+        size: int = 13,
+        random_length: bool = False,
+        view_size: int = 7,
+        observation: str = "one-hot",
+        tile_size: int | None = None,
+        num_actions: int = 7,
+    ) -> None:
+        super().__init__()
+        if view_size % 2 == 0 or not 3 <= view_size <= 31:
+            raise ValueError(f"view_size must be odd and from 3 to 31, got {view_size}")
+        if num_actions not in (3, 7):
+            raise ValueError(f"num_actions must be 3 or 7, got {num_actions}")
+        if tile_size is not None and tile_size < 1:
+            raise ValueError(f"tile_size must be at least 1, got {tile_size}")
+        self._params = MiniGridParams(size=size, random_length=random_length)
+        self.view_size = view_size
+        self.observation = check_choice("observation", observation, OBSERVATIONS)
+        self.tile_size = tile_size or _IMAGE_SIDE // view_size
+        self._num_actions = num_actions
+
+    @property
+    def default_params(self) -> MiniGridParams:
+        """The default parameters: the constructor's, and minigrid's time limit."""
+        return self._params
+
+    @property
+    def chance(self) -> float | None:
+        """0.5, the success of guessing; None if the task can be solved without memory."""
+        shortest = 7 if self._params.random_length else self._params.size
+        return 0.5 if shortest > self.view_size + 2 else None
+
+    def time_limit(self, params: MiniGridParams) -> int | Array:
+        """Return the number of actions after which an episode is truncated."""
+        if params.max_steps_in_episode is not None:
+            return params.max_steps_in_episode
+        return 5 * params.size**2
+
+    def reset_env(
+        self, key: jax.Array, params: MiniGridParams
+    ) -> tuple[Array, MiniGridState]:
+        """Draw the length of the corridor, the agent's column and the objects."""
+        size = jnp.asarray(params.size, jnp.int32)
+        # As in `draw_noise`, remainders of random bits, whose bias is negligible.
+        bits_4 = jax.random.bits(key, (4,), jnp.uint32)
+
+        def below(number: int, count: int | Array) -> Int[Array, ""]:
+            return (bits_4[number] % jnp.asarray(count, jnp.uint32)).astype(jnp.int32)
+
+        end = jnp.where(params.random_length, 4 + below(0, size - 6), size - 3)
+        no = jnp.zeros((), jnp.bool_)
+        state = MiniGridState(
+            time=jnp.zeros((), jnp.int32),
+            x=1 + below(1, end),
+            y=size // 2,
+            direction=jnp.full((), EAST, jnp.int32),
+            end=end,
+            cue=Kind.KEY + below(2, 2),
+            upper=Kind.KEY + below(3, 2),
+            in_view=no,
+            seen=no,
+        )
+        return self._look(state, params)
+
+    def step_env(
+        self, key: jax.Array, state: MiniGridState, action: Any, params: MiniGridParams
+    ) -> tuple[
+        Array, MiniGridState, Float[Array, ""], Bool[Array, ""], dict[str, Bool[Array, ""]]
+    ]:
+        """Turn or move the agent."""
+        action = jnp.asarray(action, jnp.int32)
+        turn = (action == RIGHT).astype(jnp.int32) - (action == LEFT).astype(jnp.int32)
+        dx, dy = _heading(state)
+        is_free = cells(state.x + dx, state.y + dy, state, params) == Kind.EMPTY
+        moves = ((action == FORWARD) & is_free).astype(jnp.int32)
+        state = state.replace(
+            time=state.time + 1,
+            x=state.x + moves * dx,
+            y=state.y + moves * dy,
+            direction=(state.direction + turn) % 4,
+        )
+        observation, state = self._look(state, params)
+        side = state.y - jnp.asarray(params.size, jnp.int32) // 2
+        terminated = (state.x == state.end + 1) & (side != 0)
+        success = terminated & ((side < 0) == (state.upper == state.cue))
+        spent = state.time.astype(jnp.float32) / jnp.asarray(5 * params.size**2, jnp.float32)
+        reward = jnp.where(success, 1 - 0.9 * spent, 0.0)
+        return observation, state, reward, terminated, {"success": success}
+
+    def observe(
+        self, key: jax.Array, state: MiniGridState, action: Any, params: MiniGridParams
+    ) -> Array:
+        """Return what the agent sees; `key` is not used."""
+        del key, action
+        return self._look(state, params)[0]
+
+    def is_truncated(self, state: MiniGridState, params: MiniGridParams) -> Bool[Array, ""]:
+        """Return whether the time limit is reached."""
+        return state.time >= self.time_limit(params)
+
+    def oracle_action(self, state: MiniGridState, params: MiniGridParams) -> Int[Array, ""]:
+        """Return the action of a solution: back until the object is seen, then to its match."""
+        side = state.y - jnp.asarray(params.size, jnp.int32) // 2
+        match = jnp.where(state.upper == state.cue, NORTH, SOUTH)
+        onward = jnp.where(state.x == state.end + 1, match, EAST)
+        along_row = jnp.where(state.seen, onward, WEST)
+        to_row = jnp.where(side < 0, SOUTH, NORTH)
+        turns = (jnp.where(side == 0, along_row, to_row) - state.direction) % 4
+        # Half a turn is to the left, which shows the room earlier from its left half.
+        return jnp.array([FORWARD, RIGHT, LEFT, LEFT], jnp.int32)[turns]
+
+    @property
+    def num_actions(self) -> int:
+        """The number of actions, 7 or 3."""
+        return self._num_actions
+
+    def action_space(self, params: MiniGridParams | None = None) -> spaces.Discrete:
+        """Return the space of the actions: left, right, forward, and minigrid's others."""
+        return spaces.Discrete(self._num_actions)
+
+    def observation_space(self, params: MiniGridParams | None = None) -> spaces.Box:
+        """Return the space, whose bounds are those of the values that occur."""
+        side = self.view_size
+        if self.observation == "one-hot":
+            return spaces.Box(0.0, 1.0, (len(Kind) * side**2,), jnp.float32)
+        if self.observation == "symbolic":
+            return spaces.Box(0, int(np.max(ENCODING)), (side, side, 3), jnp.uint8)
+        return spaces.Box(0, 255, (side * self.tile_size, side * self.tile_size, 3), jnp.uint8)
+
+    def shows_cue(
+        self, state: MiniGridState, params: MiniGridParams
+    ) -> Bool[Array | np.ndarray, "*batch"]:
+        """Return whether the observation of this state shows the object to remember."""
+        del params
+        return state.in_view
+
+    def render(self, state: MiniGridState, params: MiniGridParams) -> UInt8[np.ndarray, "H W 3"]:
+        """Draw the grid as minigrid does, on the host: what the agent sees is highlighted.
+
+        A grid of more than 31 x 31 cells is cropped to that size around the agent.
+        """
+        size = int(params.size)
+        side = min(size, _WINDOW)
+        agent = np.array([int(state.x), int(state.y)])
+        first = np.clip(agent - side // 2, 0, size - side)
+        x, y = first[:, None, None] + np.indices((side, side))
+        kind_XY = np.asarray(cells(x, y, state, params))
+        seen_VV, *position = map(np.asarray, view(state, params, self.view_size))
+        lit = set(zip(*(p[seen_VV != Kind.UNSEEN].tolist() for p in position), strict=True))
+        pixels = max(8, min(32, 512 // side))
+
+        def tile(i: int, j: int) -> np.ndarray:
+            place = (first[0] + i, first[1] + j)
+            heading = int(state.direction) if (agent == place).all() else None
+            return draw_tile(Kind(kind_XY[i, j]), pixels, heading, place in lit)
+
+        return np.concatenate(
+            [np.concatenate([tile(i, j) for i in range(side)], axis=1) for j in range(side)]
+        )
+
+    def _look(self, state: MiniGridState, params: MiniGridParams) -> tuple[Array, MiniGridState]:
+        """Return the observation, and the state updated with whether it shows the cue."""
+        kind_VV, x_VV, y_VV = view(state, params, self.view_size)
+        middle = jnp.asarray(params.size, jnp.int32) // 2
+        in_view = ((kind_VV != Kind.UNSEEN) & (x_VV == 1) & (y_VV == middle - 1)).any()
+        state = state.replace(in_view=in_view, seen=state.seen | in_view)
+        return self._encode(kind_VV), state
+
+    def _encode(self, kind_VV: Int[Array, "V V"]) -> Array:
+        """Return the observation of the kinds of the cells in view."""
+        if self.observation == "one-hot":
+            return jax.nn.one_hot(kind_VV, len(Kind)).ravel()
+        if self.observation == "symbolic":
+            return jnp.asarray(ENCODING, jnp.uint8)[kind_VV]
+        tiles = [draw_tile(kind, self.tile_size, lit=kind != Kind.UNSEEN) for kind in Kind]
+        tiles += [draw_tile(Kind.EMPTY, self.tile_size, heading=NORTH, lit=True)]
+        side = self.view_size
+        shown_VV = kind_VV.at[side // 2, side - 1].set(len(Kind))
+        image_VHVW3 = jnp.asarray(np.stack(tiles))[shown_VV.T].swapaxes(1, 2)
+        return image_VHVW3.reshape(side * self.tile_size, side * self.tile_size, 3)
+
+
+def _heading(state: MiniGridState) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """Return the step (dx, dy) in the agent's direction."""
+    east, south, west, north = (
+        (state.direction == direction).astype(jnp.int32) for direction in range(4)
+    )
+    return east - west, south - north
+
+
+@jax.jit
+def cells(
+    x: Int[Array | np.ndarray, "*places"],
+    y: Int[Array | np.ndarray, "*places"],
+    state: MiniGridState,
+    params: MiniGridParams,
+) -> Int[Array, "*places"]:
+    """Return the `Kind` of the cells at columns x and rows y; beyond the grid they are walls."""
+    size = jnp.asarray(params.size, jnp.int32)
+    side = y - size // 2
+    away = jnp.abs(side)
+    wall = (jnp.minimum(x, y) <= 0) | (jnp.maximum(x, y) >= size - 1)
+    wall |= (x <= 4) & (away == 2)  # above and below the room
+    wall |= (x >= 4) & (x <= state.end) & (away == 1)  # along the corridor
+    wall |= (x == state.end) & (away > 0) | (x == state.end + 2)  # beside the objects
+    at_end = x == state.end + 1
+    lower = Kind.KEY + Kind.BALL - state.upper
+    kind = jnp.where(wall, Kind.WALL, Kind.EMPTY)
+    kind = jnp.where((x == 1) & (side == -1), state.cue, kind)
+    kind = jnp.where(at_end & (side == -2), state.upper, kind)
+    return jnp.where(at_end & (side == 2), lower, kind)
+
+
+@functools.partial(jax.jit, static_argnames="size")
+def view(
+    state: MiniGridState, params: MiniGridParams, size: int
+) -> tuple[Int[Array, "V V"], Int[Array, "V V"], Int[Array, "V V"]]:
+    """Return the `Kind`, column and row of each cell in view; the agent looks up at the last row.
+
+    Args:
+      state: the state.
+      params: the environment's parameters.
+      size: V, the side of the view.
+    """
+    right_VV, down_VV = jnp.indices((size, size), jnp.int32)
+    aside_VV, ahead_VV = right_VV - size // 2, size - 1 - down_VV
+    dx, dy = _heading(state)
+    x_VV = state.x + dx * ahead_VV - dy * aside_VV
+    y_VV = state.y + dy * ahead_VV + dx * aside_VV
+    kind_VV = cells(x_VV, y_VV, state, params)
+    visible_VV = visible(kind_VV != Kind.WALL)
+    return jnp.where(visible_VV, kind_VV, Kind.UNSEEN), x_VV, y_VV
+
+
+def visible(clear_VV: Bool[Array, "V V"]) -> Bool[Array, "V V"]:
+    """Return which cells of a view are visible by minigrid's rule.
+
+    The agent's cell, in the middle of the last row, is visible. A visible cell that is clear makes
+    visible its neighbours in its own row and in the next row ahead, including the diagonal ones.
+
+    Args:
+      clear_VV: whether each cell can be seen through; columns, then rows.
+    """
+    size = len(clear_VV)
+    column_V1 = jnp.arange(size, dtype=jnp.uint32)[:, None]
+    # Each row is a number, with a bit for each column.
+    clear_V = jnp.sum(clear_VV.astype(jnp.uint32) << column_V1, axis=0, dtype=jnp.uint32)
+    lit, rows = jnp.uint32(1 << size // 2), []
+    for clear in reversed(clear_V):
+        for _ in range(size - 1):
+            lit |= _beside(lit & clear)
+        rows.append(lit)
+        lit = _beside(lit & clear)
+    return (jnp.stack(rows[::-1])[None] >> column_V1) & 1 == 1
+
+
+def _beside(row: Array) -> Array:
+    return row | (row << 1) | (row >> 1)
