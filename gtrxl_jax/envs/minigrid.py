@@ -29,6 +29,8 @@ OBSERVATIONS = ("one-hot", "symbolic", "rgb")
 ENCODING = ((0, 0, 0), (1, 0, 0), (2, 5, 0), (5, 1, 0), (6, 1, 0))
 """minigrid's numbers for each kind of cell: object, colour, state (of doors)."""
 
+Observation = Float[Array, " features"] | UInt8[Array, "H W 3"]
+
 _IMAGE_SIDE = 84
 _WINDOW = 31
 """Cells along a side of the largest rendered window."""
@@ -111,7 +113,9 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
             return params.max_steps_in_episode
         return 5 * params.size**2
 
-    def reset_env(self, key: jax.Array, params: MiniGridParams) -> tuple[Array, MiniGridState]:
+    def reset_env(
+        self, key: jax.Array, params: MiniGridParams
+    ) -> tuple[Observation, MiniGridState]:
         """Draw the length of the corridor, the agent's column and the objects."""
         size = jnp.asarray(params.size, jnp.int32)
         # As in `draw_noise`, remainders of random bits, whose bias is negligible.
@@ -160,7 +164,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
 
     def observe(
         self, key: jax.Array, state: MiniGridState, action: Any, params: MiniGridParams
-    ) -> Array:
+    ) -> Observation:
         """Return what the agent sees; `key` is not used."""
         del key, action
         return self._look(state, params)[0]
@@ -229,7 +233,9 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
             [np.concatenate([tile(i, j) for i in range(side)], axis=1) for j in range(side)]
         )
 
-    def _look(self, state: MiniGridState, params: MiniGridParams) -> tuple[Array, MiniGridState]:
+    def _look(
+        self, state: MiniGridState, params: MiniGridParams
+    ) -> tuple[Observation, MiniGridState]:
         """Return the observation, and the state updated with whether it shows the cue."""
         kind_VV, x_VV, y_VV = view(state, params, self.view_size)
         middle = jnp.asarray(params.size, jnp.int32) // 2
@@ -237,7 +243,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
         state = state.replace(in_view=in_view, seen=state.seen | in_view)
         return self._encode(kind_VV), state
 
-    def _encode(self, kind_VV: Int[Array, "V V"]) -> Array:
+    def _encode(self, kind_VV: Int[Array, "V V"]) -> Observation:
         """Return the observation of the kinds of the cells in view."""
         if self.observation == "one-hot":
             return jax.nn.one_hot(kind_VV, len(Kind)).ravel()
@@ -245,7 +251,9 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
             return jnp.asarray(ENCODING, jnp.uint8)[kind_VV]
         tiles = [draw_tile(kind, self.tile_size, lit=kind != Kind.UNSEEN) for kind in Kind]
         tiles += [draw_tile(Kind.EMPTY, self.tile_size, heading=NORTH, lit=True)]
-        side = self.view_size
+        side, pixels = self.view_size, self.tile_size
         shown_VV = kind_VV.at[side // 2, side - 1].set(len(Kind))
-        image_VHVW3 = jnp.asarray(np.stack(tiles))[shown_VV.T].swapaxes(1, 2)
-        return image_VHVW3.reshape(side * self.tile_size, side * self.tile_size, 3)
+        # Whole rows of the tiles' pixels: [cell, row, cell, pixels of the row].
+        rows = jnp.asarray(np.stack(tiles).reshape(len(tiles), pixels, 3 * pixels))
+        image = rows[shown_VV.T[:, None], jnp.arange(pixels)[None, :, None]]
+        return image.reshape(side * pixels, side * pixels, 3)

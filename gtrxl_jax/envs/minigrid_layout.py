@@ -145,13 +145,16 @@ def visible(clear_VV: Bool[Array, "V V"]) -> Bool[Array, "V V"]:
     column_V1 = jnp.arange(size, dtype=jnp.uint32)[:, None]
     # Each row is a number, with a bit for each column.
     clear_V = jnp.sum(clear_VV.astype(jnp.uint32) << column_V1, axis=0, dtype=jnp.uint32)
-    lit, rows = jnp.uint32(1 << size // 2), []
-    for clear in reversed(clear_V):
+
+    def light(lit: Array, clear: Array) -> tuple[Array, Array]:
         for _ in range(size - 1):
             lit |= _beside(lit & clear)
-        rows.append(lit)
-        lit = _beside(lit & clear)
-    return (jnp.stack(rows[::-1])[None] >> column_V1) & 1 == 1
+        return _beside(lit & clear), lit
+
+    # A scan, since XLA would compute the first rows again for each of the last ones.
+    agent = jnp.uint32(1 << size // 2)
+    _, lit_V = jax.lax.scan(light, agent, clear_V, reverse=True)
+    return (lit_V[None] >> column_V1) & 1 == 1
 
 
 def _beside(row: Array) -> Array:
