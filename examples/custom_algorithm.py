@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from gtrxl_jax.online.algorithm import Algorithm, Experience, LearnerState
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig
-from gtrxl_jax.ops.vmpo import masked_mean, value_loss
+from gtrxl_jax.ops.losses import masked_mean, value_loss
 
 
 @dataclasses.dataclass(frozen=True)

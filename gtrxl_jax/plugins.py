@@ -47,7 +47,9 @@ class Registry(dict[str, type]):
 
 
 def with_name(config: Any, name: str) -> Any:
-    """Switch to the config with another name, keeping the settings that both have.
+    """Switch to the config with another name, keeping changed settings that both have.
+
+    Settings at the default of their class get the default of the new class.
 
     Args:
       config: for example a `CoreConfig` or an `AlgorithmConfig`.
@@ -55,7 +57,12 @@ def with_name(config: Any, name: str) -> Any:
     """
     kind = config.named(name)
     shared = {field.name for field in dataclasses.fields(kind)} - {"name"}
-    return kind(name=name, **{k: v for k, v in vars(config).items() if k in shared})
+    changed = {
+        field.name: value
+        for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) != field.default
+    }
+    return kind(name=name, **{k: v for k, v in changed.items() if k in shared})
 
 
 def is_plugin(name: str) -> bool:

@@ -67,6 +67,7 @@ class Experience:
       timesteps: `[B, T + 1]`, including the bootstrap step.
       actions: `[B, T]`, as the policy chose them.
       output: `[B, T]`, outputs of the acting network.
+      bootstrap_BN: V of the bootstrap step for each task, by the acting network.
       task: `[B]`, the task of each environment, 0 .. N - 1.
       prepared: whatever `Algorithm.prepare` computed.
     """
@@ -75,6 +76,7 @@ class Experience:
     timesteps: TimeStep
     actions: Any
     output: AgentOutput
+    bootstrap_BN: Float[Array, "B N"]
     task: Int[Array, " B"]
     prepared: Any = ()
 
@@ -123,7 +125,7 @@ class Algorithm(abc.ABC):
         self.agent = agent
         self._clip_norm = config.optimiser.clip_norm
         self._num_tasks = config.env.num_tasks
-        steps = config.num_updates * self.config.epochs * self.config.minibatches
+        steps = config.decay_updates * self.config.epochs * self.config.minibatches
         self.optimiser = optax.scale_by_adam()
         # Relative to the peak learning rate, which is one of the hyperparameters.
         self.schedule = warmup_and_decay(

@@ -116,6 +116,34 @@ class VMPOConfig(AlgorithmConfig):
         return VMPO(config, agent)
 
 
+@dataclasses.dataclass(frozen=True)
+class PPOConfig(AlgorithmConfig):
+    """Settings of PPO."""
+
+    name: str = "ppo"
+    epochs: int = 4
+    """Number of passes over a rollout."""
+    minibatches: int = 4
+    """Number of optimiser steps of a pass, each on an equal share of the environments."""
+    clip_epsilon: float = number(0.2, below=1)
+    """Range in which the ratio of new to old probabilities is not clipped: 1 - epsilon to
+    1 + epsilon."""
+    value_clip: float | None = None
+    """Clip the change of the values since acting to this distance, in the value loss. With PopArt,
+    the unit is the standard deviation of returns. None: unclipped."""
+    normalise_advantages: bool = True
+    """Shift and scale the advantages of each rollout to mean 0 and variance 1."""
+
+    hyperparameters: ClassVar[tuple[str, ...]] = (*AlgorithmConfig.hyperparameters, "clip_epsilon")
+
+    def make(self, config: Any, agent: Any) -> Any:
+        """Create the algorithm."""
+        # Imports environments, which configs do without.
+        from gtrxl_jax.online.ppo import PPO
+
+        return PPO(config, agent)
+
+
 ALGORITHMS = Registry("algorithm.name", AlgorithmConfig)
 """The config of each registered algorithm."""
 
@@ -126,3 +154,4 @@ def register_algorithm(name: str, config: type[AlgorithmConfig]) -> None:
 
 
 register_algorithm("vmpo", VMPOConfig)
+register_algorithm("ppo", PPOConfig)

@@ -59,11 +59,14 @@ class OptimiserConfig:
     learning_rate: float = 2e-3
     """Peak learning rate."""
     warmup: float = number(0.0, at_least=0, at_most=1)
-    """Fraction of the updates over which the learning rate increases linearly to its peak."""
+    """Fraction of the horizon over which the learning rate increases linearly to its peak."""
     final: float = number(0.1, at_least=0, at_most=1)
     """Fraction of the peak learning rate that remains after a linear decay; 1: no decay, as in the
     paper. Without decay, an agent that has solved its task may forget it, since it no longer gets a
     learning signal."""
+    horizon: int = number(0, at_least=0)
+    """Number of environment steps over which the learning rate warms up and decays; afterwards it
+    stays at its final value. 0: all steps of the run."""
     clip_norm: float | None = 1.0
     """Maximum global norm of the network's gradient."""
 
@@ -122,6 +125,11 @@ class OnlineConfig(RunConfig):
     def num_updates(self) -> int:
         """The number of learner steps: at least `total_steps`, in whole iterations."""
         return self.num_iterations * self.updates_per_iteration
+
+    @property
+    def decay_updates(self) -> int:
+        """The number of learner steps over which the learning rate changes."""
+        return math.ceil(self.optimiser.horizon / self.steps_per_update) or self.num_updates
 
     @property
     def num_iterations(self) -> int:

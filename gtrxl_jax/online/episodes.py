@@ -1,9 +1,11 @@
-"""Metrics computed in an iteration's program: of finished episodes, and reported by modules."""
+"""Metrics computed in an iteration's program: of finished episodes, of modules, of losses."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int, Real
 
 from gtrxl_jax.envs.stream import EpisodeStats
@@ -56,3 +58,26 @@ def reported(recorded: Any) -> Summary:
         "/".join(key.key for key in path if hasattr(key, "key")): jnp.mean(value)
         for path, value in jax.tree.leaves_with_path(recorded)
     }
+
+
+def gradient_shares(
+    losses: Callable[[Array], Mapping[str, Array]], y: Array, groups: Mapping[str, tuple[str, ...]]
+) -> Summary:
+    """Compute each group's share of the losses' gradient at the core's output: `share/GROUP`.
+
+    The share is the norm of the gradient of the group's losses with respect to y, divided by the
+    sum of the norms of all groups.
+
+    Args:
+      losses: function from y to the loss terms by name.
+      y: the core's output.
+      groups: the beginnings of the names of each group's losses.
+    """
+
+    def total(y: Array, names: tuple[str, ...]) -> Any:
+        return sum(term for name, term in losses(y).items() if name.startswith(names))
+
+    norms = {group: optax.tree.norm(jax.grad(total)(y, names)) for group, names in groups.items()}
+    everything = sum(norms.values())
+    everything = jnp.where(everything > 0, everything, 1)
+    return {f"share/{group}": norm / everything for group, norm in norms.items()}

@@ -155,11 +155,13 @@ class OnlineTrainer:
             policy.start(params, state.memory, steps), state.stream, state.timestep
         )
         acting, played = rollout(policy, params, self.stream, acting, key, steps)
+        *_, bootstrap = policy.act(params, acting.policy, acting.timestep, key)
         experience = Experience(
             memory=state.memory,
             timesteps=played.timesteps,
             actions=played.actions,
             output=played.extras,
+            bootstrap_BN=bootstrap.value,
             task=self.stream.task_B,
         )
         state = dataclasses.replace(

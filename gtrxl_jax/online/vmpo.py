@@ -10,19 +10,17 @@ separately, by `vmpo.scale_multipliers`.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.nn.heads import rescale_value_head
 from gtrxl_jax.online.algorithm import Algorithm, Experience, LearnerState
 from gtrxl_jax.online.config import OnlineConfig
-from gtrxl_jax.online.episodes import Summary
+from gtrxl_jax.online.episodes import Summary, gradient_shares
 from gtrxl_jax.ops import popart, vmpo
 from gtrxl_jax.runs.divergence import in_range
 
@@ -89,7 +87,11 @@ class VMPO(Algorithm):
 
         terms, metrics, psi_BT = losses(y_BSD)
         # Reuses psi, since sorting the advantages again would also gather them again.
-        metrics |= _shares(lambda y_BSD: losses(y_BSD, psi_BT)[0], jax.lax.stop_gradient(y_BSD))
+        metrics |= gradient_shares(
+            lambda y_BSD: losses(y_BSD, psi_BT)[0],
+            jax.lax.stop_gradient(y_BSD),
+            {"policy": ("policy", "entropy"), "value": ("value",), "kl": ("alpha_",)},
+        )
         total, named = self.total(terms, reports)
         return total, (metrics | named, targets.statistics)
 
@@ -135,24 +137,3 @@ class VMPO(Algorithm):
             value_cost=values["value_cost"],
             entropy_cost=values["entropy_cost"],
         )
-
-
-def _shares(losses: Callable[[Array], Any], y: Array) -> Summary:
-    """Compute each loss's share of the gradient at the core's output: `share/policy`, ...
-
-    The share is the norm of the loss's gradient with respect to y, divided by the sum of the norms
-    for `policy`, `value` and `kl`. The entropy bonus is part of `policy`.
-
-    Args:
-      losses: function from y to the loss terms by name.
-      y: the core's output.
-    """
-    groups = {"policy": ("policy", "entropy"), "value": ("value",), "kl": ("alpha_",)}
-
-    def total(y: Array, names: tuple[str, ...]) -> Array:
-        return sum(term for name, term in losses(y).items() if name.startswith(names))
-
-    norms = {group: optax.tree.norm(jax.grad(total)(y, names)) for group, names in groups.items()}
-    everything = sum(norms.values())
-    everything = jnp.where(everything > 0, everything, 1)
-    return {f"share/{group}": norm / everything for group, norm in norms.items()}

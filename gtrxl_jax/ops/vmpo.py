@@ -36,6 +36,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.ops.losses import explained_variance, masked_mean, masked_variance, value_loss
 
 MINIMUM_MULTIPLIER = 1e-8
 
@@ -124,12 +125,6 @@ def scale_multipliers(
     )
 
 
-def masked_mean(x_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]) -> Float[Array, ""]:
-    """Return the mean of x where the mask is True, or 0 if it is True nowhere."""
-    count = jnp.sum(mask_BT, dtype=x_BT.dtype)
-    return jnp.sum(jnp.where(mask_BT, x_BT, 0)) / jnp.maximum(count, 1)
-
-
 def select_top_half(
     advantages_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
 ) -> Bool[Array, "B T"]:
@@ -199,15 +194,6 @@ def kl_loss(
     kl = masked_mean(kl_BT, mask_BT)
     loss = alpha * (epsilon - jax.lax.stop_gradient(kl)) + jax.lax.stop_gradient(alpha) * kl
     return jnp.where(jnp.any(mask_BT), loss, 0)
-
-
-def value_loss(
-    values_BT: Float[Array, "B T"], returns_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
-) -> Float[Array, ""]:
-    """Return L_value; no gradient flows to the returns or their bootstrap values."""
-    chex.assert_equal_shape([values_BT, returns_BT, mask_BT])
-    error_BT = jnp.where(mask_BT, values_BT - jax.lax.stop_gradient(returns_BT), 0)
-    return 0.5 * masked_mean(jnp.square(error_BT), mask_BT)
 
 
 def vmpo_losses(
@@ -292,19 +278,14 @@ def vmpo_losses(
 def _diagnostics(
     psi_BT: Array, advantages_BT: Array, values_BT: Array, returns_BT: Array, mask_BT: Array
 ) -> dict[str, Array]:
-    def variance(x_BT: Array) -> Array:
-        return masked_mean(jnp.square(x_BT - masked_mean(x_BT, mask_BT)), mask_BT)
-
     valid = jnp.sum(mask_BT, dtype=psi_BT.dtype)
     selected = valid // 2
     sum_of_squares = jnp.sum(jnp.square(psi_BT))
     negentropy = jnp.sum(psi_BT * jnp.log(jnp.where(psi_BT > 0, psi_BT, 1)))
-    unexplained, total = variance(returns_BT - values_BT), variance(returns_BT)
-    explained = 1 - unexplained / jnp.where(total > 0, total, 1)
     return {
         "advantage/mean": masked_mean(advantages_BT, mask_BT),
-        "advantage/std": jnp.sqrt(variance(advantages_BT)),
-        "value/explained_variance": jnp.where(total > 0, explained, 0),
+        "advantage/std": jnp.sqrt(masked_variance(advantages_BT, mask_BT)),
+        "value/explained_variance": explained_variance(values_BT, returns_BT, mask_BT),
         "psi/effective_samples": jnp.where(
             selected > 0, 1 / jnp.where(selected > 0, sum_of_squares, 1), 0
         ),

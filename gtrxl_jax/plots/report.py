@@ -26,7 +26,7 @@ RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
 
 
 def draw_curves(folder: Path, label: str) -> list[Path]:
-    """Draw a run's learning curve (success if reported, else return) and V-MPO's constraints."""
+    """Draw a run's learning curve (success if reported, else return), and V-MPO's constraints."""
     metrics = read_metrics(folder / "metrics.jsonl")
     name = "episode/success" if "episode/success" in metrics else "episode/return"
     curves = {"training": metrics[name]}
@@ -43,6 +43,8 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
         y_limits=(-0.02, 1.02) if success else None,
         middle="" if differ else "median" if success else "IQM",
     )
+    if "psi/kl" not in metrics:
+        return [path]
     constraints(metrics, folder / "constraints.png")
     return [path, folder / "constraints.png"]
 

@@ -1,0 +1,109 @@
+"""PPO as an `Algorithm`: the loss of `ops.ppo`, on minibatches of whole segments.
+
+Three lengths matter. The rollout of an update is a segment of T steps of each environment
+(`unroll`), and T is also the gradient window: a step's gradient reaches the T - 1 steps before it
+at most, and no gradient enters the memory. A transformer's memory of M steps extends what it can
+attend to beyond the segment; the memory itself is not trained through. A cue that must be read and
+recalled within one gradient thus needs T of that length, whereas recalling needs M.
+
+Minibatches are subsets of the environments, so segments stay whole, with the memory before their
+first step. This memory is the one that acted: the stored hidden states of the acting network.
+Acting and learning therefore agree exactly on the first minibatch, whose ratios are 1. After each
+optimiser step, the stored memory is that of slightly older parameters (as in R2D2, Kapturowski et
+al. 2019, with stored states); the clipping of the ratio bounds how far the parameters move before
+the next rollout. Recomputing the memory would require the steps before the segment.
+
+Values at the time of acting determine the lambda-returns, advantages and new PopArt statistics once
+per rollout. The value head is rescaled to these before the first optimiser step, so values V change
+only by optimiser steps.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float
+
+from gtrxl_jax.online.algorithm import Algorithm, Experience, LearnerState, of_task
+from gtrxl_jax.online.episodes import Summary, gradient_shares
+from gtrxl_jax.ops import popart, ppo
+from gtrxl_jax.ops.returns import transition_mask
+
+
+@struct.dataclass
+class Prepared:
+    """What stays fixed while learning from a rollout, in the units of its PopArt statistics.
+
+    Attributes:
+      values_BT: V at the time of acting.
+      returns_BT: lambda-returns.
+      advantages_BT: returns minus values, normalised if the config says so.
+    """
+
+    values_BT: Float[Array, "B T"]
+    returns_BT: Float[Array, "B T"]
+    advantages_BT: Float[Array, "B T"]
+
+
+class PPO(Algorithm):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    def prepare(
+        self, state: LearnerState, experience: Experience
+    ) -> tuple[LearnerState, Experience]:
+        """Compute returns and advantages, and update the PopArt statistics."""
+        bootstrap_B1N = experience.bootstrap_BN[:, None]
+        value_BSN = jnp.concatenate([experience.output.value, bootstrap_B1N], axis=1)
+        targets = self.targets(state, experience, value_BSN)
+        values_BT = targets.values(value_BSN)
+        advantages_BT = targets.returns_BT - values_BT
+        if self.config.normalise_advantages:
+            advantages_BT = ppo.normalise_advantages(advantages_BT, targets.mask_BT)
+        if self.config.popart:
+            state = self.rescaled(state, targets.statistics)
+        prepared = Prepared(values_BT, targets.returns_BT, advantages_BT)
+        return state, dataclasses.replace(experience, prepared=prepared)
+
+    def loss(
+        self, trainable: dict[str, Any], state: LearnerState, experience: Experience
+    ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
+        """Compute the PPO loss."""
+        params, prepared = trainable["params"], experience.prepared
+        mask_BT = transition_mask(experience.timesteps.last)
+        # The bootstrap step's value is needed before the first optimiser step only.
+        acted = jax.tree.map(lambda x_BS: x_BS[:, :-1], experience.timesteps)
+        y_BTD, reports = self.features(params, dataclasses.replace(experience, timesteps=acted))
+
+        def losses(y_BTD: Array) -> tuple[Summary, Summary]:
+            output = self.heads(params, y_BTD)
+            return ppo.ppo_losses(
+                policy=output.policy,
+                old_policy=experience.output.policy,
+                actions=experience.actions,
+                values_BT=of_task(output.value, experience.task),
+                old_values_BT=prepared.values_BT,
+                returns_BT=prepared.returns_BT,
+                advantages_BT=prepared.advantages_BT,
+                mask_BT=mask_BT,
+                hyperparameters=self._hyperparameters(state),
+                value_clip=self.config.value_clip,
+            )
+
+        terms, metrics = losses(y_BTD)
+        metrics |= gradient_shares(
+            lambda y_BTD: losses(y_BTD)[0],
+            jax.lax.stop_gradient(y_BTD),
+            {"policy": ("policy", "entropy"), "value": ("value",)},
+        )
+        total, named = self.total(terms, reports)
+        return total, (metrics | named, state.popart)
+
+    def _hyperparameters(self, state: LearnerState) -> ppo.PPOHyperparameters:
+        values = state.hyperparameters
+        return ppo.PPOHyperparameters(
+            clip_epsilon=values["clip_epsilon"],
+            value_cost=values["value_cost"],
+            entropy_cost=values["entropy_cost"],
+        )
