@@ -99,6 +99,9 @@ def parse_train(arguments: Sequence[str]) -> Train:
     if chosen.algorithm:
         import_plugin(chosen.algorithm)
         base = dataclasses.replace(base, algorithm=with_name(base.algorithm, chosen.algorithm))
+        # The preset's sweep may be of settings that this algorithm lacks.
+        sweep = {name: base.sweep[name] for name in base.hyperparameters if name in base.sweep}
+        base = dataclasses.replace(base, sweep=sweep)
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
     sizes = ",".join(PRESETS.get(type(base.core), ("small",)))

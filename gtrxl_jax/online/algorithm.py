@@ -60,7 +60,9 @@ class LearnerState:
 
 @struct.dataclass
 class Experience:
-    """A rollout to learn from; the leading axis of every array is the batch.
+    """Segments of T steps to learn from; the leading axis of every array is the batch.
+
+    A rollout has K consecutive segments of each environment, in consecutive rows.
 
     Attributes:
       memory: `[B]`, the agent's memory before the first step.
@@ -68,7 +70,7 @@ class Experience:
       actions: `[B, T]`, as the policy chose them.
       output: `[B, T]`, outputs of the acting network.
       bootstrap_BN: V of the bootstrap step for each task, by the acting network.
-      task: `[B]`, the task of each environment, 0 .. N - 1.
+      task: `[B]`, the task of each segment's environment, 0 .. N - 1.
       prepared: whatever `Algorithm.prepare` computed.
     """
 

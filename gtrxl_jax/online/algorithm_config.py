@@ -32,7 +32,7 @@ class AlgorithmConfig(abc.ABC):
     epochs: int = 1
     """Number of passes over a rollout."""
     minibatches: int = 1
-    """Number of optimiser steps of a pass, each on an equal share of the environments."""
+    """Number of optimiser steps of a pass, each on an equal share of the segments."""
 
     hyperparameters: ClassVar[tuple[str, ...]] = (
         "gamma",
@@ -122,9 +122,8 @@ class PPOConfig(AlgorithmConfig):
 
     name: str = "ppo"
     epochs: int = 4
-    """Number of passes over a rollout."""
-    minibatches: int = 4
-    """Number of optimiser steps of a pass, each on an equal share of the environments."""
+    """Number of passes over a rollout. The more optimiser steps are taken on a rollout, that is
+    epochs * minibatches, the lower the learning rate has to be."""
     clip_epsilon: float = number(0.2, below=1)
     """Range in which the ratio of new to old probabilities is not clipped: 1 - epsilon to
     1 + epsilon."""

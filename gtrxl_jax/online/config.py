@@ -87,7 +87,10 @@ class OnlineConfig(RunConfig):
     total_steps: int = number(400_000, at_most=MOST_STEPS)
     """Number of environment steps for each seed."""
     unroll: int = 32
-    """Number of steps of each environment between learner steps, T."""
+    """Number of steps of a segment, T: the longest distance that a gradient crosses."""
+    segments: int = 1
+    """Number of consecutive segments of each environment in a rollout, each with the memory before
+    it. Algorithms learn from a batch of env.num_envs * segments segments."""
 
     def check(self) -> None:
         """Raise ValueError if fields are inconsistent."""
@@ -97,9 +100,10 @@ class OnlineConfig(RunConfig):
                 f"env.num_envs {self.env.num_envs} is not divisible by the number of env.tasks, "
                 f"{self.env.num_tasks}: use a multiple of it"
             )
-        if self.env.num_envs % self.algorithm.minibatches:
+        batch = self.env.num_envs * self.segments
+        if batch % self.algorithm.minibatches:
             raise ValueError(
-                f"env.num_envs {self.env.num_envs} is not divisible by algorithm.minibatches "
+                f"env.num_envs * segments, {batch}, is not divisible by algorithm.minibatches "
                 f"{self.algorithm.minibatches}: use a multiple of it"
             )
         for name, bounds in self.sweep.items():
@@ -118,17 +122,17 @@ class OnlineConfig(RunConfig):
 
     @property
     def steps_per_update(self) -> int:
-        """The number of environment steps that one learner step consumes."""
-        return self.env.num_envs * self.unroll
+        """The number of environment steps of an update: of a rollout, from which it learns."""
+        return self.env.num_envs * self.segments * self.unroll
 
     @property
     def num_updates(self) -> int:
-        """The number of learner steps: at least `total_steps`, in whole iterations."""
+        """The number of updates: at least `total_steps`, in whole iterations."""
         return self.num_iterations * self.updates_per_iteration
 
     @property
     def decay_updates(self) -> int:
-        """The number of learner steps over which the learning rate changes."""
+        """The number of updates over which the learning rate changes."""
         return math.ceil(self.optimiser.horizon / self.steps_per_update) or self.num_updates
 
     @property

@@ -1,17 +1,18 @@
 """PPO as an `Algorithm`: the loss of `ops.ppo`, on minibatches of whole segments.
 
-Three lengths matter. The rollout of an update is a segment of T steps of each environment
-(`unroll`), and T is also the gradient window: a step's gradient reaches the T - 1 steps before it
-at most, and no gradient enters the memory. A transformer's memory of M steps extends what it can
-attend to beyond the segment; the memory itself is not trained through. A cue that must be read and
-recalled within one gradient thus needs T of that length, whereas recalling needs M.
+Three lengths matter. A segment has T steps (`unroll`), the gradient window: a gradient reaches at
+most the T - 1 steps before its own, and none enters the memory. A transformer's memory of M steps
+is what a step can attend to, in its segment and before it. A rollout has K segments of each
+environment (`segments`), over which returns and advantages extend: with K > 1 it is longer than the
+gradient window. Only within T steps do gradients reach what was written; M steps suffice to learn
+to read what is stored anyway, such as an encoded cue.
 
-Minibatches are subsets of the environments, so segments stay whole, with the memory before their
-first step. This memory is the one that acted: the stored hidden states of the acting network.
-Acting and learning therefore agree exactly on the first minibatch, whose ratios are 1. After each
-optimiser step, the stored memory is that of slightly older parameters (as in R2D2, Kapturowski et
-al. 2019, with stored states); the clipping of the ratio bounds how far the parameters move before
-the next rollout. Recomputing the memory would require the steps before the segment.
+Minibatches are random subsets of the segments, so segments stay whole, with the memory before their
+first step. This memory is the one that acted: the stored states of the acting network. Acting and
+learning therefore agree on the first minibatch, whose ratios are 1. After each optimiser step, the
+stored memory is that of slightly older parameters, like the stored states of R2D2 (Kapturowski et
+al. 2019). Recomputing it would require the steps before the segment; it is at most one rollout old,
+in which the clipping of the ratio limits how far the policy moves.
 
 Values at the time of acting determine the lambda-returns, advantages and new PopArt statistics once
 per rollout. The value head is rescaled to these before the first optimiser step, so values V change
@@ -26,10 +27,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
+from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.online.algorithm import Algorithm, Experience, LearnerState, of_task
+from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.episodes import Summary, gradient_shares
 from gtrxl_jax.ops import popart, ppo
 from gtrxl_jax.ops.returns import transition_mask
+from gtrxl_jax.timestep import TimeStep
 
 
 @struct.dataclass
@@ -50,6 +54,10 @@ class Prepared:
 class PPO(Algorithm):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
+    def __init__(self, config: OnlineConfig, agent: Agent):
+        super().__init__(config, agent)
+        self._num_segments = config.segments
+
     def prepare(
         self, state: LearnerState, experience: Experience
     ) -> tuple[LearnerState, Experience]:
@@ -65,6 +73,19 @@ class PPO(Algorithm):
             state = self.rescaled(state, targets.statistics)
         prepared = Prepared(values_BT, targets.returns_BT, advantages_BT)
         return state, dataclasses.replace(experience, prepared=prepared)
+
+    def returns(
+        self, state: LearnerState, timesteps: TimeStep, value_BS: Float[Array, "B S"]
+    ) -> Float[Array, "B T"]:
+        """Return the lambda-returns of whole rollouts, across their segments."""
+
+        def joined(x_BS: Array) -> Array:
+            x_EKS = x_BS.reshape(-1, self._num_segments, *x_BS.shape[1:])
+            steps = x_EKS[:, :, :-1].reshape(len(x_EKS), -1, *x_BS.shape[2:])
+            return jnp.concatenate([steps, x_EKS[:, -1, -1:]], axis=1)
+
+        rollouts, values = jax.tree.map(joined, (timesteps, value_BS))
+        return super().returns(state, rollouts, values).reshape(len(value_BS), -1)
 
     def loss(
         self, trainable: dict[str, Any], state: LearnerState, experience: Experience

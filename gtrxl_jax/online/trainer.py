@@ -7,8 +7,8 @@
     state, metrics = iteration(state)
 
 All of these functions are pure: they can be jitted, vmapped over seeds and hyperparameters, and
-applied to sharded states. An update consists of T steps of acting with fixed parameters, for which
-the memory is projected only once, and of what the algorithm learns from them.
+applied to sharded states. An update consists of acting with fixed parameters, for K segments of T
+steps, and of what the algorithm learns from them. The memory is projected once for each segment.
 
 Acting computes the same outputs as the segment form does, so algorithms take those of the acting
 network from the rollout instead of recomputing them.
@@ -148,7 +148,28 @@ class OnlineTrainer:
     def rollout(
         self, state: TrainState, key: Key[Array, ""]
     ) -> tuple[TrainState, Experience, EpisodeStats]:
-        """Act for T steps; return the new state, the rollout, and its statistics `[B, T]`."""
+        """Act for K segments of T steps with fixed parameters.
+
+        Returns the new state; the segments, K consecutive rows for each environment; and their
+        statistics `[B, T]`, B being the number of segments.
+        """
+        if self.config.segments == 1:
+            return self._segment(state, key)
+
+        def segment(state: TrainState, key: Key[Array, ""]) -> tuple[TrainState, Any]:
+            state, *segment = self._segment(state, key)
+            return state, segment
+
+        keys = jax.random.split(key, self.config.segments)
+        state, segments = jax.lax.scan(segment, state, keys)
+        experience, episodes = jax.tree.map(
+            lambda x_KB: x_KB.swapaxes(0, 1).reshape(-1, *x_KB.shape[2:]), segments
+        )
+        return state, experience, episodes
+
+    def _segment(
+        self, state: TrainState, key: Key[Array, ""]
+    ) -> tuple[TrainState, Experience, EpisodeStats]:
         params = gather_parameters(self.algorithm.acting_params(state.learner))
         policy, steps = self._behaviour, self.config.unroll
         acting = ActingState(
@@ -180,7 +201,7 @@ class OnlineTrainer:
         key = jax.random.fold_in(state.key, state.update)
         state, experience, episodes = self.rollout(state, key)
         learner, metrics = self.algorithm.update(state.learner, experience, key)
-        sums = episode_sums(episodes, self.stream.task_B, self.stream.num_tasks)
+        sums = episode_sums(episodes, experience.task, self.stream.num_tasks)
         state = dataclasses.replace(state, learner=learner, update=state.update + 1)
         return state, (metrics, sums)
 

@@ -13,6 +13,7 @@ import pytest
 
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import main
+from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import from_json, preset
 from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
 from gtrxl_jax.runs.divergence import DivergedError
@@ -116,12 +117,14 @@ def test_several_seeds_and_tasks(tmp_path):
         "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--algorithm.popart",
         "--env.tasks", "corridor_length", 2,
         "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--tensorboard",
+        "--algorithm.name", "ppo", "--algorithm.minibatches", 2, "--segments", 2,
     )  # fmt: skip
     assert out.startswith("success solved by ")
     assert " of 3 seeds [" in out
     assert "; return median " in out
     config = from_json((folder / "config.json").read_text())
     assert config.core.name == "lstm"
+    assert config.algorithm == PPOConfig(minibatches=2)
     assert config.env.params == {"corridor_length": 3}
     assert config.env.tasks == (
         {"corridor_length": 2},
@@ -132,7 +135,9 @@ def test_several_seeds_and_tasks(tmp_path):
     result = json.loads((folder / "result.json").read_text())
     assert result["seeds"] == [0, 1, 2]
     assert len(result["evaluation"]["success/task_0"]["per_seed"]) == 3
+    assert "learning_curve" in err
     assert "attention" not in err
+    assert "constraints" not in err
     files = {path.name for path in folder.iterdir()}
     assert {"episode_task_0.gif", "episode_task_1.gif", "seed_0", "seed_1", "seed_2"} < files
 
@@ -378,6 +383,10 @@ def test_arguments_override_presets():
     assert (thin.layers, thin.width, thin.memory_size) == (3, 256, 512)
     lstm = parse_train(["--core.name", "lstm", "--core-preset", "paper"]).config.core
     assert (lstm.name, lstm.layers, lstm.width) == ("lstm", 3, 256)
+    # Settings that a preset changes are kept, others are the algorithm's own.
+    assert parse_train(["--algorithm.name", "ppo"]).config.algorithm == PPOConfig()
+    paper = parse_train(["--preset", "paper", "--algorithm.name", "ppo"]).config.algorithm
+    assert paper == PPOConfig(popart=False, gae_lambda=1.0, value_cost=1.0, entropy_cost=0.0)
     # Parameters are merged with the preset's if the environment is not changed.
     both = parse_train(["--env.params", "step_penalty", "0.5", "penalty", "behind"]).config.env
     assert both.params == {"corridor_length": 30, "step_penalty": 0.5, "penalty": "behind"}

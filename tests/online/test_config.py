@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import (
     PRESETS,
     EnvConfig,
@@ -81,12 +82,12 @@ POSITIVE = [
         "initial_alpha_mean", "initial_alpha_covariance", "epochs", "minibatches",
     )),
     "optimiser.learning_rate", "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll",
-    "updates_per_iteration", "num_seeds", "parameter_shards",
+    "segments", "updates_per_iteration", "num_seeds", "parameter_shards",
 ]  # fmt: skip
 OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
-    "optimiser.warmup", "optimiser.final", "evaluation.interval", "checkpoint.interval", "seed",
-    "devices", "algorithm.gae_lambda", "algorithm.entropy_cost",
+    "optimiser.warmup", "optimiser.final", "optimiser.horizon", "evaluation.interval",
+    "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda", "algorithm.entropy_cost",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
@@ -151,8 +152,11 @@ def test_sweep_of_other_fields_raises():
 
 
 def test_minibatches_must_divide_environments():
-    with pytest.raises(ValueError, match="env.num_envs 8 is not divisible by algorithm.minibatche"):
+    with pytest.raises(
+        ValueError, match=r"num_envs \* segments, 8, is not divisible by algorithm.minib"
+    ):
         validate(changed(preset("debug"), algorithm__minibatches=3))
+    validate(changed(preset("debug"), algorithm__minibatches=3, segments=3))
 
 
 @pytest.mark.parametrize("field", CORE_SIZES)
@@ -195,6 +199,28 @@ def test_other_invalid_values_raise(field, value, message):
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clip_epsilon": 0.0}, "algorithm.clip_epsilon must be above 0 and finite, not 0.0"),
+        ({"clip_epsilon": 1.0}, "algorithm.clip_epsilon must be below 1, not 1.0"),
+        ({"value_clip": -0.2}, "algorithm.value_clip must be above 0 and finite, not -0.2"),
+        ({"minibatches": 3}, "8, is not divisible by algorithm.minibatches 3: use a multiple"),
+    ],
+)
+def test_invalid_ppo_settings_raise(settings, message):
+    validate(changed(preset("debug"), algorithm=PPOConfig()))
+    with pytest.raises(ValueError, match=message):
+        validate(changed(preset("debug"), algorithm=PPOConfig(**settings)))
+
+
+def test_sweep_of_settings_of_algorithm():
+    sweep = {"clip_epsilon": (0.1, 0.3)}
+    validate(changed(preset("debug"), sweep=sweep, algorithm=PPOConfig()))
+    with pytest.raises(ValueError, match="hyperparameter in sweep 'clip_epsilon'"):
+        validate(changed(preset("debug"), sweep=sweep))
+
+
+@pytest.mark.parametrize(
     ("field", "value", "wanted"),
     [
         ("unroll", 2.5, "a whole number"),
@@ -233,8 +259,16 @@ def test_number_of_updates(total_steps, updates):
         env=EnvConfig(num_envs=4), unroll=6, updates_per_iteration=5, total_steps=total_steps
     )
     assert config.steps_per_update == 24
+    assert config.decay_updates == updates
     assert config.num_updates == updates
     assert config.num_updates * config.steps_per_update >= total_steps
+
+
+def test_decay_over_horizon():
+    config = changed(preset("debug"), optimiser__horizon=601, segments=2, unroll=5)
+    assert config.steps_per_update == 8 * 2 * 5
+    assert config.decay_updates == 8 < config.num_updates
+    assert from_json(to_json(config)) == config
 
 
 def test_configs_are_immutable():
