@@ -16,12 +16,11 @@ from tests.online.test_trainer import naive_returns
 
 pytestmark = pytest.mark.integration
 
-# Episodes are terminated or truncated, in segments and at their ends.
-TASKS = ({"max_steps_in_episode": 3}, {"max_steps_in_episode": 7})
+# Actions have a continuous and a discrete part; episodes are terminated or truncated.
 JOB = small_job(
     "gru",
-    env=EnvConfig("CartPole-v1", {"tau": 0.04}, TASKS, num_envs=4),
-    algorithm=PPOConfig(epochs=2, minibatches=2, clip_epsilon=0.01),
+    env=EnvConfig("Clock-v0", tasks=({}, {"pay": 3.0}), num_envs=4),
+    algorithm=PPOConfig(epochs=2, minibatches=2, clip_epsilon=0.01, normalise_advantages=True),
     optimiser__learning_rate=0.02,
     optimiser__horizon=4 * 48,
     unroll=4,
@@ -56,7 +55,8 @@ def test_ratios_are_one_before_first_step(played):
     learner, metrics = step(learner, first)
     assert metrics["clip_fraction"] == 0
     assert abs(metrics["approximate_kl"]) < 1e-15
-    assert abs(metrics["kl/categorical"]) < 1e-15
+    for part in ("mean", "covariance", "categorical"):
+        assert abs(metrics[f"kl/{part}"]) < 1e-15
     # The values too are those of acting, in units of the new statistics.
     mask = ~first.timesteps.last[:, :-1]
     error = (first.prepared.values_BT - first.prepared.returns_BT)[mask]

@@ -75,3 +75,13 @@ def test_offline_rate_generalises_beyond_dt_window(tmp_path):
     assert all(success[model][n] >= 0.95 for model in success for n in (30, 90))
     assert success["rate"][150] >= 0.95
     assert all(success["dt"][n] <= 0.75 for n in (150, 360, 900))
+
+
+def test_ppo_balances_cartpole(tmp_path):
+    folder = tmp_path / "run"
+    gtrxl(
+        *("train", "--folder", folder, "--algorithm.name", "ppo"),
+        *("--env.name", "CartPole-v1", "--total-steps", "300000"),
+    )
+    evaluation = json.loads((folder / "result.json").read_text())["evaluation"]
+    assert evaluation["return"]["mean"] >= 475
