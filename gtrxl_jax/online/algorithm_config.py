@@ -130,10 +130,10 @@ class PPOConfig(AlgorithmConfig):
     value_clip: float | None = None
     """Clip the change of the values since acting to this distance, in the value loss. With PopArt,
     the unit is the standard deviation of returns. None: unclipped."""
-    normalise_advantages: bool = False
-    """Shift and scale the advantages of each rollout to mean 0 and variance 1. With PopArt, they
-    are already relative to the standard deviation of returns. Normalising amplifies the remaining
-    small advantages once values are accurate, against which the entropy bonus is then weak."""
+    normalise_advantages: bool = True
+    """Shift and scale the advantages of each rollout to mean 0 and variance 1. Without it, they are
+    relative to the standard deviation of returns (with PopArt), and decrease as values become
+    accurate, so the entropy bonus gains in weight."""
 
     hyperparameters: ClassVar[tuple[str, ...]] = (*AlgorithmConfig.hyperparameters, "clip_epsilon")
 
