@@ -12,6 +12,7 @@ BENCHES = EXPERIMENTS / "bench"
 SMALL = {
     "acting": "--preset debug --batch 2 --cached-steps 2 --rounds 1",
     "communication": "--online debug --offline debug --devices 2",
+    "cores": "--cores gtrxl mingru --width 8 --memory-size 2 --steps 8 --unrolls 2 4 --rounds 1",
     "encoders": "--preset debug --batch 2 --loop 2 --updates 2 --sides 10 36 --rounds 1",
     "learning": "--preset debug --unroll 4 --matmul-size 64 --rounds 1",
     "minigrid_memory": "--num-envs 4 --steps 8 --python-steps 8 --rounds 1",
@@ -22,6 +23,7 @@ SMALL = {
 MUST_SHOW = {
     "acting": "ratio",
     "communication": "efficiency",
+    "cores": "step",
     "encoders": "in a loop",
     "learning": "fraction",
     "minigrid_memory": "ratio",

@@ -144,6 +144,20 @@ class CoreConfig(abc.ABC):
         return CORES.find(name)
 
 
+def width_of_head(config: Any) -> int:
+    """Return a config's `head_width`, by default its width divided by the number of its heads.
+
+    Raises:
+      ValueError: if it is not given, and the heads do not divide the width.
+    """
+    if config.head_width is None and config.width % config.heads:
+        raise ValueError(
+            f"core.width {config.width} does not divide into core.heads {config.heads}: "
+            "change one of them, or give core.head_width"
+        )
+    return config.head_width or config.width // config.heads
+
+
 CORES = Registry("core.name", CoreConfig)
 """The config of each registered core."""
 

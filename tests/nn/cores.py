@@ -14,6 +14,7 @@ LAYERS = 2
 WIDTH = 8
 
 TRANSFORMERS = ["trxl", "trxl-i", *(f"gtrxl/{gate}" for gate in sorted(GATES))]
+STACKS = ["mingru", "lru", "s5", "ffm", "agalite", "mlstm"]
 ALL_CORES = ["lstm", "gru", *TRANSFORMERS]
 
 
@@ -24,6 +25,14 @@ def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> A
     if "trxl" in name:
         settings |= dict(heads=2, head_width=3, memory_size=MEMORY_SIZE, feedforward_width=11)
         settings |= {"gate": gate or "gru"}
+    if name == "ffm":
+        settings |= dict(traces=3, contexts=2)
+    if name in ("lru", "s5"):
+        settings |= dict(state_size=5)
+    if name in ("agalite", "mlstm"):
+        settings |= dict(heads=2, head_width=3)
+    if name == "agalite":
+        settings |= dict(features=2, terms=4)
     settings |= overrides
     return make_core(name, **settings).clone(param_dtype=param_dtype)
 

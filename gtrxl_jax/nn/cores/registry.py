@@ -4,7 +4,13 @@ import dataclasses
 from typing import Any
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore, register_core
+from gtrxl_jax.nn.cores.agalite import AGaLiTeConfig
+from gtrxl_jax.nn.cores.ffm import FFMConfig
+from gtrxl_jax.nn.cores.lru import LRUConfig
+from gtrxl_jax.nn.cores.mingru import MinGRUConfig
+from gtrxl_jax.nn.cores.mlstm import MLSTMConfig
 from gtrxl_jax.nn.cores.recurrent import RecurrentConfig
+from gtrxl_jax.nn.cores.s5 import S5Config
 from gtrxl_jax.nn.cores.transformer import TransformerConfig
 from gtrxl_jax.validation import check_choice, validate
 
@@ -12,6 +18,16 @@ for _name in ("lstm", "gru"):
     register_core(_name, RecurrentConfig)
 for _name in ("trxl", "trxl-i", "gtrxl"):
     register_core(_name, TransformerConfig)
+_STACKS: dict[str, type[CoreConfig]] = {
+    "mingru": MinGRUConfig,
+    "lru": LRUConfig,
+    "s5": S5Config,
+    "ffm": FFMConfig,
+    "agalite": AGaLiTeConfig,
+    "mlstm": MLSTMConfig,
+}
+for _name, _config in _STACKS.items():
+    register_core(_name, _config)
 
 PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
     TransformerConfig: {
@@ -28,6 +44,14 @@ PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
         "small": dict(layers=1, width=64),
         "debug": dict(layers=1, width=16),
     },
+    **dict.fromkeys(
+        _STACKS.values(),
+        {
+            "large": dict(layers=12, width=512),
+            "small": dict(layers=2, width=64),
+            "debug": dict(layers=1, width=16),
+        },
+    ),
 }
 """Presets of each core config. A core without an entry has only the preset "small", the defaults of
 its config."""
@@ -37,7 +61,7 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
     """Return the config of a core: a preset with overridden fields.
 
     Args:
-      name: lstm, gru, trxl, trxl-i, gtrxl, another registered name, or package.module:Name.
+      name: a registered name, such as lstm, gtrxl or lru, or package.module:Name.
       preset: "paper" (Parisotto et al. 2019: 12 layers, 8 heads of 64, memory 512; LSTM of 3
         layers), "thin" (half the width; transformers), "large" (12 layers of 512; recurrent cores),
         "small" (minutes on a laptop), "debug" (seconds).

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.projected import AttentionCache
 from gtrxl_jax.nn.blocks import Block
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, width_of_head
 from gtrxl_jax.nn.gates import GATES
 from gtrxl_jax.nn.inputs import check_inputs, check_kind
 from gtrxl_jax.ops import attention as ops
@@ -70,18 +70,14 @@ class TransformerConfig(CoreConfig):
 
     def check(self) -> None:
         """Raise ValueError where the heads do not divide the width."""
-        if self.head_width is None and self.width % self.heads:
-            raise ValueError(
-                f"core.width {self.width} does not divide into core.heads {self.heads}: "
-                "change one of them, or give core.head_width"
-            )
+        width_of_head(self)
 
     def make(self) -> "TransformerCore":
         """Build the core."""
         return TransformerCore(
             layers=self.layers,
             heads=self.heads,
-            head_width=self.head_width or self.width // self.heads,
+            head_width=width_of_head(self),
             memory_size=self.memory_size,
             feedforward_width=self.feedforward_width or self.width,
             norm_first=self.name != "trxl",

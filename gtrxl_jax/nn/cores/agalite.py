@@ -1,0 +1,176 @@
+"""AGaLiTe, the approximate gated linear transformer (Pramanik et al. 2024)."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from gtrxl_jax.nn.core import width_of_head
+from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
+from gtrxl_jax.nn.gates import GATES
+from gtrxl_jax.ops.recurrence import linear_recurrence
+from gtrxl_jax.validation import choice, number
+
+
+@struct.dataclass
+class AGaLiTeState:
+    """The state of a layer.
+
+    Attributes:
+      keys: the R oscillating sums of gated keys.
+      values: the R oscillating sums of gated values.
+      normaliser: the sum of gated keys.
+      step: the number of steps since the start of the episode, modulo the oscillations' period.
+    """
+
+    keys: Float[Array, "B R H N"]
+    values: Float[Array, "B R H K"]
+    normaliser: Float[Array, "B H N"]
+    step: Int[Array, " B"]
+
+
+@dataclasses.dataclass(frozen=True)
+class AGaLiTeConfig(StackConfig):
+    """Settings of AGaLiTe."""
+
+    name: str = choice("agalite", ("agalite",))
+    """agalite."""
+    heads: int = 4
+    """Attention heads, H."""
+    head_width: int | None = None
+    """Width of a head, K; width / heads if not given."""
+    features: int = 4
+    """Number of products of each key and query with trained features, eta."""
+    terms: int = 2
+    """Number of oscillations that approximate the matrix memory, R."""
+    gate: str = choice("gru", tuple(GATES))
+    """Gate of the blocks, as for gtrxl; gru in the paper."""
+    gate_bias: float | None = number(None, at_least=-math.inf)
+    """b of the gated identity initialisation; the gate's own if not given (gru 2)."""
+
+    def check(self) -> None:
+        """Raise ValueError where the heads do not divide the width."""
+        width_of_head(self)
+
+    @property
+    def block_gate(self) -> tuple[str | None, float | None]:
+        """The gate of GTrXL."""
+        return self.gate or None, self.gate_bias
+
+    def make_layer(self, **shared: Any) -> "AGaLiTeLayer":
+        """Create a layer."""
+        return AGaLiTeLayer(
+            heads=self.heads,
+            head_width=width_of_head(self),
+            features=self.features,
+            terms=self.terms,
+            **shared,
+        )
+
+
+class AGaLiTeLayer(RecurrentLayer):
+    """Approximate gated linear attention (Pramanik et al. 2024, AGaLiTe, sections 3 and 4).
+
+    For each head, with the feature maps
+
+        k_t = relu(W_p1 x) (x) relu(W_k x),  q_t = relu(W_p2 x) (x) relu(W_q x),  v_t = W_v x
+        g_t = sigmoid(W_p3 x) (x) sigmoid(W_g x),  b_t = sigmoid(W_b x)
+
+    where (x) is the flattened outer product, GaLiTe attends with a matrix memory of N x K numbers:
+
+        C_t = (1 - g_t) (1 - b_t)^T * C_{t-1} + (g_t * k_t) (b_t * v_t)^T
+        s_t = (1 - g_t) * s_{t-1} + g_t * k_t,  y_t = C_t^T q_t / s_t^T q_t
+
+    AGaLiTe replaces C by R pairs of vectors. C sums products of a key and a value of the same step.
+    A sum of cos(w_r t) cos(w_r t') over frequencies is large only for equal steps t = t', so that
+    the product of two sums over all steps approximates it:
+
+        K_t^r = (1 - g_t) * K_{t-1}^r + cos(w_r t) g_t * k_t
+        V_t^r = (1 - b_t) * V_{t-1}^r + cos(w_r t) b_t * v_t
+        y_t = sum_r V_t^r (K_t^r^T q_t) / (2 R s_t^T q_t + eps)
+
+    As in the authors' code, the w_r are spaced evenly from -pi to pi, and eps is 1e-5. t counts the
+    steps of the episode, from 1. N = eta K, and a layer's state has H (R (N + K) + N) numbers.
+
+    Attributes:
+      heads: H, the number of heads.
+      head_width: K, the width of a head.
+      features: eta, the number of trained features p1, p2 and p3.
+      terms: R, the number of frequencies.
+    """
+
+    heads: int
+    head_width: int
+    features: int
+    terms: int
+
+    @property
+    def period(self) -> int:
+        """The common period of all cos(w_r t), in steps."""
+        return 2 * max(self.terms - 1, 1)
+
+    def initial_state(self, batch_size: int) -> AGaLiTeState:
+        """Return a state of zeros."""
+        wide = self.features * self.head_width
+        lead = (batch_size, self.terms, self.heads)
+        return AGaLiTeState(
+            keys=jnp.zeros((*lead, wide), self.wide),
+            values=jnp.zeros((*lead, self.head_width), self.wide),
+            normaliser=jnp.zeros((batch_size, self.heads, wide), self.wide),
+            step=jnp.zeros(batch_size, jnp.int32),
+        )
+
+    @nn.compact
+    def __call__(
+        self, state: AGaLiTeState, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
+    ) -> tuple[AGaLiTeState, Float[Array, "B T D"]]:
+        lead = (*x_BTD.shape[:2], self.heads)
+
+        def projections(count: int, size: int, name: str) -> list[Array]:
+            z = self.dense(self.heads * count * size, name)(x_BTD).astype(self.wide)
+            return jnp.split(z.reshape(*lead, count * size), count, axis=-1)
+
+        def product(p: Array, z: Array) -> Array:
+            return (p[..., :, None] * z[..., None, :]).reshape(*lead, -1)
+
+        k, q, v_BTHK, b, g = projections(5, self.head_width, "attention")
+        p1, p2, p3 = projections(3, self.features, "features")
+        k_BTHN = product(nn.relu(p1), nn.relu(k))
+        q_BTHN = product(nn.relu(p2), nn.relu(q))
+        g_BTHN = product(nn.sigmoid(p3), nn.sigmoid(g))
+        b_BTHK = nn.sigmoid(b)
+        self.record_retention(1 - g_BTHN)
+
+        step_BT = steps_of_episode(state.step, first_BT) % self.period
+        angle_R = jnp.linspace(-math.pi, math.pi, self.terms, dtype=self.wide)
+        wave_BTR = jnp.cos(step_BT.astype(self.wide)[..., None] * angle_R[None, None])
+        wave_BTR11 = wave_BTR[..., None, None]
+        gated_BTHN, gated_BTHK = g_BTHN * k_BTHN, b_BTHK * v_BTHK
+        s_BTHN = linear_recurrence(1 - g_BTHN, gated_BTHN, state.normaliser, first_BT)
+        keys_BTRHN, values_BTRHK = (
+            linear_recurrence(1 - gate[:, :, None], wave_BTR11 * z[:, :, None], before, first_BT)
+            for gate, z, before in (
+                (g_BTHN, gated_BTHN, state.keys),
+                (b_BTHK, gated_BTHK, state.values),
+            )
+        )
+        scores_BTRH = jnp.einsum("btrhn,bthn->btrh", keys_BTRHN, q_BTHN)
+        y_BTHK = jnp.einsum("btrhk,btrh->bthk", values_BTRHK, scores_BTRH)
+        total_BTH = jnp.einsum("bthn,bthn->bth", s_BTHN, q_BTHN)
+        y_BTHK = y_BTHK / (2 * self.terms * total_BTH[..., None] + 1e-5)
+        after = AGaLiTeState(keys_BTRHN[:, -1], values_BTRHK[:, -1], s_BTHN[:, -1], step_BT[:, -1])
+        y = y_BTHK.reshape(*lead[:2], -1).astype(x_BTD.dtype)
+        return after, self.dense(self.width, "output")(y)
+
+
+def steps_of_episode(before_B: Int[Array, " B"], first_BT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+    """Return the number of each step in its episode, from 1, given that of the step before."""
+    time_1T = jnp.arange(1, first_BT.shape[1] + 1, dtype=jnp.int32)[None]
+    # The time before the last start of an episode; negative where it precedes the segment.
+    begin_BT = jnp.where(first_BT, time_1T - 1, -before_B[:, None])
+    return time_1T - jax.lax.cummax(begin_BT, axis=1)

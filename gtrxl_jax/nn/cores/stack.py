@@ -1,0 +1,175 @@
+"""A stack of recurrent layers whose segment form is parallel, in residual blocks.
+
+A core of this kind is a `RecurrentLayer` and a `StackConfig` that makes it; see `cores/mingru.py`
+for a short one.
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float, Inexact
+
+from gtrxl_jax.nn.blocks import FeedForward
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore
+from gtrxl_jax.nn.gates import make_gate
+from gtrxl_jax.nn.inputs import check_inputs
+from gtrxl_jax.nn.norm import LayerNorm
+
+State = Any
+
+
+class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
+    """A recurrent layer over a segment; a step is a segment of length 1.
+
+    Its state is a pytree of arrays `[B, ...]`. Recurrences are computed in float32 or wider, and
+    states kept so, since 0.999, a common decay, is 1 in bfloat16.
+
+    Attributes:
+      width: D, the width of the inputs and the outputs.
+      dtype: dtype of the activations; None for that of the inputs.
+      param_dtype: dtype of the parameters.
+    """
+
+    width: int
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @abc.abstractmethod
+    def initial_state(self, batch_size: int) -> State:
+        """Return the state before the first step of an episode; requires no parameters."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, state: State, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
+    ) -> tuple[State, Float[Array, "B T D"]]:
+        """Return the state after a segment and its outputs; `first_BT` resets the state."""
+
+    @property
+    def wide(self) -> Any:
+        """The dtype of the recurrence: float32 or wider."""
+        return np.promote_types(self.param_dtype, np.float32)
+
+    def dense(self, features: int, name: str, **settings: Any) -> nn.Dense:
+        """Return a linear map to `features`, in the layer's precision."""
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        return nn.Dense(features, name=name, **precision, **settings)
+
+    def record_retention(self, decay: Inexact[Array, "..."]) -> None:
+        """Report the mean magnitude of the factors by which a step multiplies the state."""
+        if not self.is_initializing():
+            self.sow("metrics", "retention", jnp.mean(jnp.abs(decay)).astype(jnp.float32))
+
+
+@dataclasses.dataclass(frozen=True)
+class StackConfig(CoreConfig):
+    """Settings of every `StackCore`. The config of a core adds its own, and makes its layers."""
+
+    feedforward_width: int | None = None
+    """Hidden width of the feed-forward network, F; `width` if not given."""
+
+    @abc.abstractmethod
+    def make_layer(self, **shared: Any) -> RecurrentLayer:
+        """Create a layer with the attributes that every `RecurrentLayer` has."""
+
+    @property
+    def block_gate(self) -> tuple[str | None, float | None]:
+        """The name and bias of the blocks' gate; (None, None) for residual connections."""
+        return None, None
+
+    def make(self) -> "StackCore":
+        """Create the core."""
+        return StackCore(config=self, **self.shared)
+
+
+class RecurrentBlock(nn.Module):
+    """A recurrent layer R and a feed-forward network f, each with a norm and a residual or gate.
+
+      residual:  Y = E + R(LN(E));             E' = Y + f(LN(Y))
+      gate g:    Y = g1(E, ReLU(R(LN(E))));    E' = g2(Y, ReLU(f(LN(Y))))
+
+    The latter is the block of GTrXL, with R in place of attention.
+    """
+
+    config: StackConfig
+    width: int
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        gate = self.config.block_gate
+        self.layer = self.config.make_layer(width=self.width, **precision)
+        self.layer_norm = LayerNorm(**precision)
+        self.layer_gate = make_gate(*gate, **precision)
+        hidden = self.config.feedforward_width or self.width
+        self.feedforward = FeedForward(self.width, hidden, **precision)
+        self.feedforward_norm = LayerNorm(**precision)
+        self.feedforward_gate = make_gate(*gate, **precision)
+
+    def __call__(
+        self, state: State, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
+    ) -> tuple[State, Float[Array, "B T D"]]:
+        """Return the state after the segment and the outputs."""
+        gated, _ = self.config.block_gate
+        activation = nn.relu if gated else lambda y: y
+        state, y_BTD = self.layer(state, self.layer_norm(x_BTD), first_BT)
+        x_BTD = self.layer_gate(x_BTD, activation(y_BTD))
+        y_BTD = self.feedforward(self.feedforward_norm(x_BTD))
+        return state, self.feedforward_gate(x_BTD, activation(y_BTD))
+
+
+class StackCore(MemoryCore):
+    """A stack of L residual blocks with a recurrent layer each.
+
+    The memory is a tuple of the states of the layers. A step costs the same for any length of the
+    episode.
+
+    Attributes:
+      config: the config that makes the layers.
+    """
+
+    config: StackConfig
+
+    def setup(self) -> None:
+        block = nn.remat(RecurrentBlock) if self.remat else RecurrentBlock
+        settings = {"dtype": self.dtype, "param_dtype": self.param_dtype, "width": self.width}
+        self.blocks = [block(config=self.config, **settings) for _ in range(self.config.layers)]
+
+    def initial_memory(self, batch_size: int) -> tuple[State, ...]:
+        """Return the states of a new episode."""
+        # Without a parent, since a bound module may create submodules only in its setup.
+        layer = self.config.make_layer(width=self.width, param_dtype=self.param_dtype, parent=None)
+        return tuple(layer.initial_state(batch_size) for _ in range(self.config.layers))
+
+    def __call__(
+        self,
+        memory: tuple[State, ...],
+        x_BTD: Float[Array, "B T D"],
+        first_BT: Bool[Array, "B T"],
+    ) -> tuple[tuple[State, ...], Float[Array, "B T D"]]:
+        """Run a segment, as in learning. No gradient flows into the incoming memory."""
+        check_inputs(x_BTD, first_BT, len(jax.tree.leaves(memory)[0]), self.width, "B T D")
+        return self._run(jax.lax.stop_gradient(memory), x_BTD, first_BT)
+
+    def step(
+        self, cache: tuple[State, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
+    ) -> tuple[tuple[State, ...], Float[Array, "B D"]]:
+        """Run one step of acting."""
+        check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
+        cache, y_BTD = self._run(cache, x_BD[:, None], first_B[:, None])
+        return cache, y_BTD[:, 0]
+
+    def _run(
+        self, memory: tuple[State, ...], x_BTD: Array, first_BT: Array
+    ) -> tuple[tuple[State, ...], Array]:
+        x_BTD = x_BTD.astype(self.dtype or x_BTD.dtype)
+        states = []
+        for block, state in zip(self.blocks, memory, strict=True):
+            state, x_BTD = block(state, x_BTD, first_BT)
+            states.append(state)
+        return tuple(states), x_BTD

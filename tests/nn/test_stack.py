@@ -1,0 +1,209 @@
+"""The recurrent cores of `StackCore`: the contract, and plain loops over the papers' equations."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.nn.cores.registry import core_config, make_core
+from gtrxl_jax.nn.cores.s5 import hippo_normal
+from gtrxl_jax.testing import check_core
+from tests.nn.cores import LAYERS, STACKS, WIDTH, random_params, random_segment, small_core
+from tests.nn.test_reference import feedforward, gate, linear, norm, relu, sigmoid
+
+pytestmark = pytest.mark.integration
+every_stack = pytest.mark.parametrize("name", STACKS)
+
+
+@every_stack
+@pytest.mark.usefixtures("x64")
+def test_stack_satisfies_the_contract(name):
+    check_core(small_core(name, layers=1), tolerance=1e-9)
+
+
+# The output of a layer at the last step of an episode, from its inputs since the first.
+
+
+def mingru(p, xs):
+    h = np.zeros(WIDTH)
+    for x in xs:
+        z, candidate = np.split(linear(p["input"], x), 2)
+        h = (1 - sigmoid(z)) * h + sigmoid(z) * candidate
+    return h
+
+
+def complex_rows(p, xs):
+    """Return B x for each step."""
+    return [real + 1j * imag for real, imag in (np.split(linear(p["input"], x), 2) for x in xs)]
+
+
+def complex_output(p, h, x):
+    real, minus_imag = np.split(p["output"]["kernel"], 2)
+    return (h @ (real - 1j * minus_imag)).real + p["skip"] * x
+
+
+def lru(p, xs):
+    decay = np.exp(-np.exp(p["nu"]) + 1j * np.exp(p["theta"]))
+    h = sum(decay**age * row for age, row in enumerate(reversed(complex_rows(p, xs))))
+    return complex_output(p, np.exp(p["gamma"]) * h, xs[-1])
+
+
+def s5(p, xs):
+    pole = -np.exp(p["log_real"]) + 1j * p["imag"]
+    decay = np.exp(pole * np.exp(p["log_step"]))
+    h = sum(decay**age * row for age, row in enumerate(reversed(complex_rows(p, xs))))
+    return complex_output(p, (decay - 1) / pole * h, xs[-1])
+
+
+def ffm(p, xs):
+    factor = np.exp(-np.abs(p["rate"])[:, None] + 1j * p["frequency"][None, :])
+    state = 0
+    for age, x in enumerate(reversed(xs)):
+        trace, opening = np.split(linear(p["input"], x), 2)
+        state = state + factor**age * (trace * sigmoid(opening))[:, None]
+    z = linear(p["mix"], np.concatenate([state.real.ravel(), state.imag.ravel()]))
+    opening, skip = np.split(linear(p["gate"], xs[-1]), 2)
+    return sigmoid(opening) * norm(p["norm"], z) + (1 - sigmoid(opening)) * skip
+
+
+def agalite(p, xs, heads=2, features=2, terms=4):
+    outputs = []
+    for head in range(heads):
+
+        def projected(x, part, count, head=head):
+            return np.split(np.split(linear(p[part], x), heads)[head], count)
+
+        total, keys, values = 0, [0] * terms, [0] * terms
+        for t, x in enumerate(xs, start=1):
+            k, q, v, b, g = projected(x, "attention", 5)
+            p1, p2, p3 = projected(x, "features", 3)
+            key = np.outer(relu(p1), relu(k)).ravel()
+            query = np.outer(relu(p2), relu(q)).ravel()
+            g = np.outer(sigmoid(p3), sigmoid(g)).ravel()
+            b = sigmoid(b)
+            total = (1 - g) * total + g * key
+            for r in range(terms):
+                wave = np.cos((-np.pi + 2 * np.pi * r / (terms - 1)) * t)
+                keys[r] = (1 - g) * keys[r] + wave * g * key
+                values[r] = (1 - b) * values[r] + wave * b * v
+        attended = sum(value * (key @ query) for key, value in zip(keys, values, strict=True))
+        outputs.append(attended / (2 * terms * total @ query + 1e-5))
+    return linear(p["output"], np.concatenate(outputs))
+
+
+def mlstm(p, xs, heads=2, head_width=3):
+    outputs = []
+    for head in range(heads):
+        matrix, total = np.zeros((head_width, head_width)), np.zeros(head_width)
+        for x in xs:
+            q, k, v, o = (np.split(z, heads)[head] for z in np.split(linear(p["input"], x), 4))
+            i, f = (z[head] for z in np.split(linear(p["gates"], x), 2))
+            k = k / np.sqrt(head_width)
+            matrix = sigmoid(f) * matrix + np.exp(i) * np.outer(v, k)
+            total = sigmoid(f) * total + np.exp(i) * k
+        outputs.append(sigmoid(o) * (matrix @ q) / max(abs(total @ q), 1))
+    return linear(p["output"], np.concatenate(outputs))
+
+
+REFERENCES = dict(mingru=mingru, lru=lru, s5=s5, ffm=ffm, agalite=agalite, mlstm=mlstm)
+
+
+@every_stack
+@pytest.mark.usefixtures("x64")
+def test_stack_equals_plain_loop(name):
+    core = small_core(name)
+    params = random_params(core, seed=3)
+    x_BTD, first_BT = random_segment(np.random.default_rng(3), 2, 12, jnp.float64)
+    memory, parts = core.initial_memory(2), []
+    apply = jax.jit(functools.partial(core.apply, mutable="metrics"))
+    for part in (slice(0, 6), slice(6, 12)):
+        (memory, y_BTD), state = apply(params, memory, x_BTD[:, part], first_BT[:, part])
+        parts.append(y_BTD)
+    for block in state["metrics"].values():
+        (retention,) = block["layer"]["retention"]
+        assert 0 < retention < 1
+    weights = jax.tree.map(np.asarray, params["params"])
+    gated = name == "agalite"
+    for row in range(2):
+        seen = [[] for _ in range(LAYERS)]
+        for t in range(12):
+            x = np.asarray(x_BTD[row, t])
+            for layer in range(LAYERS):
+                p = weights[f"blocks_{layer}"]
+                seen[layer] = [*([] if first_BT[row, t] else seen[layer]), norm(p["layer_norm"], x)]
+                y = REFERENCES[name](p["layer"], seen[layer])
+                x = gate("gru", p["layer_gate"], x, relu(y)) if gated else x + y
+                y = feedforward(p["feedforward"], norm(p["feedforward_norm"], x))
+                x = gate("gru", p["feedforward_gate"], x, relu(y)) if gated else x + y
+            np.testing.assert_allclose(parts[t // 6][row, t % 6], x, rtol=0, atol=1e-9)
+
+
+def initial_params(name, **settings):
+    core = make_core(name, layers=1, **settings)
+    x_BTD, first_BT = jnp.zeros((1, 1, core.width)), jnp.zeros((1, 1), bool)
+    params = jax.jit(core.init)(jax.random.key(0), core.initial_memory(1), x_BTD, first_BT)
+    return params["params"]["blocks_0"]["layer"]
+
+
+def test_lru_is_initialised_in_a_ring():
+    p = initial_params("lru", radius=(0.5, 0.8), max_phase=0.3)
+    radius, phase = np.exp(-np.exp(p["nu"])), np.exp(p["theta"])
+    assert 0.5 <= radius.min() < 0.6 < 0.7 < radius.max() <= 0.8
+    assert 0 < phase.min() < 0.1 < 0.2 < phase.max() <= 0.3
+    np.testing.assert_allclose(np.exp(p["gamma"]) ** 2, 1 - radius**2, rtol=1e-5)
+    np.testing.assert_allclose(np.std(p["input"]["kernel"]), (2 * 64) ** -0.5, rtol=0.05)
+    np.testing.assert_allclose(np.std(p["output"]["kernel"]), 64**-0.5, rtol=0.05)
+
+
+def test_hippo_eigenvectors_diagonalise_its_normal_part():
+    size = 6
+    matrix = np.zeros((2 * size, 2 * size))
+    for n in range(2 * size):
+        for k in range(n + 1):
+            matrix[n, k] = -(n + 1) if n == k else -np.sqrt((2 * n + 1) * (2 * k + 1))
+    low_rank = np.sqrt(np.arange(2 * size) + 0.5)
+    normal = matrix + np.outer(low_rank, low_rank)
+    values, vectors = hippo_normal(size)
+    assert np.all(values.imag > 0)
+    np.testing.assert_allclose(normal @ vectors, vectors * values, atol=1e-9)
+    # The conjugate pairs together are the whole map.
+    rebuilt = 2 * ((vectors * values) @ vectors.conj().T).real
+    np.testing.assert_allclose(rebuilt, normal, atol=1e-9)
+
+
+def test_s5_is_initialised_in_the_eigenbasis():
+    """B of the 2 N states can be recovered from its N rows in the eigenbasis."""
+    p = initial_params("s5", width=4, state_size=3, timescale=(0.999, 1.0))
+    values, vectors = hippo_normal(3)
+    np.testing.assert_allclose(p["imag"], values.imag, rtol=1e-5)
+    np.testing.assert_allclose(p["log_real"], np.log(0.5), rtol=1e-6)
+    np.testing.assert_allclose(p["log_step"], 0, atol=1e-2)
+    real, imag = np.split(np.asarray(p["input"]["kernel"]).T, 2)
+    dense_input = 2 * (vectors @ (real + 1j * imag)).real
+    np.testing.assert_allclose(vectors.conj().T @ dense_input, real + 1j * imag, atol=1e-5)
+    assert 0.2 < np.std(dense_input) < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("lru", {"radius": (0.9, 1.0)}, "core.radius must be below 1, not"),
+        ("lru", {"radius": (0.9, 0.5)}, "core.radius must be .low, high. with 0 < low < high"),
+        ("s5", {"state_size": 0}, "core.state_size must be at least 1"),
+        ("mlstm", {"heads": 3}, "core.width 64 does not divide into core.heads 3"),
+        ("agalite", {"gate": "gur"}, "unknown core.gate 'gur': did you mean 'gru'"),
+    ],
+)
+def test_invalid_stack_settings_are_rejected(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        core_config(name, **settings)
+
+
+@every_stack
+def test_stack_presets_are_valid(name):
+    for preset in ("large", "small", "debug"):
+        core = make_core(name, preset)
+        memory = jax.eval_shape(lambda core=core: core.initial_memory(3))
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} == {3}
