@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Complex, Float, Inexact
+from jaxtyping import Array, Bool, Complex, Float, Inexact, Int
 
 
 def linear_recurrence(
@@ -53,6 +53,14 @@ def linear_recurrence(
 def _compose(early: tuple[Array, Array], late: tuple[Array, Array]) -> tuple[Array, Array]:
     """Return the map h -> a h + u that applies `early`, then `late`."""
     return late[0] * early[0], late[0] * early[1] + late[1]
+
+
+def steps_of_episode(before_B: Int[Array, " B"], first_BT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+    """Return the number of each step in its episode, from 1, given that of the step before."""
+    time_1T = jnp.arange(1, first_BT.shape[1] + 1, dtype=jnp.int32)[None]
+    # The time before the last start of an episode; negative where it precedes the segment.
+    begin_BT = jnp.where(first_BT, time_1T - 1, -before_B[:, None])
+    return time_1T - jax.lax.cummax(begin_BT, axis=1)
 
 
 def as_complex(x: Float[Array, "... _"]) -> Complex[Array, "... _"]:

@@ -364,7 +364,7 @@ def test_listed_names_are_valid():
     out, _ = call("list", "--json")
     names = json.loads(out)
     assert names["cores"][:5] == ["lstm", "gru", "trxl", "trxl-i", "gtrxl"]
-    assert {"mingru", "lru", "s5", "ffm", "agalite", "mlstm"} <= set(names["cores"])
+    assert {"mingru", "lru", "s5", "ffm", "agalite", "mlstm", "mamba2"} <= set(names["cores"])
     assert {"TMazePassive-v0", "CartPole-v1"} <= set(names["environments"])
     for name in names["presets"]:
         parse_train(["--preset", name])

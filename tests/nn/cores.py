@@ -14,7 +14,7 @@ LAYERS = 2
 WIDTH = 8
 
 TRANSFORMERS = ["trxl", "trxl-i", *(f"gtrxl/{gate}" for gate in sorted(GATES))]
-STACKS = ["mingru", "lru", "s5", "ffm", "agalite", "mlstm"]
+STACKS = ["mingru", "lru", "s5", "ffm", "agalite", "mlstm", "mamba2"]
 ALL_CORES = ["lstm", "gru", *TRANSFORMERS]
 
 
@@ -27,10 +27,12 @@ def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> A
         settings |= {"gate": gate or "gru"}
     if name == "ffm":
         settings |= dict(traces=3, contexts=2)
-    if name in ("lru", "s5"):
+    if name in ("lru", "s5", "mamba2"):
         settings |= dict(state_size=5)
     if name in ("agalite", "mlstm"):
         settings |= dict(heads=2, head_width=3)
+    if name == "mamba2":
+        settings |= dict(heads=2)
     if name == "agalite":
         settings |= dict(features=2, terms=4)
     settings |= overrides

@@ -107,7 +107,26 @@ def mlstm(p, xs, heads=2, head_width=3):
     return linear(p["output"], np.concatenate(outputs))
 
 
-REFERENCES = dict(mingru=mingru, lru=lru, s5=s5, ffm=ffm, agalite=agalite, mlstm=mlstm)
+def mamba2(p, xs, heads=2, size=5):
+    inner = 2 * WIDTH
+    parts = [np.split(linear(p["input"], x), [inner, 2 * inner + 2 * size]) for x in xs]
+    padded = [np.zeros(inner + 2 * size)] * 3 + [part[1] for part in parts]
+    matrix = np.zeros((heads, inner // heads, size))
+    for t, (z, _, step) in enumerate(parts):
+        mixed = sum(p["kernel"][lag] * padded[t + 3 - lag] for lag in range(4)) + p["bias"]
+        v, key, query = np.split(mixed * sigmoid(mixed), [inner, inner + size])
+        step = np.log1p(np.exp(step + p["step_bias"]))
+        v = v.reshape(heads, -1)
+        decay = np.exp(-np.exp(p["log_rate"]) * step)
+        matrix = decay[:, None, None] * matrix + np.einsum("h,hp,n->hpn", step, v, key)
+        y = (matrix @ query + p["skip"][:, None] * v).ravel() * z * sigmoid(z)
+    y = y / np.sqrt(np.mean(y**2) + 1e-6) * p["scale"]
+    return linear(p["output"], y)
+
+
+REFERENCES = dict(
+    mingru=mingru, lru=lru, s5=s5, ffm=ffm, agalite=agalite, mlstm=mlstm, mamba2=mamba2
+)
 
 
 @every_stack

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
@@ -13,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.core import width_of_head
 from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
 from gtrxl_jax.nn.gates import GATES
-from gtrxl_jax.ops.recurrence import linear_recurrence
+from gtrxl_jax.ops.recurrence import linear_recurrence, steps_of_episode
 from gtrxl_jax.validation import choice, number
 
 
@@ -166,11 +165,3 @@ class AGaLiTeLayer(RecurrentLayer):
         after = AGaLiTeState(keys_BTRHN[:, -1], values_BTRHK[:, -1], s_BTHN[:, -1], step_BT[:, -1])
         y = y_BTHK.reshape(*lead[:2], -1).astype(x_BTD.dtype)
         return after, self.dense(self.width, "output")(y)
-
-
-def steps_of_episode(before_B: Int[Array, " B"], first_BT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
-    """Return the number of each step in its episode, from 1, given that of the step before."""
-    time_1T = jnp.arange(1, first_BT.shape[1] + 1, dtype=jnp.int32)[None]
-    # The time before the last start of an episode; negative where it precedes the segment.
-    begin_BT = jnp.where(first_BT, time_1T - 1, -before_B[:, None])
-    return time_1T - jax.lax.cummax(begin_BT, axis=1)

@@ -7,6 +7,7 @@ from gtrxl_jax.nn.core import CoreConfig, MemoryCore, register_core
 from gtrxl_jax.nn.cores.agalite import AGaLiTeConfig
 from gtrxl_jax.nn.cores.ffm import FFMConfig
 from gtrxl_jax.nn.cores.lru import LRUConfig
+from gtrxl_jax.nn.cores.mamba2 import Mamba2Config
 from gtrxl_jax.nn.cores.mingru import MinGRUConfig
 from gtrxl_jax.nn.cores.mlstm import MLSTMConfig
 from gtrxl_jax.nn.cores.recurrent import RecurrentConfig
@@ -25,6 +26,7 @@ _STACKS: dict[str, type[CoreConfig]] = {
     "ffm": FFMConfig,
     "agalite": AGaLiTeConfig,
     "mlstm": MLSTMConfig,
+    "mamba2": Mamba2Config,
 }
 for _name, _config in _STACKS.items():
     register_core(_name, _config)
