@@ -11,9 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.core import width_of_head
 from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
-from gtrxl_jax.nn.gates import GATES
 from gtrxl_jax.ops.recurrence import linear_recurrence, steps_of_episode
-from gtrxl_jax.validation import choice, number
+from gtrxl_jax.validation import choice
 
 
 @struct.dataclass
@@ -47,19 +46,10 @@ class AGaLiTeConfig(StackConfig):
     """Number of products of each key and query with trained features, eta."""
     terms: int = 2
     """Number of oscillations that approximate the matrix memory, R."""
-    gate: str = choice("gru", tuple(GATES))
-    """Gate of the blocks, as for gtrxl; gru in the paper."""
-    gate_bias: float | None = number(None, at_least=-math.inf)
-    """b of the gated identity initialisation; the gate's own if not given (gru 2)."""
 
     def check(self) -> None:
         """Raise ValueError where the heads do not divide the width."""
         width_of_head(self)
-
-    @property
-    def block_gate(self) -> tuple[str | None, float | None]:
-        """The gate of GTrXL."""
-        return self.gate or None, self.gate_bias
 
     def make_layer(self, **shared: Any) -> "AGaLiTeLayer":
         """Create a layer."""

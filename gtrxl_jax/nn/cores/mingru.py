@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
 from gtrxl_jax.ops.recurrence import linear_recurrence
-from gtrxl_jax.validation import choice
+from gtrxl_jax.validation import choice, interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +18,17 @@ class MinGRUConfig(StackConfig):
 
     name: str = choice("mingru", ("mingru",))
     """mingru."""
+    timescale: tuple[float, float] = interval((2.0, 100.0))
+    """The range of the time constants 1 / z at initialisation, in steps; about 2 in the paper."""
+
+    def check(self) -> None:
+        """Raise ValueError if z cannot have these time constants."""
+        if not self.timescale[0] > 1:
+            raise ValueError(f"core.timescale must be above 1, not {self.timescale}")
 
     def make_layer(self, **shared: Any) -> "MinGRULayer":
         """Create a layer."""
-        return MinGRULayer(**shared)
+        return MinGRULayer(timescale=self.timescale, **shared)
 
 
 class MinGRULayer(RecurrentLayer):
@@ -32,7 +39,16 @@ class MinGRULayer(RecurrentLayer):
     The state and the output are h `[B, D]`. This is the paper's linear form. Its log-space form,
     which restricts c to positive values, is for the division by a product of decays in its scan;
     `linear_recurrence` has no division, and its decays are between 0 and 1.
+
+    The biases b_z are initialised to time constants 1 / z that are spaced logarithmically over the
+    channels (Tallec and Ollivier 2018, Can recurrent neural networks warp time?): with biases of 0
+    a step would halve the state.
+
+    Attributes:
+      timescale: the range of 1 / z at initialisation, in steps.
     """
+
+    timescale: tuple[float, float]
 
     def initial_state(self, batch_size: int) -> Float[Array, "B D"]:
         """Return a state of zeros."""
@@ -45,7 +61,13 @@ class MinGRULayer(RecurrentLayer):
         x_BTD: Float[Array, "B T D"],
         first_BT: Bool[Array, "B T"],
     ) -> tuple[Float[Array, "B D"], Float[Array, "B T D"]]:
-        projected = self.dense(2 * self.width, "input")(x_BTD).astype(self.wide)
+        def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+            del key, shape
+            constants = jnp.geomspace(*self.timescale, self.width, dtype=dtype)
+            return jnp.concatenate([-jnp.log(constants - 1), jnp.zeros(self.width, dtype)])
+
+        projected = self.dense(2 * self.width, "input", bias_init=init_bias)(x_BTD)
+        projected = projected.astype(self.wide)
         z_BTD, candidate_BTD = jnp.split(projected, 2, axis=-1)
         z_BTD = nn.sigmoid(z_BTD)
         self.record_retention(1 - z_BTD)

@@ -6,6 +6,7 @@ for a short one.
 
 import abc
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -16,9 +17,10 @@ from jaxtyping import Array, Bool, Float, Inexact
 
 from gtrxl_jax.nn.blocks import FeedForward
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
-from gtrxl_jax.nn.gates import make_gate
+from gtrxl_jax.nn.gates import GATES, make_gate
 from gtrxl_jax.nn.inputs import check_inputs
 from gtrxl_jax.nn.norm import LayerNorm
+from gtrxl_jax.validation import choice, number
 
 State = Any
 
@@ -71,15 +73,14 @@ class StackConfig(CoreConfig):
 
     feedforward_width: int | None = None
     """Hidden width of the feed-forward network, F; `width` if not given."""
+    gate: str = choice("gru", (*GATES, "none"))
+    """Gate of the blocks, as for gtrxl, or none for residual connections."""
+    gate_bias: float | None = number(None, at_least=-math.inf)
+    """b of the gated identity initialisation; the gate's own if not given (gru 2, the others 1)."""
 
     @abc.abstractmethod
     def make_layer(self, **shared: Any) -> RecurrentLayer:
         """Create a layer with the attributes that every `RecurrentLayer` has."""
-
-    @property
-    def block_gate(self) -> tuple[str | None, float | None]:
-        """The name and bias of the blocks' gate; (None, None) for residual connections."""
-        return None, None
 
     def make(self) -> "StackCore":
         """Create the core."""
@@ -87,12 +88,12 @@ class StackConfig(CoreConfig):
 
 
 class RecurrentBlock(nn.Module):
-    """A recurrent layer R and a feed-forward network f, each with a norm and a residual or gate.
+    """A recurrent layer R and a feed-forward network f, each with a norm and a gate or residual.
 
+      gate:      Y = g1(E, ReLU(R(LN(E))));    E' = g2(Y, ReLU(f(LN(Y))))
       residual:  Y = E + R(LN(E));             E' = Y + f(LN(Y))
-      gate g:    Y = g1(E, ReLU(R(LN(E))));    E' = g2(Y, ReLU(f(LN(Y))))
 
-    The latter is the block of GTrXL, with R in place of attention.
+    The former is the block of GTrXL, with R in place of attention.
     """
 
     config: StackConfig
@@ -102,7 +103,8 @@ class RecurrentBlock(nn.Module):
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        gate = self.config.block_gate
+        self.is_gated = self.config.gate not in ("", "none")
+        gate = self.config.gate if self.is_gated else None, self.config.gate_bias
         self.layer = self.config.make_layer(width=self.width, **precision)
         self.layer_norm = LayerNorm(**precision)
         self.layer_gate = make_gate(*gate, **precision)
@@ -115,12 +117,10 @@ class RecurrentBlock(nn.Module):
         self, state: State, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[State, Float[Array, "B T D"]]:
         """Return the state after the segment and the outputs."""
-        gated, _ = self.config.block_gate
-        activation = nn.relu if gated else lambda y: y
         state, y_BTD = self.layer(state, self.layer_norm(x_BTD), first_BT)
-        x_BTD = self.layer_gate(x_BTD, activation(y_BTD))
+        x_BTD = self.layer_gate(x_BTD, nn.relu(y_BTD) if self.is_gated else y_BTD)
         y_BTD = self.feedforward(self.feedforward_norm(x_BTD))
-        return state, self.feedforward_gate(x_BTD, activation(y_BTD))
+        return state, self.feedforward_gate(x_BTD, nn.relu(y_BTD) if self.is_gated else y_BTD)
 
 
 class StackCore(MemoryCore):
