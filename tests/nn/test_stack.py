@@ -10,6 +10,7 @@ import pytest
 from gtrxl_jax.nn.cores.registry import core_config, make_core
 from gtrxl_jax.nn.cores.s5 import hippo_normal
 from gtrxl_jax.testing import check_core
+from tests.comparison import assert_close
 from tests.nn.cores import LAYERS, STACKS, WIDTH, random_params, random_segment, small_core
 from tests.nn.test_reference import feedforward, gate, linear, norm, relu, sigmoid
 
@@ -17,10 +18,46 @@ pytestmark = pytest.mark.integration
 every_stack = pytest.mark.parametrize("name", STACKS)
 
 
+@pytest.mark.slow
 @every_stack
 @pytest.mark.usefixtures("x64")
-def test_stack_satisfies_the_contract(name):
-    check_core(small_core(name, layers=1), tolerance=1e-9)
+def test_stack_satisfies_the_whole_contract(name):
+    check_core(small_core(name, layers=1, gate="none"), tolerance=1e-9)
+
+
+@every_stack
+@pytest.mark.usefixtures("x64")
+def test_steps_equal_segment_and_resets_stop_gradients(name):
+    """The points of the contract that depend on the layer, in one program."""
+    core = small_core(name, layers=1, gate="none")
+    params = random_params(core)
+    x_BTD, _ = random_segment(np.random.default_rng(0), 2, 7, jnp.float64)
+    start, end = 3, 5
+    first_BT = jnp.zeros((2, 7), bool).at[0, start].set(True)
+
+    def step(cache, inputs):
+        return core.apply(params, cache, *inputs, method="step")
+
+    @jax.jit
+    def run(x_BTD):
+        memory, _ = core.apply(params, core.initial_memory(2), x_BTD[:, ::-1], first_BT)
+        stepped = jax.lax.scan(step, memory, (jnp.moveaxis(x_BTD, 1, 0), first_BT.T))
+
+        def total(memory, x_BTD):
+            after, y_BTD = core.apply(params, memory, x_BTD, first_BT)
+            later, earlier = y_BTD[0, start:], y_BTD[1, :end]
+            return jnp.sum(later**2) + jnp.sum(earlier**2), (after, jnp.moveaxis(y_BTD, 1, 0))
+
+        gradients, segment = jax.grad(total, (0, 1), has_aux=True, allow_int=True)(memory, x_BTD)
+        floats = [g for g in jax.tree.leaves(gradients[0]) if g.dtype != jax.dtypes.float0]
+        return stepped, segment, floats, gradients[1]
+
+    stepped, segment, of_memory, of_inputs = run(x_BTD)
+    assert_close(stepped, segment)
+    assert all(np.all(g == 0) for g in of_memory)
+    influence_BT = np.any(np.asarray(of_inputs) != 0, axis=-1)
+    expected = [[t >= start for t in range(7)], [t < end for t in range(7)]]
+    np.testing.assert_array_equal(influence_BT, expected)
 
 
 # The output of a layer at the last step of an episode, from its inputs since the first.

@@ -39,8 +39,8 @@ class Mamba2Config(StackConfig):
     """mamba2."""
     heads: int = 4
     """Heads, each with a rate of decay, H; they divide 2 width."""
-    state_size: int | None = None
-    """Number of states of each channel, N; `width` if not given."""
+    state_size: int | None = 16
+    """Number of states of each channel, N; `width` if None."""
     timescale: tuple[float, float] = interval((0.001, 0.1))
     """The range of Delta at initialisation."""
 
