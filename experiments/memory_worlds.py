@@ -3,8 +3,8 @@
     python experiments/memory_worlds.py
     python experiments/memory_worlds.py --workers 2 --only "Numpad 2 x 2"
 
-Numpad on a grid of 2 x 2 and 3 x 3 pads, Numpad with the sphere on 2 x 2, and MiniGrid-Memory of 9 x
-9 and 13 x 13 with a view of 3. All settings are the defaults, except those that follow from the
+Numpad on a grid of 2 x 2 and 3 x 3 pads, Numpad with the sphere on 2 x 2, and MiniGrid-Memory of
+9 x 9 and 13 x 13 with a view of 3. All settings are the defaults, except those that follow from the
 task: the memory size, and the unroll, which is the same for both cores. Widths are chosen such that
 both cores have as many parameters as a GTrXL of width 64, within 10 %.
 
@@ -26,7 +26,7 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, median, origin, scores, table, write_report
 
-from gtrxl_jax.acting.evaluation import make_evaluate
+from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
@@ -84,7 +84,7 @@ def play(world: World, kind: str) -> Record:
         perfect = ExplorerPolicy if hasattr(env, "explorer_action") else OraclePolicy
         policy = perfect(env, params)
     evaluate = jax.jit(make_evaluate(policy, Stream(env, params, num_envs=1), 1024))
-    played = evaluate(None, jax.random.key(0))
+    played = summarise(evaluate(None, jax.random.key(0)))
     return {"scores": {name: float(np.mean(values)) for name, values in played.items()}}
 
 
@@ -129,7 +129,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
             "seeds; the median success rate; and the environment steps of training. Perfect memory "
             "and random are policies that do not learn, over 1024 episodes.",
             table(["world", "agent", "returns", "IQM", "success", "steps"], rows),
-            origin([record for record in records if "steps" in record]),
+            origin(records),
         ],
     )
     draw(cells, options.results / "memory_worlds.png")

@@ -315,11 +315,13 @@ class Curve(MetricWriter):
 
     def thinned(self) -> dict[str, dict[str, list[float]]]:
         """Return the success and the return; for offline runs the loss and the accuracy."""
-        online = [f"{kind}/{s}" for kind in ("episode", "evaluation") for s in ("success", "return")]
+        online = [
+            f"{kind}/{s}" for kind in ("episode", "evaluation") for s in ("success", "return")
+        ]
         offline = ["loss", "accuracy/last_step"]
         kept = online if any(name in self._points for name in online) else offline
         curve = {}
-        for name in self._points.keys() & set(kept):
+        for name in self._points.keys() & kept:
             points = self._points[name]
             places = np.linspace(0, len(points) - 1, min(len(points), POINTS)).round().astype(int)
             curve[name] = {

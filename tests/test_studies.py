@@ -15,7 +15,9 @@ from tests.processes import EXPERIMENTS, run
 STUDIES = {
     "default_job": ([], "default_job"),
     "default_settings": ([], "default_settings"),
+    "depth_and_gates": ([], "depth_and_gates"),
     "memory_horizon": ([], "memory_horizon"),
+    "memory_worlds": ([], "memory_worlds"),
     "rate_associative": ([], "rate_associative"),
     **{
         f"rate_tmaze {part}": ([part], f"rate_tmaze_{part}")

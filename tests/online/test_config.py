@@ -186,7 +186,7 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("on_divergence", "contineu", "unknown on_divergence 'contineu': did you mean 'continue'"),
         ("env.tasks", TASKS * 3, "env.num_envs 8 is not divisible by the number of env.tasks, 6"),
         ("seed", 2**31 - 1, None),
-        ("seed", 2**31, "seed must leave all seeds below 2..31, not 2147483648"),
+        ("seed", 2**31, "seed must be at most 2147483647, not 2147483648"),
     ],
 )
 def test_other_invalid_values_raise(field, value, message):
