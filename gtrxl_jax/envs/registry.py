@@ -14,6 +14,7 @@ from gymnax.environments import environment
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.minigrid import MiniGridMemory
+from gtrxl_jax.envs.memory_maze import TARGETS, MemoryMaze
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
@@ -134,3 +135,5 @@ for _size in (13, 17):
         f"MiniGrid-MemoryS{_size}Random-v0",
         partial(MiniGridMemory, size=_size, random_length=True),
     )
+for _size in TARGETS:
+    register_env(f"MemoryMaze-{_size}x{_size}-v0", partial(MemoryMaze, size=_size))

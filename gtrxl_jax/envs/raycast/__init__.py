@@ -1,0 +1,29 @@
+"""A first-person ray caster in pure JAX, with mazes, motion and routes for environments on it."""
+
+from gtrxl_jax.envs.raycast.mazes import Maze, draw_maze, draw_places
+from gtrxl_jax.envs.raycast.motion import move, settle
+from gtrxl_jax.envs.raycast.overhead import beside, draw_overhead
+from gtrxl_jax.envs.raycast.picture import draw_scene
+from gtrxl_jax.envs.raycast.rays import cast_rays
+from gtrxl_jax.envs.raycast.routes import bearing, distances
+from gtrxl_jax.envs.raycast.scene import Camera, Materials, Posts, Scene, Spheres, direction
+
+__all__ = [
+    "Camera",
+    "Materials",
+    "Maze",
+    "Posts",
+    "Scene",
+    "Spheres",
+    "beside",
+    "bearing",
+    "cast_rays",
+    "direction",
+    "distances",
+    "draw_maze",
+    "draw_overhead",
+    "draw_places",
+    "draw_scene",
+    "move",
+    "settle",
+]

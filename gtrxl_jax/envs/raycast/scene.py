@@ -1,0 +1,106 @@
+"""What the ray caster draws: a grid of cells, its materials, and the objects in it.
+
+Units are cells. Cell (row, column) covers row <= y < row + 1 and column <= x < column + 1. A heading
+of 0 points along x, and grows towards y: to the right, seen from above with y downward. Walls stand
+on the floor, at height 0. Colours are RGB in [0, 1].
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+
+@struct.dataclass
+class Materials:
+    """The looks of M kinds of wall or floor.
+
+    Attributes:
+      colour_M3: RGB.
+      courses_M: on a wall, the number of rows of bricks per cell of height; on a floor, the number
+        of tiles of a chequerboard per cell along each axis. 0 for a plain surface.
+    """
+
+    colour_M3: Float[Array, "M 3"]
+    courses_M: Float[Array, " M"]
+
+
+@struct.dataclass
+class Spheres:
+    """N spheres; those of radius 0 are not drawn.
+
+    Attributes:
+      centre_N3: x, y and height. A sphere whose centre is at height 0 shows as a dome.
+      radius_N: the radius.
+      colour_N3: RGB.
+    """
+
+    centre_N3: Float[Array, "N 3"]
+    radius_N: Float[Array, " N"]
+    colour_N3: Float[Array, "N 3"]
+
+
+@struct.dataclass
+class Posts:
+    """N billboards: upright rectangles that face the camera, shaded like round posts.
+
+    Attributes:
+      position_N2: x and y of the axis.
+      radius_N: half of the width; a post of radius 0 is not drawn.
+      height_N2: heights of the lower and the upper end.
+      colour_N3: RGB.
+    """
+
+    position_N2: Float[Array, "N 2"]
+    radius_N: Float[Array, " N"]
+    height_N2: Float[Array, "N 2"]
+    colour_N3: Float[Array, "N 3"]
+
+
+@struct.dataclass
+class Scene:
+    """A grid of cells and the objects in it.
+
+    Attributes:
+      wall_HW: 0 in open cells, k in walls of material k - 1. The border must be walls.
+      floor_HW: the index of each cell's floor material.
+      walls: materials of walls.
+      floors: materials of floors.
+      wall_height: height of all walls.
+      sky_23: RGB of the sky (or ceiling) at the horizon, and straight up.
+      spheres: spheres, if any.
+      posts: posts, if any.
+    """
+
+    wall_HW: Int[Array, "H W"]
+    floor_HW: Int[Array, "H W"]
+    walls: Materials
+    floors: Materials
+    wall_height: Float[Array, ""]
+    sky_23: Float[Array, "2 3"]
+    spheres: Spheres | None = None
+    posts: Posts | None = None
+
+
+@struct.dataclass
+class Camera:
+    """A camera with a horizontal line of sight.
+
+    Attributes:
+      position_2: x and y, in an open cell.
+      heading: the direction of view, in radians.
+      height: height above the floor.
+      field_of_view: horizontal angle of view in radians, below pi.
+      pitch: angle in radians from the horizon down to the middle of the image. It shifts the image
+        instead of tilting the camera, so vertical edges stay vertical.
+    """
+
+    position_2: Float[Array, "2"]
+    heading: Float[Array, ""]
+    height: Float[Array, ""]
+    field_of_view: Float[Array, ""]
+    pitch: Float[Array, ""]
+
+
+def direction(heading: Float[Array, ""]) -> Float[Array, "2"]:
+    """Return the unit vector of a heading."""
+    return jnp.stack([jnp.cos(heading), jnp.sin(heading)])
