@@ -162,7 +162,7 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
     def reset_env(
         self, key: jax.Array, params: MemoryMazeParams
     ) -> tuple[UInt8[Array, "R C 3"], MemoryMazeState]:
-        """Draw the maze, the targets and the start, each in a room of its own if there are enough."""
+        """Draw the maze, its targets and the start, each in a room of its own where possible."""
         key_maze, key_wall, key_place, key_heading, key_target = jax.random.split(key, 5)
         side = self.size + 2
         max_rooms, max_room_side = (9, 3) if self.size == 15 else (6, 5)

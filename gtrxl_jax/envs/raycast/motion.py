@@ -49,7 +49,7 @@ def _move_along(
     step: Float[Array, ""],
     radius: Float[Array, ""] | float,
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-    """Move along the grid's columns; returns the new coordinate, and whether a wall is in the way."""
+    """Move along the grid's columns; return the coordinate, and whether a wall is in the way."""
     front = jnp.floor(along + step + jnp.sign(step) * radius)
     # Slightly narrower than the body, which may touch a wall at its side.
     side_2 = jnp.stack([across - 0.99 * radius, across + 0.99 * radius])

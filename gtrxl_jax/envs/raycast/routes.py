@@ -55,7 +55,7 @@ def _neighbours(x_HW: Array) -> Array:
 
 
 def without_dead_ends(open_HW: Bool[Array, "H W"]) -> Bool[Array, "H W"]:
-    """Return the grid with every dead end filled: open cells with fewer than two open neighbours."""
+    """Return the grid with dead ends filled: open cells with fewer than two open neighbours."""
 
     def fill(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         open_HW, _ = carry

@@ -1,8 +1,8 @@
 """What the ray caster draws: a grid of cells, its materials, and the objects in it.
 
-Units are cells. Cell (row, column) covers row <= y < row + 1 and column <= x < column + 1. A heading
-of 0 points along x, and grows towards y: to the right, seen from above with y downward. Walls stand
-on the floor, at height 0. Colours are RGB in [0, 1].
+Units are cells. Cell (row, column) covers row <= y < row + 1 and column <= x < column + 1. Headings
+are angles from the x axis towards the y axis: with y downward, as rows are drawn, they grow to the
+right. Walls stand on the floor, at height 0. Colours are RGB in [0, 1].
 """
 
 import jax.numpy as jnp
