@@ -27,7 +27,9 @@ from gtrxl_jax.envs.raycast import (
     draw_places,
     draw_scene,
     move,
+    rgb,
     settle,
+    wrapped,
 )
 
 NOOP, FORWARD, LEFT, RIGHT, FORWARD_LEFT, FORWARD_RIGHT = range(6)
@@ -176,7 +178,7 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
         state = MemoryMazeState(
             time=none,
             position_2=place_K2[-1],
-            heading=jax.random.uniform(key_heading, maxval=2 * jnp.pi),
+            heading=jax.random.uniform(key_heading, minval=-jnp.pi, maxval=jnp.pi),
             speed=zero,
             spin=zero,
             wall_SS=jnp.where(maze.open_SS, 0, colour_SS).astype(jnp.int8),
@@ -221,7 +223,7 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
         state = state.replace(
             time=state.time + 1,
             position_2=position_2,
-            heading=jnp.mod(state.heading + turn, 2 * jnp.pi),
+            heading=wrapped(state.heading + turn),
             speed=speed * left_over,
             spin=spin,
             target=jnp.where(touches, (state.target + other) % self.num_targets, state.target),
@@ -282,14 +284,14 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
         return beside(np.asarray(image), draw_overhead(self._scene(state), camera))
 
     def _scene(self, state: MemoryMazeState) -> Scene:
-        colour_N3 = _rgb(_TARGETS)[: self.num_targets]
+        colour_N3 = rgb(_TARGETS)[: self.num_targets]
         return Scene(
             wall_HW=state.wall_SS,
             floor_HW=state.room_SS,
-            walls=Materials(_rgb(_WALLS), jnp.full(len(_WALLS), 4.0)),
-            floors=Materials(_rgb(_FLOORS), jnp.full(len(_FLOORS), 2.0)),
+            walls=Materials(rgb(_WALLS), jnp.full(len(_WALLS), 4.0)),
+            floors=Materials(rgb(_FLOORS), jnp.full(len(_FLOORS), 2.0)),
             wall_height=jnp.float32(0.75),
-            sky_23=_rgb(_SKY),
+            sky_23=rgb(_SKY),
             spheres=Spheres(
                 jnp.pad(state.target_N2, ((0, 0), (0, 1))),
                 jnp.full(self.num_targets, 0.3),
@@ -306,7 +308,3 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
             field_of_view=jnp.deg2rad(jnp.asarray(params.field_of_view, jnp.float32)),
             pitch=jnp.float32(0.1),
         )
-
-
-def _rgb(byte_N3: np.ndarray) -> Float[Array, "N 3"]:
-    return jnp.asarray(byte_N3 / 255, jnp.float32)

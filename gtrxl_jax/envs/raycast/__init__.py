@@ -6,7 +6,16 @@ from gtrxl_jax.envs.raycast.overhead import beside, draw_overhead
 from gtrxl_jax.envs.raycast.picture import draw_scene
 from gtrxl_jax.envs.raycast.rays import cast_rays
 from gtrxl_jax.envs.raycast.routes import bearing, distances
-from gtrxl_jax.envs.raycast.scene import Camera, Materials, Posts, Scene, Spheres, direction
+from gtrxl_jax.envs.raycast.scene import (
+    Camera,
+    Materials,
+    Posts,
+    Scene,
+    Spheres,
+    direction,
+    rgb,
+    wrapped,
+)
 
 __all__ = [
     "Camera",
@@ -25,5 +34,7 @@ __all__ = [
     "draw_places",
     "draw_scene",
     "move",
+    "rgb",
     "settle",
+    "wrapped",
 ]

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from gtrxl_jax.envs.raycast.scene import wrapped
+
 FAR = 1e4
 """The distance of cells from which there is no way."""
 
@@ -45,8 +47,7 @@ def bearing(
     d_4 = d_HW[row + move_42[:, 1], column + move_42[:, 0]]
     next_2 = (cell_2 + move_42[jnp.argmin(d_4)]).astype(jnp.float32) + 0.5
     aim_2 = jnp.where(jnp.all(cell_2 == goal_cell_2), goal_2, next_2) - position_2
-    turn = jnp.arctan2(aim_2[1], aim_2[0]) - heading
-    return jnp.pi - jnp.mod(jnp.pi - turn, 2 * jnp.pi)
+    return wrapped(jnp.arctan2(aim_2[1], aim_2[0]) - heading)
 
 
 def _neighbours(x_HW: Array) -> Array:

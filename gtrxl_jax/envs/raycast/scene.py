@@ -6,6 +6,7 @@ right. Walls stand on the floor, at height 0. Colours are RGB in [0, 1].
 """
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
@@ -99,6 +100,16 @@ class Camera:
     height: Float[Array, ""]
     field_of_view: Float[Array, ""]
     pitch: Float[Array, ""]
+
+
+def rgb(bytes_: np.ndarray | tuple[int, int, int]) -> Float[Array, "*N 3"]:
+    """Return colours in [0, 1], given from 0 to 255."""
+    return jnp.asarray(np.asarray(bytes_) / 255, jnp.float32)
+
+
+def wrapped(angle: Float[Array, ""]) -> Float[Array, ""]:
+    """Return the same angle in (-pi, pi]."""
+    return jnp.pi - jnp.mod(jnp.pi - angle, 2 * jnp.pi)
 
 
 def direction(heading: Float[Array, ""]) -> Float[Array, "2"]:
