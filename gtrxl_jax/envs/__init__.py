@@ -1,5 +1,6 @@
 """Environments with gymnax's interface, and the streams of time steps that agents consume."""
 
+from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.knowledge import Cue, cue_of, time_limit
 from gtrxl_jax.envs.memory_chain import MemoryChain
@@ -10,10 +11,12 @@ from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
+from gtrxl_jax.envs.two_colors import TwoColors
 
 __all__ = [
     "ENVIRONMENTS",
     "ActiveTMaze",
+    "AppleMaze",
     "AssociativeRetrieval",
     "Cue",
     "EpisodeStats",
@@ -27,6 +30,7 @@ __all__ = [
     "PassiveTMaze",
     "Stream",
     "StreamState",
+    "TwoColors",
     "cue_of",
     "make_env",
     "register_env",

@@ -11,6 +11,7 @@ from typing import Any
 import gymnax
 from gymnax.environments import environment
 
+from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.minigrid import MiniGridMemory
@@ -18,6 +19,7 @@ from gtrxl_jax.envs.memory_maze import TARGETS, MemoryMaze
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
+from gtrxl_jax.envs.two_colors import TwoColors
 from gtrxl_jax.plugins import find_plugin, is_plugin
 from gtrxl_jax.validation import LARGEST, check_choice
 
@@ -126,6 +128,8 @@ for _name, _factory in {
     "MiniGrid-Memory": MiniGridMemory,
     "Numpad-v0": Numpad,
     "NumpadDiscrete-v0": NumpadDiscrete,
+    "TwoColors-v0": TwoColors,
+    "AppleMaze-v0": AppleMaze,
 }.items():
     register_env(_name, _factory)
 for _size in (7, 9, 11, 13):

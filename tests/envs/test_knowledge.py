@@ -5,9 +5,8 @@ import pytest
 from gtrxl_jax.envs import ENVIRONMENTS, Cue, cue_of, make_env
 from gtrxl_jax.envs.knowledge import chance_of, cue_at_start, params_of_length
 
-
-# The score of these is the return, and most have no cue at the start.
-FORAGING = ("MemoryMaze", "Numpad")
+# These are explored, and most have no cue at the start.
+FORAGING = ("AppleMaze", "MemoryMaze", "Numpad", "TwoColors")
 
 
 @pytest.mark.parametrize("name", sorted(n for n in ENVIRONMENTS if not n.startswith(FORAGING)))
@@ -27,6 +26,8 @@ def test_memory_tasks_begin_with_cue(name):
         ("MiniGrid-MemoryS13-v0", Cue("cue", (3, 4)), False),
         ("MemoryChain-v0", None, False),
         ("Numpad-v0", None, False),
+        ("MemoryMaze-9x9-v0", None, False),
+        ("TwoColors-v0", Cue("colour", (0, 1)), False),
         ("CartPole-v1", None, False),
     ],
 )

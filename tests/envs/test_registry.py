@@ -23,10 +23,16 @@ SIZES = {name for name in ENVIRONMENTS if name.startswith("MiniGrid-MemoryS")}
 SIZES |= {f"MemoryMaze-{size}x{size}-v0" for size in (11, 13, 15)}
 
 # These count rewards instead of successes. Their images are small here, to save time.
-PICTURES = {"MemoryMaze-9x9-v0": dict(height=16, width=16)}
+PICTURES = {
+    "MemoryMaze-9x9-v0": dict(height=16, width=16),
+    "TwoColors-v0": dict(height=16, width=16, items=2),
+}
+
+# Its actions are hybrid.
+HYBRID = {"AppleMaze-v0"}
 
 
-@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES))
+@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES - HYBRID))
 def test_observations_and_actions_lie_in_spaces(name):
     env, params = make_env(name, **PICTURES.get(name, {}))
     stream = Stream(env, params, num_envs=4)
@@ -123,6 +129,7 @@ def test_overrides_reach_parameters_and_constructor():
         ("NumpadDiscrete-v0", dict(size=4), 100),
         ("MemoryMaze-9x9-v0", {}, 1000),
         ("MemoryMaze-15x15-v0", {}, 4000),
+        ("TwoColors-v0", {}, 2100),
         ("MemoryMaze-15x15-v0", dict(max_steps_in_episode=7), 7),
         ("CartPole-v1", {}, 500),
     ],
@@ -155,6 +162,8 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("Numpad-v0", dict(size=5), "size must be one of 2, 3, 4, got 5"),
         ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
         ("Numpad-v0", dict(friction=-1.0), "friction must be at least 0"),
+        ("AppleMaze-v0", dict(size=10), "size must be odd, from 3 to 29, got 10"),
+        ("TwoColors-v0", dict(height=7), "height and width must be at least 8, got 7 and 112"),
         ("MemoryMaze-9x9-v0", dict(size=10), "size must be one of .*, got 10"),
         ("MemoryMaze-9x9-v0", dict(width=7), "height and width must be at least 8, got 64 and 7"),
     ],
