@@ -74,7 +74,7 @@ def test_apple_rewards_and_teleports(room):
 
 
 def test_oracle_collects_apples_in_stream():
-    env, params = make_env("AppleMaze-v0", height=8, width=8, max_steps_in_episode=60)
+    env, params = make_env("AppleMaze-v0", height=8, width=8, max_steps_in_episode=100)
     stream = Stream(env, params, num_envs=4)
     spec = action_spec(stream.action_space)
     assert (spec.num_continuous, spec.discrete) == (8, (2,))
@@ -86,10 +86,10 @@ def test_oracle_collects_apples_in_stream():
         state, timestep = stream.step(state, action)
         return (state, timestep), (timestep.last, state.episode.episode_return)
 
-    run = jax.jit(lambda key: jax.lax.scan(step, stream.reset(key), None, 60)[1])
+    run = jax.jit(lambda key: jax.lax.scan(step, stream.reset(key), None, 100)[1])
     last_TB, return_TB = jax.device_get(run(jax.random.key(0)))
-    np.testing.assert_array_equal(last_TB.all(1), np.arange(1, 61) == 60)
-    assert return_TB[-1].min() >= 1
+    np.testing.assert_array_equal(last_TB.all(1), np.arange(1, 101) == 100)
+    assert return_TB[-1].mean() >= 1.5
 
 
 def test_landmarks_overtop_walls(room):
