@@ -207,6 +207,11 @@ class AppleMaze(environment.Environment[AppleMazeState, AppleMazeParams]):
         continuous_8 = jnp.zeros(8, jnp.float32).at[0].set(look).at[3].set(forward)
         return {"continuous": continuous_8, "discrete": jnp.zeros(1, jnp.int32)}
 
+    @property
+    def num_actions(self) -> int:
+        """The number of action dimensions: eight continuous ones, and a choice of two."""
+        return len(ACTIONS) + 2
+
     def action_space(self, params: AppleMazeParams | None = None) -> spaces.Dict:
         """Return the space of eight continuous actions and a binary one."""
         high_8 = jnp.array([1.0] * 7 + [10.0])

@@ -79,6 +79,7 @@ def test_oracle_collects_apples_in_stream():
     spec = action_spec(stream.action_space)
     assert (spec.num_continuous, spec.discrete) == (8, (2,))
     assert spec.continuous[-1] == (-10, 10)
+    assert env.num_actions == spec.num_features
 
     def step(carry, _):
         state, _ = carry
