@@ -4,8 +4,8 @@ from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.knowledge import Cue, cue_of, time_limit
 from gtrxl_jax.envs.memory_chain import MemoryChain
-from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.memory_maze import MemoryMaze
+from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env

@@ -14,8 +14,8 @@ from gymnax.environments import environment
 from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.memory_chain import MemoryChain
-from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.memory_maze import TARGETS, MemoryMaze
+from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
