@@ -17,6 +17,7 @@ from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.memory_maze import TARGETS, MemoryMaze
 from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
+from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.two_colors import TwoColors
@@ -130,6 +131,7 @@ for _name, _factory in {
     "NumpadDiscrete-v0": NumpadDiscrete,
     "TwoColors-v0": TwoColors,
     "AppleMaze-v0": AppleMaze,
+    **POPGYM,
 }.items():
     register_env(_name, _factory)
 for _size in (7, 9, 11, 13):

@@ -1,0 +1,44 @@
+"""Decks of cards, of which a task distinguishes only the colours, suits or ranks.
+
+Drawing at random from the cards that remain has the same distribution as dealing a shuffled deck,
+but needs no shuffle at each reset, and no state but a count for each kind of card.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+DECK = 52
+COLOURS, SUITS, RANKS = 2, 4, 13
+"""The number of kinds of cards, which are equally frequent in a deck."""
+
+
+def num_cards(num_decks: int) -> int:
+    """Return the number of cards of several decks.
+
+    Raises:
+      ValueError: if there is no deck.
+    """
+    if num_decks < 1:
+        raise ValueError(f"num_decks must be at least 1, got {num_decks}")
+    return DECK * num_decks
+
+
+def full_deck(cards: int, kinds: int) -> Int[Array, " K"]:
+    """Return the number of cards of each of K kinds."""
+    return jnp.full((kinds,), cards // kinds, jnp.int32)
+
+
+def draw(key: jax.Array, left_K: Int[Array, " K"]) -> tuple[Int[Array, ""], Int[Array, " K"]]:
+    """Draw one of the cards that are left, all of which are equally likely.
+
+    Args:
+      key: a PRNG key.
+      left_K: the number of cards left of each kind; at least one card is left.
+
+    Returns:
+      The kind of the card, and the cards left without it.
+    """
+    place = jax.random.randint(key, (), 0, jnp.sum(left_K))
+    kind = jnp.argmax(place < jnp.cumsum(left_K)).astype(jnp.int32)
+    return kind, left_K.at[kind].add(-1)
