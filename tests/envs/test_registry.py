@@ -15,6 +15,7 @@ from gtrxl_jax.envs import (
     register_env,
     time_limit,
 )
+from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
 
@@ -32,7 +33,7 @@ PICTURES = {
 HYBRID = {"AppleMaze-v0"}
 
 
-@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES - HYBRID))
+@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES - HYBRID - set(POPGYM)))
 def test_observations_and_actions_lie_in_spaces(name):
     env, params = make_env(name, **PICTURES.get(name, {}))
     stream = Stream(env, params, num_envs=4)
