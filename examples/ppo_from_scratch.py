@@ -112,8 +112,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
 
         memory, *rest = carry
         cache = agent.apply(params, memory, window, method="start")
-        keys = jax.random.split(key, window)
-        (cache, *rest), steps = jax.lax.scan(act, (cache, *rest), keys)
+        (cache, *rest), steps = jax.lax.scan(act, (cache, *rest), jax.random.split(key, window))
         return (agent.apply(params, cache, method="finish"), *rest), (memory, steps)
 
     def estimate_advantages(last: Any, value: Any, arrived: Any, bootstrap: Any) -> Any:
@@ -180,8 +179,8 @@ def make_train(config: Config) -> tuple[Any, Any]:
     return init, update
 
 
-def train(config: Config) -> None:
-    """Train, and print the mean return of the episodes that ended in each update."""
+def train(config: Config) -> dict[str, jax.Array]:
+    """Train, and print metrics of some of the updates; return those of the last one."""
     init, update = map(jax.jit, make_train(config))
     state, began = init(jax.random.key(config.seed)), time.time()
     per_update = config.rollout * config.num_envs
@@ -193,6 +192,7 @@ def train(config: Config) -> None:
                 f"entropy {metrics['entropy'].mean():.3f}   ratio error of the first minibatch "
                 f"{metrics['ratio_error'][0, 0]:.0e}   {time.time() - began:.0f} s"
             )
+    return metrics
 
 
 if __name__ == "__main__":

@@ -146,33 +146,22 @@ def test_algorithm_follows_the_policy_gradient():
     np.testing.assert_allclose(metrics["loss/policy"], -np.mean(weighted), rtol=1e-4)
 
 
-@pytest.fixture
-def standard_types():
-    """Run as users do: optax's Adam does not pass strict promotion."""
-    with standard_dtype_promotion():
-        yield
-
-
-@pytest.mark.usefixtures("standard_types")
-def test_ppo_reproduces_acting_probabilities():
+def test_ppo_reproduces_acting_probabilities(capsys):
     """The stored memory gives the first minibatch the acting policy; later ones differ from it."""
-    from ppo_from_scratch import Config, make_train
+    from ppo_from_scratch import Config, train
 
-    config = Config(num_envs=8, rollout=16, window=4, epochs=2, minibatches=2, width=16)
-    init, update = map(jax.jit, make_train(config))
-    state = init(jax.random.key(0))
-    for _ in range(4):  # the last of them starts from memories, and has ends of episodes
-        state, metrics = update(state)
+    sizes = dict(num_envs=8, rollout=16, window=4, epochs=2, minibatches=2, width=16)
+    # The last of four updates starts from memories, and has ends of episodes.
+    with standard_dtype_promotion():  # which optax's Adam requires
+        metrics = train(Config(**sizes, total_steps=4 * 8 * 16))
+    assert "steps 512   return" in capsys.readouterr().out
     assert metrics["ratio_error"].shape == (2, 2)
     assert metrics["ratio_error"][0, 0] < 1e-5
     assert metrics["ratio_error"][1, 1] > 1e-4
     assert -1 <= metrics["return"] < 1
 
 
-@pytest.mark.usefixtures("standard_types")
-def test_ppo_runs_from_command_line(monkeypatch, capsys):
-    sizes = ["--num-envs", "4", "--rollout", "8", "--window", "4", "--width", "16"]
-    argv = ["ppo_from_scratch.py", *sizes, "--total-steps", "32"]
-    monkeypatch.setattr(sys, "argv", argv)
-    runpy.run_path(str(EXAMPLES / "ppo_from_scratch.py"), run_name="__main__")
-    assert "steps 32 " in capsys.readouterr().out
+def test_ppo_reads_settings_from_command_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ppo_from_scratch.py", "--rollout", "64", "--window", "5"])
+    with pytest.raises(ValueError, match="window must divide rollout"):
+        runpy.run_path(str(EXAMPLES / "ppo_from_scratch.py"), run_name="__main__")
