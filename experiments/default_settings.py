@@ -4,7 +4,7 @@
     python experiments/default_settings.py --workers 2 --only CartPole-v1 Pendulum-v1
 
 This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, five seeds
-each. Only the memory size and the number of steps depend on the task.
+each, fewer where a run is long. Only the memory size and the number of steps depend on the task.
 
 Writes experiments/results/default_settings/ (one file per run) and default_settings.md.
 """
@@ -35,6 +35,7 @@ class Task:
     goal: tuple[str, float] = ("success", 0.95)
     """A score, and the value at which the task counts as solved; infinite if there is none."""
     params: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    seeds: int = 5
 
 
 CHAIN = "MemoryChain-v0"
@@ -49,9 +50,13 @@ TASKS = {
     },
     "AssociativeRetrieval-v0": Task("AssociativeRetrieval-v0", 32, 1_000_000),
     # A view of 7 shows all of the 9 x 9 maze, so that it would not require memory.
-    "MiniGrid-MemoryS9-v0": Task("MiniGrid-MemoryS9-v0", 64, 2_000_000, params={"view_size": 3}),
-    "Breakout-MinAtar": Task("Breakout-MinAtar", 16, 2_000_000, ("return", math.inf)),
-    "SpaceInvaders-MinAtar": Task("SpaceInvaders-MinAtar", 16, 2_000_000, ("return", math.inf)),
+    "MiniGrid-MemoryS9-v0": Task(
+        "MiniGrid-MemoryS9-v0", 64, 1_000_000, params={"view_size": 3}, seeds=3
+    ),
+    **{
+        name: Task(name, 16, 1_000_000, ("return", math.inf), seeds=2)
+        for name in ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
+    },
 }
 
 
@@ -72,7 +77,7 @@ def grid(options: Options) -> list[Run]:
         Run({"task": name, "core": core}, seed, job(task, core, options.steps), task.goal)
         for name, task in TASKS.items()
         for core in CORES
-        for seed in range(options.seeds or 5)
+        for seed in range(options.seeds or task.seeds)
     ]
 
 
