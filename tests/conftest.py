@@ -1,19 +1,22 @@
 """Run every test on eight virtual CPU devices, with strict types, shapes and rank promotion."""
 
 import atexit
+import gc
 import os
 import signal
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile many small programs, so compilation time matters more than run time. The newer
-# emitters of fused kernels take half of it.
+# emitters of fused kernels take half of it, and splitting a program into parts, to compile them in
+# parallel, a quarter.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
         "--xla_backend_optimization_level=0",
         "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
     ]
 )
 # All processes of the session, xdist's workers and those that tests start, share compiled programs.
@@ -40,6 +43,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Background jobs of a shell, and their children, ignore SIGINT by default; runs must receive it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """Collect garbage less often: tracing allocates many objects, few of them cyclic garbage."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(scope="module", autouse=True)

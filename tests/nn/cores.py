@@ -40,18 +40,24 @@ def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> A
 
 
 def random_params(core: Any, seed: int = 0) -> Any:
-    """Return random parameters: initial values of 0 or 1 would hide mistakes."""
+    """Return random parameters of the core; see `random_values`."""
     x_BTD = jnp.zeros((1, 1, WIDTH), core.param_dtype)
     first_BT = jnp.zeros((1, 1), bool)
     shapes = jax.eval_shape(core.init, jax.random.key(0), core.initial_memory(1), x_BTD, first_BT)
+    return random_values({"params": shapes["params"]}, seed)
+
+
+def random_values(shapes: Any, seed: int = 0) -> Any:
+    """Return random parameters of these shapes: initial values of 0 or 1 would hide mistakes."""
     rng = np.random.default_rng(seed)
 
     def leaf(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
         centre = 1.0 if path[-1].key == "scale" else 0.0
-        spread = 0.3 if len(shape.shape) == 1 else shape.shape[0] ** -0.5
-        return jnp.asarray(centre + spread * rng.standard_normal(shape.shape), shape.dtype)
+        spread = 0.3 if len(shape.shape) == 1 else max(1, shape.shape[0]) ** -0.5
+        values = centre + spread * rng.standard_normal(shape.shape)
+        return jnp.asarray(values.astype(shape.dtype))
 
-    return jax.tree_util.tree_map_with_path(leaf, {"params": shapes["params"]})
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
 def random_segment(rng: np.random.Generator, batch: int, steps: int, dtype: Any) -> Any:

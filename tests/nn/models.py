@@ -15,6 +15,7 @@ from gtrxl_jax.nn.sequence.registry import ModelConfig, make_model, model_config
 from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
+from tests.nn.cores import random_values
 
 BATCH, SEGMENTS, CONTEXT = 2, 3, 4
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), jnp.float32)
@@ -81,23 +82,29 @@ def segment(steps, n):
 
 
 def random_params(model, steps, seed=0):
-    """Return perturbed initial parameters, none of which is zero."""
-
-    params = _initial_params(model, jax.random.key(seed), segment(steps, 0))
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: x + 0.1 * jnp.asarray(rng.standard_normal(x.shape)), params)
+    """Return random parameters, none of which is zero."""
+    return random_values(param_shapes(model, steps), seed)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _initial_params(model, key, first):
-    return nn.init(lambda model: model(model.initial_memory(BATCH), first), model)(key)
+def param_shapes(model, steps):
+    def init():
+        first = segment(steps, 0)
+        initialise = nn.init(lambda model: model(model.initial_memory(BATCH), first), model)
+        return initialise(jax.random.key(0))
+
+    return jax.eval_shape(init)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run_segments(model, params, steps):
     """Return the memory after all segments and the logits `[B, N * K, A]`."""
-    memory, logits = model.apply(params, BATCH, method="initial_memory"), []
-    for n in range(steps.mask.shape[1]):
-        memory, policy = model.apply(params, memory, segment(steps, n))
-        logits.append(policy.logits)
-    return memory, jnp.concatenate(logits, axis=1)
+
+    def one(memory, segment):
+        memory, policy = model.apply(params, memory, segment)
+        return memory, policy.logits
+
+    memory = model.apply(params, BATCH, method="initial_memory")
+    by_segment = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps)
+    memory, logits_NBKA = jax.lax.scan(one, memory, by_segment)
+    logits = jnp.swapaxes(logits_NBKA, 0, 1)
+    return memory, logits.reshape(BATCH, -1, logits.shape[-1])

@@ -26,6 +26,7 @@ from tests.nn.models import (
     OBSERVATIONS,
     SEGMENTS,
     Shallow,
+    param_shapes,
     random_params,
     random_steps,
     run_segments,
@@ -37,6 +38,14 @@ pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def act(model, params, state, step):
+    """Return the state after a step `[B]`, and the policy."""
+    seen = step.returns_to_go, step.observations
+    state, policy = model.apply(params, state, *seen, method="decode")
+    return model.apply(params, state, step.actions, method="observe_action"), policy
+
+
 @every_model
 def test_acting_step_by_step_equals_segments(name):
     """At every step of every segment, including those after commits of the memory."""
@@ -45,18 +54,12 @@ def test_acting_step_by_step_equals_segments(name):
     params = random_params(model, steps)
 
     @jax.jit
-    def act(params, steps_SB):
-        def step(state, step):
-            state, policy = model.apply(
-                params, state, step.returns_to_go, step.observations, method="decode"
-            )
-            return model.apply(params, state, step.actions, method="observe_action"), policy.logits
-
+    def acted(params, steps_SB):
         state = model.apply(params, BATCH, method="start")
-        return jax.lax.scan(step, state, steps_SB)[1]
+        return jax.lax.scan(functools.partial(act, model, params), state, steps_SB)[1].logits
 
     in_time = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(BATCH, -1, *x.shape[3:]), 1, 0), steps)
-    stepped = jnp.moveaxis(act(params, in_time), 0, 1)
+    stepped = jnp.moveaxis(acted(params, in_time), 0, 1)
     np.testing.assert_allclose(stepped, run_segments(model, params, steps)[1], atol=1e-9, rtol=0)
 
 
@@ -69,10 +72,7 @@ def test_window_slides_beyond_context(name):
     state = model.apply(params, BATCH, method="start")
     for t in range(context + 3):
         step = jax.tree.map(lambda x, t=t: x[:, 0, t], longer)
-        state, policy = model.apply(
-            params, state, step.returns_to_go, step.observations, method="decode"
-        )
-        state = model.apply(params, state, step.actions, method="observe_action")
+        state, policy = act(model, params, state, step)
     last = jax.tree.map(lambda x: x[:, :, 3:], longer)
     np.testing.assert_allclose(
         policy.logits, run_segments(model, params, last)[1][:, -1], atol=1e-9, rtol=0
@@ -89,7 +89,8 @@ def test_predictions_do_not_depend_on_future(name):
         changed = steps.replace(observations=observations, returns_to_go=returns_to_go)
         return jnp.sum(run_segments(model, params, changed)[1][:, : segments * context // 2] ** 2)
 
-    gradients = jax.grad(early, argnums=(0, 1))(steps.observations, steps.returns_to_go)
+    gradient = jax.jit(jax.grad(early, argnums=(0, 1)))
+    gradients = gradient(steps.observations, steps.returns_to_go)
     for gradient in gradients:
         in_time = gradient.reshape(BATCH, segments * context, -1)
         assert np.all(in_time[:, segments * context // 2 :] == 0)
@@ -115,7 +116,9 @@ def test_padding_has_no_influence(name):
     exists = jnp.arange(segments * context) < segments * context - 2
     mask = jnp.broadcast_to(exists.reshape(segments, context), steps.mask.shape)
 
-    def loss(params, steps):
+    @jax.jit
+    @jax.value_and_grad
+    def loss_and_gradient(params, steps):
         logits = run_segments(model, params, steps)[1]
         return jnp.sum(jnp.where(mask.reshape(BATCH, -1, 1), logits, 0) ** 2)
 
@@ -124,7 +127,7 @@ def test_padding_has_no_influence(name):
         observations=jnp.where(mask[..., None], steps.observations, 7.0),
         returns_to_go=jnp.where(mask, steps.returns_to_go, -3.0),
     )
-    results = [jax.value_and_grad(loss)(params, x) for x in (padded, other, steps)]
+    results = [loss_and_gradient(params, x) for x in (padded, other, steps)]
     for result in results[1:]:
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9, rtol=1e-9), results[0], result
@@ -139,6 +142,7 @@ def test_deterministic_disables_dropout(name):
     params = random_params(model, steps)
     memory = model.apply(params, BATCH, method="initial_memory")
 
+    @functools.partial(jax.jit, static_argnums=0)
     def logits(deterministic, key):
         rngs = {"dropout": jax.random.key(key)}
         _, policy = model.apply(params, memory, segment(steps, 0), deterministic, rngs=rngs)
@@ -152,28 +156,20 @@ def in_float32(steps):
     return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, steps)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def act_once(model, params, step):
-    """Return the states before and after a step, and the policy."""
-    before = model.apply(params, BATCH, method="start")
-    seen = step.returns_to_go, step.observations
-    state, policy = model.apply(params, before, *seen, method="decode")
-    return before, model.apply(params, state, step.actions, method="observe_action"), policy
-
-
 @every_model
 def test_bfloat16_keeps_parameters_and_policies_in_float32(name):
     with jax.enable_x64(False):
         model, segments, context = small_model(name, dtype="bfloat16")
         steps = in_float32(random_steps(segments, context))
         # Dtypes are known without computing anything.
-        params = jax.eval_shape(functools.partial(random_params, model, steps))
+        params = param_shapes(model, steps)
         assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(params))
         memory, logits = jax.eval_shape(functools.partial(run_segments, model), params, steps)
         assert logits.dtype == jnp.float32
         assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(memory))
         first = segment(segment(steps, 0), 0)
-        before, after, policy = jax.eval_shape(functools.partial(act_once, model), params, first)
+        before = jax.eval_shape(lambda p: model.apply(p, BATCH, method="start"), params)
+        after, policy = jax.eval_shape(functools.partial(act, model), params, before, first)
         assert policy.logits.dtype == jnp.float32
         assert jax.tree.map(jnp.result_type, after) == jax.tree.map(jnp.result_type, before)
         assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(after))
@@ -189,7 +185,7 @@ def test_bfloat16_predictions_are_close_to_float32(name):
         params = random_params(exact, steps)
         (_, logits), (_, expected) = (run_segments(m, params, steps) for m in (low, exact))
         first = segment(segment(steps, 0), 0)
-        _, _, acted = act_once(low, params, first)
+        _, acted = act(low, params, low.apply(params, BATCH, method="start"), first)
     spread = np.std(expected)
     assert 0 < np.sqrt(np.mean((logits - expected) ** 2)) < 0.05 * spread
     assert np.sqrt(np.mean((acted.logits - expected[:, 0]) ** 2)) < 0.05 * spread

@@ -1,6 +1,7 @@
 """RATE against independent plain loops in float64, and its gradients."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from gtrxl_jax.nn.sequence.valves import VALVES, MemoryTokens, make_valve
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import ActionSpec
+from tests.nn.cores import random_values
 from tests.nn.models import (
     BATCH,
     random_params,
@@ -181,9 +183,8 @@ def test_valves_equal_their_equations(name):
     if name == "lstm":
         assert np.all(carry.cell == 0)
         carry = MemoryTokens(carry.tokens, jnp.full_like(carry.tokens, 0.3))
-    params = valve.init(jax.random.key(0), carry, jnp.asarray(new))
-    params = jax.tree.map(lambda x: x + 0.1 * rng.standard_normal(x.shape), params)
-    after = valve.apply(params, carry, jnp.asarray(new))
+    params = random_values(jax.eval_shape(valve.init, jax.random.key(0), carry, jnp.asarray(new)))
+    after = jax.jit(valve.apply)(params, carry, jnp.asarray(new))
     for row in range(BATCH):
         numbers = jax.tree.map(np.asarray, params.get("params", {}))
         expected = naive_valve(name, numbers, old[row], new[row])
@@ -195,9 +196,10 @@ def test_only_ca_2_rectifies_written_tokens(name, rectifies):
     rng = np.random.default_rng(0)
     old, new = jnp.asarray(rng.standard_normal((2, BATCH, 3, WIDTH)))
     valve = make_valve(name, 2, None, jnp.float64)
-    params = valve.init(jax.random.key(0), valve.initial(old), new)
+    params = random_values(jax.eval_shape(valve.init, jax.random.key(0), valve.initial(old), new))
+    apply = jax.jit(valve.apply)
     as_it_is, rectified = (
-        valve.apply(params, valve.initial(old), x).tokens for x in (new, jnp.maximum(new, 0))
+        apply(params, valve.initial(old), x).tokens for x in (new, jnp.maximum(new, 0))
     )
     assert np.allclose(as_it_is, rectified) == rectifies
 
@@ -214,9 +216,8 @@ def test_gradients_flow_through_tokens_not_cache():
         return jnp.sum(policy.logits**2)
 
     memory = model.apply(params, BATCH, method="initial_memory")
-    of_params, of_memory, of_first = jax.grad(last, argnums=(0, 1, 2), allow_int=True)(
-        params, memory, segment(steps, 0)
-    )
+    gradient = jax.jit(jax.grad(last, argnums=(0, 1, 2), allow_int=True))
+    of_params, of_memory, of_first = gradient(params, memory, segment(steps, 0))
     for leaf in jax.tree.leaves(of_params["params"]["valve"]):
         assert np.any(leaf != 0)
     assert np.any(of_memory.tokens.tokens != 0)
@@ -229,6 +230,7 @@ def test_no_gradient_through_cache_without_tokens():
     steps = random_steps(segments, context)
     params = random_params(model, steps)
 
+    @jax.jit
     def last(first):
         memory = model.apply(params, BATCH, method="initial_memory")
         memory, _ = model.apply(params, memory, first)
@@ -271,10 +273,11 @@ def test_model_with_images_and_continuous_actions():
     def learn(model, steps):
         return model(model.initial_memory(1), steps)
 
-    params = model.init(jax.random.key(0), steps, method=learn)
-    _, learned = model.apply(params, steps, method=learn)
+    init = functools.partial(model.init, jax.random.key(0), steps, method=learn)
+    params = random_values(jax.eval_shape(init))
+    _, learned = jax.jit(functools.partial(model.apply, method=learn))(params, steps)
     assert learned.mean.shape == (1, 2, 2)
     state = model.apply(params, 1, method="start")
     first = (steps.returns_to_go[:, 0], steps.observations[:, 0])
-    _, policy = model.apply(params, state, *first, method="decode")
+    _, policy = jax.jit(functools.partial(model.apply, method="decode"))(params, state, *first)
     np.testing.assert_allclose(policy.mean, learned.mean[:, 0], atol=1e-5)

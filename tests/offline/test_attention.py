@@ -1,6 +1,7 @@
 """RATE's attention over episodes, by steps, against the weights that its layers compute."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from gtrxl_jax.nn.sequence.registry import make_model, model_config
 from gtrxl_jax.offline.evaluation import SequencePolicy
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
+from tests.nn.cores import random_values
 
 pytestmark = pytest.mark.integration
 
@@ -32,8 +34,8 @@ def recorded(name, **settings):
         state, _ = model.decode(state, jnp.zeros(1), jnp.zeros((1, 4)))
         return model.observe_action(state, jnp.zeros(1, jnp.int32))
 
-    params = jax.jit(nn.init(everything, model))(jax.random.key(0))["params"]
-    params = jax.tree.map(lambda p: 3 * p, params)  # so that attention is far from uniform
+    shapes = jax.eval_shape(nn.init(everything, model), jax.random.key(0))
+    params = random_values(shapes["params"])  # attention is far from uniform
     episode = record_episode(policy, stream, params, jax.random.key(3))
     assert len(episode.timesteps.first) == 11
     return policy, params, episode
@@ -50,10 +52,15 @@ def test_sliding_window_attends_to_steps_alone():
     window = window_of(episode, 11 - CONTEXT, 11)
     variables = {"params": params}
     memory = policy.model.apply(variables, 1, method="initial_memory")
-    _, sown = policy.model.apply(variables, memory, window, mutable="attention")
+    _, sown = apply_with_weights(policy.model, variables, memory, window)
     (first_layer,) = sown["attention"]["blocks_0"]["attention"]["weights"]
     of_last_step = first_layer[0, :, 3 * (CONTEXT - 1) + 1].reshape(2, CONTEXT, 3).sum(axis=-1)
     np.testing.assert_allclose(weights[0, :, -1], of_last_step, rtol=1e-4, atol=1e-6)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply_with_weights(model, variables, memory, segment):
+    return model.apply(variables, memory, segment, mutable="attention")
 
 
 def window_of(episode, begin, end):
@@ -79,7 +86,7 @@ def test_rest_of_attention_is_on_memory(cache_size):
     memory = policy.model.apply(variables, 1, method="initial_memory")
     for begin in (0, 4):
         segment = window_of(episode, begin, begin + 4)
-        (memory, _), sown = policy.model.apply(variables, memory, segment, mutable="attention")
+        (memory, _), sown = apply_with_weights(policy.model, variables, memory, segment)
         (first_layer,) = sown["attention"]["blocks_0"]["attention"]["weights"]
         rows = first_layer[0, :, tokens + 1 : tokens + 12 : 3]
         on_memory = rows[..., : cache_size + tokens].sum(axis=-1)
