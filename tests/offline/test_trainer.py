@@ -28,6 +28,14 @@ def make(trajectories, **changes):
     return OfflineTrainer(changed(DEBUG, **changes), trajectories)
 
 
+def start(trainer):
+    return jax.jit(trainer.init)(0)
+
+
+def learn(trainer, state, batch):
+    return jax.jit(trainer.learn)(state, batch, jax.random.key(1))
+
+
 def data_of(trainer):
     """Return the data of the first iteration."""
     return next(trainer.feed(1, trainer.mesh()))[1]
@@ -44,7 +52,7 @@ def gradients(trainer, batch, weigh):
 
     `weigh` maps the chunk to one whose mask keeps the relevant steps.
     """
-    state = trainer.init(0)
+    state = start(trainer)
     chunk = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), batch)
     last = jnp.zeros(chunk.mask.shape, bool)
     keys = jax.random.split(jax.random.key(0), chunk.mask.shape[0])
@@ -53,12 +61,12 @@ def gradients(trainer, batch, weigh):
     def loss(params):
         return trainer.loss(params, memory, weigh(chunk), last, keys, True)[0]
 
-    return jax.grad(loss)(state.params)
+    return jax.jit(jax.grad(loss))(state.params)
 
 
 def test_trainer_overfits_one_batch(trajectories):
     trainer = make(trajectories, optimiser__learning_rate=3e-3, optimiser__warmup=0.0)
-    state, batch = trainer.init(0), batch_of(trainer)
+    state, batch = start(trainer), batch_of(trainer)
     update = jax.jit(trainer.learn)
     losses = []
     for n in range(30):
@@ -81,7 +89,7 @@ def test_remat_preserves_gradients(trajectories):
 @pytest.mark.parametrize(("bptt", "steps"), [(None, 1), (1, 1), (0, 2)])
 def test_one_optimiser_step_per_chunk(trajectories, bptt, steps):
     trainer = make(trajectories, bptt=bptt)
-    state, _ = trainer.learn(trainer.init(0), batch_of(trainer), jax.random.key(1))
+    state, _ = learn(trainer, start(trainer), batch_of(trainer))
     assert state.optimiser[1].count == steps
     assert state.update == 1
 
@@ -95,8 +103,8 @@ def test_valve_learns_only_through_connected_segments(trajectories):
 
     def valve(trainer):
         """Return the valve's largest change in an update without weight decay, and all changes."""
-        state = trainer.init(0)
-        after, _ = trainer.learn(state, batch, jax.random.key(1))
+        state = start(trainer)
+        after, _ = learn(trainer, state, batch)
         moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.params, state.params)
         return max(map(float, jax.tree.leaves(moved["valve"]))), moved
 
@@ -126,7 +134,7 @@ def test_padding_does_not_affect_update(trajectories):
     assert not np.any(batch.mask[:, -1, -1])
     noise = jnp.where(batch.mask[..., None], batch.observations, 9.0)
     states = [
-        trainer.learn(trainer.init(0), b, jax.random.key(1))
+        learn(trainer, start(trainer), b)
         for b in (batch, batch.replace(observations=noise))
     ]
     jax.tree.map(np.testing.assert_array_equal, *(state.params for state, _ in states))
@@ -141,7 +149,7 @@ def test_curriculum_stages(trajectories):
     whole, of_stages = data
     assert [int(np.max(whole.length[index])) for index in of_stages] == [3, 7]
     assert [len(index) for index in of_stages] == [32, 64]
-    state = trainer.init(0)
+    state = start(trainer)
     for stage in (0, 1):
         state, metrics = jax.jit(make_iteration(trainer, stage))(state, data)
         assert np.isfinite(metrics["loss"])
@@ -158,7 +166,7 @@ def test_curriculum_holds_data_once(trajectories):
 def test_memoryless_model_sees_all_segments(trajectories):
     trainer = make(trajectories, model__name="dt")
     assert trainer.model.context == 8
-    _, metrics = jax.jit(make_iteration(trainer, 0))(trainer.init(0), data_of(trainer))
+    _, metrics = jax.jit(make_iteration(trainer, 0))(start(trainer), data_of(trainer))
     assert np.isfinite(metrics["loss"])
     assert "memory/change" not in metrics
 
@@ -166,12 +174,12 @@ def test_memoryless_model_sees_all_segments(trajectories):
 def test_gradient_accumulation(trajectories):
     """Two updates with accumulate 2 take one step with the mean gradient."""
     trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0)
-    state, batch = trainer.init(0), batch_of(trainer)
-    once, _ = trainer.learn(state, batch, jax.random.key(1))
+    state, batch = start(trainer), batch_of(trainer)
+    once, _ = learn(trainer, state, batch)
     jax.tree.map(np.testing.assert_array_equal, once.params, state.params)
-    twice, _ = trainer.learn(once, batch, jax.random.key(1))
+    twice, _ = learn(trainer, once, batch)
     single = make(trajectories, optimiser__warmup=0.0)
-    expected, _ = single.learn(single.init(0), batch, jax.random.key(1))
+    expected, _ = learn(single, start(single), batch)
     scale = float(trainer.schedule(1) / single.schedule(0))
     jax.tree.map(
         lambda a, b, c: np.testing.assert_allclose(a - c, scale * (b - c), atol=1e-6),
@@ -183,7 +191,7 @@ def test_gradient_accumulation(trajectories):
 
 def test_evaluation_at_every_length(trajectories):
     trainer = make(trajectories, evaluation__lengths=(6, 9))
-    scores = jax.jit(trainer.evaluate)(trainer.init(0).params, jax.random.key(0))
+    scores = jax.jit(trainer.evaluate)(start(trainer).params, jax.random.key(0))
     assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (6, 9)}
     assert scores["length/9"].shape == (16,)
     assert np.all((scores["length/6"] <= 6) & (scores["length/9"] <= 9))
@@ -208,7 +216,7 @@ def test_trainer_is_created_without_data(monkeypatch):
 def test_target_return_is_known_to_compiled_programs():
     """Its first use may be while a program is traced."""
     trainer = OfflineTrainer(changed(DEBUG, evaluation__lengths=(8,), model__name="bc-mlp"))
-    scores = jax.jit(trainer.evaluate)(trainer.init(0).params, jax.random.key(0))
+    scores = jax.jit(trainer.evaluate)(start(trainer).params, jax.random.key(0))
     assert scores["return/8"].shape == (16,)
     assert trainer.target_return == 1.0
     assert trainer.config.evaluation.target_return is None
