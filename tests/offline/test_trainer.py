@@ -133,10 +133,7 @@ def test_padding_does_not_affect_update(trajectories):
     batch = batch_of(trainer)
     assert not np.any(batch.mask[:, -1, -1])
     noise = jnp.where(batch.mask[..., None], batch.observations, 9.0)
-    states = [
-        learn(trainer, start(trainer), b)
-        for b in (batch, batch.replace(observations=noise))
-    ]
+    states = [learn(trainer, start(trainer), b) for b in (batch, batch.replace(observations=noise))]
     jax.tree.map(np.testing.assert_array_equal, *(state.params for state, _ in states))
     assert np.all(np.isfinite(jax.tree.leaves(states[0][1])))
     assert states[0][1]["nonfinite"] == -1
