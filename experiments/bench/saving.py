@@ -33,6 +33,7 @@ from gtrxl_jax.runs.loop import train
 class Settings:
     """What to time."""
 
+    preset: str = "default"
     total_steps: int = 300_000
     rounds: int = 5
     keep: bool = True
@@ -55,7 +56,7 @@ def timed_saves(seconds: list[float]) -> Iterator[None]:
 
 def main(settings: Settings) -> None:
     """Run with and without saving, interleaved."""
-    config = dataclasses.replace(preset("default"), total_steps=settings.total_steps)
+    config = dataclasses.replace(preset(settings.preset), total_steps=settings.total_steps)
     held: list[float] = []
     wall: dict[str, list[float]] = {"without": [], "with": []}
     processor: dict[str, list[float]] = {"without": [], "with": []}
