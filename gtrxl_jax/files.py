@@ -1,6 +1,8 @@
 """Atomic file writes."""
 
 import contextlib
+import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -34,3 +36,17 @@ def atomic(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Pa
             os.replace(temporary, path)
         else:
             os.link(temporary, path)
+
+
+def append_line(path: str | os.PathLike[str], line: str) -> None:
+    """Append a line to a file, which is created if missing: the whole line or, on failure, nothing.
+
+    Programs that append concurrently wait for each other.
+    """
+    content = line.encode() + b"\n"
+    with open(path, "ab", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        length = file.seek(0, os.SEEK_END)
+        if file.write(content) < len(content):
+            file.truncate(length)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

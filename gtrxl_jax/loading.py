@@ -1,4 +1,4 @@
-"""Load a trained run from its folder, to act with it or to evaluate it.
+"""Load a trained run from its folder, or an exported one, to act with it or to evaluate it.
 
 Example:
     run = gtrxl_jax.load("runs/mine")
@@ -8,7 +8,9 @@ Example:
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,13 +18,16 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.files import append_line
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import Folder, load_config, require_version
+from gtrxl_jax.runs.logging.writers import json_value
 from gtrxl_jax.runs.restoring import params_of
+from gtrxl_jax.runs.results import provenance
 from gtrxl_jax.runs.scores import Score, scores_of
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.timestep import TimeStep
@@ -100,13 +105,14 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
     """Load a run from its newest checkpoint, or from its best.
 
     Args:
-      folder: the folder of the run, which may still be training.
+      folder: the folder of the run, which may still be training, or of an export.
       best: whether to load the best checkpoint according to the config's `checkpoint.best`.
 
     Raises:
       FileNotFoundError: if the folder contains no run, or no checkpoint.
       ValueError: if the run was written by a newer version of this library, has another
-        architecture, or has no best checkpoint.
+        architecture, or has no best checkpoint; or if the parameters of an export do not belong to
+        its config.
       UnusableError: if every checkpoint is damaged.
     """
     require_version(folder)
@@ -141,13 +147,53 @@ def evaluate(
             f"{folder} was trained without an environment to evaluate it in: play its episodes "
             "yourself with gtrxl_jax.load, or train with task.name"
         )
-    settings = loaded.trainer.config.evaluation
-    settings = dataclasses.replace(settings, episodes=episodes, policy=policy or settings.policy)
-    trainer = type(loaded.trainer)(dataclasses.replace(loaded.config, evaluation=settings))
-    play = jax.jit(trainer.evaluate)
+    loaded = with_evaluation(
+        loaded, episodes=episodes, policy=policy or loaded.config.evaluation.policy
+    )
+    play = jax.jit(loaded.trainer.evaluate)
     keys = jax.random.split(jax.random.key(seed), len(loaded.params_per_seed))
     played = [play(params, key) for params, key in zip(loaded.params_per_seed, keys, strict=True)]
     scores = {
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }
-    return scores_of(scores, equal=not loaded.drawn), dataclasses.replace(loaded, trainer=trainer)
+    return scores_of(scores, equal=not loaded.drawn), loaded
+
+
+def with_evaluation(loaded: Loaded, **settings: Any) -> Loaded:
+    """Return the run with other settings of its evaluations, see `EvaluationConfig`."""
+    evaluation = dataclasses.replace(loaded.config.evaluation, **settings)
+    trainer = type(loaded.trainer)(dataclasses.replace(loaded.config, evaluation=evaluation))
+    return dataclasses.replace(loaded, trainer=trainer)
+
+
+def keep_evaluation(
+    folder: Folder, scores: Mapping[str, Score], loaded: Loaded, seed: int, *, best: bool = False
+) -> Path:
+    """Append an evaluation to `evaluations.jsonl` in the folder of its run, as one line of JSON.
+
+    Args:
+      folder: the folder of the run.
+      scores: the scores that `evaluate` returned.
+      loaded: the run that it returned.
+      seed: the seed of the episodes.
+      best: whether the best checkpoint was evaluated instead of the newest.
+
+    Returns:
+      The path of the file.
+    """
+    path = Path(folder, "evaluations.jsonl")
+    evaluation, (environment, params) = loaded.config.evaluation, loaded.trainer.environment
+    tasks = getattr(getattr(loaded.config, "env", None), "tasks", ())
+    record = provenance() | {
+        "step": loaded.step,
+        "best": best,
+        "episodes": evaluation.episodes,
+        "policy": evaluation.policy,
+        "seed": seed,
+        "environment": environment,
+        "params": params,
+        **({"tasks": tasks} if tasks else {}),
+        "evaluation": {name: score.record for name, score in scores.items()},
+    }
+    append_line(path, json.dumps(json_value(record), allow_nan=False))
+    return path

@@ -1,9 +1,10 @@
 import contextlib
+import resource
 import stat
 
 import pytest
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import append_line, atomic
 
 
 def test_file_and_parent_folders_are_created(tmp_path):
@@ -51,3 +52,17 @@ def test_existing_file_is_not_replaced(tmp_path):
             temporary.write_text(text)
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_line_is_appended_whole_or_not(tmp_path):
+    path = tmp_path / "lines"
+    append_line(path, "one")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, hard))  # room for two more bytes
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            append_line(path, "two")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    append_line(path, "three")
+    assert path.read_text() == "one\nthree\n"

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import advance, begin, rollout
-from gtrxl_jax.envs.knowledge import time_limit
+from gtrxl_jax.envs.knowledge import picture_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
@@ -147,6 +147,17 @@ def record_episode(
     )
 
 
+def record_episodes(
+    policy: Policy, stream: Stream, params: Any, seed: int, episodes: int
+) -> list[RecordedEpisode]:
+    """Play several episodes, one after another; see `record_episode`."""
+    key = jax.random.key(seed)
+    return [
+        record_episode(policy, stream, params, jax.random.fold_in(key, number))
+        for number in range(episodes)
+    ]
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _play(
     policy: Policy, stream: Stream, limit: int, params: Any, key: Key[Array, ""]
@@ -167,9 +178,9 @@ def _play(
 def render_episode(
     stream: Stream, episode: RecordedEpisode, max_frames: int = 500
 ) -> UInt8[np.ndarray, "T H W 3"] | None:
-    """Render the first frames of an episode; None if the environment has no `render`."""
-    if not hasattr(stream.env, "render"):
+    """Render the first frames of an episode; None if there is no picture of the environment."""
+    if (picture := picture_of(stream.env)) is None:
         return None
     steps = min(len(episode.timesteps.first), max_frames)
     states = [jax.tree.map(lambda x, t=t: x[t], episode.states) for t in range(steps)]
-    return np.stack([stream.env.render(state, stream.params) for state in states])
+    return np.stack([picture.draw(state, stream.params) for state in states])

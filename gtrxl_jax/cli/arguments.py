@@ -54,26 +54,6 @@ class TrainOffline(RunOptions):
     """Further models to train on the same data for comparison."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluate:
-    """Evaluate the trained agent of a run on fresh episodes."""
-
-    folder: tyro.conf.Positional[Path]
-    """The folder of the run."""
-    episodes: int = 1024
-    """Number of episodes for each seed of the run."""
-    policy: str = ""
-    """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
-    seed: int = 1
-    """Seed of the episodes."""
-    best: bool = False
-    """Evaluate the best checkpoint instead of the newest, for a run with --checkpoint.best."""
-    pictures: bool = False
-    """Redraw the plots of the run."""
-    modules: tuple[str, ...] = ()
-    """Modules of custom parts to import first, since loading a run folder imports none."""
-
-
 def parse_train(arguments: Sequence[str]) -> Train:
     """Parse the arguments of `gtrxl train`.
 

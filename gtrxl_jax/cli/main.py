@@ -1,4 +1,4 @@
-"""The command line: `gtrxl train`, `train-offline`, `evaluate`, `runs`, `collect` and `list`."""
+"""The command line: `gtrxl train`, `runs`, `collect` and others; see also `cli.trained`."""
 
 import argparse
 import dataclasses
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import tyro
 
 from gtrxl_jax.cli.parsing import parse
+from gtrxl_jax.cli.trained import evaluate, export, play
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.plugins import import_plugin, with_name
-from gtrxl_jax.validation import check_choice
 
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = {
         "train": _train,
         "train-offline": _train_offline,
-        "evaluate": _evaluate,
+        "evaluate": evaluate,
+        "play": play,
+        "export": export,
         "runs": _runs,
         "collect": _collect,
         "list": _list,
@@ -80,6 +82,7 @@ _SIZES = {
     "train-offline": "batch_size, segments, context, evaluation.episodes, or the width and layers "
     "of the model, set data.stream, or split the batch over more devices",
     "evaluate": "episodes",
+    "play": "episodes",
     "collect": "env.num_envs",
 }
 """The settings that determine how much memory a command needs."""
@@ -116,22 +119,36 @@ def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline.environments import trajectories_of
     from gtrxl_jax.offline.trainer import OfflineTrainer
     from gtrxl_jax.plots import report
+    from gtrxl_jax.runs.restoring import initial_params
 
     config = command.config
     import_plugin(config.task.name)
     folder = command.folder or _new_folder(config.subject, config.model.name)
-    names = list(dict.fromkeys((config.model.name, *command.baselines)))
+    configs = {
+        name: dataclasses.replace(
+            config, model=with_name(config.model, name), init_from=_of_model(config.init_from, name)
+        )
+        for name in dict.fromkeys((config.model.name, *command.baselines))
+    }
+    for name, of_model in configs.items():
+        # Of all models, before the first is trained.
+        initial_params(OfflineTrainer(of_model), folder / name)
     trajectories = None if config.data.stream else trajectories_of(config)
     paths: list[Path] = []
-    for name in names:
-        model = with_name(config.model, name)
-        trainer = OfflineTrainer(dataclasses.replace(config, model=model), trajectories)
+    for name, of_model in configs.items():
+        trainer = OfflineTrainer(of_model, trajectories)
         trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
         if trained is not None and command.pictures and hosts.is_first():
             paths += _draw_episodes(folder / name, trainer, trained.params_per_seed[0])
     if command.pictures and hosts.is_first():
-        paths = report.draw_offline(folder, names) + paths
+        paths = report.draw_offline(folder, list(configs)) + paths
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+
+
+def _of_model(folder: str, name: str) -> str:
+    """Return the run of a model in the folder of a comparison; `folder` if it is a run itself."""
+    inner = Path(folder, name)
+    return str(inner) if folder and (inner / "config.json").exists() else folder
 
 
 def _new_folder(*names: str) -> Path:
@@ -151,10 +168,11 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     from gtrxl_jax.runs.logging.writers import MetricWriter, TensorBoardWriter
     from gtrxl_jax.runs.preemption import RunInterrupted
     from gtrxl_jax.runs.restoring import finished
+    from gtrxl_jax.runs.scores import describe
 
     trainer.mesh()
     if done := finished(trainer, folder):
-        _tell(f"finished already: {_scores(done.evaluation)} | {folder}")
+        _tell(f"finished already: {describe(done.evaluation)} | {folder}")
         return None
     writers: list[MetricWriter] = [
         ConsoleWriter(
@@ -182,7 +200,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     if len(result.diverged) == trainer.config.num_seeds:
         sys.exit(1)
     _tell(
-        f"{_scores(result.evaluation)} | {result.steps:,} steps per seed in "
+        f"{describe(result.evaluation)} | {result.steps:,} steps per seed in "
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
@@ -193,35 +211,6 @@ def _tell(line: str, file: Any = None) -> None:
     """Print a line in the first process only."""
     if hosts.is_first():
         print(line, file=file)
-
-
-def _evaluate(arguments: Sequence[str]) -> None:
-    from gtrxl_jax.cli.arguments import Evaluate
-
-    command = parse(Evaluate, arguments, prog="gtrxl evaluate")
-    if command.episodes < 1:
-        raise ValueError(f"episodes must be at least 1, not {command.episodes}")
-    from gtrxl_jax import loading
-    from gtrxl_jax.offline.config import OfflineConfig
-    from gtrxl_jax.ops.distributions import POLICIES
-    from gtrxl_jax.plots import report
-
-    for name in command.modules:
-        import_plugin(f"{name}:")
-    policy = command.policy and check_choice("policy", command.policy, POLICIES)
-    scores, loaded = loading.evaluate(
-        command.folder, command.episodes, policy, command.seed, best=command.best
-    )
-    if command.pictures:
-        if isinstance(loaded.config, OfflineConfig):
-            report.draw_offline(command.folder.parent, [command.folder.name])
-        else:
-            report.draw_curves(command.folder, loaded.config.core.name)
-        _draw_episodes(command.folder, loaded.trainer, loaded.params)
-    print(
-        f"{_scores(scores)} | {command.episodes} episodes for each of "
-        f"{len(loaded.params_per_seed)} seed(s)"
-    )
 
 
 def _runs(arguments: Sequence[str]) -> None:
@@ -319,11 +308,3 @@ def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
     from gtrxl_jax.plots import report
 
     return report.draw_episodes(folder, trainer.policy, trainer.tasks, params)
-
-
-def _scores(evaluation: dict[str, Any]) -> str:
-    """Format the main scores (see `Score`): `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
-    from gtrxl_jax.runs.scores import NOT_EVALUATED, main_scores
-
-    shown = (f"{name} {evaluation[name]}" for name in main_scores(evaluation))
-    return "; ".join(shown) or NOT_EVALUATED

@@ -9,7 +9,8 @@ An environment can define these attributes and methods:
     explorer_memory(params)         see `acting.ExplorerPolicy`
     explorer_action(memory, observation, params)
     shows_cue(state, params)        whether the observation of a state shows the cue
-    render(state, params)           an image, uint8 [H, W, 3], drawn on the host
+    render(state, params)           an image, uint8 [H, W, 3], drawn on the host; see `pictures` for
+                                    environments of gymnax
 
 If a step returns `info["success"]`, the success rate is reported as a score.
 """
@@ -19,6 +20,8 @@ from typing import Any
 
 import jax
 from gymnax.environments import environment
+
+from gtrxl_jax.envs.pictures import PICTURES, Picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,3 +70,25 @@ def cue_at_start(env: environment.Environment) -> bool:
 def chance_of(env: environment.Environment) -> float | None:
     """Return the success rate of the best policy without memory; None if unknown."""
     return getattr(env, "chance", None)
+
+
+def picture_of(env: environment.Environment) -> Picture | None:
+    """Return how an environment is drawn, by its own `render` or by `pictures`; None if unknown."""
+    for kind in type(env).__mro__:
+        if kind in PICTURES:
+            return PICTURES[kind]
+        # Those of gymnax draw figures of matplotlib instead of images.
+        if "render" in vars(kind):
+            return None if kind.__module__.startswith("gymnax.") else Picture(env.render)
+    return None
+
+
+def require_picture(env: environment.Environment) -> Picture:
+    """Return how an environment is drawn.
+
+    Raises:
+      ValueError: if there is no picture of it.
+    """
+    if (picture := picture_of(env)) is None:
+        raise ValueError(f"{type(env).__name__} has no picture: give it a method `render`")
+    return picture

@@ -13,6 +13,7 @@ N * K.
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -54,6 +55,7 @@ from gtrxl_jax.parallel.placement import (
     split_batch,
     split_parameters,
 )
+from gtrxl_jax.runs.checkpoints.arrays import replaced
 from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
@@ -175,8 +177,10 @@ class OfflineTrainer:
             parameter_shards=config.parameter_shards,
         )
 
-    def init(self, seed: Int[Array, ""] | int) -> OfflineState:
-        """Return the state of a new run."""
+    def init(
+        self, seed: Int[Array, ""] | int, *, given: Mapping[str, Any] | None = None
+    ) -> OfflineState:
+        """Return the state of a new run, see `Trainer.init`."""
         key, key_network = _run_key(seed)
         timestep = zero_timestep(self.observation_space, self.action_space, 1, self.config.shape[1])
         segment = Segments(
@@ -190,7 +194,7 @@ class OfflineTrainer:
         def all_of_it(model: Any) -> None:
             model(model.initial_memory(1), segment)
 
-        params = nn.init(all_of_it, self.model)(key_network)["params"]
+        params = replaced(nn.init(all_of_it, self.model)(key_network)["params"], given or {})
         with standard_dtype_promotion():
             optimiser = self.optimiser.init(params)
         return OfflineState(params, optimiser, key, jnp.zeros((), jnp.int32))

@@ -19,7 +19,7 @@ PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses 
 
 import dataclasses
 import itertools
-from collections.abc import Generator, Hashable
+from collections.abc import Generator, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
 from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.online.state import TrainState
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
+from gtrxl_jax.runs.checkpoints.arrays import replaced
 from gtrxl_jax.runs.divergence import over_updates
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
@@ -124,13 +125,21 @@ class OnlineTrainer:
         self,
         seed: Int[Array, ""] | int,
         hyperparameters: dict[str, Float[Array, ""]] | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
     ) -> TrainState:
-        """Return the state of a new run. `hyperparameters` override those of the config."""
+        """Return the state of a new run, see `Trainer.init`.
+
+        Args:
+          seed: the seed.
+          hyperparameters: override those of the config.
+          given: see `Trainer.init`.
+        """
         key, key_network, key_stream, key_sweep = jax.random.split(jax.random.key(seed), 4)
         drawn = draw_hyperparameters(self.config, key_sweep)
         memory = self.agent.initial_memory(1)
         example = zero_timestep(self.observation_space, self.action_space, 1, 1)
-        params = self.agent.init(key_network, memory, example)["params"]
+        params = replaced(self.agent.init(key_network, memory, example)["params"], given or {})
         stream, timestep = self.stream.reset(key_stream)
         return TrainState(
             learner=self.algorithm.init(params, drawn | (hyperparameters or {})),

@@ -1,6 +1,7 @@
 """Episodes as GIF animations."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import UInt8
@@ -9,13 +10,14 @@ from PIL import Image
 from gtrxl_jax.files import atomic
 
 _SMALLEST_SIDE = 256
-_LAST_FRAME_SECONDS = 1.0
+_PAUSE_SECONDS = 1.0
 
 
 def save_gif(
     frames_THWC: UInt8[np.ndarray, "T H W 3"],
     path: str | os.PathLike[str],
     fps: float = 10.0,
+    pauses: Sequence[int] = (-1,),
 ) -> None:
     """Write frames as a looping GIF that pauses on the last frame for a second.
 
@@ -27,6 +29,7 @@ def save_gif(
       path: the GIF file to write.
       fps: frames per second, at most 50, since browsers slow down faster animations. The end of
         each frame is rounded to hundredths of a second, the time unit of GIFs.
+      pauses: the frames at which the GIF pauses.
 
     Raises:
       TypeError: if the frames are not uint8.
@@ -41,18 +44,19 @@ def save_gif(
         )
     if not 0 < fps <= 50:
         raise ValueError(f"fps must be above 0 and at most 50; got {fps}")
-    factor = -(-_SMALLEST_SIDE // min(frames_THWC.shape[1:3]))
-    large_THWC = frames_THWC.repeat(max(factor, 1), axis=1).repeat(max(factor, 1), axis=2)
-    images = [Image.fromarray(frame) for frame in large_THWC]
-    ends = np.rint(100 / fps * np.arange(len(images) + 1)).astype(int)
+    factor = max(-(-_SMALLEST_SIDE // min(frames_THWC.shape[1:3])), 1)
+    large = (frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in frames_THWC)
+    images = map(Image.fromarray, large)
+    ends = np.rint(100 / fps * np.arange(len(frames_THWC) + 1)).astype(int)
     milliseconds = 10 * np.diff(ends)
-    milliseconds[-1] = max(milliseconds[-1], 1000 * _LAST_FRAME_SECONDS)
+    for frame in pauses:
+        milliseconds[frame] = max(milliseconds[frame], 1000 * _PAUSE_SECONDS)
     with atomic(path) as temporary:
-        images[0].save(
+        next(images).save(
             temporary,
             format="GIF",
             save_all=True,
-            append_images=images[1:],
+            append_images=images,
             duration=milliseconds.tolist(),
             loop=0,
         )

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
-from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episode, render_episode
+from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episodes, render_episode
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.envs.knowledge import chance_of
+from gtrxl_jax.envs.knowledge import chance_of, picture_of, require_picture
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.plots.attention import attention_map, attention_over_episode
@@ -86,33 +85,52 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def draw_episodes(folder: Path, policy: Policy, tasks: Sequence[Stream], params: Any) -> list[Path]:
-    """Play and draw an episode of each task: attention if the policy has it, a GIF of `render`.
+    """Play and draw an episode of each task: attention if the policy has it, and its picture.
 
     File names end in `_task_0`, `_task_1`, ... if there are several tasks.
     """
     paths = []
     for k, stream in enumerate(tasks):
-        suffix = f"_task_{k}" if len(tasks) > 1 else ""
-        episode = record_episode(policy, stream, params, jax.random.key(0))
+        (episode,) = record_episodes(policy, stream, params, seed=0, episodes=1)
         if episode.attention is not None:
-            paths += _draw_attention(folder, suffix, episode, episode.attention)
-        if (frames := render_episode(stream, episode)) is not None:
-            paths.append(folder / f"episode{suffix}.gif")
-            save_gif(frames, paths[-1])
+            paths += _draw_attention(
+                of_task(folder / "attention.png", k, len(tasks)),
+                of_task(folder / "attention_over_episode.png", k, len(tasks)),
+                episode,
+                episode.attention,
+            )
+        if picture_of(stream.env) is not None:
+            paths.append(of_task(folder / "episode.gif", k, len(tasks)))
+            draw_gif(stream, [episode], paths[-1])
     return paths
 
 
+def draw_gif(stream: Stream, episodes: Sequence[RecordedEpisode], path: Path) -> None:
+    """Draw episodes as a GIF, one after another.
+
+    Raises:
+      ValueError: if there is no picture of the environment.
+    """
+    picture = require_picture(stream.env)
+    clips = [clip for e in episodes if (clip := render_episode(stream, e)) is not None]
+    ends = np.cumsum([len(clip) for clip in clips]) - 1
+    save_gif(np.concatenate(clips), path, picture.fps, pauses=ends.tolist())
+
+
+def of_task(path: Path, task: int, num_tasks: int) -> Path:
+    """Return the path of a task: the given one, or `name_task_0.gif` if there are several tasks."""
+    return path.with_stem(f"{path.stem}_task_{task}") if num_tasks > 1 else path
+
+
 def _draw_attention(
-    folder: Path,
-    suffix: str,
+    at_decision: Path,
+    over_episode: Path,
     episode: RecordedEpisode,
     attention_LHSW: Float[np.ndarray, "L H S W"],
 ) -> list[Path]:
     decision = episode.decision
     weights_LHTW = attention_LHSW[:, :, : decision + 1]
     window = weights_LHTW.shape[-1]
-    at_decision = folder / f"attention{suffix}.png"
-    over_episode = folder / f"attention_over_episode{suffix}.png"
     distance = None if episode.cue is None else decision - episode.cue
     attention_map(
         weights_LHTW[:, :, -1],

@@ -40,6 +40,7 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
     """
     seeds, diverged = record["seeds"], record["num_diverged"]
     several = len(seeds) > 1
+    origin = record.get("init_from")
     scores = {name: Score.of(score) for name, score in record["evaluation"].items()}
     lines = [
         f"# {title}",
@@ -48,9 +49,11 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
         "",
         *(_table(scores, seeds, record["drawn"]) if scores else [f"It was {NOT_EVALUATED}."]),
         "",
+        *([_OTHER_STEP.format(**record), ""] if "checkpoint" in record else []),
         *([f"{diverged} of {len(seeds)} seeds diverged.", ""] * bool(diverged)),
-        "It was trained only on this task, which its config.json specifies in full, and has not "
-        "been tested on any other.",
+        *([f"It started from the parameters of {origin}.", ""] * bool(origin)),
+        f"It was trained {'here ' * bool(origin)}only on this task, which its config.json "
+        "specifies in full, and has not been tested on any other.",
         "",
         "## Use",
         "",
@@ -71,6 +74,12 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+_OTHER_STEP = (
+    "The scores are those of the end of the run, after {steps:,} steps. These parameters are of "
+    "its checkpoint after {checkpoint:,} steps."
+)
 
 
 def _count(params: Any) -> int:

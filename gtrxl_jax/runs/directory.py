@@ -95,6 +95,16 @@ def is_running(folder: Folder) -> bool:
         return not _lock(file)
 
 
+def exported(folder: Folder) -> Path:
+    """Return the path of the parameters in `folder`, if it is an export (see `runs.exports`)."""
+    return Path(folder, "params.safetensors")
+
+
+def is_export(folder: Folder) -> bool:
+    """Return whether `folder` is an export rather than a run."""
+    return exported(folder).exists()
+
+
 def started(folder: Folder) -> bool:
     """Return whether the run in `folder` has a checkpoint or a result."""
     return bool(available_steps(folder)) or Path(folder, "result.json").exists()
@@ -124,8 +134,14 @@ def require_same_run(folder: Folder, config_json: str) -> None:
     """Raise if the folder holds a run other than that of `config_json`, and it has started.
 
     Raises:
-      ValueError: if it holds another run, naming the first difference, or a run of a newer version.
+      ValueError: if it holds another run, naming the first difference, a run of a newer version, or
+        an export.
     """
+    if is_export(folder):
+        raise ValueError(
+            f"{folder} holds an exported agent: choose another folder, with init_from {folder} to "
+            "start from it"
+        )
     if not Path(folder, "config.json").exists() or not started(folder):
         return
     require_version(folder)
@@ -176,6 +192,8 @@ def difference(there: Any, here: Any, name: str = "") -> str | None:
         return None
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*here, *(there.keys() - here)]:
+            if key not in there and not here[key]:
+                continue  # a field that a later version has added, without a value
             inner = f"{name}.{key}" if name else key
             found = difference(there.get(key), here.get(key), inner)
             if found:

@@ -11,6 +11,7 @@ from gtrxl_jax.runs.directory import (
     MAY_GROW,
     Folder,
     available_steps,
+    is_export,
     is_running,
     load_config,
     settings,
@@ -59,7 +60,8 @@ def overviews(folder: Folder) -> list[Overview]:
     for path in Path(folder).rglob("config.json"):
         # Other programs may have files of this name.
         with contextlib.suppress(ValueError):
-            found.append(_overview(path.parent))
+            if not is_export(path.parent):
+                found.append(_overview(path.parent))
     return sorted(found, key=lambda run: run.updated, reverse=True)
 
 

@@ -22,7 +22,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from gtrxl_jax.runs.divergence import DivergedError, Divergence
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 from gtrxl_jax.runs.programs import Programs
-from gtrxl_jax.runs.restoring import finished, params_of
+from gtrxl_jax.runs.restoring import finished, initial_params, params_of
 from gtrxl_jax.runs.results import Result, record_of, write_result
 from gtrxl_jax.runs.scores import scores_of
 from gtrxl_jax.runs.trainer import Trainer
@@ -81,23 +81,24 @@ def train(
       folder: the run folder; nothing is kept if None.
 
     Raises:
-      ValueError: if the requested devices are not available, or the folder belongs to another run
-        or is in use.
+      ValueError: if the requested devices are not available, the folder belongs to another run or
+        is in use, or `init_from` in the config does not fit.
       RunInterrupted: if the run was asked to stop; it has been saved.
       DivergedError: if a seed has diverged and the config says to stop.
       SaveError: if a checkpoint could not be written; earlier ones are intact.
       UnusableError: if no checkpoint in the folder is intact and of this run.
     """
     if folder is None:
-        return _Loop(trainer, Writers(*writers)).run()
+        return _Loop(trainer, Writers(*writers), given=initial_params(trainer)).run()
     if result := finished(trainer, folder):
         saved = available_steps(folder)
         return Trained(trainer, params_of(trainer, folder)[0] if saved else [], result)
+    given = initial_params(trainer, folder)
     with locked(folder, trainer.config_json), Interruption() as interruption:
         everything = Writers()
         if hosts.is_first():
             everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
-        trained = _Loop(trainer, everything, Path(folder), interruption).run()
+        trained = _Loop(trainer, everything, Path(folder), interruption, given).run()
         if hosts.is_first():
             record = record_of(trainer.config, trained.result)
             write_card(folder, trainer.title, record, trained.params_per_seed[0])
@@ -140,11 +141,13 @@ class _Loop:
         writer: MetricWriter,
         folder: Path | None = None,
         interruption: Interruption | None = None,
+        given: Mapping[str, Any] | None = None,
     ):
         self._trainer, self._config = trainer, trainer.config
         self._writer = writer
         self._folder = folder
         self._interruption = interruption
+        self._given = given
         self._progress = _Progress()
         self._scores: dict[str, np.ndarray] = {}
         self._drawn: dict[str, np.ndarray] = {}
@@ -172,7 +175,7 @@ class _Loop:
             resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
             # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
-            state = self._programs.init() if restored is None else restored
+            state = self._programs.init(self._given) if restored is None else restored
             self._drawn = jax.device_get(self._trainer.drawn(state))
             if upcoming:
                 self._programs.iteration(*upcoming)

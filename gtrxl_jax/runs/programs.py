@@ -1,6 +1,6 @@
 """The compiled programs of a run."""
 
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -32,11 +32,16 @@ class Programs:
         self._trainer = trainer
         self._several = config.num_seeds > 1
         self._seeds: Any = config.seed
-        init = trainer.init
+
+        def init(seeds: Any, given: Mapping[str, Any]) -> Any:
+            def of_one(seed: Any, given: Mapping[str, Any]) -> Any:
+                return trainer.init(seed, given=given)
+
+            return (over_seeds(of_one) if self._several else of_one)(seeds, given)
+
         if self._several:
-            init = over_seeds(init)
             self._seeds = np.arange(config.seed, config.seed + config.num_seeds)
-        shapes = jax.eval_shape(init, self._seeds)
+        shapes = jax.eval_shape(init, self._seeds, {})
         self._placed = shardings(shapes, mesh, seeds=self._several)
         self.like = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._placed
@@ -56,9 +61,14 @@ class Programs:
             evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
         )
 
-    def init(self) -> Any:
-        """Return the state of a new run."""
-        return self._init(self._seeds)
+    def init(self, given: Mapping[str, Any] | None = None) -> Any:
+        """Return the state of a new run.
+
+        Args:
+          given: parameters by path that replace those initialised, see `Trainer.init`; with several
+            seeds `[S, ...]`.
+        """
+        return self._init(self._seeds, given or {})
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
         """Yield stages and data from iteration `first` on, see `Trainer`. Close after use."""

@@ -53,6 +53,7 @@ def record_of(config: Any, result: Result) -> dict[str, Any]:
     """Return the result and everything required to reproduce it, as JSON values."""
     record = provenance() | {
         "seeds": list(range(config.seed, config.seed + config.num_seeds)),
+        "init_from": config.init_from,
         **dataclasses.asdict(result),
         "evaluation": {name: score.record for name, score in result.evaluation.items()},
         "evaluated": bool(result.evaluation),

@@ -60,7 +60,7 @@ class Score:
     def __str__(self) -> str:
         interval = "[{:.3f}, {:.3f}]".format(*self.interval) if self.interval else ""
         if self.mean is not None:
-            return f"{self.mean:.3f} {interval}"
+            return f"{self.mean:.3f} {interval}".rstrip()
         if self.solved is not None:
             count = f"solved by {self.solved} of {len(self.per_seed)} seeds"
             return f"{count} {interval}, median {self.median:.3f}"
@@ -105,6 +105,12 @@ def main_scores(names: Iterable[str]) -> list[str]:
     kind = "success" if any(map(is_success, names)) else first
     of_kind = [name for name in names if name.startswith(f"{kind}/")]
     return sorted(of_kind, key=lambda name: int(name.split("/")[1]))
+
+
+def describe(evaluation: Mapping[str, Score]) -> str:
+    """Format the main scores in a line: `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
+    shown = (f"{name} {evaluation[name]}" for name in main_scores(evaluation))
+    return "; ".join(shown) or NOT_EVALUATED
 
 
 def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Score:

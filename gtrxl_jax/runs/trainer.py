@@ -1,6 +1,6 @@
 """The interface between a trainer and the host's loop: pure functions and iteration counts."""
 
-from collections.abc import Generator, Hashable
+from collections.abc import Generator, Hashable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import Mesh
@@ -82,8 +82,14 @@ class Trainer(Protocol):
           ValueError: if the data are invalid or do not fit the run.
         """
 
-    def init(self, seed: Int[Array, ""] | int) -> Any:
-        """Return the `State` of a new run."""
+    def init(self, seed: Int[Array, ""] | int, *, given: Mapping[str, Any] | None = None) -> Any:
+        """Return the `State` of a new run.
+
+        Args:
+          seed: the seed.
+          given: parameters by path that replace those initialised from the seed, see `init_from`
+            in `RunConfig`.
+        """
 
     def drawn(self, state: Any) -> dict[str, Any]:
         """Return the settings that were drawn for a seed, by name; for a state of S seeds, of each.

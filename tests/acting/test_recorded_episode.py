@@ -50,7 +50,7 @@ def test_attention_to_step_matches_recorded_weights():
 
 def test_missing_attention_and_rendering():
     core = make_core("lstm", "debug")
-    acting, stream, params = untrained("CartPole-v1", core, max_steps_in_episode=5)
+    acting, stream, params = untrained("Catch-bsuite", core, max_steps_in_episode=5)
     episode = record_episode(acting, stream, params, jax.random.key(1))
     assert render_episode(stream, episode) is None
     with pytest.raises(ValueError, match="has no attention: its policy is not a transformer"):

@@ -4,12 +4,14 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
+from PIL import Image, ImageSequence
 
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import main
@@ -19,6 +21,7 @@ from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
 from gtrxl_jax.runs.divergence import DivergedError
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.preemption import RunInterrupted
+from gtrxl_jax.runs.scores import Score
 
 
 def call(*arguments):
@@ -104,8 +107,41 @@ def test_evaluate_is_deterministic(debug, tmp_path):
     again, _ = call("evaluate", copy, "--episodes", 64, "--pictures")
     assert first == again
     assert first.count("\n") == 1
-    assert first.endswith("| 64 episodes for each of 1 seed(s)\n")
+    kept = copy / "evaluations.jsonl"
+    assert first.endswith(f"| 64 episodes for each of 1 seed(s) | {kept}\n")
     assert (copy / "attention.png").exists()
+    record, other = map(json.loads, kept.read_text().splitlines())
+    score = Score.of(record["evaluation"]["success"])
+    assert first.startswith(f"success {score}; ")
+    assert other.items() >= {"step": 2240, "seed": 1, "episodes": 64, "policy": "mode"}.items()
+    assert (other["environment"], other["params"]) == ("TMazePassive-v0", {"corridor_length": 3})
+    assert {"command", "commit", "date", "device"} < other.keys()
+    assert other["evaluation"] == record["evaluation"]
+
+
+@pytest.mark.integration
+def test_played_episodes_are_drawn(debug, tmp_path):
+    path = tmp_path / "two.gif"
+    out, _ = call("play", debug[0], "--episodes", 2, "--to", path)
+    assert re.fullmatch(rf"success \d of 2; return -?[\d.]+, -?[\d.]+ \| {path}\n", out)
+    with Image.open(path) as image:
+        durations = [frame.info["duration"] for frame in ImageSequence.Iterator(image)]
+    # A second at the end of each episode.
+    assert sum(duration >= 1000 for duration in durations) == 2
+    assert durations[-1] >= 1000
+    error = refused("play", debug[0], "--to", tmp_path / "two.mp4")
+    assert "to must be the name of a GIF file" in error
+
+
+@pytest.mark.integration
+def test_exported_agent_evaluates_as_its_run(debug, tmp_path):
+    folder, to = debug[0], tmp_path / "agent"
+    out, _ = call("export", folder, "--to", to)
+    assert all(str(to / name) in out for name in ("params.safetensors", "config.json", "card.md"))
+    scores = [call("evaluate", path, "--episodes", 64)[0].split("|")[0] for path in (folder, to)]
+    assert scores[0] == scores[1]
+    assert "exists already: choose another folder" in refused("export", folder, "--to", to)
+    assert "to must be a new folder: set --to" in refused("export", folder)
 
 
 @pytest.mark.integration

@@ -55,6 +55,11 @@ def test_card_of_one_seed(tmp_path):
     assert "| success | 0.500 [0.400, 0.600] |" in text
     assert "diverged" not in text
     assert "seed 0;" in text
+    assert "It was trained only on this task" in text
+
+    later = write_card(tmp_path, "rate", alone | {"init_from": "runs/first"}, {}).read_text()
+    assert "It started from the parameters of runs/first." in later
+    assert "It was trained here only on this task" in later
 
 
 def test_card_has_rows_for_drawn_settings(tmp_path):

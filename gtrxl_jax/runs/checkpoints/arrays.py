@@ -1,15 +1,12 @@
-"""The arrays of a state by name, and comparison of two states."""
+"""The arrays of a state: their names, copies of them, and comparison of two states."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
-
-from gtrxl_jax.runs.directory import Folder
+from jax.sharding import Sharding, SingleDeviceSharding
 
 
 def by_name(tree: Any) -> dict[str, Any]:
@@ -32,25 +29,57 @@ def by_name(tree: Any) -> dict[str, Any]:
     return by_name
 
 
+def replaced(tree: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return the tree with the leaves of the given paths, see `by_name`, replaced."""
+    leaves = [arrays.get(name, leaf) for name, leaf in by_name(tree).items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return shape, dtype and sharding of an array; without a sharding, the first local device."""
-    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, Sharding):
+        sharding = SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def require_same_arrays(folder: Folder, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise if the arrays of a checkpoint differ from those requested, before orbax reads them."""
+def snapshot(leaf: Any) -> Any:
+    """Copy an array, to the host if possible, so that the copy survives donation of the state.
+
+    A view of the buffer would suffice on accelerators, but on CPU it would be the buffer itself.
+    """
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    copy = jnp.copy(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or not leaf.is_fully_addressable:
+        return copy
+    return np.asarray(copy)
+
+
+def require_same_arrays(
+    source: str, there: Mapping[str, Any], here: Mapping[str, Any], remedy: str
+) -> None:
+    """Raise if stored arrays differ in name, shape or dtype from those requested.
+
+    Args:
+      source: what stores them, for the message.
+      there: the stored arrays, or their descriptions, by name.
+      here: the requested ones.
+      remedy: what to do about it, for the message.
+
+    Raises:
+      ValueError: naming the first array that differs.
+    """
     saved = {name: _describe(metadata) for name, metadata in there.items()}
-    # Arrays without entries are not stored in checkpoints.
+    # Arrays without entries are not stored.
     asked = {name: _describe(leaf) for name, leaf in here.items() if leaf.size or name in saved}
-    differing = [n for n in [*asked, *(saved.keys() - asked)] if saved.get(n) != asked.get(n)]
+    differing = [n for n in dict.fromkeys([*asked, *saved]) if saved.get(n) != asked.get(n)]
     if differing:
         name = differing[0]
         raise ValueError(
-            f"the checkpoint in {folder} has another architecture in {len(differing)} of "
+            f"{source} has another architecture in {len(differing)} of "
             f"{len(saved.keys() | asked)} arrays: {name} is {saved.get(name, 'absent')} there and "
-            f"{asked.get(name, 'absent')} here; "
-            f"build the agent from {Path(folder, 'config.json')}, or restore another run"
+            f"{asked.get(name, 'absent')} here; {remedy}"
         )
 
 

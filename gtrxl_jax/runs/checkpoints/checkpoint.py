@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.checkpoints import checksums
-from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays
+from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays, snapshot
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 from gtrxl_jax.runs.checkpoints.quiet import ignore_orphans, quiet
 from gtrxl_jax.runs.directory import Folder, available_steps, difference, settings
@@ -100,8 +100,8 @@ class Saver:
         if best:
             self._retention.best = step
         with self._failures_named():
-            snapshot = {name: _snapshot(leaf) for name, leaf in arrays.items()}
-            self._manager.save(step, args=_SealedSave(snapshot, record=record))
+            copies = {name: snapshot(leaf) for name, leaf in arrays.items()}
+            self._manager.save(step, args=_SealedSave(copies, record=record))
 
     @property
     def busy(self) -> bool:
@@ -185,6 +185,27 @@ def restore(
     return _read(folder, record["step"], like, part), record
 
 
+def restore_below(folder: Folder, path: str) -> dict[str, np.ndarray]:
+    """Restore the arrays below a path of the newest checkpoint, whatever state it has.
+
+    Args:
+      folder: the run.
+      path: for example `learner/trainable/params/`.
+
+    Returns:
+      The arrays by name, without the path; none if the state has no such path.
+
+    Raises:
+      FileNotFoundError, UnusableError: see `restore`.
+    """
+    step = newest_record(folder)["step"]
+    with _reading(folder) as manager:
+        there = manager.item_metadata(step).tree
+        stored = {name: abstract(x) for name, x in there.items() if name.startswith(path)}
+        arrays = _arrays(manager, step, stored) if stored else {}
+    return {name.removeprefix(path): np.asarray(array) for name, array in arrays.items()}
+
+
 def newest_record(folder: Folder) -> dict[str, Any]:
     """Return what was recorded with the newest intact checkpoint.
 
@@ -238,18 +259,14 @@ def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any]) 
     names = part(jax.tree.unflatten(jax.tree.structure(like), list(wanted)))
     chosen = {name: wanted[name] for name in jax.tree.leaves(names)}
     stored = {name: leaf for name, leaf in chosen.items() if leaf.size}
-    with contextlib.ExitStack() as resources:
-        resources.enter_context(quiet())
-        options = ocp.CheckpointManagerOptions(read_only=True)
-        manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
-        resources.callback(manager.close)
-        require_same_arrays(folder, manager.item_metadata(step).tree, wanted)
-        arguments = ocp.args.PyTreeRestore(
-            stored,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(stored),
-            partial_restore=True,
+    with _reading(folder) as manager:
+        require_same_arrays(
+            f"the checkpoint in {folder}",
+            manager.item_metadata(step).tree,
+            wanted,
+            f"build the agent from {Path(folder, 'config.json')}, or restore another run",
         )
-        arrays = manager.restore(step, args=arguments)
+        arrays = _arrays(manager, step, stored)
     for name, leaf in stored.items():
         if arrays[name].dtype != leaf.dtype:  # keys of different types may be stored alike
             raise ValueError(
@@ -264,6 +281,27 @@ def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any]) 
         return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
 
     return jax.tree.map(array, names)
+
+
+@contextlib.contextmanager
+def _reading(folder: Folder) -> Iterator[ocp.CheckpointManager]:
+    options = ocp.CheckpointManagerOptions(read_only=True)
+    with quiet():
+        manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
+        with contextlib.closing(manager):
+            yield manager
+
+
+def _arrays(
+    manager: ocp.CheckpointManager, step: int, stored: Mapping[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.Array]:
+    """Read arrays of a checkpoint."""
+    arguments = ocp.args.PyTreeRestore(
+        stored,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(stored),
+        partial_restore=True,
+    )
+    return manager.restore(step, args=arguments)
 
 
 class _SealingHandler(ocp.StandardCheckpointHandler):
@@ -303,16 +341,3 @@ def _manager(
 ) -> ocp.CheckpointManager:
     path = Path(folder, "checkpoints").absolute()
     return ocp.CheckpointManager(path, options=options, item_handlers=handler)
-
-
-def _snapshot(leaf: Any) -> Any:
-    """Copy an array, to the host if possible, so that the copy survives donation of the state.
-
-    A view of the buffer would suffice on accelerators, but on CPU it would be the buffer itself.
-    """
-    if not isinstance(leaf, jax.Array):
-        return leaf
-    copy = jnp.copy(leaf)
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or not leaf.is_fully_addressable:
-        return copy
-    return np.asarray(copy)

@@ -53,8 +53,19 @@ class RunConfig:
     state is split. 1: every device has a copy."""
     on_divergence: str = choice("stop", ("stop", "continue"))
     """When a seed diverges. stop: end the run. continue: report it, and train the other seeds."""
+    init_from: str = ""
+    """Folder of a trained run whose parameters the run starts from. Everything else, such as the
+    optimiser's state, starts fresh. Once it has a checkpoint, a run continues from that."""
+    init_only: tuple[str, ...] = ()
+    """Patterns of the paths of the parameters that init_from provides, such as 'core/*'; all by
+    default. The others are initialised as usual."""
 
     def check(self) -> None:
-        """Raise ValueError if a seed exceeds 31 bits."""
+        """Raise ValueError if a seed exceeds 31 bits, or fields are inconsistent."""
         if self.seed + self.num_seeds > 2**31:
             raise ValueError(f"seed must leave all seeds below 2**31, not {self.seed}")
+        if self.init_only and not self.init_from:
+            raise ValueError(
+                f"init_only {' '.join(self.init_only)} selects parameters of another run: set "
+                "init_from to its folder"
+            )

@@ -1,0 +1,95 @@
+"""Export a trained agent: its parameters, config and model card, without the rest of its run.
+
+export("runs/mine", "cartpole")  # then gtrxl_jax.load("cartpole")
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gtrxl_jax.acting.stepping import export_step
+from gtrxl_jax.loading import Loaded, load
+from gtrxl_jax.runs.card import write_card
+from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config
+from gtrxl_jax.runs.exports import write_params
+
+
+def export(
+    folder: Folder,
+    to: Folder,
+    *,
+    seed: int | None = None,
+    best: bool = False,
+    stablehlo: bool = False,
+) -> None:
+    """Export the trained agent of a run to a new folder, see `gtrxl_jax.runs.exports`.
+
+    Args:
+      folder: the folder of the run, which has ended; or of an export, to copy it.
+      to: the new folder, which appears once it is complete.
+      seed: the seed to export, as numbered in the run; by default its first.
+      best: whether to export the best checkpoint instead of the newest.
+      stablehlo: whether to write `step.stablehlo` too, see `acting.stepping.export_step`.
+
+    Raises:
+      FileExistsError: if the new folder exists.
+      FileNotFoundError, UnusableError: see `load`.
+      ValueError: if the run has not ended, or has no such seed, or the seed diverged; see also
+        `load`.
+      ModuleNotFoundError: if the extra "export" is not installed.
+    """
+    to = Path(to)
+    if to.exists():
+        raise FileExistsError(f"{to} exists already: choose another folder")
+    loaded = load(folder, best=best)
+    seeds = range(loaded.config.seed, loaded.config.seed + loaded.config.num_seeds)
+    seed = seeds[0] if seed is None else seed
+    if seed not in seeds:
+        raise ValueError(f"{folder} has seeds {seeds[0]} to {seeds[-1]}: choose one, not {seed}")
+    params = loaded.params_per_seed[seed - seeds[0]]
+    config = json.loads(load_config(folder)) | {"seed": seed, "num_seeds": 1}
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as temporary:
+        new = Path(temporary, to.name)
+        new.mkdir()
+        if is_export(folder):
+            (new / "card.md").write_text(Path(folder, "card.md").read_text())
+        else:
+            write_card(new, loaded.trainer.title, _record(folder, loaded, seed), params)
+        write_params(exported(new), params, loaded.step)
+        (new / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        if stablehlo:
+            trainer = loaded.trainer
+            step = export_step(
+                loaded.policy, params, trainer.observation_space, trainer.action_space
+            )
+            (new / "step.stablehlo").write_bytes(step.serialize())
+        os.rename(new, to)
+
+
+def _record(folder: Folder, loaded: Loaded, seed: int) -> dict[str, Any]:
+    """Return the result of a run, see `runs.results.record_of`, for one of its seeds."""
+    try:
+        record = json.loads(Path(folder, "result.json").read_text())
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder} has not ended: finish the run with the same command and --folder {folder}"
+        ) from None
+    index = seed - record["seeds"][0]
+    if any(one["seed"] == seed for one in record["diverged"]):
+        raise ValueError(f"seed {seed} of {folder} diverged: export another")
+    if loaded.step != record["steps"]:
+        record["checkpoint"] = loaded.step
+    if len(record["seeds"]) == 1:
+        return record
+    return record | {
+        "seeds": [seed],
+        "num_diverged": 0,
+        "drawn": {name: [values[index]] for name, values in record["drawn"].items()},
+        "evaluation": {
+            name: {"per_seed": [score["per_seed"][index]], "mean": score["per_seed"][index]}
+            for name, score in record["evaluation"].items()
+        },
+    }

@@ -1,0 +1,53 @@
+"""Run folders that hold checkpoints of random numbers, without training or compilation."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs.restoring import params_of
+from gtrxl_jax.runs.results import Result, record_of, write_result
+from gtrxl_jax.runs.scores import scores_of
+from gtrxl_jax.runs.trainer import Trainer
+
+
+def some_arrays(like: Any, value: float | None = None) -> Any:
+    """Return arrays of the given shapes, of random numbers or of one value."""
+    generator = np.random.default_rng(0)
+
+    def array(leaf: Any) -> Any:
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(np.zeros((*leaf.shape, 2), np.uint32))
+        numbers = 0.3 * generator.normal(size=leaf.shape)
+        with np.errstate(invalid="ignore"):
+            return (numbers if value is None else np.full(leaf.shape, value)).astype(leaf.dtype)
+
+    return jax.tree.map(array, like)
+
+
+def save(folder: Path, trainer: Trainer, value: float | None = None) -> list[Any]:
+    """Save a state after 100 steps.
+
+    Args:
+      folder: the folder of the run.
+      trainer: the run.
+      value: the value of every number in the state; by default they are random.
+
+    Returns:
+      The parameters of each seed.
+    """
+    state = some_arrays(Programs(trainer).like, value)
+    with locked(folder, trainer.config_json), Saver(folder) as saver:
+        saver.save(100, state, {"best": None})
+    return [jax.device_get(params) for params in params_of(trainer, folder)[0]]
+
+
+def finish(folder: Path, trainer: Trainer) -> None:
+    """Write the result of a run that ended after 100 steps, in which each seed has a success."""
+    seeds = trainer.config.num_seeds
+    scores = scores_of({"success": np.linspace(0, 1, seeds * 2).round().reshape(seeds, 2)})
+    write_result(folder, record_of(trainer.config, Result(scores, 100, 1.0, 2.0, 3.0)))
