@@ -1,6 +1,6 @@
 """Act with an exported agent on JAX and NumPy alone, in an environment written in plain Python.
 
-    gtrxl export runs/cartpole --to cartpole --stablehlo
+    gtrxl export checkpoints/cartpole --to cartpole --stablehlo
     python examples/acting_without_the_library.py cartpole/step.stablehlo
 
 The file has one acting step in StableHLO, with its parameters:

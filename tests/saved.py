@@ -15,20 +15,6 @@ from gtrxl_jax.runs.scores import scores_of
 from gtrxl_jax.runs.trainer import Trainer
 
 
-def some_arrays(like: Any, value: float | None = None) -> Any:
-    """Return arrays of the given shapes, of random numbers or of one value."""
-    generator = np.random.default_rng(0)
-
-    def array(leaf: Any) -> Any:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(np.zeros((*leaf.shape, 2), np.uint32))
-        numbers = 0.3 * generator.normal(size=leaf.shape)
-        with np.errstate(invalid="ignore"):
-            return (numbers if value is None else np.full(leaf.shape, value)).astype(leaf.dtype)
-
-    return jax.tree.map(array, like)
-
-
 def save(folder: Path, trainer: Trainer, value: float | None = None) -> list[Any]:
     """Save a state after 100 steps.
 
@@ -40,7 +26,16 @@ def save(folder: Path, trainer: Trainer, value: float | None = None) -> list[Any
     Returns:
       The parameters of each seed.
     """
-    state = some_arrays(Programs(trainer).like, value)
+    generator = np.random.default_rng(0)
+
+    def array(leaf: Any) -> Any:
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(np.zeros((*leaf.shape, 2), np.uint32))
+        numbers = 0.3 * generator.normal(size=leaf.shape)
+        with np.errstate(invalid="ignore"):
+            return (numbers if value is None else np.full(leaf.shape, value)).astype(leaf.dtype)
+
+    state = jax.tree.map(array, Programs(trainer).like)
     with locked(folder, trainer.config_json), Saver(folder) as saver:
         saver.save(100, state, {"best": None})
     return [jax.device_get(params) for params in params_of(trainer, folder)[0]]

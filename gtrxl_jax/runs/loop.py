@@ -9,6 +9,7 @@ A run folder contains
     checkpoints/      its state (see `checkpoint`)
     result.json       the final evaluation, with command, commit, device, date, seeds and times
     card.md           what was trained, its scores, its provenance and its use
+    evaluations.jsonl the scores of later evaluations, by `gtrxl evaluate`
     *.png, *.gif      plots
 
 However the process ends, `train` with the same config and folder resumes from the last checkpoint,

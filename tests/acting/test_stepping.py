@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,7 +15,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import zero_timestep
 from tests.jobs import changed, small_job
-from tests.saved import some_arrays
+from tests.nn.cores import random_values
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +38,7 @@ def model():
 def test_step_equals_policy(make, first):
     """Over several episodes for agents, one for models of trajectories."""
     trainer = make()
-    params = jax.tree.map(jnp.asarray, some_arrays(jax.eval_shape(trainer.init, 0).params))
+    params = random_values(jax.eval_shape(trainer.init, 0).params)
     policy, spaces = trainer.policy, (trainer.observation_space, trainer.action_space)
     exported = jax.export.deserialize(export_step(policy, params, *spaces, ["cpu"]).serialize())
     (state, *_), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)

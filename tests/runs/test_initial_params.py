@@ -46,7 +46,7 @@ def test_run_starts_from_parameters_alone(source):
     assert_same(*multipliers)
 
 
-def test_pattern_selects_parameters(source):
+def test_pattern_selects_parameters(source, caplog):
     folder, params = source
     given = initial_params(starting_from(folder, init_only=("core/*", "encoder/*kernel")))
     named = by_name(params)
@@ -54,6 +54,7 @@ def test_pattern_selects_parameters(source):
     assert set(given) == set(chosen)
     assert 1 < len(chosen) < len(named)
     assert_same(given, {name: named[name] for name in given})
+    assert caplog.records == []
 
 
 def test_selected_part_alone_has_to_fit(source):

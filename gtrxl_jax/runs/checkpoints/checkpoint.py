@@ -285,8 +285,8 @@ def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any]) 
 
 @contextlib.contextmanager
 def _reading(folder: Folder) -> Iterator[ocp.CheckpointManager]:
-    options = ocp.CheckpointManagerOptions(read_only=True)
     with quiet():
+        options = ocp.CheckpointManagerOptions(read_only=True)
         manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
         with contextlib.closing(manager):
             yield manager

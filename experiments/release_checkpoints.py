@@ -1,0 +1,72 @@
+"""Train, evaluate and export the released agents, which are in checkpoints/.
+
+    python experiments/release_checkpoints.py
+    python experiments/release_checkpoints.py --only cartpole
+
+This runs `gtrxl train` for each agent, in runs/released/NAME, unless that run has ended; exports it
+to checkpoints/NAME, in place of an earlier export; and evaluates it on 1024 fresh episodes. The
+command, commit, device, date and seed are in the card of each. Expected: a success of 1 in the
+T-Maze and a return of 500 in CartPole, after about a minute each on two cores.
+
+Prints the rows of the README's table.
+"""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import tyro
+
+from gtrxl_jax.exporting import export
+from gtrxl_jax.loading import evaluate
+from gtrxl_jax.runs.exports import read_params
+from gtrxl_jax.validation import check_choice
+
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+AGENTS = {
+    "tmaze": [],
+    "cartpole": ["--env.name", "CartPole-v1", "--total-steps", "300000"],
+}
+"""The arguments of `gtrxl train` for each released agent."""
+EPISODES = 1024
+LARGEST = 5_000_000
+"""The largest size of a file in bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """Which agents to release."""
+
+    only: tuple[str, ...] = tuple(AGENTS)
+    """Names of agents; all by default."""
+
+
+def release(name: str) -> str:
+    """Train an agent if necessary, export and evaluate it; return its row of the table."""
+    run, to = Path("runs", "released", name), CHECKPOINTS / name
+    command = ["train", *AGENTS[name], "--folder", str(run), "--no-pictures"]
+    subprocess.run([Path(sys.executable).with_name("gtrxl"), *command], check=True)
+    if to.exists():
+        shutil.rmtree(to)
+    export(run, to)
+    sizes = {path.name: path.stat().st_size for path in to.iterdir()}
+    if max(sizes.values()) > LARGEST:
+        raise ValueError(f"{to} has a file of more than {LARGEST:,} bytes: {sizes}")
+    scores, _ = evaluate(to, EPISODES)
+    shown = ["success"] * ("success" in scores) + ["return"]
+    cells = (
+        f"[{name}](checkpoints/{name}/card.md)",
+        f"`{' '.join(['gtrxl train', *AGENTS[name]])}`",
+        f"{sum(array.size for array in read_params(to)[0].values()):,}",
+        f"{sum(sizes.values()) / 1e6:.2f} MB",
+        "; ".join(f"{score} {scores[score]}" for score in shown),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    chosen = tyro.cli(Release, description=__doc__).only
+    rows = [release(check_choice("agent", name, AGENTS)) for name in chosen]
+    print("\n".join(rows))

@@ -1,0 +1,35 @@
+"""The released agents are complete, small, and as good as their cards say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gtrxl_jax.loading import evaluate, load
+
+FOLDERS = sorted(path.parent for path in Path(__file__).parents[1].glob("checkpoints/*/card.md"))
+
+
+def size(folder):
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_released_agent_is_complete(folder):
+    assert (folder / "params.safetensors").stat().st_size < 5e6
+    config = load(folder).config
+    card = (folder / "card.md").read_text()
+    assert card.startswith(f"# {config.core.name}, trained by {config.algorithm.name} in ")
+    assert re.search(rf"`gtrxl train .*`, seed {config.seed}; .* on .*, commit [0-9a-f]+\.", card)
+    readme = (folder.parents[1] / "README.md").read_text()
+    assert f"(checkpoints/{folder.name}/card.md)" in readme
+
+
+@pytest.mark.integration
+def test_smallest_agent_reaches_its_score():
+    folder = min(FOLDERS, key=size)
+    card = (folder / "card.md").read_text()
+    name = "success" if "| success |" in card else "return"
+    low, _ = map(float, re.search(rf"\| {name} \| \S+ \[(\S+), (\S+)\]", card).groups())
+    scores, _ = evaluate(folder, episodes=16)
+    assert scores[name].mean >= low
