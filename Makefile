@@ -11,11 +11,11 @@ demo: $(VENV)/.installed  ## train the default agent and plot its results
 	$(VENV)/bin/gtrxl train
 
 test: lint  ## lint, type checks and all tests except the slow ones
-	$(VENV)/bin/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile
+	$(VENV)/bin/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist worksteal
 
 unit: $(VENV)/.installed  ## the quick tests: without training, programs and whole networks
 	$(VENV)/bin/python -m pytest -m "not slow and not integration" \
-	  --numprocesses $(PYTEST_WORKERS) --dist loadfile
+	  --numprocesses $(PYTEST_WORKERS) --dist worksteal
 
 slow: $(VENV)/.installed  ## the tests that train agents to a score, minutes each
 	$(VENV)/bin/python -m pytest -m slow
