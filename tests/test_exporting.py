@@ -17,8 +17,8 @@ from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.runs.exports import read_params, write_params
+from gtrxl_jax.runs.initial import initial_params
 from gtrxl_jax.runs.listing import overviews
-from gtrxl_jax.runs.restoring import initial_params
 from tests.comparison import assert_same
 from tests.jobs import changed, small_job
 from tests.saved import finish, save

@@ -119,7 +119,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline.environments import trajectories_of
     from gtrxl_jax.offline.trainer import OfflineTrainer
     from gtrxl_jax.plots import report
-    from gtrxl_jax.runs.restoring import initial_params
+    from gtrxl_jax.runs.initial import initial_params
 
     config = command.config
     import_plugin(config.task.name)

@@ -9,7 +9,6 @@ A run folder contains
     checkpoints/      its state (see `checkpoint`)
     result.json       the final evaluation, with command, commit, device, date, seeds and times
     card.md           what was trained, its scores, its provenance and its use
-    evaluations.jsonl the scores of later evaluations, by `gtrxl evaluate`
     *.png, *.gif      plots
 
 However the process ends, `train` with the same config and folder resumes from the last checkpoint,
@@ -23,7 +22,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,11 @@ from gtrxl_jax.runs.checkpoints import checkpoint
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
 from gtrxl_jax.runs.directory import available_steps, locked
 from gtrxl_jax.runs.divergence import DivergedError, Divergence
+from gtrxl_jax.runs.initial import initial_params
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 from gtrxl_jax.runs.programs import Programs
-from gtrxl_jax.runs.restoring import finished, initial_params, params_of
+from gtrxl_jax.runs.restoring import finished, params_of
 from gtrxl_jax.runs.results import Result, record_of, write_result
 from gtrxl_jax.runs.scores import scores_of
 from gtrxl_jax.runs.trainer import Trainer
@@ -90,16 +90,16 @@ def train(
       UnusableError: if no checkpoint in the folder is intact and of this run.
     """
     if folder is None:
-        return _Loop(trainer, Writers(*writers), given=initial_params(trainer)).run()
+        return _Loop(trainer, Writers(*writers)).run()
     if result := finished(trainer, folder):
         saved = available_steps(folder)
         return Trained(trainer, params_of(trainer, folder)[0] if saved else [], result)
-    given = initial_params(trainer, folder)
+    initial_params(trainer, folder)  # raises before the folder is claimed
     with locked(folder, trainer.config_json), Interruption() as interruption:
         everything = Writers()
         if hosts.is_first():
             everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
-        trained = _Loop(trainer, everything, Path(folder), interruption, given).run()
+        trained = _Loop(trainer, everything, Path(folder), interruption).run()
         if hosts.is_first():
             record = record_of(trainer.config, trained.result)
             write_card(folder, trainer.title, record, trained.params_per_seed[0])
@@ -142,13 +142,11 @@ class _Loop:
         writer: MetricWriter,
         folder: Path | None = None,
         interruption: Interruption | None = None,
-        given: Mapping[str, Any] | None = None,
     ):
         self._trainer, self._config = trainer, trainer.config
         self._writer = writer
         self._folder = folder
         self._interruption = interruption
-        self._given = given
         self._progress = _Progress()
         self._scores: dict[str, np.ndarray] = {}
         self._drawn: dict[str, np.ndarray] = {}
@@ -176,7 +174,7 @@ class _Loop:
             resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
             # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
-            state = self._programs.init(self._given) if restored is None else restored
+            state = self._programs.init() if restored is None else restored
             self._drawn = jax.device_get(self._trainer.drawn(state))
             if upcoming:
                 self._programs.iteration(*upcoming)

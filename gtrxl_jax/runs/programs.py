@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from gtrxl_jax.parallel.placement import gather_parameters, shardings
 from gtrxl_jax.runs.compilation import compiler_options
+from gtrxl_jax.runs.initial import initial_params
 from gtrxl_jax.runs.trainer import Trainer
 
 
@@ -61,14 +62,9 @@ class Programs:
             evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
         )
 
-    def init(self, given: Mapping[str, Any] | None = None) -> Any:
-        """Return the state of a new run.
-
-        Args:
-          given: parameters by path that replace those initialised, see `Trainer.init`; with several
-            seeds `[S, ...]`.
-        """
-        return self._init(self._seeds, given or {})
+    def init(self) -> Any:
+        """Return the state of a new run, with its `initial_params`."""
+        return self._init(self._seeds, initial_params(self._trainer))
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
         """Yield stages and data from iteration `first` on, see `Trainer`. Close after use."""
