@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.parallel.placement import on_each_device
 from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import TimeStep
 
@@ -49,6 +51,19 @@ class StreamState:
     env: Any
     key: Key[Array, " B"] | UInt[Array, "B 2"]
     episode: EpisodeStats
+
+
+_Seen = tuple[Any, Any]
+"""The observation and the state of an environment."""
+
+
+class _Outcome(NamedTuple):
+    """What else a step of an environment returns; see `EpisodeStats` for `success`."""
+
+    reward: Float[Array, "*B"]
+    terminated: Bool[Array, "*B"]
+    truncated: Bool[Array, "*B"]
+    success: Bool[Array, "*B"] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,7 +138,8 @@ class Stream:
           The state, and the batch's `first` time step, with leaves `[B, ...]`.
         """
         key_B = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(self.num_envs))
-        return jax.vmap(lambda key: self._reset_one(*jax.random.split(key)))(key_B)
+        key_B, key_env_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
+        return jax.vmap(self._first_one)(key_B, jax.vmap(self._reset_one)(key_env_B))
 
     def step(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
         """Advance every environment by one time step, resetting those whose episode has ended.
@@ -137,62 +153,90 @@ class Stream:
         """
         spec = action_spec(self.action_space)
         action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros())
-        return jax.vmap(self._step_one)(state, spec.clip(action))
+        return on_each_device(self._step, state, spec.clip(action))
 
-    def _reset_one(self, key: PRNGKey, key_env: PRNGKey) -> tuple[StreamState, TimeStep]:
+    def _step(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
+        """Advance a part of the batch, the environments of one device."""
+        # An environment either steps or is reset, so both can use the same key.
+        key_B, key_env_B = jax.vmap(jax.random.split, out_axes=1)(state.key)
+        seen, outcome = jax.vmap(self._advance_one)(key_env_B, state.env, action)
+        seen = self._restart(state.episode.done, key_env_B, seen)
+        return jax.vmap(self._next_one)(state.episode, key_B, action, seen, outcome)
+
+    def _restart(self, first_B: Bool[Array, " B"], key_B: Any, seen: _Seen) -> _Seen:
+        """Replace the observations and states of the environments that begin an episode.
+
+        A reset can cost more than a step, where it draws a maze and an image, but few episodes end
+        at the same step. Resets are therefore computed for a quarter of the environments at once,
+        and only until none is left; at most steps, for none.
+        """
+        number = len(first_B)
+
+        def some(carry: tuple[Bool[Array, " B"], _Seen]) -> tuple[Bool[Array, " B"], _Seen]:
+            waiting_B, seen = carry
+            (index_G,) = jnp.nonzero(waiting_B, size=math.ceil(number / 4), fill_value=number)
+            reset = jax.vmap(self._reset_one)(key_B[jnp.minimum(index_G, number - 1)])
+
+            def put(old_B: Array, new_G: Array) -> Array:
+                return old_B.at[index_G].set(new_G, mode="drop")
+
+            return put(waiting_B, jnp.zeros_like(index_G, bool)), jax.tree.map(put, seen, reset)
+
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (first_B, seen))[1]
+
+    def _reset_one(self, key_env: PRNGKey) -> _Seen:
         with standard_dtype_promotion():
-            observation, env_state = self.env.reset_env(key_env, self.params)
+            seen = self.env.reset_env(key_env, self.params)
         # A leaf that is weakly typed only here would make every caller compile twice.
-        observation, env_state = jax.tree.map(_strongly_typed, (observation, env_state))
-        no, zero = jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.float32)
-        timestep = TimeStep(
-            observation=observation,
-            action=action_spec(self.action_space).zeros(),
-            reward=zero,
-            discount=jnp.ones((), jnp.float32),
-            first=~no,
-            last=no,
-        )
-        episode = EpisodeStats(
-            done=no,
-            episode_return=zero,
-            length=jnp.zeros((), jnp.int32),
-            success=no if self.reports_success else None,
-        )
-        return StreamState(env_state, key, episode), timestep
+        return jax.tree.map(_strongly_typed, tuple(seen))
 
-    def _step_one(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
-        key, key_env = jax.random.split(state.key)
+    def _advance_one(self, key_env: PRNGKey, env_state: Any, action: Any) -> tuple[_Seen, _Outcome]:
         with standard_dtype_promotion():
             observation, env_state, reward, terminated, info = self.env.step_env(
-                key_env, state.env, environment_action(self.action_space, action), self.params
+                key_env, env_state, environment_action(self.action_space, action), self.params
             )
             truncated = self.env.is_truncated(env_state, self.params)
-        terminated, truncated = (jnp.asarray(x, jnp.bool_) for x in (terminated, truncated))
-        reward = jnp.asarray(reward, jnp.float32)
-        last = terminated | truncated
-        observation, env_state = jax.tree.map(_strongly_typed, (observation, env_state))
+        outcome = _Outcome(
+            reward=jnp.asarray(reward, jnp.float32),
+            terminated=jnp.asarray(terminated, jnp.bool_),
+            truncated=jnp.asarray(truncated, jnp.bool_),
+            success=jnp.asarray(info["success"], jnp.bool_) if self.reports_success else None,
+        )
+        return jax.tree.map(_strongly_typed, (observation, env_state)), outcome
+
+    def _first_one(self, key: PRNGKey, seen: _Seen) -> tuple[StreamState, TimeStep]:
+        """Return the first step of an episode: that after a last one, whose outcome is ignored."""
+        no, zero = jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.float32)
+        success = no if self.reports_success else None
+        before = EpisodeStats(~no, zero, jnp.zeros((), jnp.int32), success)
+        action = action_spec(self.action_space).zeros()
+        return self._next_one(before, key, action, seen, _Outcome(zero, no, no, success))
+
+    def _next_one(
+        self, before: EpisodeStats, key: PRNGKey, action: Any, seen: _Seen, outcome: _Outcome
+    ) -> tuple[StreamState, TimeStep]:
+        """Return the step after one with the statistics `before`."""
+        first, (observation, env_state) = before.done, seen
+
+        def unless_first(x: Array) -> Array:
+            return jax.lax.select(first, jnp.zeros_like(x), x)
+
+        terminated, truncated = map(unless_first, (outcome.terminated, outcome.truncated))
         timestep = TimeStep(
             observation=observation,
-            action=action,
-            reward=reward,
+            action=jax.tree.map(unless_first, action),
+            reward=unless_first(outcome.reward),
             discount=1 - terminated.astype(jnp.float32),
-            first=jnp.zeros_like(last),
-            last=last,
+            first=first,
+            last=terminated | truncated,
         )
-        success = state.episode.success
         episode = EpisodeStats(
-            done=last,
-            episode_return=state.episode.episode_return + reward,
-            length=state.episode.length + 1,
-            success=None if success is None else jnp.asarray(info["success"], jnp.bool_),
+            done=timestep.last,
+            episode_return=unless_first(before.episode_return + outcome.reward),
+            length=unless_first(before.length + 1),
+            success=None if outcome.success is None else unless_first(outcome.success),
         )
-        stepped = StreamState(env_state, key, episode), timestep
-        # Only one of the two results is kept, so both can use the same keys.
-        restarted = self._reset_one(key, key_env)
-        return jax.tree.map(
-            lambda new, next_: jax.lax.select(state.episode.done, new, next_), restarted, stepped
-        )
+        return StreamState(env_state, key, episode), timestep
 
 
 def _concrete(space: Callable[[Any], spaces.Space], params: Any) -> spaces.Space:

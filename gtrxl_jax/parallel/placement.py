@@ -11,12 +11,14 @@ network, while memory and the optimiser's work are divided by the number of shar
 written for the global batch; from these placements, `jax.jit` derives what every device computes
 and communicates.
 
-`split_batch`, `split_parameters` and `gather_parameters` refer to the mesh set by `jax.set_mesh`
-and have no effect without one, so the trainers' functions also run on a single device.
+`split_batch`, `on_each_device`, `split_parameters` and `gather_parameters` refer to the mesh set by
+`jax.set_mesh` and have no effect without one, so the trainers' functions also run on a single
+device.
 """
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -166,6 +168,24 @@ def split_batch(tree: Any) -> Any:
         return jax.lax.with_sharding_constraint(leaf, PartitionSpec(AXES))
 
     return jax.tree.map(split, tree)
+
+
+def on_each_device(function: Callable[..., Any], *batches: Any) -> Any:
+    """Apply a function of arrays `[B, ...]` on each device to its own part of them.
+
+    Nothing is exchanged, so loops and branches may differ between devices. The results, also
+    `[B, ...]`, must be the same for any division of the batch. If B does not divide, the function
+    gets the whole batch.
+    """
+    mesh = _mesh()
+    divides = mesh is not None and all(
+        leaf.shape[0] % mesh.size == 0 for leaf in jax.tree.leaves(batches)
+    )
+    if not divides or mesh.size == 1:
+        return function(*batches)
+    parts = PartitionSpec(AXES)
+    # A loop that some devices leave earlier has no replicated results that could be verified.
+    return jax.shard_map(function, in_specs=parts, out_specs=parts, check_vma=False)(*batches)
 
 
 def split_parameters(tree: Any) -> Any:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from flax import struct
 from gymnax.environments import environment, spaces
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.envs import Stream, make_env
+from gtrxl_jax.parallel.collectives import collectives
+from gtrxl_jax.parallel.placement import AXES, make_mesh
 from gtrxl_jax.specs import action_spec, observation_spec
 
 
@@ -188,17 +190,45 @@ def test_legacy_keys_match_typed_keys():
 
 def test_sharding_changes_no_result():
     stream = Stream(*make_env("TMazePassive-v0", corridor_length=2), num_envs=16)
-    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
+    mesh = make_mesh(8, 16)
+    sharding = NamedSharding(mesh, PartitionSpec(AXES))
     state, _ = jax.jit(stream.reset)(jax.random.key(0))
     placed = jax.device_put(state, sharding)
+    action_TB = jax.random.randint(jax.random.key(1), (12, 16), 0, 4)
     step = jax.jit(stream.step)
-    for action in jax.random.randint(jax.random.key(1), (12, 16), 0, 4):
+    with jax.set_mesh(mesh):
+        program = jax.jit(stream.step).lower(placed, jax.device_put(action_TB[0], sharding))
+        split_step = program.compile()
+    assert collectives(split_step.as_text()) == []
+    for action in action_TB:
         state, timestep = step(state, action)
-        placed, placed_timestep = step(placed, jax.device_put(action, sharding))
+        placed, placed_timestep = split_step(placed, jax.device_put(action, sharding))
         jax.tree.map(np.testing.assert_array_equal, timestep, placed_timestep)
     assert all(
         leaf.sharding.is_equivalent_to(sharding, leaf.ndim) for leaf in jax.tree.leaves(placed)
     )
+
+
+def test_resets_are_computed_only_after_ends():
+    resets = []
+
+    class Counted(Counter):
+        def reset_env(self, key, params):
+            jax.debug.callback(lambda: resets.append(1))
+            return super().reset_env(key, params)
+
+    stream = Stream(Counted(), CounterParams(max_steps_in_episode=9), num_envs=8)
+    state, _ = jax.jit(stream.reset)(jax.random.key(0))
+    step, counts = jax.jit(stream.step), []
+    # The callback has no batch axis, so it counts groups of two environments.
+    for press in ([0] * 8, [3] + [0] * 7, [3] + [0] * 7, [3] * 8, [0, 0, 0] + [3] * 5, [0] * 8):
+        jax.effects_barrier()
+        resets.clear()
+        state, timestep = step(state, buttons(*press))
+        jax.block_until_ready(timestep)
+        jax.effects_barrier()
+        counts.append((int(timestep.first.sum()), len(resets)))
+    assert counts == [(0, 0), (0, 0), (0, 0), (1, 1), (0, 0), (5, 3)]
 
 
 def test_x64_mode_keeps_types(x64):
