@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.acting.collecting import collect
+from gtrxl_jax.acting.collecting import collect_rounds
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.knowledge import cue_of
@@ -108,7 +108,7 @@ def collect_dataset(
         if progress is not None:
             progress(_summary(played))
 
-    trajectories = collect(
+    rounds = collect_rounds(
         env,
         params,
         policy,
@@ -120,7 +120,7 @@ def collect_dataset(
         policy_params=policy_params,
     )
     metadata = minari.Metadata(name, overrides, config.policy, config.seed)
-    minari.save(trajectories, folder, metadata)
+    minari.save(rounds, folder, metadata)
     return _summary(played)
 
 

@@ -122,8 +122,12 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     chooser.add_argument("--task.name", dest="task")
     chosen, rest = chooser.parse_known_args(arguments)
     base = offline_config.preset(chosen.preset)
+    # The preset's environment parameters apply only if the environment is not changed.
+    params = base.task.params if chosen.task in (None, base.task.name) else {}
+    task = dataclasses.replace(base.task, params={})
     if chosen.task is not None:
-        base = dataclasses.replace(base, task=dataclasses.replace(base.task, name=chosen.task))
+        task = dataclasses.replace(task, name=chosen.task)
+    base = dataclasses.replace(base, task=task)
     if chosen.task == "":
         # The presets' lengths and curriculum are those of an environment.
         evaluation = dataclasses.replace(base.evaluation, lengths=())
@@ -146,6 +150,9 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
             "below override them."
         ),
     )
+    config = command.config
+    task = dataclasses.replace(config.task, params={**params, **config.task.params})
+    command = dataclasses.replace(command, config=dataclasses.replace(config, task=task))
     for name in (command.config.model.name, *command.baselines):
         import_plugin(name)
         model = with_name(command.config.model, name)

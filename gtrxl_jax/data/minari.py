@@ -7,9 +7,10 @@ network. Requires the extra "offline".
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +18,45 @@ import jax
 import numpy as np
 
 from gtrxl_jax.data.reader import Folder, Metadata, MinariReader, import_minari, naming
+from gtrxl_jax.data.spaces import Spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.files import atomic
 
 __all__ = ["Metadata", "MinariReader", "load", "load_metadata", "require_writable", "save"]
 
 
-def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = None) -> None:
+def save(
+    trajectories: Trajectories | Iterable[Trajectories],
+    path: Folder,
+    metadata: Metadata | None = None,
+) -> None:
     """Write a dataset, with images stored losslessly. The folder is created atomically.
 
     Args:
-      trajectories: valid trajectories, see `check`.
+      trajectories: valid trajectories, see `check`; or several sets of them with equal spaces, each
+        of which is written before the next is taken, for data that exceed memory.
       path: a new folder; its name, made to conform, is the dataset's id.
       metadata: stored in the file under "gtrxl_jax".
 
     Raises:
       FileExistsError: if `path` exists.
-      TypeError, ValueError: if the trajectories are invalid or the metadata are not JSON.
+      TypeError, ValueError: if the trajectories are invalid, there are none, or the metadata are
+        not JSON.
       ImportError: if the extra "offline" is not installed.
     """
     minari = import_minari()
     metadata = metadata or Metadata()
-    trajectories = jax.device_get(trajectories)
-    check(trajectories)
     described = _json_text(dataclasses.asdict(metadata))
     require_writable(path)
+    sets = iter([trajectories] if isinstance(trajectories, Trajectories) else trajectories)
+    first = _valid(next(sets, None))
+    rest = (_valid(one, first.spaces) for one in sets)
     with _unoccupied(path), atomic(path) as folder:
         (folder / "data").mkdir(parents=True)
         storage = minari.dataset.minari_storage.MinariStorage.new(
             folder.absolute() / "data",  # Minari finds no size at a relative path
-            trajectories.spaces.observation,
-            trajectories.spaces.action,
+            first.spaces.observation,
+            first.spaces.action,
             jpeg_encoding=False,
         )
         storage.update_metadata(
@@ -58,8 +67,11 @@ def save(trajectories: Trajectories, path: Folder, metadata: Metadata | None = N
             }
             | ({"algorithm_name": metadata.policy} if metadata.policy else {})
         )
-        buffers = (_buffer(trajectories, e) for e in range(trajectories.num_episodes))
-        storage.update_episodes(buffers)
+        storage.update_episodes(
+            _buffer(one, e)
+            for one in itertools.chain([first], rest)
+            for e in range(one.num_episodes)
+        )
 
 
 def require_writable(path: Folder) -> None:
@@ -97,6 +109,20 @@ def load_metadata(path: Folder) -> Metadata:
     """Return the metadata of a dataset without reading its data. Raises as `load` does."""
     with MinariReader(path) as reader:
         return reader.metadata
+
+
+def _valid(trajectories: Trajectories | None, spaces: Spaces | None = None) -> Trajectories:
+    """Return trajectories on the host after checking them."""
+    if trajectories is None:
+        raise ValueError("there are no trajectories to save: pass at least one set")
+    trajectories = jax.device_get(trajectories)
+    check(trajectories)
+    if spaces not in (None, trajectories.spaces):
+        raise ValueError(
+            "only trajectories with the same spaces can be saved together: "
+            f"{spaces} and {trajectories.spaces}"
+        )
+    return trajectories
 
 
 def _buffer(trajectories: Trajectories, e: int) -> Any:

@@ -227,8 +227,53 @@ def _tmaze() -> OfflineConfig:
     )
 
 
-PRESETS = {"default": _default, "debug": _debug, "tmaze": _tmaze}
-"""default: minutes on two CPU cores; debug: seconds; tmaze: the sizes of RATE's paper."""
+def _images(task: TaskConfig, model: str, learning_rate: float) -> OfflineConfig:
+    """Return the config of one of RATE's tasks with images, of which a dataset exceeds memory."""
+    return OfflineConfig(
+        task=task,
+        data=DataConfig(stream=True),
+        model=model_config("rate", model),
+        optimiser=AdamWConfig(learning_rate=learning_rate),
+        evaluation=OfflineEvaluationConfig(episodes=32),
+        total_updates=25_000,
+        # The images of an iteration are in memory together.
+        updates_per_iteration=5,
+    )
+
+
+def _vizdoom() -> OfflineConfig:
+    return _images(TaskConfig("TwoColors-v0"), "vizdoom", 3e-4)
+
+
+def _minigrid() -> OfflineConfig:
+    """Return the config of Minigrid.Memory, whose episodes end within the 3 segments of 30 steps.
+
+    Table 5 has 3 segments of 10, which the decision at the end would rarely be a part of.
+    """
+    params: dict[str, int | float | str] = {
+        "size": 41,
+        "view_size": 3,
+        "num_actions": 3,
+        "observation": "rgb",
+        "max_steps_in_episode": 95,
+    }
+    return _images(TaskConfig("MiniGrid-Memory", params), "minigrid", 6e-4)
+
+
+def _memory_maze() -> OfflineConfig:
+    return _images(TaskConfig("MemoryMaze-9x9-v0"), "memory-maze", 3e-4)
+
+
+PRESETS = {
+    "default": _default,
+    "debug": _debug,
+    "tmaze": _tmaze,
+    "vizdoom": _vizdoom,
+    "minigrid": _minigrid,
+    "memory-maze": _memory_maze,
+}
+"""default: minutes on two CPU cores; debug: seconds; the others: RATE's sizes for its tasks. The
+last three have images and require a dataset, data.path."""
 
 
 def preset(name: str = "default") -> OfflineConfig:

@@ -8,6 +8,7 @@ from gtrxl_jax.cli.arguments import parse_train_offline
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
 from gtrxl_jax.offline.environments import make_stream
+from tests.jobs import changed
 from tests.nn.models import Shallow
 
 
@@ -42,7 +43,18 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets(name):
-    assert parse_train_offline(["--preset", name]).config == preset(name)
+    config = preset(name)
+    data = ["--data.path", "data"] if config.data.stream else []
+    config = changed(config, data__path="data" if data else "")
+    assert parse_train_offline(["--preset", name, *data]).config == config
+
+
+def test_parameters_of_preset_belong_to_its_environment():
+    arguments = ["--preset", "minigrid", "--data.path", "data"]
+    smaller = parse_train_offline([*arguments, "--task.params", "size", "9"]).config.task
+    assert smaller.params == preset("minigrid").task.params | {"size": 9}
+    other = parse_train_offline([*arguments, "--task.name", "TwoColors-v0"]).config.task
+    assert (other.name, other.params) == ("TwoColors-v0", {})
 
 
 def test_model_preset_keeps_other_fields():

@@ -13,7 +13,7 @@ import pytest
 from minari.data_collector import EpisodeBuffer
 
 from gtrxl_jax import __version__
-from gtrxl_jax.data import Trajectories, dataset_spaces, minari
+from gtrxl_jax.data import Trajectories, concatenate, dataset_spaces, minari
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set, random_values
 
 
@@ -31,6 +31,19 @@ def test_round_trip(tmp_path, spaces):
     minari.save(whole, tmp_path / "new" / "set")
     assert_same(minari.load(tmp_path / "new" / "set"), whole)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["set"]
+
+
+def test_several_sets_are_saved_in_order(tmp_path):
+    sets = [make_set(LENGTHS[:2], seed=1), make_set(LENGTHS[2:], seed=2)]
+    minari.save(iter(sets), tmp_path / "both")
+    assert_same(minari.load(tmp_path / "both"), concatenate(sets))
+    with pytest.raises(ValueError, match="no trajectories to save"):
+        minari.save([], tmp_path / "none")
+    with pytest.raises(ValueError, match="same spaces"):
+        minari.save([*sets, make_set(spaces=NESTED)], tmp_path / "mixed")
+    with pytest.raises(ValueError, match="rewards"):
+        minari.save([sets[0], sets[1].replace(rewards=sets[1].rewards * np.nan)], tmp_path / "bad")
+    assert [path.name for path in tmp_path.iterdir()] == ["both"]
 
 
 def test_relative_paths(tmp_path, monkeypatch):
