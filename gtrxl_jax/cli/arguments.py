@@ -68,7 +68,11 @@ def parse_train(arguments: Sequence[str]) -> Train:
     chooser.add_argument("--core-preset")
     chooser.add_argument("--core.name", dest="core")
     chooser.add_argument("--algorithm.name", dest="algorithm")
+    chooser.add_argument("--env.name", dest="environments", nargs="+", default=[])
     chosen, rest = chooser.parse_known_args(arguments)
+    rest += ["--env.name", *chosen.environments[:1]] if chosen.environments else []
+    for name in chosen.environments if len(chosen.environments) > 1 else ():
+        rest += ["--env.tasks", "name", name]
     base = configs.preset(chosen.preset)
     import_plugin(chosen.core or "")
     if chosen.core_preset:

@@ -12,6 +12,7 @@ from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.two_colors import TwoColors
+from gtrxl_jax.envs.united import United, unite
 
 __all__ = [
     "ENVIRONMENTS",
@@ -31,8 +32,10 @@ __all__ = [
     "Stream",
     "StreamState",
     "TwoColors",
+    "United",
     "cue_of",
     "make_env",
     "register_env",
     "time_limit",
+    "unite",
 ]

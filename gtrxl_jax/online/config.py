@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Annotated, Any
 
 import tyro
 
@@ -23,10 +24,28 @@ class EnvConfig:
     """Environment parameters as name value pairs: --env.params corridor_length 30 penalty behind"""
     tasks: tyro.conf.UseAppendAction[tuple[dict[str, int | float | str], ...]] = ()
     """A task of a multi-task agent, as name value pairs that override `params`:
-    --env.tasks corridor_length 10 --env.tasks corridor_length 30. The environments are divided
-    equally among the tasks."""
+    --env.tasks corridor_length 10 --env.tasks corridor_length 30. The pair `name NAME` names
+    another environment, without `params`; `--env.name A B` is short for one task of each. The
+    environments are divided equally among the tasks."""
     num_envs: int = 32
     """Number of parallel environments, B: the batch size of the learner."""
+    references: str = ""
+    """A TOML or JSON file with the returns of a random and of a reference policy in each task, for
+    normalised scores; see `gtrxl_jax.online.normalised`."""
+    reference_returns: Annotated[dict[str, Any], tyro.conf.Suppress] = dataclasses.field(
+        default_factory=dict
+    )
+    """The contents of that file; the trainer records them."""
+
+    @property
+    def members(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """The name and the parameters of each task's environment."""
+        members = []
+        for task in self.tasks or ({},):
+            own: dict[str, Any] = dict(task)
+            name = str(own.pop("name", self.name))
+            members.append((name, {**(self.params if name == self.name else {}), **own}))
+        return tuple(members)
 
     @property
     def num_tasks(self) -> int:

@@ -33,12 +33,14 @@ from gtrxl_jax.acting.rollout import ActingState, rollout
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.envs.united import unite
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.online.algorithm import Experience
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
 from gtrxl_jax.online.hyperparameters import draw_hyperparameters
+from gtrxl_jax.online.normalised import normalised_scores, read_returns, returns_of_tasks
 from gtrxl_jax.online.state import TrainState
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
 from gtrxl_jax.runs.checkpoints.arrays import replaced
@@ -48,15 +50,11 @@ from gtrxl_jax.validation import validate
 
 
 def make_stream(config: OnlineConfig) -> MultiTaskStream:
-    """Create the environments of a run, divided equally among its tasks."""
+    """Create the environments of a run, divided equally among its tasks, with common spaces."""
     env = config.env
     share = env.num_envs // env.num_tasks
-    return MultiTaskStream(
-        tuple(
-            Stream(*make_env(env.name, **{**env.params, **task}), num_envs=share)
-            for task in env.tasks or ({},)
-        )
-    )
+    streams = [Stream(*make_env(name, **params), num_envs=share) for name, params in env.members]
+    return MultiTaskStream(unite(streams, [name for name, _ in env.members]))
 
 
 def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
@@ -88,6 +86,11 @@ class OnlineTrainer:
 
     def __init__(self, config: OnlineConfig):
         validate(config)
+        if config.env.references and not config.env.reference_returns:
+            table = read_returns(config.env.references)
+            env = dataclasses.replace(config.env, reference_returns=table)
+            config = dataclasses.replace(config, env=env)
+        self._references = returns_of_tasks(config.env)
         self.config, self.config_json = config, to_json(config)
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
@@ -98,7 +101,8 @@ class OnlineTrainer:
         evaluation = config.evaluation
         self.policy = AgentPolicy(self.agent, evaluation.policy)
         self._behaviour = AgentPolicy(self.agent)
-        self.title = f"{config.core.name}, trained by {config.algorithm.name} in {config.env.name}"
+        names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
+        self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
         self.environment = (config.env.name, dict(config.env.params))
         self.tasks = self.stream.tasks
         self.observation_space = self.stream.observation_space
@@ -228,5 +232,12 @@ class OnlineTrainer:
         return means | episode_means(sums) | diverged
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
-        """Return the returns, lengths and successes of fresh episodes, also by task if several."""
-        return summarise(self._play(params, key))
+        """Return the returns, lengths and successes of fresh episodes, also by task if several.
+
+        With references, also the normalised scores, of all episodes together.
+        """
+        episodes = self._play(params, key)
+        scores = summarise(episodes)
+        if self._references is not None:
+            scores |= normalised_scores(episodes.episode_return, *self._references)
+        return scores

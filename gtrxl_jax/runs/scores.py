@@ -93,12 +93,12 @@ def is_success(name: str) -> bool:
 def main_scores(names: Iterable[str]) -> list[str]:
     """Return the names of the main scores of an evaluation.
 
-    These are success, return and length over all tasks; or, for several lengths, the success at
-    each length in increasing order. There are none without an environment.
+    These are the normalised score, success, return and length over all tasks; or, for several
+    lengths, the success at each length in increasing order. There are none without an environment.
     """
     if not (names := list(names)):
         return []
-    overall = ("success", "return", "length")
+    overall = ("normalised", "success", "return", "length")
     if not set(names).isdisjoint(overall):
         return [str(name) for name in overall if name in names]
     first = names[0].split("/")[0]
@@ -117,7 +117,10 @@ def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Sc
     mean_S = value_SE.mean(axis=-1)
     per_seed = mean_S.tolist()
     if len(per_seed) == 1:
-        return Score(per_seed, mean=per_seed[0], interval=_over_episodes(success, value_SE[0]))
+        # A normalised score is one number, which says nothing about the spread.
+        several = success or value_SE.shape[1] > 1
+        interval = _over_episodes(success, value_SE[0]) if several else None
+        return Score(per_seed, mean=per_seed[0], interval=interval)
     if not equal:
         return Score(per_seed)
     known = mean_S[~np.isnan(mean_S)]
@@ -126,11 +129,11 @@ def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Sc
         count = solved(mean_S)
         low, high = wilson_interval(count, len(mean_S))
         return Score(per_seed, median=median, solved=count, interval=(float(low), float(high)))
-    interval = math.nan, math.nan
+    over_seeds = math.nan, math.nan
     if len(known) > 1:
-        interval = stratified_bootstrap([known], interquartile_mean)
+        over_seeds = stratified_bootstrap([known], interquartile_mean)
     iqm = float(interquartile_mean(known)) if len(known) else math.nan
-    return Score(per_seed, median=median, iqm=iqm, interval=interval)
+    return Score(per_seed, median=median, iqm=iqm, interval=over_seeds)
 
 
 def _over_episodes(success: bool, value_E: Float[np.ndarray, " E"]) -> tuple[float, float]:

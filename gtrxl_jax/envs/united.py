@@ -1,0 +1,154 @@
+"""Different environments with common spaces, for one agent that learns several tasks."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from gymnax.environments import environment, spaces
+from jaxtyping import Array, Float
+
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.specs import ArraySpec, action_spec, observation_spec
+
+
+def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]:
+    """Give streams of different environments the same spaces, where they fit.
+
+    Vectors become their features (see `ArraySpec.features`: choices are one-hot), padded with zeros
+    to the longest. Discrete actions get as many choices as the environment with most of them, see
+    `United`. Successes are reported only if all environments report them. Streams that agree are
+    unchanged.
+
+    Args:
+      streams: the streams, one for each task.
+      names: the names of their environments, for error messages.
+
+    Raises:
+      ValueError: if observations differ that are not vectors, or actions that are not discrete.
+    """
+    observations = [observation_spec(stream.observation_space) for stream in streams]
+    actions = [action_spec(stream.action_space) for stream in streams]
+    successes = [stream.reports_success for stream in streams]
+    _require("observations", _is_vector, observations, names, "only vectors are padded")
+    _require("actions", _is_discrete, actions, names, "only single Discrete actions are united")
+    features = choices = None
+    if any(spec != observations[0] for spec in observations):
+        features = max(math.prod(spec.feature_shape) for spec in observations)
+    if any(spec != actions[0] for spec in actions):
+        choices = max(spec.discrete[0] for spec in actions)
+    if features is None and choices is None and len(set(successes)) == 1:
+        return tuple(streams)
+    return tuple(
+        dataclasses.replace(stream, env=United(stream, features, choices, all(successes)))
+        for stream in streams
+    )
+
+
+class United(environment.Environment[Any, Any]):
+    """The environment of a stream, with spaces that it shares with others.
+
+    Choice a is action a mod n of an environment with n actions. No choice is illegal, but several
+    may be the same action, so a policy need not know which environment it is in.
+
+    Everything else, such as an oracle or a renderer, is that of the environment.
+
+    Args:
+      stream: the stream of the environment.
+      features: length of observations; None to leave them as they are.
+      choices: number of actions; None to leave them as they are.
+      reports_success: whether to report successes.
+    """
+
+    def __init__(
+        self, stream: Stream, features: int | None, choices: int | None, reports_success: bool
+    ) -> None:
+        super().__init__()
+        self.env, self._params = stream.env, stream.params
+        self._spaces = stream.observation_space, stream.action_space
+        self._spec = observation_spec(stream.observation_space)
+        self._features, self._choices = features, choices
+        self._reports_success = reports_success
+
+    def __getattr__(self, name: str) -> Any:
+        # Called only for attributes that neither this class nor gymnax's defines.
+        if name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def name(self) -> str:
+        """The name of the environment."""
+        return self.env.name
+
+    @property
+    def num_actions(self) -> int:
+        """The number of choices."""
+        return self.action_space().n
+
+    @property
+    def default_params(self) -> Any:
+        """The parameters of the stream."""
+        return self._params
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        """Reset the environment."""
+        observation, state = self.env.reset_env(key, params)
+        return self._seen(observation), state
+
+    def step_env(
+        self, key: jax.Array, state: Any, action: Any, params: Any
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take the action that the choice stands for."""
+        if self._choices is not None:
+            action = action % jnp.asarray(self._spaces[1].n, action.dtype)
+        observation, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        if not self._reports_success:
+            info = {name: value for name, value in info.items() if name != "success"}
+        return self._seen(observation), state, reward, terminated, info
+
+    def is_truncated(self, state: Any, params: Any) -> Any:
+        """Return whether the environment truncates the episode."""
+        return self.env.is_truncated(state, params)
+
+    def observation_space(self, params: Any = None) -> spaces.Space:
+        """Return the common space of observations."""
+        if self._features is None:
+            return self._spaces[0]
+        return spaces.Box(-jnp.inf, jnp.inf, (self._features,), jnp.float32)
+
+    def action_space(self, params: Any = None) -> spaces.Space:
+        """Return the common space of actions."""
+        return self._spaces[1] if self._choices is None else spaces.Discrete(self._choices)
+
+    def _seen(self, observation: Any) -> Any | Float[Array, " F"]:
+        if self._features is None:
+            return observation
+        vector = self._spec.features(observation, jnp.float32).reshape(-1)
+        return jnp.pad(vector, (0, self._features - len(vector)))
+
+
+def _is_vector(spec: Any) -> bool:
+    return isinstance(spec, ArraySpec) and len(spec.shape) <= 1
+
+
+def _is_discrete(spec: Any) -> bool:
+    return not spec.continuous and len(spec.discrete) == 1
+
+
+def _require(
+    what: str,
+    fits: Callable[[Any], bool],
+    specs: Sequence[Any],
+    names: Sequence[str],
+    rule: str,
+) -> None:
+    """Raise for the first environment whose spec can neither be shared nor united with another."""
+    for spec, name in zip(specs, names, strict=True):
+        if spec != specs[0] and not (fits(spec) and fits(specs[0])):
+            raise ValueError(
+                f"env.name: the {what} of {names[0]}, {specs[0]}, and of {name}, {spec}, do not "
+                f"fit together: {rule}, so train one agent for each"
+            )

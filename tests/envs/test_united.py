@@ -1,0 +1,85 @@
+"""Environments with different spaces as tasks of one agent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.envs import MultiTaskStream, Stream, make_env, time_limit, unite
+
+NAMES = ("TMazePassive-v0", "CartPole-v1", "RepeatPreviousEasy-v0")
+
+
+def streams_of(*names, num_envs=3):
+    return [Stream(*make_env(name), num_envs=num_envs) for name in names]
+
+
+UNITED = unite(streams_of(*NAMES), NAMES)
+
+
+def test_spaces_are_those_of_largest():
+    stream = MultiTaskStream(UNITED)
+    assert stream.observation_space.shape == (4,)
+    assert stream.action_space.n == 4
+    assert not stream.tasks[0].reports_success
+    assert [time_limit(one.env, one.params) for one in UNITED[1:]] == [500, 51]
+
+
+def test_equal_streams_are_unchanged():
+    streams = [*streams_of("TMazePassive-v0"), *streams_of("TMazePassive-v0")]
+    assert all(a is b for a, b in zip(unite(streams, NAMES[:1] * 2), streams, strict=True))
+
+
+@pytest.mark.parametrize("task", range(3))
+def test_steps_are_those_of_environment(task):
+    """With observations padded, and actions modulo their number."""
+    own, united = streams_of(NAMES[task])[0], UNITED[task]
+    choices = own.action_space.n
+    (state, seen), (other, seen_united) = (
+        jax.jit(s.reset)(jax.random.key(1)) for s in (own, united)
+    )
+    step, step_united = jax.jit(own.step), jax.jit(united.step)
+    for number in range(9):
+        expected = seen.observation
+        if expected.ndim == 1:
+            expected = jax.nn.one_hot(expected, 4)
+        np.testing.assert_array_equal(seen_united.observation[:, : expected.shape[1]], expected)
+        np.testing.assert_array_equal(seen_united.observation[:, expected.shape[1] :], 0)
+        np.testing.assert_array_equal(seen_united.reward, seen.reward)
+        np.testing.assert_array_equal(seen_united.last, seen.last)
+        action = (jnp.arange(3) + number) % 4
+        state, seen = step(state, action % choices)
+        other, seen_united = step_united(other, action)
+
+
+def test_integers_are_scaled_or_one_hot():
+    """As an encoder of the environment itself would."""
+    names = ("CountRecallEasy-v0", "MemoryChain-v0")
+    first, second = unite(streams_of(*names), names)
+    assert first.observation_space.shape == second.observation_space.shape
+    _, timestep = first.reset(jax.random.key(0))
+    features = timestep.observation
+    assert features.dtype == jnp.float32
+    assert set(np.unique(features)) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("CartPole-v1", "MemoryMaze-9x9-v0"), "observations of CartPole-v1, .*of MemoryMaze-9x9"),
+        (("TMazePassive-v0", "Pendulum-v1"), "actions of TMazePassive-v0, .*of Pendulum-v1"),
+        (("TwoColors-v0", "MemoryMaze-9x9-v0"), "observations of TwoColors-v0, .* only vectors"),
+    ],
+)
+def test_spaces_that_do_not_fit_raise(names, message):
+    with pytest.raises(ValueError, match=message):
+        unite(streams_of(*names), names)
+
+
+def test_extensions_are_those_of_environment():
+    env, stream = UNITED[0].env, streams_of(NAMES[0])[0]
+    state, _ = stream.reset(jax.random.key(0))
+    one = jax.tree.map(lambda x: x[0], state.env)
+    assert env.oracle_action(one, stream.params) == stream.env.oracle_action(one, stream.params)
+    assert not hasattr(UNITED[1].env, "oracle_action")
+    assert env.cue_at_start
