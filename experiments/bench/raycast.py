@@ -4,9 +4,8 @@
     python experiments/bench/raycast.py --original PATH     # a folder that has memory_maze/
 
 This times images alone, from random places of random mazes; steps with random actions without
-resets; and steps of `Stream`, as in training, where every environment also draws a new maze at
-every step, since only a selection decides between the two. The original is memory-maze 1.0.3 with
-dm_control; of its `__init__`, which imports the old gym, nothing is run.
+resets; steps of `Stream`, as in training, while no episode ends; and resets. The original is
+memory-maze 1.0.3 with dm_control; of its `__init__`, which imports the old gym, nothing is run.
 """
 
 import dataclasses
@@ -70,12 +69,16 @@ def of_size(size: int, settings: Settings) -> list[Row]:
     def training(state: Any) -> Any:
         return jax.lax.scan(stream.step, state, action_TB)
 
+    def resets(state: Any) -> Any:
+        return jax.lax.map(stream.reset, jax.random.split(key, settings.steps))
+
     programs = {
         what: jax.jit(function, compiler_options=compiler_options()).lower(state).compile()
         for what, function in (
             ("images", images),
             ("steps", steps),
-            ("steps of a stream, with resets", training),
+            ("steps of a stream", training),
+            ("resets", resets),
         )
     }
     seconds = interleaved(

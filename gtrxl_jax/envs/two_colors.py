@@ -77,7 +77,8 @@ class TwoColorsParams(environment.EnvParams):
       item_health: health gained from an item of the pillar's colour, and lost from another.
       max_health: health at the start, and the most that items can restore.
       item_reward: reward for an item of the pillar's colour.
-      alive_reward: reward for each step that the agent survives.
+      alive_reward: reward for each step that the agent survives. RATE has such a reward; its size
+        is this package's choice.
       move_speed: the speed that moving forward approaches, in cells per step.
       move_lag: time constant of the speed, in steps.
       turn: angle of a turn, in degrees.
