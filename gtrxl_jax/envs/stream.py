@@ -24,6 +24,8 @@ PRNGKey = Key[Array, ""] | UInt[Array, "2"]
 class EpisodeStats:
     """Statistics of the running episode, up to and including the current step.
 
+    Their axes are those of the time steps: `[B]` for a stream's, `[B, T]` for a rollout's.
+
     Attributes:
       done: whether the current step is the episode's last. Only then are the other fields final.
       episode_return: undiscounted sum of the rewards so far.
@@ -31,10 +33,10 @@ class EpisodeStats:
       success: the environment's `info["success"]`; None if it reports no success.
     """
 
-    done: Bool[Array, " B"]
-    episode_return: Float[Array, " B"]
-    length: Int[Array, " B"]
-    success: Bool[Array, " B"] | None
+    done: Bool[Array, "*B"]
+    episode_return: Float[Array, "*B"]
+    length: Int[Array, "*B"]
+    success: Bool[Array, "*B"] | None
 
 
 @struct.dataclass
