@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -109,6 +110,12 @@ def test_export_is_not_trained_or_overwritten(seeds, exported, tmp_path):
     with pytest.raises(ValueError, match="has not ended: finish the run with the same command"):
         export(tmp_path / "run", tmp_path / "to")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_missing_library_names_the_extra(exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'gtrxl_jax\[export\]'"):
+        gtrxl_jax.load(exported)
 
 
 def rename(params):

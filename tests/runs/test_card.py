@@ -57,6 +57,9 @@ def test_card_of_one_seed(tmp_path):
     assert "seed 0;" in text
     assert "It was trained only on this task" in text
 
+    best = write_card(tmp_path, "rate", alone | {"checkpoint": 9_000}, {}).read_text()
+    assert "after 12,000 steps. These parameters are of its checkpoint after 9,000 steps." in best
+
     later = write_card(tmp_path, "rate", alone | {"init_from": "runs/first"}, {}).read_text()
     assert "It started from the parameters of runs/first." in later
     assert "It was trained here only on this task" in later

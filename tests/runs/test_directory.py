@@ -96,6 +96,15 @@ def test_other_settings_may_not_change(started, fields, message):
     assert load_config(started) == changed(**OTHERS)
 
 
+def test_field_of_later_version_is_empty_before(started):
+    with locked(started, changed(init_from="", init_only=[])):
+        pass
+    (started / "config.json").write_text(CONFIG)
+    message = r'init_from is null there, "runs/b" here'
+    with pytest.raises(ValueError, match=message), locked(started, changed(init_from="runs/b")):
+        pass
+
+
 def test_folder_without_run_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no run: it has no config.json"):
         load_config(tmp_path)
