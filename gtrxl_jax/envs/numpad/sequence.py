@@ -50,7 +50,7 @@ def draw_sequence(key: jax.Array, size: int) -> Sequence:
     """Draw a sequence, uniformly from all Hamiltonian paths, of which no pad is lit yet.
 
     This takes one look-up in a table (686 kB for size 4, shared by all environments of a program)
-    and one permutation, since streams draw a reset at every step.
+    and one permutation, so resets are cheap.
     """
     ranks, symmetries = jnp.asarray(_ranks(size)), jnp.asarray(_symmetries(size))
     draw = jax.random.randint(key, (), 0, len(ranks) * len(symmetries), jnp.int32)
