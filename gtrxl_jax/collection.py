@@ -158,7 +158,8 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
     if not all(same):
         raise ValueError(
             f"env.name {name} has other observations or actions than {trained}, for which "
-            f"the agent of {config.policy} was trained: omit env.name"
+            f"the agent of {config.policy} was trained: omit env.name, or use an agent that was "
+            "trained in one environment only"
         )
     policy = of_run.policy
     if config.actions:

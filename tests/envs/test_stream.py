@@ -168,10 +168,12 @@ def test_episodes_and_environments_differ():
         assert all((noise_TB[:, b] != noise_TB[:, other]).any() for other in range(b))
 
 
-def test_vmap_over_seeds_matches_single_runs():
+@pytest.mark.parametrize("devices", [1, 4])
+def test_vmap_over_seeds_matches_single_runs(devices):
     stream = Stream(*make_env("AssociativeRetrieval-v0", wait_steps=1), num_envs=4)
     keys = jax.random.split(jax.random.key(0), 3)
-    mapped = jax.jit(jax.vmap(lambda key: rollout(stream, key)))(keys)
+    with jax.set_mesh(make_mesh(devices, 4)):
+        mapped = jax.device_get(jax.jit(jax.vmap(lambda key: rollout(stream, key)))(keys))
     single_run = jax.jit(lambda key: rollout(stream, key))
     for i, key in enumerate(keys):
         single = single_run(key)
