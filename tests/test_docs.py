@@ -10,6 +10,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+def test_pages_include_the_examples():
+    """A formatter of Python would turn these lines into expressions, which include nothing."""
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    included = re.findall(r"^--8<--\n(.*)\n--8<--$", pages, re.MULTILINE)
+    custom = (ROOT / "examples").glob("custom_*.py")
+    assert sorted(included) == sorted(str(path.relative_to(ROOT)) for path in custom)
+
+
 @pytest.mark.integration
 def test_site_builds_without_warnings(tmp_path):
     """Broken links, missing pages and unresolved names of the API are warnings."""

@@ -13,6 +13,7 @@ from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
 from gtrxl_jax.plugins import import_plugin, with_name
+from gtrxl_jax.runs.logging.loggers import require_loggers
 from gtrxl_jax.validation import validate
 
 
@@ -23,8 +24,13 @@ class RunOptions:
     folder: Path | None = None
     """Folder of the run; by default a new folder under runs/. If it contains a run with the same
     config, that run is resumed from its last checkpoint; a run with another config is an error."""
-    tensorboard: bool = False
-    """Also write TensorBoard files (requires the extra "log")."""
+    log: tuple[str, ...] = ()
+    """Further loggers, besides metrics.jsonl: csv, tensorboard, trackio, wandb (the last three
+    require extras of these names), or your own, as my_module:MyWriter."""
+    quiet: bool = False
+    """Print only errors and the last line."""
+    profile: Path | None = None
+    """Folder for a trace of three iterations after compilation, by jax.profiler."""
     pictures: bool = True
     """Plot the results at the end."""
     distributed: bool = False
@@ -105,7 +111,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
     if env.name == base.env.name:
         env = dataclasses.replace(env, params={**params, **env.params})
     train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
-    _require_folder(train)
+    _require_options(train)
     validate(train.config)
     return train
 
@@ -161,11 +167,12 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         import_plugin(name)
         model = with_name(command.config.model, name)
         validate(dataclasses.replace(command.config, model=model))
-    _require_folder(command)
+    _require_options(command)
     return command
 
 
-def _require_folder(command: RunOptions) -> None:
+def _require_options(command: RunOptions) -> None:
+    require_loggers(command.log)
     if command.distributed and command.folder is None:
         raise ValueError("distributed needs --folder, on a disk that all processes share")
     if command.folder == Path():

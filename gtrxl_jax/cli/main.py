@@ -109,7 +109,7 @@ def _train(arguments: Sequence[str]) -> None:
     if trained is not None and command.pictures and hosts.is_first():
         paths = report.draw_curves(folder, config.core.name)
         paths += _draw_episodes(folder, trainer, trained.params_per_seed[0])
-        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+        _tell_pictures(command, paths)
 
 
 def _train_offline(arguments: Sequence[str]) -> None:
@@ -142,6 +142,11 @@ def _train_offline(arguments: Sequence[str]) -> None:
             paths += _draw_episodes(folder / name, trainer, trained.params_per_seed[0])
     if command.pictures and hosts.is_first():
         paths = report.draw_offline(folder, list(configs)) + paths
+        _tell_pictures(command, paths)
+
+
+def _tell_pictures(command: "RunOptions", paths: list[Path]) -> None:
+    if not command.quiet:
         print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
 
 
@@ -164,8 +169,8 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
     from gtrxl_jax.runs.divergence import DivergedError
+    from gtrxl_jax.runs.logging.loggers import make_loggers
     from gtrxl_jax.runs.logging.progress import ConsoleWriter
-    from gtrxl_jax.runs.logging.writers import MetricWriter, TensorBoardWriter
     from gtrxl_jax.runs.preemption import RunInterrupted
     from gtrxl_jax.runs.restoring import finished
     from gtrxl_jax.runs.scores import describe
@@ -174,17 +179,13 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     if done := finished(trainer, folder):
         _tell(f"finished already: {describe(done.evaluation)} | {folder}")
         return None
-    writers: list[MetricWriter] = [
-        ConsoleWriter(
-            trainer.num_iterations * trainer.steps_per_iteration,
-            trainer.shown,
-            title=f"{title}, in {folder}",
-        )
-    ]
-    if command.tensorboard:
-        writers += [TensorBoardWriter(folder)]
+    steps = trainer.num_iterations * trainer.steps_per_iteration
+    writers = make_loggers(command.log, folder, trainer.config_json)
+    if not command.quiet:
+        # First, since loggers of services may take seconds to start.
+        writers.insert(0, ConsoleWriter(steps, trainer.shown, title=f"{title}, in {folder}"))
     try:
-        trained = loop.train(trainer, writers=writers, folder=folder)
+        trained = loop.train(trainer, writers=writers, folder=folder, profile=command.profile)
     except RunInterrupted as stop:
         again = "the same command" if command.folder else f"the same command and --folder {folder}"
         _tell(f"gtrxl: {stop}: resume with {again}", sys.stderr)

@@ -22,7 +22,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,9 @@ from gtrxl_jax.runs.divergence import DivergedError, Divergence
 from gtrxl_jax.runs.initial import initial_params
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
+from gtrxl_jax.runs.profiling import Profile
 from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.runs.progress import Progress
 from gtrxl_jax.runs.restoring import finished, params_of
 from gtrxl_jax.runs.results import Result, record_of, write_result
 from gtrxl_jax.runs.scores import scores_of
@@ -68,6 +70,7 @@ def train(
     *,
     writers: Sequence[MetricWriter] = (),
     folder: str | os.PathLike[str] | None = None,
+    profile: str | os.PathLike[str] | None = None,
 ) -> Trained:
     """Run a trainer to its end.
 
@@ -80,6 +83,7 @@ def train(
       writers: destinations of metrics in addition to the folder. With several processes (see
         `hosts`), only those of the first are used.
       folder: the run folder; nothing is kept if None.
+      profile: a folder for a trace of a few iterations, see `Profile`; none if None.
 
     Raises:
       ValueError: if the requested devices are not available, the folder belongs to another run or
@@ -90,47 +94,22 @@ def train(
       UnusableError: if no checkpoint in the folder is intact and of this run.
     """
     if folder is None:
-        return _Loop(trainer, Writers(*writers)).run()
+        return _Loop(trainer, Writers(*writers), Profile(profile)).run()
     if result := finished(trainer, folder):
         saved = available_steps(folder)
         return Trained(trainer, params_of(trainer, folder)[0] if saved else [], result)
     initial_params(trainer, folder)  # raises before the folder is claimed
+    tracing = Profile(profile)
     with locked(folder, trainer.config_json), Interruption() as interruption:
         everything = Writers()
         if hosts.is_first():
             everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
-        trained = _Loop(trainer, everything, Path(folder), interruption).run()
+        trained = _Loop(trainer, everything, tracing, Path(folder), interruption).run()
         if hosts.is_first():
             record = record_of(trainer.config, trained.result)
             write_card(folder, trainer.title, record, trained.params_per_seed[0])
             write_result(folder, record)
     return trained
-
-
-@dataclasses.dataclass
-class _Progress:
-    """The progress of a run, which is recorded with its state.
-
-    Attributes:
-      iteration: number of completed iterations.
-      train_seconds: time since the first update, summed over all processes that ran the run in
-        turn, for each up to its last checkpoint.
-      iteration_seconds: the part of it spent in iterations.
-      best: step and score of the best checkpoint.
-      diverged: the seeds that have diverged, which are excluded from scores.
-    """
-
-    iteration: int = 0
-    train_seconds: float = 0.0
-    iteration_seconds: float = 0.0
-    best: tuple[int, float] | None = None
-    diverged: list[Divergence] = dataclasses.field(default_factory=list)
-
-    @classmethod
-    def of(cls, record: dict[str, Any]) -> "_Progress":
-        fields = {field.name: record[field.name] for field in dataclasses.fields(cls)}
-        fields["best"] = tuple(fields["best"]) if fields["best"] else None
-        return cls(**fields | {"diverged": [Divergence(**one) for one in fields["diverged"]]})
 
 
 class _Loop:
@@ -140,25 +119,28 @@ class _Loop:
         self,
         trainer: Trainer,
         writer: MetricWriter,
+        profile: Profile,
         folder: Path | None = None,
         interruption: Interruption | None = None,
     ):
         self._trainer, self._config = trainer, trainer.config
         self._writer = writer
+        self._profile = profile
         self._folder = folder
         self._interruption = interruption
-        self._progress = _Progress()
+        self._progress = Progress()
         self._scores: dict[str, np.ndarray] = {}
         self._drawn: dict[str, np.ndarray] = {}
         self._save_is_due = False
-        self._finished = 0.0
+        self._finished = self._since = self._compile_seconds = 0.0
 
     def run(self) -> Trained:
         """Run from the last checkpoint in the folder, or from the start, to the end."""
         began = time.monotonic()
         with contextlib.ExitStack() as resources:
             resources.enter_context(self._writer)
-            self._programs = Programs(self._trainer)
+            resources.enter_context(self._profile)
+            self._programs = Programs(self._trainer, self._compiling)
             self._require_score()
             restored = self._restored()
             progress = self._progress
@@ -178,29 +160,31 @@ class _Loop:
             self._drawn = jax.device_get(self._trainer.drawn(state))
             if upcoming:
                 self._programs.iteration(*upcoming)
-            compile_seconds = time.monotonic() - began
-            since = time.monotonic() - progress.train_seconds
+            self._compile_seconds = time.monotonic() - began
+            self._since = time.monotonic() - progress.train_seconds
             if self._interruption:
                 self._interruption.working()
             running = None
             while upcoming and not self._all_diverged:
-                state, metrics = self._programs.iteration(*upcoming)(state, upcoming[1])
+                program = self._programs.iteration(*upcoming)
+                self._profile.begin_iteration()
+                state, metrics = program(state, upcoming[1])
                 # While it runs: what is left of the previous iteration, and the next data.
                 if running:
-                    self._finish_iteration(running, since)
+                    self._finish_iteration(running)
                 running = metrics, time.monotonic()
                 upcoming = next(feed, None)
                 requested = self._requested()
-                if requested or self._is_due(saver):
-                    self._finish_iteration(running, since, state, saver, requested)
+                if requested or self._is_due(saver, upcoming):
+                    self._finish_iteration(running, state, saver, requested)
                     running = None
             if saver:
                 saver.wait()
             if not self._scores:
                 self._scores = self._evaluate(state)
-            progress.train_seconds = time.monotonic() - since
+            progress.train_seconds = time.monotonic() - self._since
         params_per_seed = self._programs.to_host(state.params)
-        return Trained(self._trainer, params_per_seed, self._result(compile_seconds))
+        return Trained(self._trainer, params_per_seed, self._result())
 
     @property
     def _step(self) -> int:
@@ -224,14 +208,30 @@ class _Loop:
         hosts.on_main_process(
             functools.partial(checkpoint.set_aside, self._folder, record["unusable"]), "set_aside"
         )
-        self._progress = _Progress.of(record)
+        self._progress = Progress.of(record)
         return state
 
-    def _is_due(self, saver: Saver | None) -> bool:
-        """Return whether the running iteration is followed by an evaluation or a checkpoint."""
+    @contextlib.contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Count the time of the block as compilation, not as training."""
+        began = time.monotonic()
+        self._writer.phase("compiling")
+        yield
+        self._writer.phase("")
+        seconds = time.monotonic() - began
+        self._compile_seconds += seconds
+        self._since += seconds
+
+    def _is_due(self, saver: Saver | None, upcoming: tuple[Any, Any] | None) -> bool:
+        """Return whether other work follows the running iteration, which must end before it.
+
+        The work is an evaluation, a checkpoint, the compilation of a new stage, or a trace.
+        """
         step = self._step + self._trainer.steps_per_iteration
         due = self._progress.iteration + 1 == self._trainer.num_iterations
         due |= self._passed(self._config.evaluation.interval, step)
+        due |= self._profile.waits
+        due |= upcoming is not None and not self._programs.has_compiled(upcoming[0])
         if saver:
             saver.check()
             self._save_is_due |= self._passed(self._config.checkpoint.interval, step)
@@ -241,7 +241,6 @@ class _Loop:
     def _finish_iteration(
         self,
         running: tuple[Any, float],
-        since: float,
         state: Any = None,
         saver: Saver | None = None,
         requested: signal.Signals | None = None,
@@ -250,7 +249,6 @@ class _Loop:
 
         Args:
           running: its metrics on the devices, and the time at which it was started.
-          since: the time at which the run began.
           state: its state, if an evaluation or a checkpoint follows.
           saver: for checkpoints.
           requested: the signal by which the run was asked to stop, if any.
@@ -261,11 +259,11 @@ class _Loop:
         now = time.monotonic()
         seconds = now - max(started, self._finished)
         self._finished = now
-        metrics["steps_per_second"] = self._config.num_seeds * trainer.steps_per_iteration / seconds
         metrics |= {f"hyperparameter/{name}": value for name, value in self._drawn.items()}
         diverged = self._diverged(metrics)
         progress.iteration += 1
         progress.iteration_seconds += seconds
+        metrics["steps_per_second"] = self._steps_per_second
         progress.diverged += diverged
         best = False
         at_end = progress.iteration == trainer.num_iterations
@@ -276,7 +274,9 @@ class _Loop:
         self._writer.write(self._step, metrics)
         if diverged and self._config.on_divergence == "stop":
             raise DivergedError("; ".join(map(str, diverged)))
-        progress.train_seconds = time.monotonic() - since
+        progress.train_seconds = time.monotonic() - self._since
+        if not (saver and saver.busy):
+            self._writer.phase("")
         if saver and state is not None and not self._all_diverged:
             self._save(saver, state, best, requested)
 
@@ -289,6 +289,7 @@ class _Loop:
 
     def _evaluate(self, state: Any) -> dict[str, np.ndarray]:
         """Return scores `[E]` or `[S, E]`, which are NaN for seeds that have diverged."""
+        self._writer.phase("evaluating")
         scores = self._programs.evaluate(state.params, self._progress.iteration)
         for one in self._progress.diverged:
             index = one.seed - self._config.seed if self._config.num_seeds > 1 else ...
@@ -302,12 +303,7 @@ class _Loop:
         if not name or self._all_diverged:
             return False
         score = float(np.nanmean(metrics[name]))
-        sign = 1 if self._config.checkpoint.best_is == "max" else -1
-        known = self._progress.best
-        if known and sign * score <= sign * known[1]:
-            return False
-        self._progress.best = (self._step, score)
-        return True
+        return self._progress.is_best(self._step, score, self._config.checkpoint.best_is)
 
     def _save(self, saver: Saver, state: Any, best: bool, requested: signal.Signals | None) -> None:
         """Save if a save is due, and stop if requested.
@@ -317,6 +313,8 @@ class _Loop:
         """
         at_end = self._progress.iteration == self._trainer.num_iterations
         if best or requested or at_end or (self._save_is_due and not saver.busy):
+            self._writer.phase("saving")
+            self._writer.sync()
             saver.save(self._step, state, dataclasses.asdict(self._progress), best=best)
             self._save_is_due = False
         if requested and not at_end:
@@ -334,14 +332,19 @@ class _Loop:
         before = step - self._trainer.steps_per_iteration
         return bool(interval) and step // interval > before // interval
 
-    def _result(self, compile_seconds: float) -> Result:
+    @property
+    def _steps_per_second(self) -> float:
+        """The speed of the whole run so far, of all seeds together, in iterations only."""
+        return self._config.num_seeds * self._step / self._progress.iteration_seconds
+
+    def _result(self) -> Result:
         progress = self._progress
         return Result(
             evaluation=scores_of(self._scores, equal=not self._drawn),
             steps=self._step,
-            compile_seconds=compile_seconds,
+            compile_seconds=self._compile_seconds,
             train_seconds=progress.train_seconds,
-            steps_per_second=self._config.num_seeds * self._step / progress.iteration_seconds,
+            steps_per_second=self._steps_per_second,
             diverged=progress.diverged,
             drawn={k: np.atleast_1d(v).tolist() for k, v in self._drawn.items()},
         )

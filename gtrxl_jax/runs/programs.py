@@ -1,6 +1,8 @@
 """The compiled programs of a run."""
 
+import contextlib
 from collections.abc import Callable, Generator, Hashable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -19,6 +21,10 @@ class Programs:
 
     Several seeds are trained in one program; on CPU they are processed in turn, see `over_seeds`.
 
+    Args:
+      trainer: the run.
+      compiling: makes a context in which each program is compiled.
+
     Attributes:
       like: shapes, dtypes and shardings of the run's state.
 
@@ -26,11 +32,16 @@ class Programs:
       ValueError: if the requested devices are not available.
     """
 
-    def __init__(self, trainer: Trainer):
+    def __init__(
+        self,
+        trainer: Trainer,
+        compiling: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ):
         config = trainer.config
         self._mesh = mesh = trainer.mesh()
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._trainer = trainer
+        self._compiling = compiling
         self._several = config.num_seeds > 1
         self._seeds: Any = config.seed
 
@@ -61,6 +72,7 @@ class Programs:
         self._evaluate = jax.jit(
             evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
         )
+        self._evaluation: Callable[..., Any] | None = None
 
     def init(self) -> Any:
         """Return the state of a new run, with its `initial_params`."""
@@ -89,9 +101,13 @@ class Programs:
                 out_shardings=(self._placed, self._everywhere),
                 compiler_options=compiler_options(),
             )
-            with jax.set_mesh(self._mesh):
+            with self._compiling(), jax.set_mesh(self._mesh):
                 self._iterations[stage] = program.lower(self.like, data).compile()
         return self._iterations[stage]
+
+    def has_compiled(self, stage: Hashable) -> bool:
+        """Return whether the program of a stage has been compiled."""
+        return stage in self._iterations
 
     def score_names(self) -> list[str]:
         """Return the names of the scores that `evaluate` returns."""
@@ -100,7 +116,10 @@ class Programs:
     def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
         """Return the scores after iteration `number`: `[E]`, or `[S, E]` for several seeds."""
         with jax.set_mesh(self._mesh):
-            scores = self._evaluate(params, number)
+            if self._evaluation is None:
+                with self._compiling():
+                    self._evaluation = self._evaluate.lower(self.like.params, 0).compile()
+            scores = self._evaluation(params, number)
         return {name: np.array(score, np.float64) for name, score in scores.items()}
 
     def to_host(self, params: Any) -> list[Any]:

@@ -28,9 +28,11 @@ class Result:
         evaluation, see `Score`. With several tasks, `return` is over all tasks and `return/task_0`
         over one. Empty for a run without an environment; result.json then has "evaluated": false.
       steps: environment steps of each seed.
-      compile_seconds: time from the start to the first update.
-      train_seconds: time from the first update to the last, including evaluations.
-      steps_per_second: of all seeds together, while training, excluding evaluations.
+      compile_seconds: time from the start to the first update, and of all later compilation.
+      train_seconds: time from the first update to the last, including evaluations, without
+        compilation.
+      steps_per_second: of all seeds together, while training, excluding evaluations. The metric of
+        the same name is that of the run up to its step.
       diverged: the seeds that diverged.
       drawn: the settings drawn for each seed, by their names under `sweep`, `[S]`.
     """

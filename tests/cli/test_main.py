@@ -152,7 +152,7 @@ def test_several_seeds_and_tasks(tmp_path):
         "--devices", 1,
         "--core-preset", "debug", "--total-steps", 1, "--env.num-envs", 16, "--algorithm.popart",
         "--env.tasks", "corridor_length", 2,
-        "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--tensorboard",
+        "--env.tasks", "corridor_length", 4, "step_penalty", 0.5, "--log", "tensorboard", "csv",
         "--algorithm.name", "ppo", "--algorithm.minibatches", 2, "--segments", 2,
     )  # fmt: skip
     assert out.startswith("success solved by ")

@@ -47,18 +47,53 @@ def test_latest_finite_value_is_shown(log):
     assert [line[-8:] for line in log.getvalue().splitlines()] == ["loss 0.5"] * 3
 
 
-def test_speed_excludes_compilation_and_earlier_steps(log):
-    times = iter([-9.0, 0.0, 100.0, *np.arange(101.0, 121.0)])
+def test_speed_is_that_of_metrics(log):
+    with plain(log, 100) as writer:
+        writer.write(50, {"steps_per_second": 1234.5})
+    assert log.getvalue() == " 50%  step 50/100  1,230 steps/s  0:01 left\n"
+
+
+def test_compilation_and_earlier_steps_are_excluded(log):
+    times = iter([-9.0, 0.0, 100.0, *np.arange(101.0, 221.0)])
     console = Console(file=log)
     writer = ConsoleWriter(10**6, title="a run", console=console, clock=times.__next__)
     writer.start(700)
-    assert log.getvalue() == "a run, from step 700: compiling\n"
+    writer.phase("compiling")
+    writer.phase("")
+    assert log.getvalue() == "a run, from step 700\n      compiling\n"
     log.truncate(log.seek(0))
-    for update in range(1, 22):
+    for update in range(1, 100):
         writer.write(700 + 1000 * update, {})
-    lines = log.getvalue().splitlines()
-    assert "10.0 steps/s" in lines[0]
-    assert "1,000 steps/s" in lines[-1]
+    assert all("1,000 steps/s" in line for line in log.getvalue().splitlines())
+
+
+def test_remaining_time_is_estimated_from_last_minute(log):
+    times = iter([0.0, 0.0, *np.arange(1.0, 201.0), *np.arange(210.0, 1000.0, 10)])
+    writer = ConsoleWriter(1000, console=Console(file=log), clock=times.__next__)
+    writer.start(0)
+    for step in range(1, 201):  # one step in a second, then one in ten
+        writer.write(step, {"steps_per_second": 1.0})
+    assert log.getvalue().endswith("1.00 steps/s  13:20 left\n")
+    for step in range(201, 207):
+        writer.write(step, {"steps_per_second": 1.0})
+    assert log.getvalue().endswith("1.00 steps/s  2:12:20 left\n")
+
+
+def test_phases_are_lines_without_terminal(log):
+    with plain(log, 10) as writer:
+        writer.phase("")
+        for name in ("evaluating", "evaluating", "", "saving"):
+            writer.phase(name)
+    assert log.getvalue() == "      evaluating\n      saving\n"
+
+
+def test_phase_is_shown_beside_bar(log):
+    console = Console(file=log, force_terminal=True, color_system=None, width=80)
+    with ConsoleWriter(10, console=console, clock=clock()) as writer:
+        writer.start(0)
+        writer.write(5, {"steps_per_second": 4.0})
+        writer.phase("evaluating")
+    assert "evaluating  4.00 steps/s" in re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", log.getvalue())
 
 
 @pytest.mark.parametrize(

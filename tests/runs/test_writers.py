@@ -1,6 +1,4 @@
-import builtins
 import json
-import struct
 import time
 
 import jax.numpy as jnp
@@ -10,7 +8,6 @@ import pytest
 from gtrxl_jax.runs.logging.writers import (
     JsonLinesWriter,
     MetricWriter,
-    TensorBoardWriter,
     Writers,
     read_metrics,
 )
@@ -132,43 +129,42 @@ def test_invalid_metrics_raise_and_write_nothing(path, metrics, error, message):
     assert path.read_bytes() == b""
 
 
-def read_events(folder):
-    """Return every scalar in a folder of event files, `{tag: [(step, value), ...]}`."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    scalars = {}
-    for path in folder.glob("*tfevents*"):
-        content = path.read_bytes()
-        while content:  # a record: length, checksum of it, payload, checksum of it
-            (length,) = struct.unpack("<Q", content[:8])
-            event = Event.FromString(content[12 : 12 + length])
-            content = content[16 + length :]
-            for value in event.summary.value:
-                scalars.setdefault(value.tag, []).append((event.step, value.simple_value))
-    return scalars
+DAMAGE = {
+    "a hole at the end": b"\0" * 4096,
+    "a hole in a line": b'{"step": 3, "ti\0\0\0\0\0"x": 1}\n',
+    "a hole, then a line": b"\0" * 100 + b'\n{"step": 30, "x": 3.0}\n',
+    "another text": b"lost+found\n",
+    "nested without end": b"[" * 100_000 + b"\n",
+}
 
 
-def test_tensorboard_has_one_run_per_seed(tmp_path):
-    with TensorBoardWriter(tmp_path) as writer:
-        writer.write(1, {"loss": 0.5, "return": jnp.array([1.0, 2.0])})
-        writer.write(2, {"loss": np.nan, "return": jnp.array([3.0, np.inf])})
-    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["seed_0", "seed_1"]
-    assert read_events(tmp_path) == {"loss": [(1, 0.5)]}
-    assert read_events(tmp_path / "seed_0") == {"return": [(1, 1.0), (2, 3.0)]}
-    assert read_events(tmp_path / "seed_1") == {"return": [(1, 2.0)]}
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_lines_are_dropped_and_reported(path, damage, capsys):
+    write(path, (10, {"x": 1.0}), (20, {"x": 2.0}))
+    intact = path.read_bytes()
+    path.write_bytes(intact + DAMAGE[damage])
+    with JsonLinesWriter(path) as writer:
+        writer.start(20)
+        assert path.read_bytes() == intact
+        writer.write(30, {"x": 3.0})
+    assert read_metrics(path)["step"].tolist() == [10, 20, 30]
+    assert capsys.readouterr().err == (
+        f"{path}: 1 damaged line(s) dropped, as a power failure leaves them; a run writes what "
+        "follows its checkpoint again\n"
+    )
 
 
-def test_missing_tensorboard_names_extra(tmp_path, monkeypatch):
-    original = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "tensorboardX":
-            raise ModuleNotFoundError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'gtrxl_jax\[log\]'"):
-        TensorBoardWriter(tmp_path)
+def test_lines_after_damage_are_kept(path, capsys):
+    write(path, (10, {"x": 1.0}), (20, {"x": 2.0}), (30, {"x": 3.0}))
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + b"\0" * len(second) + b"\n" + third)
+    with JsonLinesWriter(path) as writer:
+        writer.start(40)
+        writer.write(50, {"x": 5.0})
+    assert read_metrics(path)["step"].tolist() == [10, 30, 50]
+    dropped, lost = capsys.readouterr().err.splitlines()
+    assert "1 damaged line(s) dropped" in dropped
+    assert lost == f"{path}: the metrics between steps 30 and 40 are lost"
 
 
 def test_writers_combine_several_writers(tmp_path):

@@ -1,1 +1,1 @@
-"""Writers of a run's metrics: JSON lines, TensorBoard and the console."""
+"""Writers of a run's metrics: JSON lines, the console, tables and trackers of experiments."""

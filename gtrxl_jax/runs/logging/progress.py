@@ -17,8 +17,8 @@ class ConsoleWriter(MetricWriter):
     """Shows a progress bar in a terminal, and plain lines elsewhere (a file, a batch system's log).
 
     A metric is shown under the last part of its name, after any "/", with its latest finite value,
-    averaged over seeds. The speed is measured over recent writes, so that compilation affects it
-    only at the start.
+    averaged over seeds. The speed is the metric "steps_per_second", or else that of the last
+    minute, from which the remaining time is estimated, both without compilation.
 
     Args:
       total_steps: the step at which the run ends.
@@ -46,14 +46,16 @@ class ConsoleWriter(MetricWriter):
         self._latest: dict[str, float] = {}
         self._title = title
         self._console = console or Console(stderr=True)
-        self._recent = deque([(0, clock())], maxlen=_SPEED_WINDOW)
+        self._speed = math.nan
+        self._phase = ""
+        self._recent = deque([(0, clock())])
         self._bar: Progress | None = None
 
     def start(self, step: int) -> None:
         if self._title:
             begin = f", from {self._unit} {step:,}" if step else ""
-            self._say(f"{self._title}{begin}: compiling")
-        self._recent = deque([(step, self._clock())], maxlen=_SPEED_WINDOW)
+            self._say(f"{self._title}{begin}")
+        self._recent = deque([(step, self._clock())])
         if self._console.is_terminal:
             self._bar = Progress(
                 BarColumn(bar_width=16),
@@ -67,17 +69,30 @@ class ConsoleWriter(MetricWriter):
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
         step = int(step)
         self._recent.append((step, self._clock()))
+        while len(self._recent) > 2 and self._recent[1][1] <= self._recent[-1][1] - _WINDOW:
+            self._recent.popleft()
         for name, value in as_arrays(metrics).items():
             mean = float(np.mean(value, dtype=np.float64))
             if name in self._show and math.isfinite(mean):
                 self._latest[name] = mean
-        status = "  ".join(self._status())
+            elif name == f"{self._unit}s_per_second":
+                self._speed = mean
         if self._bar:
-            self._bar.update(self._task, completed=step, status=status)
+            self._update()
         else:
             share = f"{step / self._total:.0%}" if self._total else "100%"
+            status = "  ".join(self._status())
             line = f"{share:>4}  {self._unit} {step:,}/{self._total:,}  {status}".rstrip()
             self._say(line)
+
+    def phase(self, name: str) -> None:
+        changed, previous, self._phase = name != self._phase, self._phase, name
+        if previous == "compiling":
+            self._recent = deque([(self._recent[-1][0], self._clock())])
+        if self._bar:
+            self._update()
+        elif changed and name:
+            self._say(f"      {name}")
 
     def close(self) -> None:
         if self._bar:
@@ -86,19 +101,27 @@ class ConsoleWriter(MetricWriter):
     def _say(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
+    def _update(self) -> None:
+        assert self._bar is not None
+        status = [*([self._phase] if self._phase else []), *self._status()]
+        step, _ = self._recent[-1]
+        self._bar.update(self._task, completed=step, status="  ".join(status))
+
     def _status(self) -> list[str]:
         (first_step, first_time), (last_step, last_time) = self._recent[0], self._recent[-1]
         parts = []
         if last_step > first_step and last_time > first_time:
-            speed = (last_step - first_step) / (last_time - first_time)
+            pace = (last_step - first_step) / (last_time - first_time)
+            speed = pace if math.isnan(self._speed) else self._speed
             parts.append(f"{_significant(speed)} {self._unit}s/s")
             if last_step < self._total:
-                parts.append(f"{_duration((self._total - last_step) / speed)} left")
+                parts.append(f"{_duration((self._total - last_step) / pace)} left")
         shown = [name for name in self._show if name in self._latest]
         return parts + [f"{name.rpartition('/')[2]} {self._latest[name]:.3g}" for name in shown]
 
 
-_SPEED_WINDOW = 10
+_WINDOW = 60.0
+"""Seconds of the writes from which the remaining time is estimated."""
 
 
 class _Status(ProgressColumn):

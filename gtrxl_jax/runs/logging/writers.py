@@ -1,14 +1,15 @@
-"""Writers of a run's metrics, to JSON lines and TensorBoard, and a reader.
+"""The interface of metric writers, and that of every run, to JSON lines, with its reader.
 
 Every writer takes a step and a mapping from names to values. A value is a scalar, or an array `[S]`
-with one entry for each of S seeds trained side by side. `gtrxl_jax.runs.logging.progress` has the
-writer for the console.
+with one entry for each of S seeds trained side by side. The console's writer is in `progress`, and
+those that `--log` selects are in `loggers`.
 """
 
 import abc
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 
+from gtrxl_jax.files import atomic
+
 Metrics = Mapping[str, ArrayLike]
 
 _REAL = (np.bool_, np.integer, np.floating)
@@ -27,7 +30,15 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class MetricWriter(abc.ABC):
-    """The interface of all writers, a context manager that closes them."""
+    """The interface of all writers, a context manager that closes them. Only `write` is required.
+
+    A writer that `--log` selects is made with the folder of the run and its config, a dict. It
+    writes nothing before `start`, which is called once the folder is the run's own.
+    """
+
+    @classmethod  # noqa: B027, optional
+    def require(cls) -> Any:
+        """Raise ImportError, with the remedy, if a package is missing: called before all else."""
 
     def start(self, step: int) -> None:  # noqa: B027, optional
         """Start, or resume, after `step`: discard what was written for later steps."""
@@ -40,6 +51,12 @@ class MetricWriter(abc.ABC):
           TypeError: if a value is not a number.
           ValueError: if a value has more than the one axis of seeds.
         """
+
+    def phase(self, name: str) -> None:  # noqa: B027, optional
+        """Learn that the run is now "compiling", "evaluating" or "saving"; if empty, training."""
+
+    def sync(self) -> None:  # noqa: B027, optional
+        """Put what was written on disk: called before a checkpoint, which must not be ahead."""
 
     def close(self) -> None:  # noqa: B027, optional
         """Release resources; nothing can be written afterwards."""
@@ -71,6 +88,14 @@ class Writers(MetricWriter):
         for writer in self._writers:
             writer.write(step, metrics)
 
+    def phase(self, name: str) -> None:
+        for writer in self._writers:
+            writer.phase(name)
+
+    def sync(self) -> None:
+        for writer in self._writers:
+            writer.sync()
+
     def close(self) -> None:
         for writer in self._writers:
             writer.close()
@@ -81,28 +106,53 @@ class JsonLinesWriter(MetricWriter):
 
     `time` is in seconds since 1970 (UTC). Arrays `[S]` become lists, and numbers that are not
     finite the strings "NaN", "Infinity" and "-Infinity". Each line is flushed to the operating
-    system at once, so a run that is killed loses at most the line being written; opening the file
-    again removes such an incomplete line and appends.
+    system at once, so a run that is killed loses at most the line being written. Opening the file
+    again removes such an incomplete line, and damaged ones, as a power failure leaves, which it
+    reports on standard error; then it appends.
 
     Args:
       path: the file. Its folder is created if missing.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "ab")  # noqa: SIM115, closed by close()
-        self._file.truncate(_whole_lines(path.read_bytes()))
-        self._path = path
+        if dropped := self._keep(math.inf)[1]:
+            _say(
+                f"{path}: {dropped} damaged line(s) dropped, as a power failure leaves them; a run "
+                "writes what follows its checkpoint again"
+            )
 
     def start(self, step: int) -> None:
-        # A single truncation, which is atomic.
-        length = 0
-        for record, line in _records(self._path):
-            if record["step"] > step:
-                break
-            length += len(line)
-        self._file.truncate(length)
+        last, _ = self._keep(step)
+        if last < step:
+            _say(f"{self._path}: the metrics between steps {last:,} and {step:,} are lost")
+
+    def _keep(self, step: float) -> tuple[int, int]:
+        """Keep only the intact lines up to a step.
+
+        Returns:
+          The step of the last line, 0 without one, and the number of damaged lines.
+        """
+        content = self._path.read_bytes()
+        kept: list[bytes] = []
+        last, damaged = 0, int(b"\0" in content[_whole_lines(content) :])
+        for record, line in _lines(content):
+            if record is None:
+                damaged += 1
+            elif record["step"] <= step:
+                kept.append(line)
+                last = record["step"]
+        intact = b"".join(kept)
+        if content.startswith(intact):
+            self._file.truncate(len(intact))  # atomic
+        else:
+            self._file.close()
+            with atomic(self._path) as temporary:
+                temporary.write_bytes(intact)
+            self._file = open(self._path, "ab")  # noqa: SIM115, closed by close()
+        return last, damaged
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
         arrays = as_arrays(metrics)
@@ -113,55 +163,11 @@ class JsonLinesWriter(MetricWriter):
         self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         self._file.close()
-
-
-class TensorBoardWriter(MetricWriter):
-    """Writes TensorBoard event files, with a run `seed_0`, `seed_1`, ... for each entry of `[S]`.
-
-    The runs share their tags, so that TensorBoard overlays the seeds in one plot. Values that are
-    not finite are omitted, since TensorBoard cannot draw them.
-
-    Args:
-      folder: the log directory of TensorBoard.
-
-    Raises:
-      ModuleNotFoundError: if tensorboardX is not installed.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]):
-        try:
-            from tensorboardX import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "TensorBoard logs require tensorboardX: pip install 'gtrxl_jax[log]', or omit them"
-            ) from error
-        self._new_run = SummaryWriter
-        self._folder = Path(folder)
-        self._runs: dict[str, Any] = {}
-        self._first = 0
-
-    def start(self, step: int) -> None:
-        self._first = step + 1
-
-    def write(self, step: int | np.integer, metrics: Metrics) -> None:
-        for name, value in as_arrays(metrics).items():
-            for seed, entry in enumerate(value.reshape(-1)):
-                if np.isfinite(entry):
-                    run = self._run(f"seed_{seed}" if value.ndim else "")
-                    run.add_scalar(name, float(entry), int(step))
-
-    def close(self) -> None:
-        for run in self._runs.values():
-            run.close()
-
-    def _run(self, name: str) -> Any:
-        if name not in self._runs:
-            self._runs[name] = self._new_run(
-                str(self._folder / name), purge_step=self._first or None
-            )
-        return self._runs[name]
 
 
 def json_value(value: Any) -> Any:
@@ -193,6 +199,25 @@ def as_arrays(metrics: Metrics) -> dict[str, Shaped[np.ndarray, "*S"]]:
     return arrays
 
 
+def per_seed(metrics: Metrics, first_seed: int = 0) -> dict[int, dict[str, float]]:
+    """Return the metrics of each seed, as Python's numbers.
+
+    A scalar belongs to every seed; if all are scalars, to the only one, `first_seed`.
+
+    Args:
+      metrics: as for `MetricWriter.write`.
+      first_seed: number of the first seed.
+    """
+    arrays = as_arrays(metrics)
+    num_seeds = max((array.size for array in arrays.values() if array.ndim), default=1)
+    return {
+        first_seed + n: {
+            name: array.item(n) if array.ndim else array.item() for name, array in arrays.items()
+        }
+        for n in range(num_seeds)
+    }
+
+
 def read_metrics(path: str | os.PathLike[str]) -> dict[str, Shaped[np.ndarray, "N *S"]]:
     """Read a file written by `JsonLinesWriter`.
 
@@ -209,7 +234,7 @@ def read_metrics(path: str | os.PathLike[str]) -> dict[str, Shaped[np.ndarray, "
       ValueError: if a line other than the last is not a record, or the number of seeds changes.
     """
     rows: dict[int, dict[str, Any]] = {}
-    for record, _ in _records(path):
+    for record in _records(path):
         step = record["step"]
         while rows and next(reversed(rows)) > step:
             rows.popitem()
@@ -228,19 +253,29 @@ def _column(path: Any, name: str, rows: list[dict[str, Any]]) -> Float[np.ndarra
     return np.stack([missing if value is None else value for value in values])
 
 
-def _records(path: str | os.PathLike[str]) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield each record of a file, with its line."""
-    content = Path(path).read_bytes()
-    lines = content[: _whole_lines(content)].splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
+def _records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield each record of a file; raise ValueError for a line that is none."""
+    for number, (record, line) in enumerate(_lines(Path(path).read_bytes()), start=1):
+        if record is None:
+            raise ValueError(f"{path}, line {number}, is not a record: {line[:80]!r}")
+        yield record
+
+
+def _lines(content: bytes) -> Iterator[tuple[dict[str, Any] | None, bytes]]:
+    """Yield each complete line with its record, which is None if the line is damaged."""
+    for line in content[: _whole_lines(content)].splitlines(keepends=True):
         try:
             record = json.loads(line)
-            int(record["step"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path}, line {number}, is not a record: {line!r}") from None
-        yield record, line
+            valid = isinstance(record, dict) and isinstance(record.get("step"), int)
+        except (ValueError, RecursionError):
+            valid = False
+        yield record if valid else None, line
 
 
 def _whole_lines(content: bytes) -> int:
     """Return the length of `content` up to and including its last newline."""
     return content.rfind(b"\n") + 1
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,232 @@
+"""TensorBoard, and Weights & Biases and Trackio by stand-ins of their documented interfaces."""
+
+import json
+import struct
+import sys
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.runs.logging.loggers import LOGGERS, make_loggers, require_loggers
+from gtrxl_jax.runs.logging.trackers import TensorBoardWriter, TrackioWriter, WandbWriter
+from gtrxl_jax.runs.logging.writers import MetricWriter
+
+
+def read_events(folder):
+    """Return every scalar in a folder of event files, `{tag: [(step, value), ...]}`."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    scalars = {}
+    for path in folder.glob("*tfevents*"):
+        content = path.read_bytes()
+        while content:  # a record: length, checksum of it, payload, checksum of it
+            (length,) = struct.unpack("<Q", content[:8])
+            event = Event.FromString(content[12 : 12 + length])
+            content = content[16 + length :]
+            for value in event.summary.value:
+                scalars.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return scalars
+
+
+def test_tensorboard_has_one_run_per_seed(tmp_path):
+    with TensorBoardWriter(tmp_path, {"seed": 4}) as writer:
+        writer.write(1, {"loss": 0.5, "return": jnp.array([1.0, 2.0])})
+        writer.write(2, {"loss": np.nan, "return": jnp.array([3.0, np.inf])})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["seed_4", "seed_5"]
+    assert read_events(tmp_path / "seed_4") == {"loss": [(1, 0.5)], "return": [(1, 1.0), (2, 3.0)]}
+    assert read_events(tmp_path / "seed_5") == {"loss": [(1, 0.5)], "return": [(1, 2.0)]}
+
+
+def test_single_seed_is_in_folder_itself(tmp_path):
+    with TensorBoardWriter(tmp_path) as writer:
+        writer.write(1, {"loss": 0.5})
+    assert read_events(tmp_path) == {"loss": [(1, 0.5)]}
+
+
+class Run:
+    """A run of a stand-in: what was logged, and whether it was finished."""
+
+    def __init__(self, **options):
+        self.options, self.rows, self.finished = options, [], False
+
+    def log(self, data, step=None):
+        assert not self.finished
+        self.rows.append((step, data))
+
+    def finish(self):
+        self.finished = True
+
+
+class Wandb(types.ModuleType):
+    """wandb with or without a key and a network."""
+
+    class Error(Exception):
+        pass
+
+    Settings = dict
+
+    def __init__(self, key=True, network=True):
+        super().__init__("wandb")
+        self.key, self.network, self.runs, self.in_use = key, network, [], set()
+
+    def login(self, *, prompt, verify):
+        assert not prompt
+        return self.key
+
+    def init(self, **options):
+        if options["id"] in self.in_use:
+            raise self.Error(f"run ID {options['id']} is in use")
+        if options["mode"] != "offline" and not self.network:
+            self.in_use.add(options["id"])
+            raise self.Error("Run initialization has\ntimed out after 30.0 sec.")
+        assert options["resume"] == "allow"
+        assert options["reinit"] == "create_new"
+        self.runs.append(Run(**options))
+        return self.runs[-1]
+
+
+class Trackio(types.ModuleType):
+    """trackio, which prints to standard output."""
+
+    def __init__(self, error=None):
+        super().__init__("trackio")
+        self.error, self.runs = error, []
+
+    def init(self, project, *, name, group, config, resume, embed):
+        print("* Created new run:", name)
+        if self.error:
+            raise self.error
+        assert resume == "allow"
+        assert not embed
+        self.runs.append(Run(project=project, name=name, group=group, config=config))
+        return self.runs[-1]
+
+
+@pytest.fixture
+def install(monkeypatch):
+    for name in ("WANDB_MODE", "WANDB_PROJECT", "TRACKIO_PROJECT", "WANDB_INIT_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def put(module):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return module
+
+    return put
+
+
+SERVICES = {"wandb": (Wandb, WandbWriter), "trackio": (Trackio, TrackioWriter)}
+CONFIG = {"seed": 3, "num_seeds": 2, "core": {"name": "gtrxl"}}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_service_has_one_run_per_seed(name, install, tmp_path, capsys):
+    module = install(SERVICES[name][0]())
+    with SERVICES[name][1](tmp_path / "runs" / "mine", CONFIG) as writer:
+        assert not (tmp_path / "runs").exists()
+        (tmp_path / "runs" / "mine").mkdir(parents=True)
+        writer.start(0)
+        assert len(module.runs) == 2
+        writer.write(8, {"loss": jnp.array([0.5, np.nan]), "speed": 2.0})
+    third, fourth = module.runs
+    assert third.rows == [(8, {"loss": 0.5, "speed": 2.0})]
+    assert fourth.rows == [(8, {"speed": 2.0})]
+    assert third.options["project"] == "gtrxl_jax"
+    assert third.options["config"] == CONFIG
+    assert third.options["group"] == fourth.options["group"] == "mine"
+    assert third.options["name"].startswith("mine-seed_3")
+    assert third.finished
+    assert fourth.finished
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_resumed_run_sends_no_row_twice(name, install, tmp_path):
+    module = install(SERVICES[name][0]())
+
+    def run(after, steps):
+        with SERVICES[name][1](tmp_path) as writer:
+            writer.start(after)
+            for step in steps:
+                writer.write(step, {"x": float(step)})
+
+    run(0, [10, 20, 30])
+    run(20, [30, 40])
+    run(0, [10])
+    first, resumed, other = module.runs
+    assert [step for step, _ in resumed.rows] == [40]
+    key = "id" if name == "wandb" else "name"
+    assert first.options[key] == resumed.options[key] != other.options[key]
+
+
+def test_wandb_without_key_is_offline(install, tmp_path, capsys):
+    module = install(Wandb(key=False))
+    with WandbWriter(tmp_path, CONFIG) as writer:
+        writer.start(0)
+        writer.write(1, {"x": [1.0, 2.0]})
+    assert [run.options["mode"] for run in module.runs] == ["offline"] * 2
+    assert [run.rows for run in module.runs] == [[(1, {"x": 1.0})], [(1, {"x": 2.0})]]
+    assert capsys.readouterr().err == (
+        "wandb: no key is configured (wandb login); logging offline: upload with wandb sync "
+        f"{tmp_path}/wandb/offline-*\n"
+    )
+
+
+def test_wandb_without_network_is_offline(install, tmp_path, capsys):
+    module = install(Wandb(network=False))
+    with WandbWriter(tmp_path) as writer:
+        writer.start(0)
+        writer.write(1, {"x": 1.0})
+    assert [run.options["mode"] for run in module.runs] == ["offline"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("wandb: Run initialization has timed out after 30.0 sec.; logging off")
+
+
+def test_mode_of_environment_is_kept(install, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    module = install(Wandb(key=False))
+    with WandbWriter(tmp_path) as writer:
+        writer.start(0)
+    assert module.runs[0].options["mode"] is None
+    assert capsys.readouterr().err == ""
+
+
+def test_failing_service_does_not_end_run(install, tmp_path, capsys):
+    install(Trackio(ConnectionError("no route\nto host")))
+    with TrackioWriter(tmp_path) as writer:
+        writer.start(0)
+        writer.write(1, {"x": 1.0})
+        writer.write(2, {"x": 1.0})
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "trackio: no route to host; the run goes on without it\n"
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
+def test_missing_package_names_command(name, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, LOGGERS[name].package, None)
+    with pytest.raises(ImportError, match=rf"log {name} requires .*pip install 'gtrxl_jax\[{name}"):
+        require_loggers([name])
+    with pytest.raises(ImportError, match="pip install"):
+        make_loggers([name], tmp_path, "{}")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Memory(MetricWriter):
+    """A logger of one's own."""
+
+    def __init__(self, folder, config):
+        self.folder, self.config = folder, config
+
+    def write(self, step, metrics):
+        """Never called here."""
+
+
+def test_loggers_are_made_once_each(tmp_path):
+    own = f"{__name__}:Memory"
+    names = ["csv", "tensorboard", "csv", own]
+    require_loggers(names)
+    *built_in, mine = make_loggers(names, tmp_path, json.dumps(CONFIG))
+    assert [type(writer) for writer in built_in] == [LOGGERS["csv"], TensorBoardWriter]
+    assert (type(mine).__name__, mine.folder, mine.config) == ("Memory", tmp_path, CONFIG)
