@@ -1,4 +1,4 @@
-"""Atomic file writes."""
+"""Atomic file writes, and errors that name the file."""
 
 import contextlib
 import errno
@@ -7,6 +7,17 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add a path to errors of the operating system that name none, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -31,7 +42,8 @@ def atomic(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Pa
     # file there has the user's default permissions.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
         temporary = Path(folder, path.name)
-        yield temporary
+        with naming_file(path):
+            yield temporary
         if replace:
             os.replace(temporary, path)
         else:

@@ -76,22 +76,27 @@ def import_plugin(name: str) -> None:
     Other names are ignored.
 
     Raises:
-      ValueError: if there is no such module.
+      ValueError: if there is no such module, or it raises an error.
     """
     if not is_plugin(name):
         return
     module = name.partition(":")[0]
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(f"{name!r} does not begin with the name of a module: use module:Name")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module.split(".")[0] and error.name != module:
-            raise
+    except Exception as error:
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing and (module == missing or module.startswith(f"{missing}.")):
+            raise ValueError(
+                f"{name!r}: there is no module {module}: use an installed module, or a file in the "
+                "working directory, without .py"
+            ) from None
         raise ValueError(
-            f"{name!r}: there is no module {module}: use an installed module, or a file in the "
-            "working directory, without .py"
-        ) from None
+            f"{name!r}: the module {module} raises {type(error).__name__}: {error}"
+        ) from error
 
 
 def find_plugin(field: str, name: str, kind: type) -> Any:

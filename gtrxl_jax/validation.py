@@ -29,14 +29,25 @@ def check_choice(field: str, name: Any, known: Iterable[str]) -> str:
     """Return `name` if it is one of the known names.
 
     Raises:
-      ValueError: if it is not; the message contains the field and the nearest valid names.
+      ValueError: if it is not; the message contains the field, the three nearest valid names, and
+        all of them, unless they are many.
     """
     known = sorted(known)
     if name in known:
         return name
-    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "choose one of them."
-    raise ValueError(f"unknown {field} {name!r}: {hint} Valid: {', '.join(known)}")
+    folded = {one.casefold(): one for one in known}
+    near = difflib.get_close_matches(str(name).casefold(), folded, n=3, cutoff=0.4)
+    message = f"unknown {field} {name!r}: "
+    if near:
+        message += f"did you mean {' or '.join(repr(folded[one]) for one in near)}?"
+    if len(known) <= _MOST_LISTED:
+        message += f"{' ' if near else 'choose one of them. '}Valid: {', '.join(known)}"
+    elif not near:
+        message += f"it is like none of the {len(known)} valid names, which gtrxl list shows"
+    raise ValueError(message)
+
+
+_MOST_LISTED = 40
 
 
 @dataclasses.dataclass(frozen=True)

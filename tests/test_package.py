@@ -22,6 +22,12 @@ def test_exported_names(package, name):
     assert name in dir(package)
 
 
+def test_citation_and_changes_have_version():
+    root = Path(gtrxl_jax.__file__).parents[1]
+    assert f"\nversion: {gtrxl_jax.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## {gtrxl_jax.__version__}" in (root / "CHANGELOG.md").read_text()
+
+
 def test_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="'gtrxl_jax' has no attribute 'make_cores'"):
         _ = gtrxl_jax.make_cores

@@ -13,6 +13,7 @@ from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
 from gtrxl_jax.plugins import import_plugin, with_name
+from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers
 from gtrxl_jax.validation import validate
 
@@ -177,3 +178,7 @@ def _require_options(command: RunOptions) -> None:
         raise ValueError("distributed needs --folder, on a disk that all processes share")
     if command.folder == Path():
         raise ValueError("folder must be a new folder or that of a run, not the current one")
+    if command.folder is not None:
+        require_folder(command.folder)
+    if command.profile is not None:
+        require_folder(command.profile, "profile")

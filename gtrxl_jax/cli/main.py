@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import tyro
 
-from gtrxl_jax.cli.parsing import parse
+from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.plugins import import_plugin, with_name
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader, such as `head`, has closed the pipe. Discard what is flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
-    except (ValueError, TypeError, FileNotFoundError, ImportError, OSError) as error:
+    except (ValueError, TypeError, OverflowError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
         _fail(chosen.command, str(error), 2)
@@ -215,7 +215,7 @@ def _tell(line: str, file: Any = None) -> None:
 
 
 def _runs(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="gtrxl runs", description="List runs, the latest first.")
+    parser = Parser(prog="gtrxl runs", description="List runs, the latest first.")
     parser.add_argument("folder", nargs="?", default="runs", type=Path, help="default: runs")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     options = parser.parse_args(arguments)
@@ -234,7 +234,10 @@ def _runs(arguments: Sequence[str]) -> None:
         scores = "; ".join(f"{name} {score}" for name, score in run.scores.items())
         steps = f"{run.step:,} of {run.total:,}"
         table.add_row(run.folder, run.what, run.state, steps, scores, run.device, f"{age} ago")
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    with console.capture() as captured:
+        console.print(table)
+    print(captured.get(), end="")  # so that a closed pipe is handled as everywhere
 
 
 def _collect(arguments: Sequence[str]) -> None:
@@ -271,7 +274,7 @@ def _collect(arguments: Sequence[str]) -> None:
 
 
 def _list(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="gtrxl list", description="List all valid names.")
+    parser = Parser(prog="gtrxl list", description="List all valid names.")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     options = parser.parse_args(arguments)
     import gymnax

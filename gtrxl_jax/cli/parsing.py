@@ -12,15 +12,19 @@ import tyro
 Command = TypeVar("Command")
 
 
-class Chooser(argparse.ArgumentParser):
-    """Parses the few arguments that select the defaults of the others."""
-
-    def __init__(self) -> None:
-        super().__init__(add_help=False, allow_abbrev=False)
+class Parser(argparse.ArgumentParser):
+    """Parses the few arguments of a small command, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
         """Raise ValueError."""
         raise ValueError(message)
+
+
+class Chooser(Parser):
+    """Parses the few arguments that select the defaults of the others."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
 
 
 def parse(

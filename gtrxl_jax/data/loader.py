@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt
 
-from gtrxl_jax.data.reader import MinariReader
+from gtrxl_jax.data.reader import MinariReader, naming
 from gtrxl_jax.data.segments import Sampling, draw_windows, require_count
-from gtrxl_jax.data.trajectories import check_steps, returns_to_go
+from gtrxl_jax.data.trajectories import check_rewards, check_steps, returns_to_go
 from gtrxl_jax.segments import Segments
 
 if TYPE_CHECKING:
@@ -116,15 +116,7 @@ def read_segments(
     windows = []
     for e, steps, mask in zip(episode, step_BS, mask_BS, strict=True):
         begin, stop = int(steps[0]), int(steps[0] + mask.sum())
-        # Of the whole episode, most of which may be outside of the window.
-        (to_go,) = returns_to_go(reader.rewards(int(e))[None], reader.length[e : e + 1])
-        windows.append(
-            {
-                "observations": reader.observations(int(e), begin, stop),
-                "actions": reader.actions(int(e), begin, stop),
-                "returns_to_go": to_go[begin:stop],
-            }
-        )
+        windows.append(_read_window(reader, int(e), begin, stop))
 
     def padded(*parts: Any) -> np.ndarray:
         result = np.zeros((len(parts), size, *parts[0].shape[1:]), parts[0].dtype)
@@ -133,15 +125,32 @@ def read_segments(
         return result
 
     leaves = jax.tree.map(padded, *windows)
-    check_steps(
-        reader.spaces,
-        leaves["observations"],
-        leaves["actions"],
-        leaves["returns_to_go"],
-        mask_BS,
-        mask_BS,
-    )
     leaves |= {"timesteps": np.where(mask_BS, step_BS, 0).astype(np.int32), "mask": mask_BS}
     return Segments(
         **jax.tree.map(lambda x: x.reshape(-1, segments, context, *x.shape[2:]), leaves)
     )
+
+
+def _read_window(reader: MinariReader, episode: int, begin: int, stop: int) -> dict[str, Any]:
+    """Read and check steps of an episode, whose rewards are read in full for returns-to-go."""
+    reader.require_whole(episode)
+    rewards_T = reader.rewards(episode)
+    observations = reader.observations(episode, begin, stop)
+    actions = reader.actions(episode, begin, stop)
+    one_S, one_T = np.ones((1, stop - begin), bool), np.ones((1, len(rewards_T)), bool)
+    with naming(reader.path):
+        check_rewards(rewards_T[None], one_T, (episode, 0))
+        check_steps(
+            reader.spaces,
+            jax.tree.map(lambda x: x[None], observations),
+            actions[None],
+            one_S,
+            one_S,
+            (episode, begin),
+        )
+    (to_go_T,) = returns_to_go(rewards_T[None], reader.length[episode : episode + 1])
+    return {
+        "observations": observations,
+        "actions": actions,
+        "returns_to_go": to_go_T[begin:stop],
+    }

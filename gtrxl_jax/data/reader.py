@@ -79,6 +79,7 @@ class MinariReader:
             self.metadata = _metadata(described)
         with naming(self.path):
             self.spaces = dataset_spaces(*spaces)
+        self._whole: set[int] = set()
         self._jpeg_encoding = described.get("jpeg_encoding", True)
         self._is_image = minari.dataset.minari_storage.is_image_space
         with _reading(self.path):
@@ -86,8 +87,10 @@ class MinariReader:
         try:
             with _reading(self.path):
                 episodes = range(int(described["total_episodes"]))
-                self._groups = [self._file[f"episode_{e}"] for e in episodes]
-                self.length = np.array([len(g["rewards"]) for g in self._groups], np.int32)
+                self._groups = [_inside(self._file, f"episode_{e}") for e in episodes]
+                self.length = np.array(
+                    [len(_inside(group, "rewards")) for group in self._groups], np.int32
+                )
             if not self.length.size:
                 raise ValueError(f"{self.path} contains no episodes")
         except BaseException:
@@ -102,7 +105,7 @@ class MinariReader:
     def rewards(self, episode: int) -> Float[np.ndarray, " n"]:
         """Return all rewards of an episode, float32."""
         with _reading(self.path, episode):
-            return self._groups[episode]["rewards"][:].astype(np.float32)
+            return _inside(self._groups[episode], "rewards")[:].astype(np.float32)
 
     def observations(self, episode: int, start: int, stop: int) -> Any:
         """Return the observations start .. stop - 1 of an episode.
@@ -121,33 +124,42 @@ class MinariReader:
         Raises:
           ValueError: if parts of it are damaged, missing, or of different lengths.
         """
+        self.require_whole(episode)
         length = int(self.length[episode])
         with _reading(self.path, episode):
-            terminations = self._groups[episode]["terminations"][:]
-            truncations = self._groups[episode]["truncations"][:]
-        parts = {
-            "observations": (self.observations(episode, 0, length + 2), length + 1),
-            "actions": (self.actions(episode, 0, length + 1), length),
-            "terminations": (terminations, length),
-            "truncations": (truncations, length),
-        }
-        for field, (arrays, expected) in parts.items():
-            for array in jax.tree.leaves(arrays):
-                if len(array) != expected:
-                    raise ValueError(
-                        f"{self.path}: episode {episode} has {length} rewards and {len(array)} "
-                        f"{field}, not {expected}"
-                    )
-        if not length:
-            raise ValueError(f"{self.path}: episode {episode} is empty")
+            terminated = bool(self._groups[episode]["terminations"][-1])
         return Trajectories(
-            observations=jax.tree.map(lambda x: x[None], parts["observations"][0]),
-            actions=parts["actions"][0][None],
+            observations=jax.tree.map(lambda x: x[None], self.observations(episode, 0, length + 1)),
+            actions=self.actions(episode, 0, length)[None],
             rewards=self.rewards(episode)[None],
             length=np.array([length], np.int32),
-            terminated=np.array([bool(terminations[-1])]),
+            terminated=np.array([terminated]),
             spaces=self.spaces,
         )
+
+    def require_whole(self, episode: int) -> None:
+        """Raise ValueError if parts of an episode are missing or of different lengths.
+
+        The parts are only measured. What is known to be whole is not measured again.
+        """
+        if episode in self._whole:
+            return
+        length = int(self.length[episode])
+        if not length:
+            raise ValueError(f"{self.path}: episode {episode} is empty")
+        expected = {"actions": length, "terminations": length, "truncations": length}
+        spaces = {"observations": self.spaces.observation}
+        for field, steps in {"observations": length + 1, **expected}.items():
+            with _reading(self.path, episode):
+                node = _inside(self._groups[episode], field)
+                lengths = _lengths(node, spaces.get(field))
+            for found in lengths:
+                if found != steps:
+                    raise ValueError(
+                        f"{self.path}: episode {episode} has {length} rewards and {found} "
+                        f"{field}, not {steps}"
+                    )
+        self._whole.add(episode)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -162,7 +174,8 @@ class MinariReader:
     def _read(self, episode: int, field: str, space: Any, start: int, stop: int) -> Any:
         def read(node: Any, space: Any) -> Any:
             if isinstance(space, gymnasium.spaces.Dict):
-                return {name: read(node[name], child) for name, child in space.spaces.items()}
+                children = space.spaces.items()
+                return {name: read(_inside(node, name), child) for name, child in children}
             values = node[start:stop]
             if self._jpeg_encoding and self._is_image(space):
                 images = [np.asarray(Image.open(io.BytesIO(image))) for image in values]
@@ -180,7 +193,34 @@ class MinariReader:
             return cast
 
         with _reading(self.path, episode):
-            return read(self._groups[episode][field], space)
+            return read(_inside(self._groups[episode], field), space)
+
+
+def _inside(group: Any, name: str) -> Any:
+    """Return a node of a group that is in the file itself: links would read any other file.
+
+    Raises:
+      KeyError: if there is none.
+      ValueError: if it is a link, or its data are in another file.
+    """
+    import h5py
+
+    if name not in group.keys():  # noqa: SIM118, `in group` follows links
+        raise KeyError(f"there is no {name}")
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise ValueError(f"{name} is a link, and only data in the file itself are read")
+    node = group[name]
+    if isinstance(node, h5py.Dataset) and (node.external or node.is_virtual):
+        raise ValueError(f"{name} is in another file, and only data in the file itself are read")
+    return node
+
+
+def _lengths(node: Any, space: Any) -> list[int]:
+    """Return the number of steps of each array of a part of an episode."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        children = space.spaces.items()
+        return [n for name, child in children for n in _lengths(_inside(node, name), child)]
+    return [len(node)]
 
 
 def import_minari() -> ModuleType:

@@ -56,6 +56,32 @@ def dataset_spaces(observation: Any, action: Any) -> Spaces:
     return Spaces(_read(observation, "observation_space"), action)
 
 
+def same_spaces(one: Spaces, other: Spaces) -> bool:
+    """Return whether spaces are equal, with bounds up to rounding.
+
+    Bounds beyond 1e30 are infinite: some environments declare the largest float instead.
+    """
+    return _same(one.observation, other.observation) and _same(one.action, other.action)
+
+
+def _same(one: gymnasium.Space, other: gymnasium.Space) -> bool:
+    if isinstance(one, gymnasium.spaces.Dict) and isinstance(other, gymnasium.spaces.Dict):
+        return one.spaces.keys() == other.spaces.keys() and all(
+            _same(child, other.spaces[name]) for name, child in one.spaces.items()
+        )
+    if not (isinstance(one, gymnasium.spaces.Box) and isinstance(other, gymnasium.spaces.Box)):
+        return bool(one == other)
+    return (one.shape, one.dtype) == (other.shape, other.dtype) and all(
+        np.allclose(_bound(a), _bound(b), rtol=1e-5, atol=1e-6)
+        for a, b in ((one.low, other.low), (one.high, other.high))
+    )
+
+
+def _bound(bound: np.ndarray) -> np.ndarray:
+    wide = bound.astype(np.float64)
+    return np.where(np.abs(wide) > 1e30, np.copysign(np.inf, wide), wide)
+
+
 def to_record(spaces: Spaces) -> dict[str, Any]:
     """Return the spaces as JSON values, from which `from_record` restores them."""
     return {"observation": _write(spaces.observation), "action": _write(spaces.action)}

@@ -169,23 +169,30 @@ def check(trajectories: Trajectories) -> None:
             e = int(np.argmax(wrong_E))
             raise ValueError(f"length[{e}] is {length[e]}: an episode has {rule}")
     real_ET, observed_ET = (np.arange(n) < length[:, None] + n - steps for n in (steps, steps + 1))
+    check_rewards(rewards, real_ET)
     check_steps(
         trajectories.spaces,
         trajectories.observations,
         trajectories.actions,
-        rewards,
         observed_ET,
         real_ET,
     )
+
+
+def check_rewards(
+    rewards: Any, real: Bool[np.ndarray, "E T"], at: tuple[int, int] = (0, 0)
+) -> None:
+    """Raise ValueError if a reward `[E, T]` is not finite. For the arguments, see `check_steps`."""
+    _check_finite("rewards", np.asarray(rewards), real, at)
 
 
 def check_steps(
     spaces: Spaces,
     observations: Any,
     actions: Any,
-    rewards: Any,
     observed: Bool[np.ndarray, "E S"],
     real: Bool[np.ndarray, "E T"],
+    at: tuple[int, int] = (0, 0),
 ) -> None:
     """Raise if steps `[E, T]` are invalid: the part of `check` that applies to parts of episodes.
 
@@ -193,17 +200,16 @@ def check_steps(
       spaces: the spaces of one observation and one action.
       observations: `[E, S, ...]`.
       actions: `[E, T, ...]`.
-      rewards: `[E, T]`.
       observed: where there is an observation.
       real: where there are an action and a reward.
+      at: number of the first episode, and of its first step, for messages.
 
     Raises:
       TypeError, ValueError: see `check`.
     """
-    _check_arrays("observations", observations, spaces.observation, observed)
-    _check_arrays("actions", actions, spaces.action, real)
-    _check_finite("rewards", np.asarray(rewards), real)
-    _check_bounds(np.asarray(actions), spaces.action, real)
+    _check_arrays("observations", observations, spaces.observation, observed, at)
+    _check_arrays("actions", actions, spaces.action, real, at)
+    _check_bounds(np.asarray(actions), spaces.action, real, at)
 
 
 def _array(field: str, value: Any) -> np.ndarray:
@@ -219,36 +225,45 @@ def _require(field: str, value: np.ndarray, dtype: Any, shape: tuple[int, ...]) 
         raise ValueError(f"{field} must have shape {shape}, not {value.shape}")
 
 
-def _check_arrays(field: str, arrays: Any, space: Any, real_ET: np.ndarray) -> None:
+def _check_arrays(
+    field: str, arrays: Any, space: Any, real_ET: np.ndarray, at: tuple[int, int]
+) -> None:
     """Compare arrays `[E, T, ...]` with their space; for a Dict, entry by entry."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(arrays, dict) or arrays.keys() != space.spaces.keys():
             names = sorted(arrays) if isinstance(arrays, dict) else type(arrays).__name__
             raise ValueError(f"{field} must have the entries {sorted(space.spaces)}, not {names}")
         for name, child in space.spaces.items():
-            _check_arrays(f"{field}[{name!r}]", arrays[name], child, real_ET)
+            _check_arrays(f"{field}[{name!r}]", arrays[name], child, real_ET, at)
         return
     value = _array(field, arrays)
     _require(field, value, space.dtype, (*real_ET.shape, *(space.shape or ())))
     if np.issubdtype(value.dtype, np.floating):
-        _check_finite(field, value, real_ET)
+        _check_finite(field, value, real_ET, at)
 
 
-def _check_finite(field: str, value_ET: np.ndarray, real_ET: np.ndarray) -> None:
+def _check_finite(
+    field: str, value_ET: np.ndarray, real_ET: np.ndarray, at: tuple[int, int]
+) -> None:
     finite_ET = np.isfinite(value_ET).all(axis=tuple(range(2, value_ET.ndim)))
-    _refuse_first(field, value_ET, real_ET & ~finite_ET, "numbers must be finite")
+    _refuse_first(field, value_ET, real_ET & ~finite_ET, at, "numbers must be finite")
 
 
-def _check_bounds(action_ET: np.ndarray, space: Any, real_ET: np.ndarray) -> None:
+def _check_bounds(
+    action_ET: np.ndarray, space: Any, real_ET: np.ndarray, at: tuple[int, int]
+) -> None:
     if isinstance(space, gymnasium.spaces.Discrete):
         low, high = int(space.start), int(space.start) + int(space.n) - 1
         outside_ET = (action_ET < low) | (action_ET > high)
     else:
         outside_ET = ((action_ET < space.low) | (action_ET > space.high)).any(axis=2)
-    _refuse_first("actions", action_ET, real_ET & outside_ET, f"actions must be in {space}")
+    _refuse_first("actions", action_ET, real_ET & outside_ET, at, f"actions must be in {space}")
 
 
-def _refuse_first(field: str, value_ET: np.ndarray, wrong_ET: np.ndarray, rule: str) -> None:
+def _refuse_first(
+    field: str, value_ET: np.ndarray, wrong_ET: np.ndarray, at: tuple[int, int], rule: str
+) -> None:
     if wrong_ET.any():
         e, t = np.argwhere(wrong_ET)[0]
-        raise ValueError(f"{field}[{e}, {t}] is {value_ET[e, t]}: {rule}")
+        where = f"episode {e + at[0]}, step {t + at[1]}"
+        raise ValueError(f"{where}: {field} is {value_ET[e, t]}: {rule}")

@@ -118,17 +118,23 @@ class Stream:
 
     @functools.cached_property
     def reports_success(self) -> bool:
-        """Whether the environment's `info` has `success`, found by abstract evaluation."""
+        """Whether the environment's `info` has `success`."""
+        return "success" in self.shapes[2]
 
-        def info() -> Any:
+    @functools.cached_property
+    def shapes(self) -> tuple[Any, Any, Any]:
+        """The (observation, state) of a reset and of a step, and its info, not computed."""
+
+        def reset_and_step() -> Any:
             key = jax.random.key(0)
-            _, state = self.env.reset_env(key, self.params)
+            reset = self.env.reset_env(key, self.params)
             space = self.action_space
             action = environment_action(space, action_spec(space).zeros())
-            return self.env.step_env(key, state, action, self.params)[4]
+            observation, state, _, _, info = self.env.step_env(key, reset[1], action, self.params)
+            return reset, (observation, state), info
 
         with standard_dtype_promotion():
-            return "success" in jax.eval_shape(info)
+            return jax.eval_shape(reset_and_step)
 
     def reset(self, key: PRNGKey) -> tuple[StreamState, TimeStep]:
         """Start every environment.

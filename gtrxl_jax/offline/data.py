@@ -19,7 +19,7 @@ from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import Sampling
 from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.offline.config import OfflineConfig
-from gtrxl_jax.offline.environments import require_spaces
+from gtrxl_jax.offline.environments import require_spaces, warn_of_other_environment
 from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
 
 THREADS = 4
@@ -101,6 +101,7 @@ class Streamed:
         rows = local_rows(mesh, batch_size)
         with MinariReader(config.data.path) as reader:
             require_spaces(config, reader.spaces)
+            warn_of_other_environment(config, reader.metadata)
             # For all stages now, so that one without episodes raises before training begins.
             episodes = [episodes_of(config, n, reader.length) for n in config.stages]
             iterations = range(first, config.num_iterations + 1)

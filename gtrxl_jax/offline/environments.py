@@ -1,6 +1,7 @@
 """The environment of an offline run, if any, its spaces, and the trajectories of its oracle."""
 
 import dataclasses
+import sys
 from typing import Any
 
 import jax
@@ -9,8 +10,9 @@ from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.policy import OraclePolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.data.segments import Sampling
-from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record
+from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spaces
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
+from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.knowledge import cue_at_start, cue_of, params_of_length
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
@@ -33,7 +35,7 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
     of_length = params_of_length(env, length or config.length)
     if of_length is not None:
         params = of_length.replace(**{k: v for k, v in given.items() if hasattr(of_length, k)})
-    return Stream(env, params, config.evaluation.episodes)
+    return require_consistent(Stream(env, params, config.evaluation.episodes))
 
 
 def has_lengths(config: OfflineConfig) -> bool:
@@ -92,6 +94,7 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
     if config.data.path:
         trajectories = minari.load(config.data.path)
         require_spaces(config, trajectories.spaces)
+        warn_of_other_environment(config, minari.load_metadata(config.data.path))
         return trajectories
     _require_source(config)
     sets = []
@@ -132,10 +135,21 @@ def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
         expected = dataset_spaces(stream.observation_space, stream.action_space)
     else:
         expected, of = data_spaces(config), "the run"
-    if spaces != expected:
+    if not same_spaces(spaces, expected):
         raise ValueError(
             f"data.path {config.data.path} has {spaces}, but {of} has {expected}: choose a "
             'matching pair, or train without an environment, with task.name ""'
+        )
+
+
+def warn_of_other_environment(config: OfflineConfig, metadata: minari.Metadata) -> None:
+    """Print a line if the data were recorded in an environment of another name than the run's."""
+    ours, theirs = config.task.name, metadata.env_name
+    if ours and theirs and ours != theirs:
+        print(
+            f"data.path {config.data.path} was recorded in {theirs}, and task.name is {ours}: the "
+            "spaces agree, the tasks may not",
+            file=sys.stderr,
         )
 
 

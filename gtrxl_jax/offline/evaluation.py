@@ -116,16 +116,19 @@ def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> P
       environment reports it, `success`, with the environment's name if not empty: `success/90`.
     """
     first = next(iter(streams.values()))
-    # Environments of all lengths share one program, with their parameters as its inputs.
-    env_params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
-    env_params_N = jax.tree.map(lambda *leaves: jnp.stack(leaves), *env_params)
 
     def play(params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         def one(env_params: Any) -> dict[str, Shaped[Array, " E"]]:
             stream = dataclasses.replace(first, params=env_params)
             return summarise(make_evaluate(policy, stream, episodes)(params, key))
 
-        scores = jax.lax.map(one, env_params_N)
+        if len(streams) == 1:
+            # As constants, since the spaces of an environment may depend on its parameters.
+            scores = jax.tree.map(lambda value_E: value_E[None], one(first.params))
+        else:
+            # Environments of all lengths share one program, with their parameters as its inputs.
+            env_params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
+            scores = jax.lax.map(one, jax.tree.map(lambda *leaves: jnp.stack(leaves), *env_params))
         return {
             f"{score}/{name}" if name else score: value_NE[n]
             for n, name in enumerate(streams)

@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int, Key, Real, Shaped
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.rollout import ActingState, rollout
+from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
@@ -53,7 +54,10 @@ def make_stream(config: OnlineConfig) -> MultiTaskStream:
     """Create the environments of a run, divided equally among its tasks, with common spaces."""
     env = config.env
     share = env.num_envs // env.num_tasks
-    streams = [Stream(*make_env(name, **params), num_envs=share) for name, params in env.members]
+    streams = [
+        require_consistent(Stream(*make_env(name, **params), num_envs=share))
+        for name, params in env.members
+    ]
     return MultiTaskStream(unite(streams, [name for name, _ in env.members]))
 
 

@@ -91,7 +91,7 @@ def _lock(file: IO[str]) -> bool:
 
 def is_running(folder: Folder) -> bool:
     """Return whether a process of this machine holds the lock of the run in `folder`."""
-    with open(Path(folder, "config.json"), "r+") as file:
+    with open(Path(folder, "config.json")) as file:  # which may be read-only
         return not _lock(file)
 
 
@@ -111,11 +111,15 @@ def started(folder: Folder) -> bool:
 
 
 def available_steps(folder: Folder) -> list[int]:
-    """Return the sorted steps of the checkpoints; empty if there is no such folder."""
+    """Return the sorted steps of the checkpoints; empty if there is no such folder.
+
+    Files are no checkpoints, whatever their name.
+    """
     path = Path(folder, "checkpoints")
     if not path.is_dir():
         return []
-    return sorted(int(entry.name) for entry in path.iterdir() if entry.name.isdecimal())
+    entries = [entry for entry in path.iterdir() if entry.is_dir()]
+    return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
 
 
 def load_config(folder: Folder) -> str:
@@ -123,11 +127,15 @@ def load_config(folder: Folder) -> str:
 
     Raises:
       FileNotFoundError: if there is no run.
+      ValueError: if its config.json is not a text.
     """
+    path = Path(folder, "config.json")
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no run: it has no config.json")
     try:
-        return Path(folder, "config.json").read_text()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} holds no run: it has no config.json") from None
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not the config of a run: {error}") from None
 
 
 def require_same_run(folder: Folder, config_json: str) -> None:
@@ -135,8 +143,9 @@ def require_same_run(folder: Folder, config_json: str) -> None:
 
     Raises:
       ValueError: if it holds another run, naming the first difference, a run of a newer version, or
-        an export.
+        an export, or if there cannot be such a folder.
     """
+    require_folder(folder)
     if is_export(folder):
         raise ValueError(
             f"{folder} holds an exported agent: choose another folder, with init_from {folder} to "
@@ -148,6 +157,13 @@ def require_same_run(folder: Folder, config_json: str) -> None:
     found = difference(settings(folder), json.loads(config_json))
     if found:
         raise ValueError(f"{folder} holds another run ({found}): choose another folder")
+
+
+def require_folder(folder: Folder, field: str = "folder") -> None:
+    """Raise ValueError if there cannot be such a folder, since a part of its path is a file."""
+    for path in (Path(folder), *Path(folder).parents):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{field} {folder}: {path} is a file: choose another folder")
 
 
 def require_version(folder: Folder) -> None:
@@ -177,8 +193,10 @@ def settings(folder: Folder) -> dict[str, Any]:
         parsed = json.loads(load_config(folder))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply for the config of a run") from None
     if not isinstance(parsed, dict):
-        raise ValueError(f"{path} is not the config of a run")
+        raise ValueError(f"{path} is not the config of a run: it is no JSON object")
     return parsed
 
 

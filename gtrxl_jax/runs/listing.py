@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gtrxl_jax.runs.directory import (
     load_config,
     settings,
 )
-from gtrxl_jax.runs.results import read_result
+from gtrxl_jax.runs.results import read_record, read_result
 from gtrxl_jax.runs.scores import main_scores
 
 
@@ -29,7 +28,8 @@ class Overview:
       kind: "online" or "offline".
       what: what is trained, and on what: "gtrxl on TMazePassive-v0".
       state: "running" in a process of this machine; "finished"; "diverged", if all seeds have;
-        "stopped", with a checkpoint from which it can be resumed; or "empty".
+        "stopped", with a checkpoint from which it can be resumed; "damaged", if its result is; or
+        "empty".
       step: step of the newest checkpoint, or of the result; 0 without either.
       total: step at which the run ends.
       scores: the main scores of the final evaluation, by name; empty before.
@@ -59,7 +59,7 @@ def overviews(folder: Folder) -> list[Overview]:
     found = []
     for path in Path(folder).rglob("config.json"):
         # Other programs may have files of this name.
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, FileNotFoundError):
             if not is_export(path.parent):
                 found.append(_overview(path.parent))
     return sorted(found, key=lambda run: run.updated, reverse=True)
@@ -70,10 +70,16 @@ def _overview(folder: Path) -> Overview:
     config = settings(folder)
     kind = kind_of(load_config(folder))
     total = next(config[name] for name in MAY_GROW if name in config)
-    result = read_result(folder)
+    try:
+        result, record = read_result(folder), read_record(folder) or {}
+        damaged = False
+    except ValueError:
+        result, record, damaged = None, {}, True
     steps = [*available_steps(folder), result.steps if result else 0]
     if is_running(folder):
         state = "running"
+    elif damaged:
+        state = "damaged"
     elif result and len(result.diverged) == config.get("num_seeds"):
         state = "diverged"
     elif result and result.steps >= total:
@@ -81,7 +87,6 @@ def _overview(folder: Path) -> Overview:
     else:
         state = "stopped" if any(steps) else "empty"
     scores = result.evaluation if result else {}
-    device = json.loads((folder / "result.json").read_text())["device"] if result else ""
     metrics = folder / "metrics.jsonl"
     latest = metrics if metrics.exists() else folder / "config.json"
     return Overview(
@@ -92,7 +97,7 @@ def _overview(folder: Path) -> Overview:
         step=max(steps),
         total=total,
         scores={name: str(scores[name]) for name in main_scores(scores)},
-        device=device,
+        device=record.get("device", ""),
         updated=latest.stat().st_mtime,
     )
 

@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,40 @@ def write_result(folder: str | os.PathLike[str], record: dict[str, Any]) -> None
 
 
 def read_result(folder: str | os.PathLike[str]) -> Result | None:
-    """Read the result written by `write_result`; None if the run has not ended."""
-    try:
-        record = json.loads(Path(folder, "result.json").read_text())
-    except FileNotFoundError:
+    """Read the result written by `write_result`; None if the run has not ended.
+
+    Raises:
+      ValueError: if result.json is damaged.
+    """
+    record = read_record(folder)
+    if record is None:
         return None
-    fields = {field.name: record[field.name] for field in dataclasses.fields(Result)}
-    fields["evaluation"] = {k: Score.of(score) for k, score in fields["evaluation"].items()}
-    fields["diverged"] = [Divergence(**one) for one in fields["diverged"]]
-    return Result(**fields)
+    with _damage_named(folder):
+        fields = {field.name: record[field.name] for field in dataclasses.fields(Result)}
+        fields["evaluation"] = {k: Score.of(score) for k, score in fields["evaluation"].items()}
+        fields["diverged"] = [Divergence(**one) for one in fields["diverged"]]
+        return Result(**fields)
+
+
+def read_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return the content of result.json, None without it. Raises as `read_result` does."""
+    with contextlib.suppress(FileNotFoundError), _damage_named(folder):
+        record = json.loads(Path(folder, "result.json").read_text("utf-8"))
+        if not isinstance(record, dict):
+            raise TypeError
+        return record
+    return None
+
+
+@contextlib.contextmanager
+def _damage_named(folder: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(
+            f"{Path(folder, 'result.json')} is damaged: delete it, and train again to evaluate the "
+            "last checkpoint"
+        ) from None
 
 
 def provenance() -> dict[str, str]:

@@ -84,30 +84,3 @@ def test_task_parameters_may_be_strings():
     assert config.task.params == {"step_penalty": 0.5, "penalty": "behind"}
     assert from_json(to_json(config)) == config
     assert make_stream(config, 30).params.penalty == "behind"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--preset", "tmase"], "did you mean 'tmaze'"),
-        (["--model-preset", "smal"], "did you mean 'small'"),
-        (["--model.name", "rates"], "did you mean 'rate'"),
-        (["--baselines", "gpt"], "model.name"),
-        (["--model.valve-heads", "3"], "model.valve_heads 3"),
-        (["--task.name", "TMazePassive"], "TMazePassive-v0"),
-        (["--task.params", "penalty", "behid"], "unknown penalty 'behid': did you mean 'behind'"),
-        (["--data.path", "nowhere/at/all"], "nowhere/at/all"),
-        (["--task.name", ""], "task.name and data.path are both empty"),
-        (["--task.name", "", "--evaluation.lengths", "9"], "evaluation.lengths requires an env"),
-        (["--batch-size", "63", "--preset", "debug"], "63"),
-    ],
-)
-def test_invalid_arguments_print_one_line(arguments, words, capsys, tmp_path):
-    with pytest.raises(SystemExit) as exit_:
-        main(["train-offline", "--folder", str(tmp_path / "run"), *arguments])
-    assert exit_.value.code == 2
-    message = capsys.readouterr().err
-    assert message.startswith("gtrxl train-offline: error: ")
-    assert words in message
-    assert message.count("\n") == 1
-    assert not (tmp_path / "run").exists()

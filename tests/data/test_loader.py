@@ -3,7 +3,6 @@
 import json
 import sys
 
-import h5py
 import jax
 import numpy as np
 import pytest
@@ -90,35 +89,6 @@ def test_subset_of_rows_and_episodes(reader):
     np.testing.assert_allclose(batch.returns_to_go, expected.returns_to_go, rtol=1e-5, atol=1e-6)
     assert_same(batch.replace(returns_to_go=0), expected.replace(returns_to_go=0))
     batches.close()
-
-
-def test_invalid_values_raise_when_read(tmp_path):
-    minari.save(make_set((4, 4)), tmp_path / "set")
-    with h5py.File(tmp_path / "set" / "data" / "main_data.hdf5", "a") as file:
-        file["episode_1/observations"][2, 0] = np.nan
-    episode, start = np.array([0, 1], np.int32), np.zeros(2, np.int32)
-    with MinariReader(tmp_path / "set") as reader:
-        read_segments(reader, episode, start, 1, 2)
-        with pytest.raises(ValueError, match=r"observations\[1, 2\] is .* must be finite"):
-            read_segments(reader, episode, start, 1, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        ((0, 2, 3), {}, ValueError, "batch must be at least 1, got 0"),
-        ((4, 2, 0), {}, ValueError, "context must be at least 1, got 0"),
-        ((4, 2.0, 3), {}, TypeError, "segments must be a whole number, got 2.0"),
-        ((4, 2, 3), dict(threads=0), ValueError, "threads must be at least 1, got 0"),
-        ((4, 2, 3), dict(ahead=0), ValueError, "ahead must be at least 1, got 0"),
-        ((4, 2, 3), dict(sampling=Sampling("uniforn")), ValueError, "unknown start 'uniforn'"),
-        ((4, 2, 3), dict(sampling=Sampling(weight="x")), ValueError, "unknown weight 'x'"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_invalid_arguments_raise_immediately(reader, arguments, options, error, message):
-    with pytest.raises(error, match=message):
-        load_segments(reader, KEY, *arguments, **options)
 
 
 def test_missing_grain_names_extra(reader, monkeypatch):

@@ -1,20 +1,17 @@
 """Files in Minari's format: round trips, Minari's own files, and errors for damaged ones."""
 
-import json
-import os
 import sys
 
 import gymnasium
-import h5py
 import jax
 import minari as theirs
 import numpy as np
 import pytest
-from minari.data_collector import EpisodeBuffer
 
 from gtrxl_jax import __version__
 from gtrxl_jax.data import Trajectories, concatenate, dataset_spaces, minari
-from tests.data.sets import FLAT, LENGTHS, NESTED, make_set, random_values
+from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
+from tests.data.theirs import write_theirs
 
 
 def assert_same(one, other):
@@ -113,27 +110,6 @@ def test_reads_datasets_collected_by_minari(tmp_path, monkeypatch):
     assert (metadata.env_name, metadata.policy) == ("CartPole-v1", "random")
 
 
-def write_theirs(path, observation_space, action_space, lengths=(4, 2), **changes):
-    """Write a dataset with Minari itself, with images as JPEG."""
-    rng = np.random.default_rng(0)
-    path.mkdir(parents=True)
-    storage = theirs.dataset.minari_storage.MinariStorage.new(path, observation_space, action_space)
-    storage.update_metadata({"dataset_id": "x-v0", "minari_version": "0.5.4"})
-    buffers = []
-    for n in lengths:
-        parts = dict(
-            observations=random_values(observation_space, rng, n + 1),
-            actions=random_values(action_space, rng, n),
-            rewards=np.ones(n),
-            terminations=np.arange(n) == n - 1,
-            truncations=np.zeros(n, bool),
-        )
-        parts |= {name: change(parts[name]) for name, change in changes.items()}
-        buffers.append(EpisodeBuffer(**parts))
-    storage.update_episodes(buffers)
-    return storage
-
-
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (3,))
 DISCRETE = gymnasium.spaces.Discrete(3)
 
@@ -147,123 +123,6 @@ def test_reads_jpeg_images(tmp_path, shape):
     for e, episode in enumerate(storage.get_episodes(range(2))):
         images = episode["observations"]
         np.testing.assert_array_equal(read.observations[e, : len(images)], images)
-
-
-@pytest.mark.parametrize(
-    ("observation", "action", "error", "message"),
-    [
-        (gymnasium.spaces.Text(4), DISCRETE, TypeError, "observation_space is a Text"),
-        (BOX, gymnasium.spaces.MultiDiscrete([2, 2]), TypeError, "action_space is a MultiDiscrete"),
-        (BOX, gymnasium.spaces.MultiBinary(2), TypeError, "action_space is a MultiBinary"),
-    ],
-)
-def test_unsupported_spaces_raise(tmp_path, observation, action, error, message):
-    path = tmp_path / "data"
-    path.mkdir()
-    theirs.dataset.minari_storage.MinariStorage.new(path, observation, action)
-    with pytest.raises(error, match=message) as caught:
-        minari.load(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(rewards=lambda x: x * np.nan), r"rewards\[0, 0\] is nan: numbers must be finite"),
-        (dict(actions=lambda x: x + 3), r"actions\[0, 0\] is \d: actions must be in Discrete"),
-        (dict(actions=lambda x: x + 2**32), r"episode 0 .* actions are up to 429496729\d"),
-        (
-            dict(actions=lambda x: x.astype(np.float64)),
-            r"actions are float64\[\], but .* int32\[\]",
-        ),
-        (dict(actions=lambda x: x[:-1]), "episode 0 has 4 rewards and 3 actions, not 4"),
-        (dict(observations=lambda x: x[1:]), "4 rewards and 4 observations, not 5"),
-        (
-            dict(observations=lambda x: x[:, :2]),
-            r"observations are float32\[2\], but .* float32\[3\]",
-        ),
-        (dict(observations=lambda x: x * np.inf), r"observations\[0, 0\] is"),
-        (dict(terminations=lambda x: x[1:]), "4 rewards and 3 terminations, not 4"),
-        (dict(truncations=lambda x: x[1:]), "4 rewards and 3 truncations, not 4"),
-    ],
-)
-def test_mismatched_data_raise(tmp_path, changes, message):
-    write_theirs(tmp_path / "data", BOX, DISCRETE, **changes)
-    with pytest.raises(ValueError, match=message) as caught:
-        minari.load(tmp_path)
-    assert str(tmp_path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def cut_short(path):
-    file = path / "data" / "main_data.hdf5"
-    os.truncate(file, file.stat().st_size * 2 // 3)
-
-
-def foreign(path):
-    (path / "data" / "main_data.hdf5").write_bytes(b"PK\x03\x04 not HDF5")
-
-
-def no_data(path):
-    (path / "data" / "main_data.hdf5").unlink()
-
-
-def lost_episode(path):
-    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
-        del file["episode_2"]
-
-
-def lost_array(path):
-    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
-        del file["episode_2/terminations"]
-
-
-def metadata(**changes):
-    def change(path):
-        file = path / "data" / "metadata.json"
-        described = {**json.loads(file.read_text()), **changes}
-        file.write_text(json.dumps({k: v for k, v in described.items() if v is not None}))
-
-    return change
-
-
-def no_json(path):
-    (path / "data" / "metadata.json").write_text('{"total_episodes": ')
-
-
-def a_list(path):
-    (path / "data" / "metadata.json").write_text("[1, 2]")
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (cut_short, "cannot be read as a Minari dataset"),
-        (foreign, "cannot be read as a Minari dataset"),
-        (no_data, "cannot be read as a Minari dataset"),
-        (lost_episode, "cannot be read as a Minari dataset, .*episode_2"),
-        (lost_array, "episode 2 cannot be read as a Minari dataset, .*terminations"),
-        (no_json, "cannot be read as a Minari dataset"),
-        (a_list, "metadata.json has no observation_space"),
-        (metadata(observation_space=None), "metadata.json has no observation_space"),
-        (metadata(action_space=3), "metadata.json has no action_space"),
-        (metadata(observation_space="{}"), "cannot be read as a Minari dataset"),
-        (metadata(action_space='{"type": "Graph"}'), "cannot be read as a Minari dataset"),
-        (metadata(total_episodes=None), "metadata.json has no total_episodes"),
-        (metadata(total_episodes=0), "contains no episodes"),
-        (metadata(total_episodes=6), "cannot be read as a Minari dataset, .*episode_5"),
-        (metadata(data_format="arrow"), "data_format 'arrow': only 'hdf5' is supported"),
-        (metadata(gtrxl_jax={"env_name": "x"}), "cannot be read as a Minari dataset"),
-    ],
-)
-def test_damaged_files_raise(tmp_path, damage, message):
-    path = tmp_path / "set"
-    minari.save(make_set(), path)
-    damage(path)
-    with pytest.raises(ValueError, match=message) as caught:
-        minari.load(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_missing_dataset_raises(tmp_path, monkeypatch):

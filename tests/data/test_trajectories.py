@@ -86,11 +86,6 @@ def test_split_fraction_out_of_range_raises(fraction):
         split(make_set(), fraction, jax.random.key(0))
 
 
-def test_split_of_one_episode_raises():
-    with pytest.raises(ValueError, match="at least 2 episodes, got 1"):
-        split(make_set((4,)), 0.5, jax.random.key(0))
-
-
 def with_value(field, index, value):
     def change(x):
         array = getattr(x, field).copy()
@@ -98,70 +93,6 @@ def with_value(field, index, value):
         return x.replace(**{field: array})
 
     return change
-
-
-def cast(field, dtype):
-    return lambda x: x.replace(**{field: getattr(x, field).astype(dtype)})
-
-
-def without(field, *rest):
-    return lambda x: x.replace(**{field: rest[0] if rest else None})
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (without("observations"), TypeError, "observations must be an array, not NoneType"),
-        (without("rewards"), TypeError, "rewards must be an array, not NoneType"),
-        (without("actions", [0, 1]), TypeError, "actions must be an array, not list"),
-        (lambda x: select(x, []), ValueError, "there are no episodes"),
-        (with_value("length", 1, 0), ValueError, r"length\[1\] is 0: .* at least 1 action"),
-        (with_value("length", 1, 13), ValueError, r"length\[1\] is 13: .* at most 12"),
-        (cast("length", np.int64), TypeError, "length must be of type int32, not int64"),
-        (cast("rewards", np.float64), TypeError, "rewards must be of type float32, not float64"),
-        (cast("terminated", np.int32), TypeError, "terminated must be of type bool, not int32"),
-        (cast("actions", np.float32), TypeError, "actions must be of type int32, not float32"),
-        (cast("observations", np.float64), TypeError, "observations must be of type float32"),
-        (lambda x: x.replace(rewards=x.rewards[0]), ValueError, "rewards must have shape"),
-        (lambda x: x.replace(length=x.length[:, None]), ValueError, "length must have shape"),
-        (lambda x: x.replace(terminated=x.terminated[1:]), ValueError, "terminated must have"),
-        (
-            lambda x: x.replace(observations=x.observations[:, 1:]),
-            ValueError,
-            r"observations must have shape \(5, 13, 2\), not \(5, 12, 2\)",
-        ),
-        (
-            lambda x: x.replace(observations={"a": x.observations}),
-            TypeError,
-            "observations must be an array, not dict",
-        ),
-        (with_value("rewards", (1, 8), np.nan), ValueError, r"rewards\[1, 8\] is nan: .* finite"),
-        (with_value("observations", (1, 9), np.inf), ValueError, r"observations\[1, 9\] is"),
-        (with_value("actions", (0, 2), 5), ValueError, r"actions\[0, 2\] is 5: .*Discrete\(5"),
-        (with_value("actions", (0, 2), -1), ValueError, r"actions\[0, 2\] is -1"),
-    ],
-)
-def test_invalid_trajectories_raise(change, error, message):
-    whole = make_set()
-    check(whole)
-    with pytest.raises(error, match=message):
-        check(change(whole))
-
-
-def test_invalid_dict_entries_are_named():
-    whole = make_set(spaces=NESTED)
-    check(whole)
-    parts = whole.observations
-    body = {"place": parts["body"]["place"].copy(), "room": parts["body"]["room"]}
-    body["place"][0, 1, 2] = np.nan
-    with pytest.raises(ValueError, match=r"observations\['body'\]\['place'\]\[0, 1\] is"):
-        check(whole.replace(observations={**parts, "body": body}))
-    with pytest.raises(ValueError, match=r"observations must have the entries \['body', 'codes'"):
-        check(whole.replace(observations={"image": parts["image"]}))
-    actions = whole.actions.copy()
-    actions[3, 11, 1] = -0.1
-    with pytest.raises(ValueError, match=r"actions\[3, 11\] is .*: actions must be in Box"):
-        check(whole.replace(actions=actions))
 
 
 def test_padding_is_not_checked():

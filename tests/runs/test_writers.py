@@ -112,23 +112,6 @@ def test_changing_number_of_seeds_raises(path):
         read_metrics(path)
 
 
-@pytest.mark.parametrize(
-    ("metrics", "error", "message"),
-    [
-        ({"x": np.zeros((2, 3))}, ValueError, r"'x' has shape \(2, 3\)"),
-        ({"x": "high"}, TypeError, "'x' must be a real number"),
-        ({"x": 1j}, TypeError, "'x' must be a real number"),
-        ({"x": None}, TypeError, "'x' must be a real number"),
-        ({"step": 3}, ValueError, "'step' has a reserved name"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_invalid_metrics_raise_and_write_nothing(path, metrics, error, message):
-    with JsonLinesWriter(path) as writer, pytest.raises(error, match=message):
-        writer.write(1, metrics)
-    assert path.read_bytes() == b""
-
-
 DAMAGE = {
     "a hole at the end": b"\0" * 4096,
     "a hole in a line": b'{"step": 3, "ti\0\0\0\0\0"x": 1}\n',

@@ -45,7 +45,7 @@ def verify(folder: str | os.PathLike[str]) -> dict[str, Any]:
         stated, record, files = (content.pop(name) for name in ("crc32", "record", "files"))
     except FileNotFoundError:
         raise UnusableError(f"it has no {NAME}: it was not written by this library") from None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise UnusableError(f"its {NAME} cannot be read") from None
     if stated != _crc_of({"record": record, "files": files}):
         raise UnusableError(f"its {NAME} has changed")

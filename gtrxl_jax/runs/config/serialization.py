@@ -54,6 +54,8 @@ def _parse(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"the config is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("the config is nested too deeply for that of a run") from None
 
 
 def _build(kind: Any, fields: Any, prefix: str) -> Any:

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import atomic, naming_file
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, per_seed
 
 _KEYS = ["step", "seed"]
@@ -29,7 +29,7 @@ class CsvWriter(MetricWriter):
       config: the config of the run, whose seed is the first.
 
     Raises:
-      ValueError: on `start`, if the folder has a metrics.csv that is not of a run.
+      ValueError: if the folder has a metrics.csv that is not of a run.
     """
 
     def __init__(self, folder: str | os.PathLike[str], config: Mapping[str, Any] | None = None):
@@ -37,6 +37,7 @@ class CsvWriter(MetricWriter):
         self._first_seed = (config or {}).get("seed", 0)
         self._columns = list(_KEYS)
         self._file: IO[str] | None = None
+        _cells(self._path)
 
     def start(self, step: float) -> None:
         columns, rows = _read(self._path)
@@ -57,8 +58,9 @@ class CsvWriter(MetricWriter):
             self._rewrite(rows)
         written = [{"step": int(step), "seed": seed, **row} for seed, row in of_seeds.items()]
         assert self._file is not None
-        self._file.write(_text(self._columns, written))
-        self._file.flush()
+        with naming_file(self._path):
+            self._file.write(_text(self._columns, written))
+            self._file.flush()
 
     def close(self) -> None:
         if self._file:
@@ -84,13 +86,7 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
     An incomplete last row, of a process that was killed, is dropped silently.
     """
-    content = path.read_bytes() if path.exists() else b""
-    text = content[: content.rfind(b"\n") + 1].decode("utf-8", errors="replace")
-    if not text:
-        return list(_KEYS), []
-    columns, *cells = csv.reader(io.StringIO(text, newline=""))
-    if columns[:2] != _KEYS:
-        raise ValueError(f"{path} is not a table of metrics: move it elsewhere")
+    columns, *cells = _cells(path)
     rows = [
         dict(zip(columns, row, strict=True))
         for row in cells
@@ -99,3 +95,13 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     if dropped := len(cells) - len(rows):
         print(f"{path}: {dropped} damaged line(s) dropped", file=sys.stderr)
     return columns, rows
+
+
+def _cells(path: Path) -> list[list[str]]:
+    """Return the cells of the complete lines of a table, the first of which are its columns."""
+    content = path.read_bytes() if path.exists() else b""
+    text = content[: content.rfind(b"\n") + 1].decode("utf-8", errors="replace")
+    cells = list(csv.reader(io.StringIO(text, newline=""))) or [list(_KEYS)]
+    if cells[0][:2] != _KEYS:
+        raise ValueError(f"{path} is not a table of metrics: move it elsewhere")
+    return cells

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import atomic, naming_file
 
 Metrics = Mapping[str, ArrayLike]
 
@@ -160,11 +160,13 @@ class JsonLinesWriter(MetricWriter):
             raise ValueError(f"metric {reserved.pop()!r} has a reserved name: rename it")
         record = {"step": int(step), "time": time.time()}
         record |= {name: json_value(value.tolist()) for name, value in arrays.items()}
-        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        with naming_file(self._path):
+            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._file.flush()
 
     def sync(self) -> None:
-        os.fsync(self._file.fileno())
+        with naming_file(self._path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -1,0 +1,197 @@
+"""Bad arguments of each command."""
+
+import sys
+
+import pytest
+
+from tests.bad_inputs.refusal import refused
+
+TRAIN = {
+    # presets and names
+    "--preset debgu": "unknown preset 'debgu': did you mean 'debug'",
+    "--preset debgu --folder here": "unknown preset 'debgu': did you mean 'debug'",
+    "--core.name gtrlx": "unknown core.name 'gtrlx': did you mean 'gtrxl'",
+    "--core.gate gur": "unknown core.gate 'gur': did you mean 'gru'",
+    "--core-preset papper": "unknown preset of gtrxl 'papper': did you mean 'paper'",
+    "--core.name lstm --core-preset thin": "unknown preset of lstm 'thin'",
+    "--agent.encoder mpl": "unknown encoder 'mpl': did you mean 'mlp'",
+    "--algorithm.name pppo": "unknown algorithm.name 'pppo': did you mean 'ppo'",
+    "--evaluation.policy best": "unknown evaluation.policy 'best'",
+    "--on-divergence go": "unknown on_divergence 'go'",
+    "--checkpoint.best-is least": "unknown checkpoint.best_is 'least'",
+    # numbers
+    "--unroll -1 --folder here": "unroll must be at least 1, not -1",
+    "--unroll -1": "unroll must be at least 1, not -1",
+    "--core.layers 0": "core.layers must be at least 1, not 0",
+    "--core.width 18 --core.heads 4": "core.width 18 does not divide into core.heads 4",
+    "--agent.head-width 0": "agent.head_width must be at least 1, not 0",
+    "--env.num-envs 12": "env.num_envs 12 does not divide over 8 devices",
+    "--env.num-envs 0": "env.num_envs must be at least 1, not 0",
+    "--env.num-envs -8": "env.num_envs must be at least 1, not -8",
+    "--devices 9": "devices is 9, but only 8 are available",
+    "--devices -1": "devices must be at least 0, not -1",
+    "--num-seeds 0": "num_seeds must be at least 1, not 0",
+    "--total-steps 0": "total_steps must be at least 1, not 0",
+    "--updates-per-iteration 0": "updates_per_iteration must be at least 1, not 0",
+    "--evaluation.episodes 0": "evaluation.episodes must be at least 1, not 0",
+    "--checkpoint.keep 0": "checkpoint.keep must be at least 1, not 0",
+    "--checkpoint.interval -1": "checkpoint.interval must be at least 0, not -1",
+    "--seed -1": "seed must be at least 0, not -1",
+    "--seed 4e9": "seed must be at most 2147483647, not 4000000000",
+    "--optimiser.learning-rate nan": "optimiser.learning_rate must be above 0 and finite",
+    "--optimiser.learning-rate 0": "optimiser.learning_rate must be above 0 and finite",
+    "--algorithm.gamma 1.5": "algorithm.gamma must be at most 1, not 1.5",
+    "--algorithm.gamma inf": "algorithm.gamma must be",
+    "--sweep epsilon_alpha 1 0.1": "sweep.epsilon_alpha must be (low, high)",
+    # environments
+    "--env.name TMazePasive-v0": "unknown environment 'TMazePasive-v0': did you mean 'TMazeP",
+    "--env.name Cartpole": "unknown environment 'Cartpole': did you mean 'CartPole-v1' or",
+    "--env.name xyzzyq": "it is like none of the",
+    "--env.params corridor_lenght 3": "corridor_lenght': did you mean 'corridor_length'",
+    "--env.params corridor_length 0": "corridor_length must be at least 1, got 0",
+    "--env.params corridor_length far": "corridor_length must be a whole number, got 'far'",
+    "--env.params corridor_length 4e9": "corridor_length must be at most 2147483647",
+    "--env.params penalty behid": "unknown penalty 'behid': did you mean 'behind'",
+    "--env.tasks penalty forward": "unknown penalty 'forward': choose one of them. Valid: be",
+    "--env.tasks corridor_length 2 --env.tasks corridor_length 2.5": (
+        "corridor_length must be a whole number, got 2.5"
+    ),
+    "--env.tasks corridor_length 1 --env.tasks step_penalty 2": (
+        "env.num_envs 8 does not divide over 8 devices and 2 tasks"
+    ),
+    "--env.name MiniGrid-MemoryS9-v0 --env.tasks view_size 5 --env.tasks view_size 3": (
+        "observation space of task 1 is"
+    ),
+    # what cannot be parsed
+    "--unroll many": "Error parsing --unroll: invalid literal for int() with base 10: 'many'; --un",
+    "--unrol 3": "Unrecognized options: --unrol, 3; Perhaps you meant: --unroll INT",
+    "--optimiser.clip-norm": "Missing value for argument '--optimiser.clip-norm",
+    "--env.params corridor_length": "--env.params",
+    "--total-steps 1e-3": "--total-steps",
+    "--core.name": "argument --core.name: expected one argument",
+    "extra": "Unrecognized options: extra",
+    # folders and loggers
+    "--folder .": "folder must be a new folder or that of a run, not the current one",
+    "--folder file": "folder file: file is a file: choose another folder",
+    "--folder file/run": "folder file/run: file is a file: choose another folder",
+    "--profile file": "profile file: file is a file: choose another folder",
+    "--distributed": "distributed needs --folder, on a disk that all processes share",
+    "--log csw": "unknown log 'csw': did you mean 'csv'",
+    "--log csv nothing:Writer": "there is no module nothing: use an installed module, or a file in",
+    "--log tests.bad_inputs.refusal:contents": "has no MetricWriter named 'contents'",
+    # custom parts
+    "--core.name nothing:Config": "'nothing:Config': there is no module nothing: use an installed",
+    "--core.name :Config": "':Config' does not begin with the name of a module: use module:Name",
+    "--core.name my-module:Config": "does not begin with the name of a module: use module:Name",
+    "--core.name json:Config": "core.name 'json:Config': json has no CoreConfig named 'Config'",
+    "--env.name broken:Env": "'broken:Env': the module broken raises SyntaxError: invalid syntax",
+    "--env.name raising:Env": "the module raising raises ZeroDivisionError: division by zero",
+    "--env.name needing:Env": "the module needing raises ModuleNotFoundError: No module named 'no",
+    "--env.name json:Env": "environment 'json:Env': json has no Environment named 'Env'",
+}
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    """Work in a folder with a file, and modules that cannot be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "broken.py").write_text("def (\n")
+    (tmp_path / "raising.py").write_text("1 / 0\n")
+    (tmp_path / "needing.py").write_text("import no_such_package\n")
+
+
+@pytest.mark.parametrize("arguments", TRAIN)
+def test_train(arguments, tmp_path, monkeypatch):
+    if "--distributed" in arguments:
+        monkeypatch.setattr("gtrxl_jax.parallel.hosts.join", lambda: None)
+    options = arguments.split()
+    if "--preset" not in options:
+        options = ["--preset", "debug", *options]
+    assert TRAIN[arguments] in refused(tmp_path, "train", *options)
+
+
+def test_empty_folder_name(tmp_path):
+    assert "folder must be a new folder" in refused(tmp_path, "train", "--folder", "")
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+def test_loggers_whose_package_is_missing(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, {"tensorboard": "tensorboardX"}.get(name, name), None)
+    for command in ("train", "train-offline"):
+        line = refused(tmp_path, command, "--preset", "debug", "--log", name)
+        assert f"pip install 'gtrxl_jax[{name}]', or omit {name}" in line
+
+
+TRAIN_OFFLINE = {
+    "--preset tmase": "unknown preset 'tmase': did you mean 'tmaze'",
+    "--model-preset smal": "did you mean 'small'",
+    "--model.name rates": "did you mean 'rate'",
+    "--baselines gpt": "model.name",
+    "--baselines nothing:Model": "there is no module nothing",
+    "--model.valve-heads 3": "model.valve_heads 3",
+    "--model.valve gruu": "unknown model.valve 'gruu': did you mean 'gru'",
+    "--task.name TMazePassive": "TMazePassive-v0",
+    "--task.params penalty behid": "unknown penalty 'behid': did you mean 'behind'",
+    "--task.name CartPole-v1": "CartPole has no oracle_action: use another policy",
+    "--data.path nowhere/at/all": "nowhere/at/all holds no Minari dataset",
+    "--data.path file": "file holds no Minari dataset",
+    "--data.start uniforn": "unknown data.start 'uniforn': did you mean 'uniform'",
+    "--data.episodes 0": "data.episodes must be at least 1, not 0",
+    "--data.stream": "data.stream",
+    "--context 0": "context must be at least 1, not 0",
+    "--segments 0": "segments must be at least 1, not 0",
+    "--bptt -1": "bptt must be at least 0, not -1",
+    "--total-updates 0": "total_updates must be at least 1, not 0",
+    "--batch-size 63": "batch_size 63 does not divide over 8 devices",
+    "--log csw": "unknown log 'csw': did you mean 'csv'",
+    "--folder file": "folder file: file is a file: choose another folder",
+}
+
+
+@pytest.mark.parametrize("arguments", TRAIN_OFFLINE)
+def test_train_offline(arguments, tmp_path):
+    options = arguments.split()
+    if "--preset" not in options:
+        options = ["--preset", "debug", *options]
+    assert TRAIN_OFFLINE[arguments] in refused(tmp_path, "train-offline", *options)
+
+
+def test_offline_without_task_or_data(tmp_path):
+    line = refused(tmp_path, "train-offline", "--task.name", "")
+    assert "task.name and data.path are both empty" in line
+    line = refused(tmp_path, "train-offline", "--task.name", "", "--evaluation.lengths", "9")
+    assert "evaluation.lengths requires an env" in line
+
+
+OTHERS = {
+    "evaluate": "Missing from gtrxl evaluate",
+    "evaluate nothing": "nothing holds no run: it has no config.json",
+    "evaluate file": "file holds no run: it has no config.json",
+    "evaluate nothing --episodes 0": "episodes must be at least 1, not 0",
+    "evaluate nothing --episodes few": "Error parsing --episodes",
+    "evaluate nothing --policy best": "unknown policy 'best'",
+    "evaluate nothing --modules no_such": "there is no module no_such",
+    "evaluate nothing --modules broken": "the module broken raises SyntaxError",
+    "runs nothing": "there is no folder nothing",
+    "runs file": "there is no folder file",
+    "runs a b": "unrecognized arguments: b",
+    "runs --jsn": "unrecognized arguments: --jsn",
+    "list all": "unrecognized arguments: all",
+    "collect": "Missing from gtrxl collect",
+    "collect set": "env.name must be given, since policy oracle names none",
+    "collect set --env.name CartPole-v1": "CartPole has no oracle_action",
+    "collect set --env.name TMazePassive": "did you mean 'TMazePassive-v0'",
+    "collect set --policy orakel": "policy 'orakel' is neither oracle, explorer nor",
+    "collect set --policy file": "file holds no run: it has no config.json",
+    "collect set --episodes 0": "episodes must be at least 1, not 0",
+    "collect set --seed -1": "seed must be at least 0, not -1",
+    "collect file --env.name TMazePassive-v0": "file exists already: choose another folder",
+}
+
+
+@pytest.mark.parametrize("arguments", OTHERS)
+def test_other_commands(arguments, tmp_path):
+    assert OTHERS[arguments] in refused(tmp_path, *arguments.split())
