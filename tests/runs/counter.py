@@ -57,7 +57,7 @@ class Counter:
         for _ in range(first, self.num_iterations + 1):
             yield None, None
 
-    def init(self, seed):
+    def init(self, seed, given=None):
         return Count({"count": jnp.zeros((), jnp.int32)})
 
     def drawn(self, state):
