@@ -1,6 +1,5 @@
 """The command line: `gtrxl train`, `runs`, `collect` and others; see also `cli.trained`."""
 
-import argparse
 import dataclasses
 import datetime
 import json
@@ -18,6 +17,7 @@ from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.plugins import import_plugin, with_name
+from gtrxl_jax.validation import check_choice
 
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     130 stopped by SIGINT (Ctrl-C). After the last two, the same command resumes the run.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gtrxl",
         description="Transformer memory for reinforcement learning agents.",
         epilog="gtrxl COMMAND --help lists the options of a command. Exit codes: 0 success, 1 the "
@@ -48,8 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "collect": _collect,
         "list": _list,
     }
-    parser.add_argument("command", choices=commands)
-    chosen = parser.parse_args(arguments[:1])
+    parser.add_argument("command", metavar=f"{{{','.join(commands)}}}")
+    try:
+        chosen = parser.parse_args(arguments[:1])
+        check_choice("command", chosen.command, commands)
+    except ValueError as error:
+        _fail("gtrxl", str(error), 2)
     try:
         if "--distributed" in arguments:
             # Before any import of gymnax, which initialises JAX's backend.
@@ -65,13 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, OverflowError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        _fail(chosen.command, str(error), 2)
+        _fail(f"gtrxl {chosen.command}", str(error), 2)
     except (MemoryError, RuntimeError) as error:
         reasons = ("RESOURCE_EXHAUSTED", "Out of memory")
         exhausted = isinstance(error, MemoryError) or any(r in str(error) for r in reasons)
         if os.environ.get("GTRXL_TRACEBACK") or not exhausted:
             raise
-        _fail(chosen.command, f"out of memory: reduce {_SIZES.get(chosen.command, 'its size')}", 1)
+        sizes = _SIZES.get(chosen.command, "its size")
+        _fail(f"gtrxl {chosen.command}", f"out of memory: reduce {sizes}", 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -88,8 +93,8 @@ _SIZES = {
 """The settings that determine how much memory a command needs."""
 
 
-def _fail(command: str, message: str, code: int) -> NoReturn:
-    print(f"gtrxl {command}: error: {' '.join(message.split())}", file=sys.stderr)
+def _fail(program: str, message: str, code: int) -> NoReturn:
+    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -131,8 +136,10 @@ def _train_offline(arguments: Sequence[str]) -> None:
         for name in dict.fromkeys((config.model.name, *command.baselines))
     }
     for name, of_model in configs.items():
-        # Of all models, before the first is trained.
-        initial_params(OfflineTrainer(of_model), folder / name)
+        # Of all models, before the data are generated and the first is trained.
+        trainer = OfflineTrainer(of_model)
+        trainer.mesh()
+        initial_params(trainer, folder / name)
     trajectories = None if config.data.stream else trajectories_of(config)
     paths: list[Path] = []
     for name, of_model in configs.items():

@@ -34,6 +34,6 @@ def refused(folder: Path, *arguments: object, code: int = 2) -> str:
     assert out.getvalue() == ""
     assert said.count("\n") == 1, said
     assert contents(folder) == before
-    start = f"gtrxl {arguments[0]}: error: "
-    assert said.startswith(start)
-    return said.removeprefix(start)
+    _, error, line = said.partition(": error: ")
+    assert error
+    return line

@@ -245,11 +245,6 @@ def test_exit_codes(ended, code, line, tmp_path, monkeypatch):
     assert refused(*arguments, code=code) == line + "\n"
 
 
-def test_unknown_command():
-    assert "invalid choice: 'trian'" in refused("trian")
-    assert "required: command" in refused()
-
-
 def test_traceback_environment_variable(monkeypatch):
     monkeypatch.setenv("GTRXL_TRACEBACK", "1")
     with pytest.raises(ValueError, match="unknown preset 'debgu'"):
