@@ -248,6 +248,8 @@ def _runs(arguments: Sequence[str]) -> None:
 
 
 def _collect(arguments: Sequence[str]) -> None:
+    from rich.console import Console
+
     from gtrxl_jax.collection import Collected, CollectionConfig, collect_dataset
     from gtrxl_jax.runs.logging.progress import ConsoleWriter
 
@@ -256,6 +258,8 @@ def _collect(arguments: Sequence[str]) -> None:
         config: Annotated[CollectionConfig, tyro.conf.arg(name="")]
         folder: tyro.conf.Positional[Path]
         """A new folder for the dataset."""
+        quiet: bool = False
+        """Print only errors and the last line."""
 
     command = parse(
         Collect,
@@ -264,7 +268,12 @@ def _collect(arguments: Sequence[str]) -> None:
         description="Collect complete episodes for offline training, as a Minari dataset.",
     )
     import_plugin(command.config.env.name)
-    with ConsoleWriter(command.config.episodes, ("return", "success"), unit="episode") as console:
+    with ConsoleWriter(
+        command.config.episodes,
+        ("return", "success"),
+        console=Console(stderr=True, quiet=command.quiet),
+        unit="episode",
+    ) as console:
         console.start(0)
 
         def show(so_far: Collected) -> None:

@@ -297,5 +297,7 @@ def test_collect_writes_dataset(tmp_path):
     assert err.splitlines()[-1].startswith("100%  episode 12/12  ")
     assert err.splitlines()[-1].endswith("episodes/s  return 1  success 1")
     assert (folder / "data" / "main_data.hdf5").is_file()
+    quiet = ["--quiet", "--env.num-envs", "8", "--episodes", "12"]
+    assert call("collect", tmp_path / "again", *maze, *quiet)[1] == ""
     line = refused("collect", folder, *maze)
     assert line == f"gtrxl collect: error: {folder} exists already: choose another folder\n"

@@ -174,11 +174,12 @@ def test_wandb_without_key_is_offline(install, tmp_path, capsys):
 
 
 def test_wandb_without_network_is_offline(install, tmp_path, capsys):
-    module = install(Wandb(network=False))
+    module, record = install(Wandb(network=False)), tmp_path / "wandb.json"
     with WandbWriter(tmp_path) as writer:
         writer.start(0)
         writer.write(1, {"x": 1.0})
     assert [run.options["mode"] for run in module.runs] == ["offline"]
+    assert module.runs[0].options["id"] == f"{json.loads(record.read_text())['id']}-offline"
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("wandb: Run initialization has timed out after 30.0 sec.; logging off")
 

@@ -169,6 +169,7 @@ class WandbWriter(ServiceWriter):
 
     name = package = "wandb"
     _offline = False
+    _suffix = ""
 
     def _open(self, name: str) -> Any:
         wandb = self._package
@@ -180,7 +181,7 @@ class WandbWriter(ServiceWriter):
                     return self._init(name)
                 except wandb.Error as error:
                     self._go_offline(" ".join(str(error).split()))
-                    self._id += "-offline"  # the id of the failed attempt remains in use
+                    self._suffix = "offline"  # the id of the failed attempt remains in use
         return self._init(name)
 
     def _init(self, name: str) -> Any:
@@ -191,7 +192,7 @@ class WandbWriter(ServiceWriter):
             settings["silent"] = True
         return self._package.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id="-".join(filter(None, [self._id, name])),
+            id="-".join(filter(None, [self._id, self._suffix, name])),
             name=self._title(name),
             group=self._title("") if name else None,
             config=self._config,
