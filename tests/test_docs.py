@@ -14,8 +14,9 @@ def test_pages_include_the_examples():
     """A formatter of Python would turn these lines into expressions, which include nothing."""
     pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     included = re.findall(r"^--8<--\n(.*)\n--8<--$", pages, re.MULTILINE)
-    custom = (ROOT / "examples").glob("custom_*.py")
-    assert sorted(included) == sorted(str(path.relative_to(ROOT)) for path in custom)
+    assert all((ROOT / path).is_file() for path in included), included
+    custom = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("custom_*.py")}
+    assert custom <= set(included)
 
 
 @pytest.mark.integration
