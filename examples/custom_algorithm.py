@@ -46,7 +46,7 @@ class Reinforce(Algorithm):
         """Compute the loss; see `Algorithm.loss`."""
         params, settings = trainable["params"], state.hyperparameters
         y_BSD, reports = self.features(params, experience)
-        output = self.heads(params, y_BSD)
+        output = self.heads(params, y_BSD, experience.timesteps)
         targets = self.targets(state, experience, output.value)
         values_BT = targets.values(output.value)
         advantages_BT = jax.lax.stop_gradient(targets.returns_BT - values_BT)

@@ -29,6 +29,9 @@ class TimeStep:
       first: bool, whether this is the first step of an episode.
       last: bool, whether this is the last step of an episode: terminated if `discount` is 0,
         truncated otherwise.
+      legal: bool `[..., A]`, which choices of each discrete dimension are legal here, one after
+        another (see `envs.knowledge.legal_actions`); all are if `last`, where the action is
+        ignored. None if the environment does not restrict them.
     """
 
     observation: Any
@@ -37,6 +40,7 @@ class TimeStep:
     discount: jax.Array
     first: jax.Array
     last: jax.Array
+    legal: jax.Array | None = None
 
 
 def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:

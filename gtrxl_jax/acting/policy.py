@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from gtrxl_jax.nn.agent import Agent, AgentOutput
 from gtrxl_jax.ops.distributions import POLICIES, choose
+from gtrxl_jax.ops.legal import draw_choices
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
@@ -226,7 +227,7 @@ class ExplorerPolicy(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class RandomPolicy(Policy):
-    """A policy that chooses actions uniformly at random.
+    """A policy that chooses among the legal actions uniformly at random.
 
     Attributes:
       action_space: see `gtrxl_jax.specs.action_spec`; bounded.
@@ -248,5 +249,10 @@ class RandomPolicy(Policy):
     def act(
         self, params: Any, state: tuple[()], timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[tuple[()], Any, tuple[()]]:
-        """Sample from the action space."""
-        return (), action_spec(self.action_space).sample(key, len(timestep.first)), ()
+        """Sample from the legal actions."""
+        spec = action_spec(self.action_space)
+        action = spec.sample(key, len(timestep.first))
+        if timestep.legal is not None:
+            choices = draw_choices(key, timestep.legal, spec.discrete)
+            action = {**action, "discrete": choices} if spec.is_hybrid else choices[..., 0]
+        return (), action, ()

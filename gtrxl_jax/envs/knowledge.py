@@ -8,6 +8,7 @@ An environment can define these attributes and methods:
     oracle_action(state, params)    the action of a solution, for example for `gtrxl collect`
     explorer_memory(params)         see `acting.ExplorerPolicy`
     explorer_action(memory, observation, params)
+    legal_actions(state, params)    the choices that a policy may make in a state, see below
     shows_cue(state, params)        whether the observation of a state shows the cue
     render(state, params)           an image, uint8 [H, W, 3], drawn on the host; see `pictures` for
                                     environments of gymnax
@@ -92,3 +93,13 @@ def require_picture(env: environment.Environment) -> Picture:
     if (picture := picture_of(env)) is None:
         raise ValueError(f"{type(env).__name__} has no picture: give it a method `render`")
     return picture
+
+
+def legal_actions(env: environment.Environment, state: Any, params: Any) -> jax.Array | None:
+    """Return which choices are legal in a state, bool `[A]`; None by default: all, always.
+
+    They are those of the discrete dimensions of an action, one after another; of the actions for a
+    `Discrete(A)`. Policies of agents make no other choice. Each dimension requires a legal choice
+    in every state in which the episode goes on.
+    """
+    return env.legal_actions(state, params) if hasattr(env, "legal_actions") else None

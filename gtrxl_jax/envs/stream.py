@@ -12,7 +12,9 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
+from gtrxl_jax.envs.knowledge import legal_actions
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.ops.legal import check_legal
 from gtrxl_jax.parallel.placement import on_each_device
 from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import TimeStep
@@ -230,13 +232,17 @@ class Stream:
             return jax.lax.select(first, jnp.zeros_like(x), x)
 
         terminated, truncated = map(unless_first, (outcome.terminated, outcome.truncated))
+        last = terminated | truncated
+        legal = self._legal(env_state)
         timestep = TimeStep(
             observation=observation,
             action=jax.tree.map(unless_first, action),
             reward=unless_first(outcome.reward),
             discount=1 - terminated.astype(jnp.float32),
             first=first,
-            last=terminated | truncated,
+            last=last,
+            # A final state may have no legal action, and the action there is ignored.
+            legal=None if legal is None else legal | last,
         )
         episode = EpisodeStats(
             done=timestep.last,
@@ -245,6 +251,13 @@ class Stream:
             success=None if outcome.success is None else unless_first(outcome.success),
         )
         return StreamState(env_state, key, episode), timestep
+
+    def _legal(self, env_state: Any) -> Array | None:
+        with standard_dtype_promotion():
+            legal = legal_actions(self.env, env_state, self.params)
+        if legal is not None:
+            check_legal(legal, action_spec(self.action_space).discrete)
+        return legal
 
 
 def _concrete(space: Callable[[Any], spaces.Space], params: Any) -> spaces.Space:

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from gtrxl_jax.envs.knowledge import legal_actions
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.specs import ArraySpec, action_spec, observation_spec
 
@@ -19,8 +20,8 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
 
     Vectors become their features (see `ArraySpec.features`: choices are one-hot), padded with zeros
     to the longest. Discrete actions get as many choices as the environment with most of them, see
-    `United`. Successes are reported only if all environments report them. Streams that agree are
-    unchanged.
+    `United`. Successes are reported only if all environments report them, and all actions are legal
+    in an environment that does not say which are. Streams that agree are unchanged.
 
     Args:
       streams: the streams, one for each task.
@@ -32,6 +33,7 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
     observations = [observation_spec(stream.observation_space) for stream in streams]
     actions = [action_spec(stream.action_space) for stream in streams]
     successes = [stream.reports_success for stream in streams]
+    masked = [hasattr(stream.env, "legal_actions") for stream in streams]
     _require("observations", _is_vector, observations, names, "only vectors are padded")
     _require("actions", _is_discrete, actions, names, "only single Discrete actions are united")
     features = choices = None
@@ -39,10 +41,13 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
         features = max(math.prod(spec.feature_shape) for spec in observations)
     if any(spec != actions[0] for spec in actions):
         choices = max(spec.discrete[0] for spec in actions)
-    if features is None and choices is None and len(set(successes)) == 1:
+    agree = len(set(successes)) == len(set(masked)) == 1
+    if features is None and choices is None and agree:
         return tuple(streams)
     return tuple(
-        dataclasses.replace(stream, env=United(stream, features, choices, all(successes)))
+        dataclasses.replace(
+            stream, env=United(stream, features, choices, all(successes), any(masked))
+        )
         for stream in streams
     )
 
@@ -50,8 +55,8 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
 class United(environment.Environment[Any, Any]):
     """The environment of a stream, with spaces that it shares with others.
 
-    Choice a is action a mod n of an environment with n actions. No choice is illegal, but several
-    may be the same action, so a policy need not know which environment it is in.
+    Choice a is action a mod n of an environment with n actions. Several choices may be the same
+    action, so a policy need not know which environment it is in.
 
     Everything else, such as an oracle or a renderer, is that of the environment.
 
@@ -60,10 +65,16 @@ class United(environment.Environment[Any, Any]):
       features: length of observations; None to leave them as they are.
       choices: number of actions; None to leave them as they are.
       reports_success: whether to report successes.
+      masked: whether to have `legal_actions`, see `envs.knowledge`.
     """
 
     def __init__(
-        self, stream: Stream, features: int | None, choices: int | None, reports_success: bool
+        self,
+        stream: Stream,
+        features: int | None,
+        choices: int | None,
+        reports_success: bool,
+        masked: bool,
     ) -> None:
         super().__init__()
         self.env, self._params = stream.env, stream.params
@@ -71,6 +82,8 @@ class United(environment.Environment[Any, Any]):
         self._spec = observation_spec(stream.observation_space)
         self._features, self._choices = features, choices
         self._reports_success = reports_success
+        if masked:
+            self.legal_actions = self._legal_actions
 
     def __getattr__(self, name: str) -> Any:
         # Called only for attributes that neither this class nor gymnax's defines.
@@ -122,6 +135,11 @@ class United(environment.Environment[Any, Any]):
     def action_space(self, params: Any = None) -> spaces.Space:
         """Return the common space of actions."""
         return self._spaces[1] if self._choices is None else spaces.Discrete(self._choices)
+
+    def _legal_actions(self, state: Any, params: Any) -> Bool[Array, " A"]:
+        number = sum(action_spec(self.action_space()).discrete)
+        legal = legal_actions(self.env, state, params)
+        return jnp.ones(number, bool) if legal is None else legal[jnp.arange(number) % len(legal)]
 
     def _seen(self, observation: Any) -> Any | Float[Array, " F"]:
         if self._features is None:

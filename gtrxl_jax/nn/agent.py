@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
@@ -57,7 +57,7 @@ class Agent(nn.Module):
     Attributes:
       encoder: maps time steps `[...]` to `[..., D]`.
       core: any memory core of width D.
-      policy_head: maps `[..., D]` to a distribution.
+      policy_head: maps `[..., D]`, and the legal actions or None, to a distribution.
       value_head: maps `[..., D]` to values.
       memoryless: present every step to the core as the first of an episode, which disables its
         memory: the ablation of memory. The previous action and reward are still inputs.
@@ -76,15 +76,15 @@ class Agent(nn.Module):
     def __call__(self, memory: Any, timesteps: TimeStep) -> tuple[Any, AgentOutput]:
         """Run a segment `[B, T]`, as in learning. No gradient flows into the incoming memory."""
         memory, y_BTD = self.features(memory, timesteps)
-        return memory, self.heads(y_BTD)
+        return memory, self.heads(y_BTD, timesteps.legal)
 
     def features(self, memory: Any, timesteps: TimeStep) -> tuple[Any, Float[Array, "B T D"]]:
         """Run the encoder and the core on a segment; return the memory and the heads' input."""
         return self.core(memory, self.encoder(timesteps), self._first(timesteps))
 
-    def heads(self, y: Float[Array, "... D"]) -> AgentOutput:
-        """Compute the policy and the value from the core's output."""
-        return AgentOutput(policy=self.policy_head(y), value=self.value_head(y))
+    def heads(self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None) -> AgentOutput:
+        """Compute the policy and the value from the core's output, and the steps' legal actions."""
+        return AgentOutput(policy=self.policy_head(y, legal), value=self.value_head(y))
 
     def start(self, memory: Any, num_steps: int | None = None) -> Any:
         """Start acting from a memory. For `num_steps`, see the core."""
@@ -93,7 +93,7 @@ class Agent(nn.Module):
     def step(self, cache: Any, timestep: TimeStep) -> tuple[Any, AgentOutput]:
         """Run one acting step `[B]`; its value can bootstrap the returns of earlier steps."""
         cache, y_BD = self.core.step(cache, self.encoder(timestep), self._first(timestep))
-        return cache, self.heads(y_BD)
+        return cache, self.heads(y_BD, timestep.legal)
 
     def finish(self, cache: Any) -> Any:
         """Finish acting; return the memory that the segment form would have returned."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
+from gtrxl_jax.ops.legal import check_legal, mask_logits
 from gtrxl_jax.specs import ActionSpec
 
 
@@ -46,11 +47,18 @@ class PolicyHead(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
+    def __call__(
+        self, x: Float[Array, "... D"], legal: Bool[Array, "... A"] | None = None
+    ) -> ActionDistribution:
+        """Return the policy; `legal` is the choices it may make, see `TimeStep`. None: all."""
         sizes, num_continuous = self.action.discrete, self.action.num_continuous
         small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
         outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), small)
         starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
+        if legal is not None:
+            check_legal(legal, sizes)
+            free = jnp.ones((*legal.shape[:-1], 2 * num_continuous), bool)
+            outputs = mask_logits(outputs, jnp.concatenate([free, legal], axis=-1))
         raw, *logits = jnp.split(outputs, starts, axis=-1)
         gaussian = self._gaussian(*jnp.split(raw, 2, axis=-1)) if num_continuous else None
         categoricals = tuple(Categorical(z) for z in logits)

@@ -25,6 +25,7 @@ from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.episodes import Summary, by_task, reported
 from gtrxl_jax.ops import popart
+from gtrxl_jax.ops.legal import has_choice
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
 from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
 from gtrxl_jax.runs.divergence import finite, first_failure, first_nonfinite
@@ -270,6 +271,9 @@ class Algorithm(abc.ABC):
             "gradient norm": finite(gradient_norm),
             "parameters": finite(metrics["parameter_norm"]),
         }
+        if experience.timesteps.legal is not None:
+            sizes = self.agent.policy_head.action.discrete
+            sound["legal actions"] = jnp.all(has_choice(experience.timesteps.legal, sizes))
         metrics["nonfinite"] = first_nonfinite(sound | self.sound(state))
         return state, metrics
 
@@ -289,10 +293,10 @@ class Algorithm(abc.ABC):
         )
         return y_BSD, {kind: reported(values) for kind, values in recorded.items()}
 
-    def heads(self, params: Any, y_BSD: Float[Array, "B S D"]) -> AgentOutput:
-        """Compute the agent's outputs from the heads' input."""
+    def heads(self, params: Any, y_BSD: Float[Array, "B S D"], timesteps: TimeStep) -> AgentOutput:
+        """Compute the agent's outputs at the time steps from the heads' input."""
         apply: Any = self.agent.apply
-        return apply({"params": params}, y_BSD, method="heads")
+        return apply({"params": params}, y_BSD, timesteps.legal, method="heads")
 
     def returns(
         self, state: LearnerState, timesteps: TimeStep, value_BS: Float[Array, "B S"]

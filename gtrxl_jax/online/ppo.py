@@ -98,7 +98,7 @@ class PPO(Algorithm):
         y_BTD, reports = self.features(params, dataclasses.replace(experience, timesteps=acted))
 
         def losses(y_BTD: Array) -> tuple[Summary, Summary]:
-            output = self.heads(params, y_BTD)
+            output = self.heads(params, y_BTD, acted)
             return ppo.ppo_losses(
                 policy=output.policy,
                 old_policy=experience.output.policy,

@@ -68,11 +68,12 @@ class VMPO(Algorithm):
         """Compute the V-MPO loss. The gradient of the value head is that before rescaling."""
         params = trainable["params"]
         y_BSD, reports = self.features(params, experience)
-        targets = self.targets(state, experience, self.heads(params, y_BSD).value)
+        output = self.heads(params, y_BSD, experience.timesteps)
+        targets = self.targets(state, experience, output.value)
 
         def losses(y_BSD: Array, psi_BT: Array | None = None) -> Any:
             """Compute losses and advantages in each task's normalised units, comparable by task."""
-            output = self.heads(params, y_BSD)
+            output = self.heads(params, y_BSD, experience.timesteps)
             return vmpo.vmpo_losses(
                 policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
                 target_policy=experience.output.policy,

@@ -22,6 +22,7 @@ QUANTITIES = (
     "parameters",
     "temperature",
     "multiplier of the KL",
+    "legal actions",
 )
 """The quantities that are checked; a trainer checks those that it has."""
 
@@ -43,7 +44,7 @@ class Divergence:
 
     Attributes:
       seed: the seed, numbered as in the config.
-      quantity: the quantity, of `QUANTITIES`, that was not finite or out of range.
+      quantity: the quantity, of `QUANTITIES`, that was not finite or out of range, or empty.
       step: number of steps at which it was detected.
     """
 
@@ -52,6 +53,11 @@ class Divergence:
     step: int
 
     def __str__(self) -> str:
+        if self.quantity == "legal actions":
+            return (
+                f"seed {self.seed} stopped: legal_actions allows none in a state at step "
+                f"{self.step:,}, in which the episode goes on"
+            )
         return (
             f"seed {self.seed} diverged: its {self.quantity} is not finite, or out of range, at "
             f"step {self.step:,}"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import MultiTaskStream, Stream, make_env, time_limit, unite
+from tests.online.test_legal_actions import Ferry
 
 NAMES = ("TMazePassive-v0", "CartPole-v1", "RepeatPreviousEasy-v0")
 
@@ -74,6 +75,23 @@ def test_integers_are_scaled_or_one_hot():
 def test_spaces_that_do_not_fit_raise(names, message):
     with pytest.raises(ValueError, match=message):
         unite(streams_of(*names), names)
+
+
+def test_choice_is_legal_where_its_action_is():
+    """In an environment without masks, all are."""
+    own, other = Stream(Ferry(), Ferry().default_params, 3), streams_of("CountRecallEasy-v0")[0]
+    masked, free = unite([own, other], ["Ferry-v0", "CountRecallEasy-v0"])
+    number = masked.action_space.n
+    assert number > 4
+    state, timestep = masked.reset(jax.random.key(0))
+    assert np.all(timestep.legal)
+    _, timestep = masked.step(state, jnp.array([1, 5, 2]))
+    gone = np.array([1, 1, 2])[:, None]
+    np.testing.assert_array_equal(timestep.legal, np.arange(number)[None] % 4 != gone)
+    _, timestep = free.reset(jax.random.key(0))
+    np.testing.assert_array_equal(timestep.legal, np.ones((3, number), bool))
+    plain = unite(streams_of(*NAMES), NAMES)[0]
+    assert plain.reset(jax.random.key(0))[1].legal is None
 
 
 def test_extensions_are_those_of_environment():
