@@ -25,9 +25,10 @@ from pathlib import Path
 import numpy as np
 import tyro
 from study import Curve, Options, Record, Run, run_study
-from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
+from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.ops.statistics import SOLVED
+from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import read_result
 

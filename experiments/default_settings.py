@@ -16,10 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import by_cell, median, origin, scores, table, to_goal, write_report
+from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.ops.statistics import interquartile_mean, solved, wilson_interval
+from gtrxl_jax.plots.tables import median, table
 from gtrxl_jax.plugins import with_name
 
 CORES = ("gtrxl", "lstm")

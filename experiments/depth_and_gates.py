@@ -19,23 +19,14 @@ from typing import Any
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import (
-    ENTRIES,
-    by_cell,
-    median,
-    origin,
-    scores,
-    solved_entry,
-    table,
-    to_goal,
-    write_report,
-)
+from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.nn.gates import GATES
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import solved
 from gtrxl_jax.plots.style import legend_outside, looks, new_figure, save_figure, style_axes
+from gtrxl_jax.plots.tables import ENTRIES, median, solved_entry, table
 
 CORRIDOR = 25
 DEPTHS = (2, 4, 8)

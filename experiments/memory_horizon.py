@@ -25,12 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
+from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config, make_core
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.plots.curves import success_against_horizon
+from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 
 WIDTHS = {"gtrxl": 64, "trxl": 104, "trxl-i": 104, "lstm": 98, "gru": 114}
 CUT_OFF = "gtrxl, memory cut off"

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import by_cell, median, origin, scores, table, write_report
+from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
@@ -34,6 +34,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
+from gtrxl_jax.plots.tables import median, table
 
 WIDTHS = {"gtrxl": 64, "lstm": 98}
 PERFECT, RANDOM = "perfect memory", "random"

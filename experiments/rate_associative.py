@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import ENTRIES, by_cell, origin, scores, solved_entry, table, write_report
+from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.data import Segments, cut_segments
 from gtrxl_jax.nn.sequence.registry import model_config
@@ -42,6 +42,7 @@ from gtrxl_jax.offline.config import (
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.plots.style import COLOURS, GREY, new_figure, save_figure, style_axes
+from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 from gtrxl_jax.runs.programs import Programs
 
 MODELS = {"RATE": "rate", "DT": "dt"}

@@ -29,11 +29,12 @@ from typing import Any
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import ENTRIES, by_cell, origin, solved_entry, table, write_report
+from study_report import by_cell, origin, write_report
 
 from gtrxl_jax.nn.sequence.valves import VALVES
 from gtrxl_jax.offline.config import OfflineConfig, preset
 from gtrxl_jax.plots.curves import panels_of_success, success_against_horizon
+from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 
 SHORT = (30, 60, 90, 150, 360, 600, 900)
 LONG = (*SHORT, 1800, 3600, 9600)

@@ -30,6 +30,7 @@ from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.ops.statistics import SOLVED
+from gtrxl_jax.runs.cores import available_cores, share_of_cores
 from gtrxl_jax.runs.logging.progress import ConsoleWriter
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays, json_value
 from gtrxl_jax.runs.loop import train
@@ -204,33 +205,19 @@ def _locked(path: Path, since: float) -> Iterator[bool]:
 
 def _start_workers(count: int, cache: str, since: float) -> None:
     """Run this program again in several processes, each bound to its share of the cores."""
-    cores = _cores()
     environment = {"JAX_COMPILATION_CACHE_DIR": cache} | os.environ | {_SINCE: str(since)}
     command = [sys.executable, *sys.orig_argv[1:]]
     workers = []
     try:
         for n in range(count):
-            # A child inherits the CPU affinity of its parent.
-            _bind(cores[n % len(cores) :: count] if len(cores) > 1 else cores)
-            workers.append(subprocess.Popen(command, env=environment | {_WORKER: str(n)}))
+            with share_of_cores(n, count):
+                workers.append(subprocess.Popen(command, env=environment | {_WORKER: str(n)}))
         codes = [worker.wait() for worker in workers]
     finally:
         for worker in workers:
             worker.terminate()
-        _bind(cores)
     if any(codes):
         sys.exit(f"{sum(map(bool, codes))} of {count} workers failed; the others have ended")
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _bind(cores: list[int]) -> None:
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
 
 
 def perform(run: Run, *, quiet: bool = False) -> Record:
@@ -242,7 +229,7 @@ def perform(run: Run, *, quiet: bool = False) -> Record:
       the other entries.
     """
     came = run.job() if callable(run.job) else _train(run.job, run, quiet)
-    origin = provenance() | {"cores": len(_cores())}
+    origin = provenance() | {"cores": len(available_cores())}
     return {"labels": dict(run.labels), "seed": run.seed, **origin, **came}
 
 

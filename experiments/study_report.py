@@ -1,4 +1,4 @@
-"""Reports on the records of a study (see `study`): Markdown tables and their provenance."""
+"""Reports on the records of a study (see `study`), and their provenance."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +8,6 @@ import numpy as np
 from study import Record
 
 from gtrxl_jax.files import atomic
-from gtrxl_jax.ops.statistics import SOLVED, solved, wilson_interval
-
-ENTRIES = (
-    f"Entries: solved seeds (with a success of at least {SOLVED}) of all seeds, the 95 % Wilson "
-    "interval of that fraction, and the median success over seeds."
-)
-"""The explanation of `solved_entry`."""
 
 
 def by_cell(records: Sequence[Record], *names: str) -> dict[Any, list[Record]]:
@@ -31,29 +24,9 @@ def scores(records: Sequence[Record], score: str = "success") -> np.ndarray:
     return np.array([float(record["scores"][score]) for record in records])
 
 
-def solved_entry(scores_S: np.ndarray, threshold: float = SOLVED) -> str:
-    """Format scores as `4/5 [0.38, 0.96], 1.00`, see `ENTRIES`."""
-    count, seeds = solved(scores_S, threshold), len(scores_S)
-    low, high = wilson_interval(count, seeds)
-    return f"{count}/{seeds} [{low:.2f}, {high:.2f}], {median(scores_S)}"
-
-
-def median(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
-    """Format the median of the values that are not NaN; empty if there are none."""
-    known = np.asarray(values, np.float64)
-    known = known[~np.isnan(known)]
-    return f"{np.median(known):,.{digits}f}" if len(known) else ""
-
-
 def to_goal(records: Sequence[Record], field: str) -> np.ndarray:
     """Return the `steps` or `seconds` of each record to its goal, `[S]`; NaN if not reached."""
     return np.array([record["goal"].get(field) or np.nan for record in records], np.float64)
-
-
-def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
 
 
 def origin(records: Sequence[Record]) -> str:

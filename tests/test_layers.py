@@ -19,7 +19,7 @@ LAYERS = (
     ("offline", "online"),
     ("plots",),
     ("loading",),
-    ("collection", "exporting"),
+    ("collection", "comparison", "exporting"),
     ("cli", "testing"),
 )
 """From lowest to highest; the root, `gtrxl_jax` itself, re-exports names of all layers."""

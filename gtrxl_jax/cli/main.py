@@ -1,4 +1,4 @@
-"""The command line: `gtrxl train`, `runs`, `collect` and others; see also `cli.trained`."""
+"""The command line: `gtrxl train`, `runs`, `collect`; others in `cli.trained`, `cli.studies`."""
 
 import dataclasses
 import datetime
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import tyro
 
+from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
 from gtrxl_jax.parallel import hosts
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "play": play,
         "export": export,
         "runs": _runs,
+        "compare": studies.compare,
+        "sweep": studies.sweep,
         "collect": _collect,
         "list": _list,
     }

@@ -20,10 +20,15 @@ def finished(trainer: Trainer, folder: Folder) -> Result | None:
     Raises:
       ValueError: if the folder belongs to another run.
     """
-    require_same_run(folder, trainer.config_json)
-    result = read_result(folder)
     steps = trainer.num_iterations * trainer.steps_per_iteration
-    if result and (result.steps >= steps or len(result.diverged) == trainer.config.num_seeds):
+    return finished_run(folder, trainer.config_json, steps, trainer.config.num_seeds)
+
+
+def finished_run(folder: Folder, config_json: str, steps: int, num_seeds: int) -> Result | None:
+    """Return the result of a run that ends after a number of steps, see `finished`."""
+    require_same_run(folder, config_json)
+    result = read_result(folder)
+    if result and (result.steps >= steps or len(result.diverged) == num_seeds):
         return result
     return None
 

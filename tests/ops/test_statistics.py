@@ -124,6 +124,16 @@ def test_bootstrap_resamples_within_each_task():
     assert low < 0.5 < high
 
 
+def test_iqm_and_interval_agree_with_rliable():
+    """With the figures of rliable 1.2.0, `get_interval_estimates` with 20,000 resamples."""
+    scores_ST = [[0.98, 0.31], [1.0, 0.52], [0.47, 0.66], [0.99, 0.12]]
+    scores_ST += [[0.5, 0.71], [1.0, 0.33], [0.96, 0.48], [0.83, 0.9]]
+    by_task = np.array(scores_ST).T
+    assert interquartile_mean(by_task) == pytest.approx(0.695, abs=1e-12)
+    interval = stratified_bootstrap(list(by_task), interquartile_mean, resamples=20_000)
+    np.testing.assert_allclose(interval, (0.52125, 0.85125), atol=0.01)
+
+
 def test_bootstrap_rejects_empty_tasks():
     for tasks in ([], [[1.0], []], [[[1.0]]]):
         with pytest.raises(ValueError, match="each task must have runs"):

@@ -1,0 +1,22 @@
+"""Entries of tables, with the interquartile mean and its interval against rliable."""
+
+import numpy as np
+
+from gtrxl_jax.plots.tables import iqm_entry, median, solved_entry, table
+
+NAN = np.nan
+
+
+def test_entries_of_tables():
+    assert solved_entry(np.array([1.0, 0.96, 0.5, 1.0, 1.0])) == "4/5 [0.38, 0.96], 1.00"
+    assert solved_entry(np.array([NAN, 0.4])) == "0/2 [0.00, 0.66], 0.40"
+    lines = table(["core", 10], [["lstm", "1/2"]])
+    assert lines == ["| core | 10 |", "| --- | --- |", "| lstm | 1/2 |"]
+    assert median([10, NAN, 30], digits=0) == "20"
+    assert median([NAN]) == ""
+
+
+def test_iqm_entry_without_diverged_runs():
+    assert iqm_entry([np.array([NAN, 0.25])]) == "0.25"
+    assert iqm_entry([np.array([NAN])]) == ""
+    assert iqm_entry([np.array([0.5, NAN, 0.5]), np.array([0.5])]) == "0.50 [0.50, 0.50]"

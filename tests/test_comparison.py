@@ -1,0 +1,145 @@
+"""The comparison of runs, from folders written by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gtrxl_jax import comparison
+from gtrxl_jax.cli import studies
+from gtrxl_jax.cli.main import main
+from gtrxl_jax.comparison import compare, find_runs, read_seeds
+from gtrxl_jax.ops.statistics import wilson_interval
+from gtrxl_jax.runs.results import Result, write_result
+from gtrxl_jax.runs.scores import scores_of
+
+
+def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
+    return {
+        "version": "0.1.0",
+        "core": {"name": core, "width": 64},
+        "algorithm": {"name": algorithm},
+        "env": {"name": "TMazePassive-v0", "params": {"corridor_length": length}, "tasks": []},
+        "optimiser": {"learning_rate": rate},
+        "seed": 0,
+        "num_seeds": 1,
+        "sweep": {},
+        "devices": None,
+        "total_steps": 400,
+        **changes,
+    }
+
+
+def write_run(folder, config, values, final=None, score="success"):
+    """Write a run whose score in training at steps 100, 200, ... is `values` [N] or [N, S]."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = [
+        json.dumps({"step": 100 * (n + 1), "time": 0.0, f"episode/{score}": value})
+        for n, value in enumerate(values)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
+    if final is not None:
+        evaluation = scores_of({score: np.array(final)[:, None]})
+        result = Result(evaluation, 100 * len(values), 1.0, 1.0, 1.0)
+        record = {**vars(result), "evaluation": {k: v.record for k, v in evaluation.items()}}
+        write_result(folder, json.loads(json.dumps(record).replace("NaN", '"NaN"')))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _as_online(monkeypatch):
+    """The configs are only the parts of an online config that are read."""
+    monkeypatch.setattr(
+        comparison, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
+    )
+
+
+def rows_of(text):
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [dict(zip(rows[0], map(str.strip, row), strict=True)) for row in rows[2:]]
+
+
+def test_table_of_finished_and_unfinished_runs(tmp_path):
+    seeds = [[0.2, 0.5], [0.97, 0.5], [1.0, 0.6], [1.0, 0.4]]
+    write_run(tmp_path / "a", config_of(num_seeds=2), seeds, [1.0, 0.5])
+    write_run(tmp_path / "b", config_of(seed=2), [0.1, 0.2, 0.96, 1.0], [0.98])
+    write_run(tmp_path / "c", config_of("gtrxl"), [0.3, 0.7])
+    text, paths = compare([tmp_path], tmp_path)
+    gru, lstm = sorted(rows_of(text), key=lambda row: row["agent"])
+    low, high = wilson_interval(2, 3)
+    assert lstm["task"] == "TMazePassive-v0, corridor_length 30"
+    assert lstm["solved"] == f"2/3 [{low:.2f}, {high:.2f}]"
+    assert lstm["median"] == "0.98"
+    assert lstm["IQM"].startswith("0.83 [")
+    assert (lstm["steps to the goal"], lstm["steps"]) == ("250", "400")
+    assert (gru["solved"][:3], gru["median"], gru["IQM"]) == ("0/1", "0.70", "0.70")
+    assert (gru["steps to the goal"], gru["steps"]) == ("", "200, 1 of 1 unfinished")
+    assert [path.name for path in paths] == [
+        "comparison.md",
+        "comparison_curves.png",
+        "comparison_ranking.png",
+    ]
+    assert paths[0].read_text() == text + "\n"
+    assert all(path.stat().st_size > 1000 for path in paths[1:])
+
+
+def test_tasks_are_pooled_and_diverged_seeds_unsolved(tmp_path):
+    for length, final in ((10, [1.0, 1.0]), (30, [1.0, np.nan])):
+        config = config_of(length=length, num_seeds=2, algorithm="ppo")
+        write_run(tmp_path / str(length), config, [[0.5, 0.5]] * 4, final)
+    write_run(tmp_path / "v", config_of(length=10), [0.5] * 4, [0.5])
+    text, paths = compare([tmp_path], tmp_path)
+    rows = {(row["task"], row["agent"]): row for row in rows_of(text)}
+    pooled = rows["all 2", "lstm, ppo"]
+    assert (pooled["solved"][:3], pooled["IQM"]) == ("3/4", "1.00 [1.00, 1.00]")
+    assert ("all 2", "lstm, vmpo") not in rows
+    assert {p.stem for p in paths} >= {
+        "comparison_curves_TMazePassive-v0-corridor-length-10",
+        "comparison_ranking",
+    }
+
+
+def test_settings_that_differ_make_variants(tmp_path):
+    runs = [
+        write_run(tmp_path / str(rate), config_of(rate=rate, devices=rate), [0.5] * 4)
+        for rate in (1e-3, 1e-2)
+    ]
+    runs.append(write_run(tmp_path / "g", config_of("gru", sweep={"gamma": [0.9, 1]}), [0.5] * 4))
+    labels = [seed.label for seed in read_seeds(runs)]
+    assert labels == ["lstm, learning_rate 0.001", "lstm, learning_rate 0.01", "gru, sampled gamma"]
+
+
+def test_scores_at_stages_and_goal(tmp_path):
+    values = [-9.0, -5.0, float("nan"), -1.0]
+    run = write_run(tmp_path / "a", config_of(), values, [-2.0], score="return")
+    (seed,) = read_seeds([run])
+    assert seed.score == "return"
+    assert [seed.score_after(share) for share in (0.25, 0.5, 0.75, 1.0)] == [-9, -5, -5, -2]
+    assert (seed.steps_to(-5.0), seed.steps_to(0.0)) == (200, pytest.approx(np.nan, nan_ok=True))
+    (row,) = rows_of(compare([run], tmp_path)[0])
+    assert (row["solved"], row["median"], row["steps to the goal"]) == ("of 1", "-2.00", "")
+    (row,) = rows_of(compare([run], tmp_path, goal=-4)[0])
+    assert (row["solved"][:3], row["steps to the goal"]) == ("1/1", "400")
+    begun = write_run(tmp_path / "b", config_of(), [-9.0], score="return")
+    assert np.isnan(read_seeds([begun])[0].score_after(0.5))
+
+
+def test_unusable_folders_are_rejected(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no online run with metrics"):
+        find_runs([tmp_path])
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="is an offline run: compare takes online runs"):
+        find_runs([tmp_path])
+
+
+def test_command_writes_beside_the_runs(tmp_path, capsys):
+    runs = [write_run(tmp_path / name, config_of(name), [0.5] * 4) for name in ("lstm", "gru")]
+    studies.compare([*map(str, runs), "--goal", "0.4"])
+    shown = capsys.readouterr()
+    assert "| gru | 1/1 [" in shown.out
+    assert (tmp_path / "comparison.md").read_text() in shown.out
+    assert "comparison_ranking.png" in shown.err
+    with pytest.raises(SystemExit):
+        main(["compare"])
+    assert "compare needs the folder of a run" in capsys.readouterr().err
