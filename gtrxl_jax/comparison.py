@@ -124,7 +124,7 @@ def read_seeds(folders: Sequence[Path]) -> list[Seed]:
         configs, tasks, agents, variants, read, strict=True
     ):
         score = "success" if have[task] else "return"
-        common = {"task": task, "agent": agent, "variant": variant, "score": score}
+        common: dict[str, Any] = {"task": task, "agent": agent, "variant": variant}
         common |= {"total": config["total_steps"], "is_finished": result is not None}
         if len(metrics["step"]):
             seeds += _seeds(config["num_seeds"], score, metrics, result, common)
@@ -193,6 +193,7 @@ def _seeds(
         known = latest[np.isfinite(latest)]
         seeds.append(
             Seed(
+                score=score,
                 final=final[number] if final else float(known[-1]) if len(known) else np.nan,
                 step_N=step_N,
                 value_N=value_N,
