@@ -78,7 +78,7 @@ def complex_rows(p, xs):
 
 def complex_output(p, h, x):
     real, minus_imag = np.split(p["output"]["kernel"], 2)
-    return (h @ (real - 1j * minus_imag)).real + p["skip"] * x
+    return norm(p["norm"], (h @ (real - 1j * minus_imag)).real) + p["skip"] * x
 
 
 def lru(p, xs):
@@ -127,7 +127,7 @@ def agalite(p, xs, heads=2, features=2, terms=4):
                 values[r] = (1 - b) * values[r] + wave * b * v
         attended = sum(value * (key @ query) for key, value in zip(keys, values, strict=True))
         outputs.append(attended / (2 * terms * total @ query + 1e-5))
-    return linear(p["output"], np.concatenate(outputs))
+    return norm(p["norm"], linear(p["output"], np.concatenate(outputs)))
 
 
 def mlstm(p, xs, heads=2, head_width=3):
@@ -157,7 +157,7 @@ def mamba2(p, xs, heads=2, size=5):
         decay = np.exp(-np.exp(p["log_rate"]) * step)
         matrix = decay[:, None, None] * matrix + np.einsum("h,hp,n->hpn", step, v, key)
         y = (matrix @ query + p["skip"][:, None] * v).ravel() * z * sigmoid(z)
-    y = y / np.sqrt(np.mean(y**2) + 1e-6) * p["scale"]
+    y = y / np.sqrt(np.mean(y**2) + 1e-10) * p["scale"]
     return linear(p["output"], y)
 
 
@@ -201,6 +201,42 @@ def initial_params(name, **settings):
     x_BTD, first_BT = jnp.zeros((1, 1, core.width)), jnp.zeros((1, 1), bool)
     params = jax.jit(core.init)(jax.random.key(0), core.initial_memory(1), x_BTD, first_BT)
     return params["params"]["blocks_0"]["layer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("lru", 0.1), ("s5", 0.03), ("ffm", 0.03), ("agalite", 0.1), ("mamba2", 0.01)],
+)
+def test_initial_layer_remembers_for_thirty_steps(name, share):
+    """A cue changes the output 30 steps later by a share of what all other inputs change.
+
+    With the papers' initialisation these shares are 0.08, 0.02, 0.014, 0.013 and 0.00003.
+    """
+    layer = core_config(name).make_layer(width=64)
+    rng = np.random.default_rng(0)
+    direction, mean = rng.normal(size=(2, 64))
+    x_BTD = mean + rng.choice([-1, 0, 1], (256, 31, 1)) * rng.normal(size=64)
+    x_BTD[:, 0] = mean + rng.choice([-1, 1], (256, 1)) * direction
+    other_BTD = x_BTD.copy()
+    other_BTD[:, 0] = 2 * mean - x_BTD[:, 0]
+    first_BT = jnp.zeros((256, 31), bool).at[:, 0].set(True)
+
+    @jax.jit
+    def last(x_BTD):
+        state = layer.initial_state(256)
+        params = layer.init(jax.random.key(0), state, x_BTD, first_BT)
+        return layer.apply(params, state, x_BTD, first_BT)[1][:, -1]
+
+    outputs = [np.asarray(last(norm_of(x))) for x in (x_BTD, other_BTD)]
+    effect = np.sqrt(np.mean((outputs[0] - outputs[1]) ** 2)) / 2
+    spread = np.mean(outputs[0].std(0))
+    assert effect > share * spread
+    assert 0.5 < np.sqrt(np.mean(outputs[0] ** 2)) < 2
+
+
+def norm_of(x_BTD):
+    x_BTD = x_BTD - x_BTD.mean(-1, keepdims=True)
+    return jnp.asarray(x_BTD / x_BTD.std(-1, keepdims=True), jnp.float32)
 
 
 def test_lru_is_initialised_in_a_ring():
@@ -249,6 +285,7 @@ def test_s5_is_initialised_in_the_eigenbasis():
         ("lru", {"radius": (0.9, 0.5)}, "core.radius must be .low, high. with 0 < low < high"),
         ("s5", {"state_size": 0}, "core.state_size must be at least 1"),
         ("mlstm", {"heads": 3}, "core.width 64 does not divide into core.heads 3"),
+        ("agalite", {"timescale": (1.0, 9.0)}, "core.timescale must be above 1"),
         ("agalite", {"gate": "gur"}, "unknown core.gate 'gur': did you mean 'gru'"),
     ],
 )

@@ -10,9 +10,14 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.core import width_of_head
-from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
+from gtrxl_jax.nn.cores.stack import (
+    RecurrentLayer,
+    StackConfig,
+    check_timescale,
+    gate_biases,
+)
 from gtrxl_jax.ops.recurrence import linear_recurrence, steps_of_episode
-from gtrxl_jax.validation import choice
+from gtrxl_jax.validation import choice, interval
 
 
 @struct.dataclass
@@ -46,10 +51,13 @@ class AGaLiTeConfig(StackConfig):
     """Number of products of each key and query with trained features, eta."""
     terms: int = 2
     """Number of oscillations that approximate the matrix memory, R."""
+    timescale: tuple[float, float] = interval((10.0, 1000.0))
+    """The range of the time constants 1 / b at initialisation, in steps; about 2 in the paper."""
 
     def check(self) -> None:
-        """Raise ValueError where the heads do not divide the width."""
+        """Raise ValueError where the heads do not divide the width, or b cannot be as slow."""
         width_of_head(self)
+        check_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "AGaLiTeLayer":
         """Create a layer."""
@@ -58,6 +66,7 @@ class AGaLiTeConfig(StackConfig):
             head_width=width_of_head(self),
             features=self.features,
             terms=self.terms,
+            timescale=self.timescale,
             **shared,
         )
 
@@ -84,19 +93,27 @@ class AGaLiTeLayer(RecurrentLayer):
         y_t = sum_r V_t^r (K_t^r^T q_t) / (2 R s_t^T q_t + eps)
 
     As in the authors' code, the w_r are spaced evenly from -pi to pi, and eps is 1e-5. t counts the
-    steps of the episode, from 1. N = eta K, and a layer's state has H (R (N + K) + N) numbers.
+    steps of the episode, from 1. N = eta K, and a layer's state has H (R (N + K) + N) numbers. The
+    output is LN(W y + b), over all heads.
+
+    Two choices differ from the authors' code, where an agent at initialisation cannot tell what it
+    saw 30 steps ago. With biases of 0, b is 1/2 and the values of a step are halved 30 times; those
+    of b and of g's factor are initialised by `gate_biases`. Since C is a product of two sums with
+    alternating signs, y is a small fraction of v, for which the layer norm LN makes up.
 
     Attributes:
       heads: H, the number of heads.
       head_width: K, the width of a head.
       features: eta, the number of trained features p1, p2 and p3.
       terms: R, the number of frequencies.
+      timescale: the range of 1 / b at initialisation, in steps.
     """
 
     heads: int
     head_width: int
     features: int
     terms: int
+    timescale: tuple[float, float]
 
     @property
     def period(self) -> int:
@@ -120,14 +137,20 @@ class AGaLiTeLayer(RecurrentLayer):
     ) -> tuple[AGaLiTeState, Float[Array, "B T D"]]:
         lead = (*x_BTD.shape[:2], self.heads)
 
-        def projections(count: int, size: int, name: str) -> list[Array]:
-            z = self.dense(self.heads * count * size, name)(x_BTD).astype(self.wide)
+        def projections(count: int, size: int, name: str, **settings: Any) -> list[Array]:
+            z = self.dense(self.heads * count * size, name, **settings)(x_BTD).astype(self.wide)
             return jnp.split(z.reshape(*lead, count * size), count, axis=-1)
+
+        def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+            del key, shape
+            gates = gate_biases(self.timescale, self.head_width, dtype)
+            zeros = jnp.zeros(3 * self.head_width, dtype)
+            return jnp.tile(jnp.concatenate([zeros, gates, gates]), self.heads)
 
         def product(p: Array, z: Array) -> Array:
             return (p[..., :, None] * z[..., None, :]).reshape(*lead, -1)
 
-        k, q, v_BTHK, b, g = projections(5, self.head_width, "attention")
+        k, q, v_BTHK, b, g = projections(5, self.head_width, "attention", bias_init=init_bias)
         p1, p2, p3 = projections(3, self.features, "features")
         k_BTHN = product(nn.relu(p1), nn.relu(k))
         q_BTHN = product(nn.relu(p2), nn.relu(q))
@@ -154,4 +177,4 @@ class AGaLiTeLayer(RecurrentLayer):
         y_BTHK = y_BTHK / (2 * self.terms * total_BTH[..., None] + 1e-5)
         after = AGaLiTeState(keys_BTRHN[:, -1], values_BTRHK[:, -1], s_BTHN[:, -1], step_BT[:, -1])
         y = y_BTHK.reshape(*lead[:2], -1).astype(x_BTD.dtype)
-        return after, self.dense(self.width, "output")(y)
+        return after, self.normalised(self.dense(self.width, "output")(y))

@@ -10,7 +10,6 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
-from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.ops.recurrence import as_complex, as_real, linear_recurrence
 from gtrxl_jax.validation import choice, interval
 
@@ -25,12 +24,20 @@ class FFMConfig(StackConfig):
     """Number of inputs that are remembered, each with a rate of decay, M."""
     contexts: int = 4
     """Number of frequencies for each of them, C."""
-    periods: tuple[float, float] = interval((1.0, 1024.0))
-    """The shortest and longest period of these frequencies at initialisation, in steps."""
+    periods: tuple[float, float] = interval((10.0, 100.0))
+    """The range of the periods of these frequencies at initialisation, in steps."""
+    timescale: tuple[float, float] = interval((10.0, 1000.0))
+    """The range of the time constants 1 / |a| at initialisation, in steps."""
 
     def make_layer(self, **shared: Any) -> "FFMLayer":
         """Create a layer."""
-        return FFMLayer(traces=self.traces, contexts=self.contexts, periods=self.periods, **shared)
+        return FFMLayer(
+            traces=self.traces,
+            contexts=self.contexts,
+            periods=self.periods,
+            timescale=self.timescale,
+            **shared,
+        )
 
 
 class FFMLayer(RecurrentLayer):
@@ -47,15 +54,22 @@ class FFMLayer(RecurrentLayer):
     kernel `input`, and l_4 and l_5 `gate`. The state is the flattened S `[B, 2 M C]`, real parts
     first.
 
+    At initialisation, the time constants 1 / a and the periods 2 pi / w are spaced logarithmically.
+    In the authors' code the rates a are spaced evenly from 0 to 0.5, so that two of 32 traces last
+    for longer than 30 steps, and the periods from 1 to 1024: over tens of steps none of them turns,
+    and the sum of the mean input covers what differs between inputs.
+
     Attributes:
       traces: M.
       contexts: C.
       periods: the range of 2 pi / w at initialisation, in steps.
+      timescale: the range of 1 / a at initialisation, in steps.
     """
 
     traces: int
     contexts: int
     periods: tuple[float, float]
+    timescale: tuple[float, float]
 
     def initial_state(self, batch_size: int) -> Float[Array, "B N2"]:
         """Return a state of zeros."""
@@ -72,8 +86,9 @@ class FFMLayer(RecurrentLayer):
             init = nn.initializers.constant(values)
             return self.param(name, init, values.shape, self.param_dtype).astype(self.wide)
 
-        rate_M = parameter("rate", jnp.linspace(1e-6, 0.5, self.traces, dtype=self.wide))
-        periods_C = jnp.linspace(*self.periods, self.contexts, dtype=self.wide)
+        constants_M = jnp.geomspace(*self.timescale, self.traces, dtype=self.wide)
+        rate_M = parameter("rate", 1 / constants_M)
+        periods_C = jnp.geomspace(*self.periods, self.contexts, dtype=self.wide)
         frequency_C = parameter("frequency", 2 * math.pi / periods_C)
         # The element (m, c) is the entry m C + c.
         decay_N = jnp.exp(
@@ -88,9 +103,7 @@ class FFMLayer(RecurrentLayer):
         states_BTN = as_real(
             linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         )
-        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        z_BTD = self.dense(self.width, "mix")(states_BTN.astype(x_BTD.dtype))
-        z_BTD = LayerNorm(**precision, name="norm")(z_BTD)
+        z_BTD = self.normalised(self.dense(self.width, "mix")(states_BTN.astype(x_BTD.dtype)))
         gate_BTD, skip_BTD = jnp.split(self.dense(2 * self.width, "gate")(x_BTD), 2, axis=-1)
         gate_BTD = nn.sigmoid(gate_BTD)
         return states_BTN[:, -1], gate_BTD * z_BTD + (1 - gate_BTD) * skip_BTD

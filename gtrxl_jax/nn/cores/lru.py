@@ -22,10 +22,13 @@ class LRUConfig(StackConfig):
     """lru."""
     state_size: int | None = None
     """Number of complex states of a layer, N; `width` if not given."""
-    radius: tuple[float, float] = interval((0.9, 0.999))
-    """The range of |lambda| at initialisation; 1 / (1 - |lambda|) is a time constant in steps."""
-    max_phase: float = number(math.pi / 10, at_most=2 * math.pi)
-    """The largest phase of lambda at initialisation, in radians per step."""
+    radius: tuple[float, float] = interval((0.99, 0.999))
+    """The range of |lambda| at initialisation. 1 / (1 - |lambda|) is a time constant in steps: what
+    an agent has to remember for longer is hardly there to be learned from."""
+    max_phase: float = number(math.pi / 5, at_most=2 * math.pi)
+    """The largest phase of lambda at initialisation, in radians per step. In states that do not
+    turn, the mean of the inputs adds up; in those that turn fast, the sign of what an observation
+    has left depends on the number of steps since then."""
 
     def check(self) -> None:
         """Raise ValueError if a state could grow."""
@@ -45,13 +48,15 @@ class LRUConfig(StackConfig):
 class LRULayer(RecurrentLayer):
     """A linear recurrent unit (Orvieto et al. 2023, Resurrecting RNNs, section 3 and appendix A).
 
-        h_t = lambda h_{t-1} + gamma (B x_t),  y_t = Re(C h_t) + D x_t
+        h_t = lambda h_{t-1} + gamma (B x_t),  y_t = LN(Re(C h_t)) + D x_t
         lambda = exp(-exp(nu) + i exp(theta)),  gamma = exp(g)
 
     h, lambda, B and C are complex, and nu, theta, g and D are real vectors; all products except
     B x and C h are elementwise. |lambda| < 1 for all parameters. At initialisation lambda is
-    uniform in a ring (lemma 3.2) and gamma = sqrt(1 - |lambda|^2), so that h has the variance of
-    its input. The kernel of `input` holds B^T as [Re B, Im B], and that of `output` C^T as
+    uniform in a ring (lemma 3.2) and gamma = sqrt(1 - |lambda|^2), so that h has the variance of an
+    input without correlations in time. The mean of an input adds up to several times that, hence
+    the layer norm LN, which the paper lacks. D is initialised to zero, not randomly, since the
+    block adds x. The kernel of `input` holds B^T as [Re B, Im B], and that of `output` C^T as
     [Re C, -Im C]. The state is h `[B, 2 N]`, real parts first.
 
     Attributes:
@@ -98,7 +103,7 @@ class LRULayer(RecurrentLayer):
             return (jnp.log(-jnp.expm1(-2 * jnp.exp(nu_N))) / 2).astype(dtype)
 
         gain_N = jnp.exp(parameter("gamma", init_gamma))
-        skip_D = parameter("skip", nn.initializers.normal(1.0), self.width)
+        skip_D = parameter("skip", nn.initializers.zeros_init(), self.width)
         self.record_retention(decay_N)
         scaled = nn.initializers.variance_scaling
         to_state = self.dense(
@@ -115,4 +120,4 @@ class LRULayer(RecurrentLayer):
         h_BTN = linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         h_BTN = as_real(h_BTN)
         skipped_BTD = skip_D[None, None].astype(x_BTD.dtype) * x_BTD
-        return h_BTN[:, -1], from_state(h_BTN.astype(x_BTD.dtype)) + skipped_BTD
+        return h_BTN[:, -1], self.normalised(from_state(h_BTN.astype(x_BTD.dtype))) + skipped_BTD

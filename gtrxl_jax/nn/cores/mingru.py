@@ -7,7 +7,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
+from gtrxl_jax.nn.cores.stack import (
+    RecurrentLayer,
+    StackConfig,
+    check_timescale,
+    gate_biases,
+)
 from gtrxl_jax.ops.recurrence import linear_recurrence
 from gtrxl_jax.validation import choice, interval
 
@@ -23,8 +28,7 @@ class MinGRUConfig(StackConfig):
 
     def check(self) -> None:
         """Raise ValueError if z cannot have these time constants."""
-        if not self.timescale[0] > 1:
-            raise ValueError(f"core.timescale must be above 1, not {self.timescale}")
+        check_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "MinGRULayer":
         """Create a layer."""
@@ -40,9 +44,7 @@ class MinGRULayer(RecurrentLayer):
     which restricts c to positive values, is for the division by a product of decays in its scan;
     `linear_recurrence` has no division, and its decays are between 0 and 1.
 
-    The biases b_z are initialised to time constants 1 / z that are spaced logarithmically over the
-    channels (Tallec and Ollivier 2018, Can recurrent neural networks warp time?): with biases of 0
-    a step would halve the state.
+    The biases b_z are initialised by `gate_biases`.
 
     Attributes:
       timescale: the range of 1 / z at initialisation, in steps.
@@ -63,8 +65,8 @@ class MinGRULayer(RecurrentLayer):
     ) -> tuple[Float[Array, "B D"], Float[Array, "B T D"]]:
         def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             del key, shape
-            constants = jnp.geomspace(*self.timescale, self.width, dtype=dtype)
-            return jnp.concatenate([-jnp.log(constants - 1), jnp.zeros(self.width, dtype)])
+            biases = gate_biases(self.timescale, self.width, dtype)
+            return jnp.concatenate([biases, jnp.zeros_like(biases)])
 
         projected = self.dense(2 * self.width, "input", bias_init=init_bias)(x_BTD)
         projected = projected.astype(self.wide)

@@ -54,7 +54,7 @@ def hippo_normal(size: int) -> tuple[Complex[np.ndarray, " N"], Complex[np.ndarr
 class S5Layer(RecurrentLayer):
     """A diagonal state space model with zero-order hold (Smith et al. 2023, S5, section 3).
 
-        h_t = A h_{t-1} + (A - 1) / lambda (B x_t),  y_t = 2 Re(C h_t) + D x_t
+        h_t = A h_{t-1} + (A - 1) / lambda (B x_t),  y_t = LN(2 Re(C h_t)) + D x_t
         A = exp(lambda Delta),  lambda = -exp(a) + i b,  Delta = exp(s)
 
     h, lambda, B and C are complex, and a, b, s and D are real vectors; all products except B x and
@@ -63,6 +63,10 @@ class S5Layer(RecurrentLayer):
     conjugate states one is computed, hence the 2. The kernel of `input` holds B^T as [Re B, Im B],
     and that of `output` 2 C^T as [2 Re C, -2 Im C]. The state is h `[B, 2 N]`, real parts first.
     A is 0 where an episode begins (Lu et al. 2023, section 3).
+
+    After a few steps t, h is about t Delta times its input, which is small. The layer norm LN,
+    which the paper lacks, makes up for that. D is initialised to zero, not randomly, since the
+    block adds x.
 
     Attributes:
       state_size: N, the number of complex states.
@@ -97,7 +101,7 @@ class S5Layer(RecurrentLayer):
         real_N = -jnp.exp(parameter("log_real", nn.initializers.constant(math.log(0.5))))
         pole_N = jax.lax.complex(real_N, parameter("imag", init_imag))
         step_N = jnp.exp(parameter("log_step", init_step)).astype(pole_N.dtype)
-        skip_D = parameter("skip", nn.initializers.normal(1.0), self.width)
+        skip_D = parameter("skip", nn.initializers.zeros_init(), self.width)
         decay_N = jnp.exp(pole_N * step_N)
         self.record_retention(decay_N)
         to_state = self.dense(
@@ -109,7 +113,7 @@ class S5Layer(RecurrentLayer):
         h_BTN = linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         h_BTN = as_real(h_BTN)
         skipped_BTD = skip_D[None, None].astype(x_BTD.dtype) * x_BTD
-        return h_BTN[:, -1], from_state(h_BTN.astype(x_BTD.dtype)) + skipped_BTD
+        return h_BTN[:, -1], self.normalised(from_state(h_BTN.astype(x_BTD.dtype))) + skipped_BTD
 
     def _init_input(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
         """Draw B for all 2 N states, and return V^H B, as the kernel [Re B, Im B]^T."""

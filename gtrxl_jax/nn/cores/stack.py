@@ -31,6 +31,11 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
     Its state is a pytree of arrays `[B, ...]`. Recurrences are computed in float32 or wider, and
     states kept so, since 0.999, a common decay, is 1 in bfloat16.
 
+    The block of the stack adds the layer's input to what the layer returns, so that a layer has to
+    return its memory above all. Layers whose readout of it may be much smaller or larger than their
+    input normalise it, and have no path past it at initialisation. Otherwise an agent learns to
+    use the present observation, and nothing of an earlier one.
+
     Attributes:
       width: D, the width of the inputs and the outputs.
       dtype: dtype of the activations; None for that of the inputs.
@@ -61,10 +66,34 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         return nn.Dense(features, name=name, **precision, **settings)
 
+    def normalised(self, y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        """Return the readout of a memory, normalised over the features by a trained layer norm."""
+        return LayerNorm(dtype=self.dtype, param_dtype=self.param_dtype, name="norm")(y)
+
     def record_retention(self, decay: Inexact[Array, "..."]) -> None:
         """Report the mean magnitude of the factors by which a step multiplies the state."""
         if not self.is_initializing():
             self.sow("metrics", "retention", jnp.mean(jnp.abs(decay)).astype(jnp.float32))
+
+
+def gate_biases(timescale: tuple[float, float], size: int, dtype: Any) -> Float[Array, " N"]:
+    """Return biases of gates z = sigmoid(... + b) by which h_t = (1 - z) h_{t-1} + z ... forgets.
+
+    Their time constants 1 / z are spaced logarithmically over the channels (Tallec and Ollivier
+    2018, Can recurrent neural networks warp time?): with biases of 0 a step would halve the state.
+
+    Args:
+      timescale: the range of 1 / z, in steps; above 1.
+      size: N, the number of channels.
+      dtype: dtype of the biases.
+    """
+    return -jnp.log(jnp.geomspace(*timescale, size, dtype=dtype) - 1)
+
+
+def check_timescale(timescale: tuple[float, float]) -> None:
+    """Raise ValueError if no gate z has the time constants 1 / z."""
+    if not timescale[0] > 1:
+        raise ValueError(f"core.timescale must be above 1, not {timescale}")
 
 
 @dataclasses.dataclass(frozen=True)
