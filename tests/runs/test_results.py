@@ -59,7 +59,9 @@ def test_unfinished_run_has_no_result(tmp_path):
 
 
 def test_single_episode_result_is_valid_json(tmp_path):
-    lonely = changed(RESULT, evaluation=scores_of({"return": np.ones(1)}))
+    """One value has no interval, and a missing one is not a constant that JSON lacks."""
+    scores = {"return": np.ones(1), "length": np.full(1, np.nan)}
+    lonely = changed(RESULT, evaluation=scores_of(scores))
     results.write_result(tmp_path, results.record_of(CONFIG, lonely))
 
     def refuse(constant):
@@ -67,11 +69,13 @@ def test_single_episode_result_is_valid_json(tmp_path):
 
     text = (tmp_path / "result.json").read_text()
     assert json.loads(text, parse_constant=refuse)["evaluation"] == {
-        "return": {"per_seed": [1.0], "mean": 1.0, "interval": ["NaN", "NaN"]}
+        "return": {"per_seed": [1.0], "mean": 1.0},
+        "length": {"per_seed": ["NaN"], "mean": "NaN"},
     }
-    score = results.read_result(tmp_path).evaluation["return"]
-    assert score.mean == 1.0
-    assert all(map(math.isnan, score.interval))
+    scores = results.read_result(tmp_path).evaluation
+    assert scores["return"].mean == 1.0
+    assert scores["return"].interval is None
+    assert math.isnan(scores["length"].mean)
 
 
 def test_commit_of_sources(tmp_path, monkeypatch):
