@@ -44,7 +44,7 @@ class PendulumParams(pendulum.EnvParams):
 class _Noisy(Timed):
     """Observations with Gaussian noise, clipped to the bounds `high` of their space."""
 
-    def __init__(self, episode_length: int, noise_sigma: float):
+    def __init__(self, episode_length: int = 200, noise_sigma: float = 0.0):
         super().__init__()
         for name, value, least in (
             ("episode_length", episode_length, 1),
@@ -53,6 +53,11 @@ class _Noisy(Timed):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         self.episode_length, self.noise_sigma = episode_length, noise_sigma
+
+    @property
+    def name(self) -> str:
+        """The name of the environment's class."""
+        return type(self).__name__
 
     def _with_noise(
         self, key: jax.Array, x: Float[Array, "2"], high: Float[np.ndarray | Array, "2"]
@@ -79,14 +84,6 @@ class PositionOnlyCartPole(_Noisy, cartpole.CartPole):
     """
 
     observed = (0, 2)
-
-    def __init__(self, episode_length: int = 200, noise_sigma: float = 0.0):
-        super().__init__(episode_length, noise_sigma)
-
-    @property
-    def name(self) -> str:
-        """The name of the environment's class."""
-        return type(self).__name__
 
     @property
     def default_params(self) -> CartPoleParams:
@@ -165,14 +162,6 @@ class PositionOnlyPendulum(_Noisy, pendulum.Pendulum):
       episode_length: T, unless the parameters have another time limit.
       noise_sigma: standard deviation of the noise.
     """
-
-    def __init__(self, episode_length: int = 200, noise_sigma: float = 0.0):
-        super().__init__(episode_length, noise_sigma)
-
-    @property
-    def name(self) -> str:
-        """The name of the environment's class."""
-        return type(self).__name__
 
     @property
     def default_params(self) -> PendulumParams:

@@ -4,6 +4,7 @@ A tracker has a run for each seed, under the same names, so that it can overlay 
 Values that are not finite are omitted, since trackers cannot draw them.
 """
 
+import abc
 import contextlib
 import contextvars
 import importlib
@@ -74,14 +75,17 @@ class TrackerWriter(MetricWriter):
             self._runs[name] = self._open(name)
         return self._runs[name]
 
+    @abc.abstractmethod
     def _open(self, name: str) -> Any:
-        raise NotImplementedError
+        """Return the tracker's run of this name."""
 
+    @abc.abstractmethod
     def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
-        raise NotImplementedError
+        """Log the values after a step."""
 
+    @abc.abstractmethod
     def _end(self, run: Any) -> None:
-        raise NotImplementedError
+        """End a run."""
 
 
 class TensorBoardWriter(TrackerWriter):
