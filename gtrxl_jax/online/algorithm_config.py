@@ -20,9 +20,10 @@ class AlgorithmConfig(abc.ABC):
     """Lambda of returns and advantages (GAE). 1: n-step returns, as in the V-MPO paper."""
     value_cost: float = 0.25
     """Weight of the value loss; 1 in the V-MPO paper."""
-    entropy_cost: float = number(0.02, at_least=0)
+    entropy_cost: float = number(0.05, at_least=0)
     """Weight of an entropy bonus, the policy's mean entropy in nats. It prevents the policy from
-    drifting to one action when all are equally good. The V-MPO paper uses none."""
+    drifting to one action when all are equally good, and from repeating the first sequence of
+    actions that succeeds. The V-MPO paper uses none."""
     popart: bool = True
     """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
