@@ -23,6 +23,7 @@ from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.nn.gates import GATES
+from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import solved
 from gtrxl_jax.plots.style import legend_outside, looks, new_figure, save_figure, style_axes
@@ -39,6 +40,8 @@ CORES: dict[str, dict[str, Any]] = {
 }
 """Settings of each core; GTrXL cores are named by their gates."""
 TOTAL_STEPS = 300_000
+ENTROPY_COST = 0.02
+"""The default when most of these runs were made."""
 
 
 def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:
@@ -46,6 +49,7 @@ def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:
     config = OnlineConfig(
         env=EnvConfig(params={"corridor_length": CORRIDOR}),
         core=core_config(preset="small", layers=depth, memory_size=CORRIDOR + 4, **CORES[core]),
+        algorithm=VMPOConfig(entropy_cost=ENTROPY_COST),
         total_steps=total_steps,
     )
     optimiser = dataclasses.replace(config.optimiser, learning_rate=rate)

@@ -29,6 +29,7 @@ from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config, make_core
+from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.plots.curves import success_against_horizon
 from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
@@ -42,6 +43,8 @@ SEEDS = dict.fromkeys((*SHORT, 400), 3)
 """Number of seeds for some corridors; 5 for the others."""
 LAYERS = 2
 TOTAL_STEPS = 1_000_000
+ENTROPY_COST = 0.02
+"""The default when most of these runs were made."""
 NUM_ENVS, UNROLL = 8, 128
 """1024 steps per update, as by default, but longer segments: an LSTM learns what to remember only
 through the gradient within a segment."""
@@ -55,6 +58,7 @@ def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineC
         env=EnvConfig(params={"corridor_length": corridor}, num_envs=NUM_ENVS),
         core=core_config(name, "small", layers=LAYERS, width=WIDTHS[name], **memory),
         agent=AgentConfig(memoryless=core == CUT_OFF),
+        algorithm=VMPOConfig(entropy_cost=ENTROPY_COST),
         total_steps=total_steps,
         unroll=UNROLL,
     )
