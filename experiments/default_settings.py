@@ -5,15 +5,20 @@
 
 This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, five seeds
 each, fewer where a run is long. Only the memory size and the number of steps depend on the task.
+With `--peer PATH`, a checkout of purejaxrl, its PPO plays the MinAtar games for as many steps; its
+score is that of its episodes at the end of training.
 
 Writes experiments/results/default_settings/ (one file per run) and default_settings.md.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import peer_minatar
 import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, origin, scores, to_goal, write_report
@@ -23,7 +28,17 @@ from gtrxl_jax.ops.statistics import interquartile_mean, solved, wilson_interval
 from gtrxl_jax.plots.tables import median, table
 from gtrxl_jax.plugins import with_name
 
+STUDY = "default_settings"
 CORES = ("gtrxl", "lstm")
+GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Options):
+    """What to run."""
+
+    peer: Path | None = None
+    """A checkout of luchris429/purejaxrl, to compare with its PPO on the MinAtar games."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +69,7 @@ TASKS = {
     "MiniGrid-MemoryS9-v0": Task(
         "MiniGrid-MemoryS9-v0", 64, 1_000_000, params={"view_size": 3}, seeds=3
     ),
-    **{
-        name: Task(name, 16, 1_000_000, ("return", math.inf), seeds=2)
-        for name in ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
-    },
+    **{name: Task(name, 16, 1_000_000, ("return", math.inf), seeds=2) for name in GAMES},
 }
 
 
@@ -72,14 +84,25 @@ def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
     )
 
 
-def grid(options: Options) -> list[Run]:
-    """Return all runs."""
-    return [
-        Run({"task": name, "core": core}, seed, job(task, core, options.steps), task.goal)
-        for name, task in TASKS.items()
-        for core in CORES
-        for seed in range(options.seeds or task.seeds)
-    ]
+def grid(options: Settings) -> list[Run]:
+    """Return all runs, those of the peer if they are possible or saved."""
+    runs = []
+    for name, task in TASKS.items():
+        seeds = range(options.seeds or task.seeds)
+        runs += [
+            Run({"task": name, "core": core}, seed, job(task, core, options.steps), task.goal)
+            for core in CORES
+            for seed in seeds
+        ]
+        if name not in GAMES:
+            continue
+        for seed in seeds:
+            steps = options.steps or task.total_steps
+            play = functools.partial(peer_minatar.train, options.peer, name, steps, seed)
+            run = Run({"task": name, "core": peer_minatar.NAME}, seed, play, task.goal)
+            if options.peer or Path(options.results, STUDY, run.file).exists():
+                runs.append(run)
+    return runs
 
 
 def report(options: Options, records: Sequence[Record]) -> None:
@@ -105,7 +128,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
             ]
         )
     write_report(
-        options.results / "default_settings.md",
+        options.results / f"{STUDY}.md",
         "The default settings on other tasks",
         [
             "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
@@ -121,10 +144,10 @@ def report(options: Options, records: Sequence[Record]) -> None:
     )
 
 
-def main(options: Options) -> None:
+def main(options: Settings) -> None:
     """Run the missing runs, and write the report."""
-    report(options, run_study("default_settings", grid(options), options))
+    report(options, run_study(STUDY, grid(options), options))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    main(tyro.cli(Settings))
