@@ -14,7 +14,9 @@ begins, and the state is ignored, so the first one may be zeros.
 import math
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.export
@@ -50,14 +52,14 @@ class CartPole:
         return np.array(self.state, np.float32), 1.0, fallen or self.steps == self.limit
 
 
-def load(path: str):
+def load(path: str) -> tuple[Callable[..., Any], list[np.ndarray]]:
     """Return the acting step in a file, compiled on first use, and a state to begin with."""
     exported = jax.export.deserialize(bytearray(Path(path).read_bytes()))
     (state, *_), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     return jax.jit(exported.call), [np.zeros(array.shape, array.dtype) for array in state]
 
 
-def play(env: CartPole, step, state) -> float:
+def play(env: CartPole, step: Callable[..., Any], state: list[np.ndarray]) -> float:
     """Play an episode and return the sum of its rewards."""
     observation, reward, total, done = env.reset(), 0.0, 0.0, False
     while not done:

@@ -85,6 +85,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
     spaces = stream.observation_space, stream.action_space
     core = make_core("gtrxl", layers=1, width=config.width, memory_size=config.memory_size)
     agent = make_agent(core, *spaces, encoder_width=config.width, head_width=config.width)
+    apply: Any = agent.apply
     optimiser = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(config.learning_rate))
     num_windows, num_envs, window = config.rollout // config.window, config.num_envs, config.window
     num_segments = num_windows * num_envs
@@ -103,7 +104,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
 
         def act(carry: Any, key: jax.Array) -> Any:
             cache, stream_state, timestep = carry
-            cache, output = agent.apply(params, cache, timestep, method="step")
+            cache, output = apply(params, cache, timestep, method="step")
             action = output.policy.sample(key)
             stream_state, following = stream.step(stream_state, action)
             arrived = (following.reward, following.discount, following.last)
@@ -111,11 +112,11 @@ def make_train(config: Config) -> tuple[Any, Any]:
             return (cache, stream_state, following), (done, stream_state.episode)
 
         memory, *rest = carry
-        cache = agent.apply(params, memory, window, method="start")
+        cache = apply(params, memory, window, method="start")
         (cache, *rest), steps = jax.lax.scan(act, (cache, *rest), jax.random.split(key, window))
-        return (agent.apply(params, cache, method="finish"), *rest), (memory, steps)
+        return (apply(params, cache, method="finish"), *rest), (memory, steps)
 
-    def estimate_advantages(last: Any, value: Any, arrived: Any, bootstrap: Any) -> Any:
+    def estimate_advantages(bootstrap: Any, last: Any, value: Any, arrived: Any) -> Any:
         """GAE (Schulman et al. 2016), arrays `[T, B]`; actions at a `last` step are ignored."""
         reward, discount, next_last = arrived
         next_value = jnp.concatenate([value[1:], bootstrap[None]])
@@ -132,7 +133,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
         return jax.lax.scan(back, start, (delta, decay, last), reverse=True)[1]
 
     def loss(params: Any, batch: Batch) -> Any:
-        _, output = agent.apply(params, batch.memory, batch.timesteps)
+        _, output = apply(params, batch.memory, batch.timesteps)
         mean = partial(jnp.mean, where=batch.mask)
         centred = batch.advantage - mean(batch.advantage)
         advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
@@ -156,12 +157,12 @@ def make_train(config: Config) -> tuple[Any, Any]:
         keys = jax.random.split(key_act, num_windows)
         acting, played = jax.lax.scan(partial(act_window, params), state.acting, keys)
         memories, (steps, episodes) = played
-        cache = agent.apply(params, acting[0], 1, method="start")
-        bootstrap = agent.apply(params, cache, acting[2], method="step")[1].value
+        cache = apply(params, acting[0], 1, method="start")
+        bootstrap = apply(params, cache, acting[2], method="step")[1].value
         timesteps, actions, log_prob, value, arrived = steps  # each [N, W, B]
         whole = (timesteps.last, value, arrived)
         whole = jax.tree.map(lambda x: x.reshape(config.rollout, num_envs), whole)
-        advantage = estimate_advantages(*whole, bootstrap).reshape(value.shape)
+        advantage = estimate_advantages(bootstrap, *whole).reshape(value.shape)
         rows = (timesteps, actions, log_prob, advantage, advantage + value, ~timesteps.last)
         rows = jax.tree.map(lambda x: x.swapaxes(1, 2), rows)
         # From [N, B] to [S].

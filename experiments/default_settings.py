@@ -16,6 +16,7 @@ import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import peer_minatar
@@ -50,7 +51,7 @@ class Task:
     total_steps: int
     goal: tuple[str, float] = ("success", 0.95)
     """A score, and the value at which the task counts as solved; infinite if there is none."""
-    params: dict[str, int | float] = dataclasses.field(default_factory=dict)
+    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
     seeds: int = 5
 
 
@@ -76,10 +77,11 @@ TASKS = {
 def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell: the default settings in another environment."""
     config = preset("default")
+    gtrxl: Any = config.core
     return dataclasses.replace(
         config,
         env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
-        core=with_name(dataclasses.replace(config.core, memory_size=task.memory_size), core),
+        core=with_name(dataclasses.replace(gtrxl, memory_size=task.memory_size), core),
         total_steps=total_steps or task.total_steps,
     )
 

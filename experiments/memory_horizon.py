@@ -66,8 +66,8 @@ def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineC
 
 def num_parameters(runs: Sequence[Run]) -> dict[str, int]:
     """Return the number of parameters of each core, which does not depend on the corridor."""
-    configs = {str(run.labels["core"]): run.job.core for run in runs}
-    return {core: count(config) for core, config in configs.items()}
+    jobs = {str(run.labels["core"]): run.job for run in runs}
+    return {core: count(job.core) for core, job in jobs.items() if isinstance(job, OnlineConfig)}
 
 
 def count(config: CoreConfig) -> int:

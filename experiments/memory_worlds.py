@@ -16,6 +16,7 @@ Writes experiments/results/memory_worlds/ (one file per run), memory_worlds.md a
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def grid(options: Options) -> list[Run]:
     for name, world in WORLDS.items():
         for kind in (PERFECT, RANDOM):
             labels = {"world": name, "core": kind}
-            runs += [Run(labels, 0, lambda world=world, kind=kind: play(world, kind))]
+            runs += [Run(labels, 0, functools.partial(play, world, kind))]
         for core in WIDTHS:
             runs += [
                 Run({"world": name, "core": core}, seed, job(world, core, options.steps))

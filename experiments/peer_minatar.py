@@ -17,7 +17,7 @@ from gymnax.wrappers import FlattenObservationWrapper, LogWrapper
 
 NAME = "feed-forward PPO of purejaxrl"
 NOTEBOOK = "examples/brax_minatar.ipynb"
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "LR": 5e-3,
     "NUM_ENVS": 64,
     "NUM_STEPS": 128,

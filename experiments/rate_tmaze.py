@@ -108,13 +108,12 @@ def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
             for label, bptt in (("whole gradient", None), ("detached", 0))
         }
     if name == "memory":
-        tokens, cache = {"cache_size": 0}, {"memory_tokens": 0, "cache_size": 90}
         return {
-            "tokens": Cell(changed(base, segments=5, **tokens)),
-            "cache": Cell(changed(base, segments=5, **cache)),
+            "tokens": Cell(changed(base, segments=5, cache_size=0)),
+            "cache": Cell(changed(base, segments=5, cache_size=90, memory_tokens=0)),
             "both": Cell(changed(base, segments=5, cache_size=90)),
             "tokens, noise when acting": Cell(
-                changed(base, segments=5, memory_noise=True, **tokens)
+                changed(base, segments=5, cache_size=0, memory_noise=True)
             ),
         }
     if name == "curriculum":
@@ -150,8 +149,8 @@ def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record])
         )
         curves[label] = success_SN
         played = set().union(*map(lengths_of, of_cell))
-        entries = zip(lengths, success_SN.T, strict=True)
-        rows.append([label, *(solved_entry(x_S) if n in played else "" for n, x_S in entries)])
+        successes = zip(lengths, success_SN.T, strict=True)
+        rows.append([label, *(solved_entry(x_S) if n in played else "" for n, x_S in successes)])
         if cell.published:
             theirs = dict(zip(PAPER, cell.published, strict=True))
             means = dict(zip(lengths, success_SN.mean(axis=0), strict=True))

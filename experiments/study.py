@@ -123,7 +123,7 @@ def run_study(name: str, runs: Sequence[Run], options: Options) -> list[Record]:
             _start_workers(options.workers, cache, since)
         else:
             # Seeds of a cell share their programs through the compilation cache.
-            before = jax.config.jax_compilation_cache_dir
+            before = jax.config.values["jax_compilation_cache_dir"]
             jax.config.update("jax_compilation_cache_dir", before or cache)
             try:
                 _run_all(chosen, folder, since, quiet=False)
@@ -293,10 +293,11 @@ class Curve(MetricWriter):
         self.goal: Record = {"score": self._score, "value": self._value, "steps": None}
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
-        for name, value in as_arrays(metrics).items():
+        arrays = as_arrays(metrics)
+        for name, value in arrays.items():
             if np.isfinite(value):
-                self._points.setdefault(name, []).append((step, float(value)))
-        now = (metrics.get(f"{kind}/{self._score}", np.nan) for kind in ("episode", "evaluation"))
+                self._points.setdefault(name, []).append((int(step), float(value)))
+        now = (arrays.get(f"{kind}/{self._score}", np.nan) for kind in ("episode", "evaluation"))
         if self.goal["steps"] is None and any(value >= self._value for value in now):
             self.goal |= {"steps": step, "seconds": round(time.monotonic() - self._began, 1)}
 

@@ -10,7 +10,6 @@ import numpy as np
 
 def assert_same(actual: Any, expected: Any) -> None:
     """Assert that two trees have the same structure, shapes, dtypes and entries."""
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for name, a, b in _leaves(actual, expected):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), name
         np.testing.assert_array_equal(a, b, err_msg=name)
@@ -21,12 +20,14 @@ def assert_close(actual: Any, expected: Any, atol: float = 1e-9, rtol: float = 0
 
     The default is for float64.
     """
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for name, a, b in _leaves(actual, expected):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=name)
 
 
 def _leaves(one: Any, other: Any) -> Any:
+    """Assert that two trees have the same structure, and yield their leaves: path, one, other."""
+    structure: Any = jax.tree.structure(one)
+    assert structure == jax.tree.structure(other)
     pairs = zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True)
     for (path, a), b in pairs:
         if isinstance(a, jax.Array) and jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):

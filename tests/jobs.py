@@ -15,7 +15,7 @@ from gtrxl_jax.online.config import AgentConfig, EnvConfig, EvaluationConfig, On
 
 def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
     """Return a small T-Maze config; `env__num_envs=4` changes a nested field."""
-    of_transformers = {"heads": 2, "memory_size": 5} if "trxl" in core else {}
+    of_transformers: dict[str, Any] = {"heads": 2, "memory_size": 5} if "trxl" in core else {}
     job = OnlineConfig(
         env=EnvConfig(params={"corridor_length": 2}, num_envs=8),
         core=core_config(core, layers=1, width=8, **of_transformers),

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
@@ -30,7 +31,7 @@ def save(folder: Path, trainer: Trainer, value: float | None = None) -> list[Any
 
     def array(leaf: Any) -> Any:
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(np.zeros((*leaf.shape, 2), np.uint32))
+            return jax.random.wrap_key_data(jnp.zeros((*leaf.shape, 2), jnp.uint32))
         numbers = 0.3 * generator.normal(size=leaf.shape)
         with np.errstate(invalid="ignore"):
             return (numbers if value is None else np.full(leaf.shape, value)).astype(leaf.dtype)

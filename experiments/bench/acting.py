@@ -40,7 +40,7 @@ class Settings:
 
 def main(settings: Settings) -> None:
     """Time both forms, interleaved."""
-    core = make_core("gtrxl", settings.preset)
+    core: Any = make_core("gtrxl", settings.preset)
     batch, rng = settings.batch, np.random.default_rng(0)
     empty = core.initial_memory(batch)
     memory = dataclasses.replace(

@@ -29,6 +29,7 @@ the efficiency depends on the rows per chip: 0.25 for 2, 0.72 to 0.75 for 16, an
 
 import dataclasses
 import os
+from typing import Any
 
 DEVICES = (2, 8)
 os.environ["XLA_FLAGS"] = " ".join(
@@ -110,7 +111,8 @@ def offline(size: str, devices: int, shards: int) -> Trainer:
 def sent(trainer: Trainer) -> list[Collective]:
     """Return the collectives of an update."""
     programs = Programs(trainer)
-    return collectives(programs.iteration(*next(programs.feed(1))).as_text())
+    program: Any = programs.iteration(*next(programs.feed(1)))
+    return collectives(program.as_text())
 
 
 def num_parameters(trainer: Trainer) -> int:

@@ -45,8 +45,8 @@ def core_of(name: str, settings: Settings) -> Any:
     kind = CoreConfig.named(name)
     sizes = {"memory_size": settings.memory_size, "layers": settings.layers}
     known = {field.name for field in dataclasses.fields(kind)}
-    sizes = {field: size for field, size in sizes.items() if field in known}
-    return make_core(name, width=settings.width, **sizes)
+    changes: dict[str, Any] = {field: size for field, size in sizes.items() if field in known}
+    return make_core(name, width=settings.width, **changes)
 
 
 def size(tree: Any) -> int:

@@ -10,6 +10,7 @@ MinAtar's Breakout, against the program of a single update.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,9 +48,10 @@ def calls(name: str, side: int, settings: Settings) -> dict[str, Callable[[], An
     encoder = encoders.make_encoder(jax.ShapeDtypeStruct(shape, jnp.float32), name, width=64)
     x = jax.random.normal(jax.random.key(0), (settings.batch, *shape))
     variables = jax.jit(encoder.init)(jax.random.key(1), x)
+    apply: Any = encoder.apply
 
     def gradient(variables: Any, x: Any) -> Any:
-        return jax.grad(lambda v: jnp.sum(jnp.square(encoder.apply(v, x))))(variables)
+        return jax.grad(lambda v: jnp.sum(jnp.square(apply(v, x))))(variables)
 
     def descend(variables: Any, x: Any) -> Any:
         def step(variables: Any, _: None) -> Any:
@@ -61,12 +63,12 @@ def calls(name: str, side: int, settings: Settings) -> dict[str, Callable[[], An
     programs = {
         kind: jax.jit(function, compiler_options=compiler_options()).lower(variables, x).compile()
         for kind, function in (
-            ("forward", encoder.apply),
+            ("forward", apply),
             ("gradient", gradient),
             ("in a loop", descend),
         )
     }
-    return {kind: lambda run=run: run(variables, x) for kind, run in programs.items()}
+    return {kind: functools.partial(run, variables, x) for kind, run in programs.items()}
 
 
 def of_encoder(name: str, side: int, settings: Settings) -> list[Row]:

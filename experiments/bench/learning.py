@@ -85,17 +85,18 @@ def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
         return optax.apply_updates(params, updates), moments
 
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state[0], *data).compile()
+    costs: Any = compiled.cost_analysis()
 
     def call() -> Any:
         state[0] = compiled(*state[0], *data)
         return state[0]
 
-    return call, compiled.cost_analysis()["flops"]
+    return call, costs["flops"]
 
 
 def main(settings: Settings) -> None:
     """Time all forms, interleaved."""
-    forms = {
+    forms: dict[str, dict[str, Any]] = {
         "float32": {},
         "float32, rematerialised": {"remat": True},
         "bfloat16": {"dtype": "bfloat16"},

@@ -61,7 +61,7 @@ def ours(settings: Settings) -> Callable[[], Any]:
 def theirs(settings: Settings) -> Callable[[], Any]:
     """Return a function that takes random actions in one environment of minigrid."""
     gymnasium.register_envs(minigrid)
-    env = gymnasium.make(settings.env, disable_env_checker=True)
+    env: Any = gymnasium.make(settings.env, disable_env_checker=True)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(env.action_space.n, size=settings.python_steps)
 

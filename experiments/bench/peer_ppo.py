@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 from gymnax.wrappers import FlattenObservationWrapper
@@ -41,12 +42,11 @@ class FiveResults:
 def imported(path: Path) -> Generator[Any, None, None]:
     """Import the peer's module, providing the removed `jax.tree_map` inside the block."""
     sys.path.insert(0, str(path))
-    jax.tree_map = jax.tree.map
     try:
-        yield importlib.import_module(MODULE)
+        with mock.patch.object(jax, "tree_map", jax.tree.map, create=True):
+            yield importlib.import_module(MODULE)
     finally:
         sys.path.remove(str(path))
-        del jax.tree_map
 
 
 def compiled(path: Path, env: tuple[str, dict[str, Any]], **config: Any) -> Callable[..., Any]:

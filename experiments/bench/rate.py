@@ -131,7 +131,8 @@ def peaks(settings: Settings) -> list[Row]:
             update = jax.jit(trainer.learn, donate_argnums=0)
             inputs = jax.eval_shape(trainer.init, 0), random_batch(settings, segments)
             program = update.lower(*inputs, jax.random.key(0)).compile()
-            size = program.memory_analysis().temp_size_in_bytes / 1e6
+            memory: Any = program.memory_analysis()
+            size = memory.temp_size_in_bytes / 1e6
             kind = "rematerialised" if remat else "all activations kept"
             rows.append(Row(f"peak memory, N = {segments}, {kind}", size, "MB"))
     return rows

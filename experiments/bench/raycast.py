@@ -9,6 +9,7 @@ memory-maze 1.0.3 with dm_control; of its `__init__`, which imports the old gym,
 """
 
 import dataclasses
+import functools
 import sys
 import time
 import types
@@ -81,9 +82,8 @@ def of_size(size: int, settings: Settings) -> list[Row]:
             ("resets", resets),
         )
     }
-    seconds = interleaved(
-        {what: lambda run=run: run(state) for what, run in programs.items()}, settings.rounds
-    )
+    calls = {what: functools.partial(run, state) for what, run in programs.items()}
+    seconds = interleaved(calls, settings.rounds)
     number, bytes_ = (
         settings.batch * settings.steps,
         sum(x.nbytes for x in jax.tree.leaves(state.env)),

@@ -61,7 +61,7 @@ def main(settings: Settings) -> None:
     wall: dict[str, list[float]] = {"without": [], "with": []}
     processor: dict[str, list[float]] = {"without": [], "with": []}
     with tempfile.TemporaryDirectory() as scratch, timed_saves(held):
-        cache = jax.config.jax_compilation_cache_dir or str(Path(scratch, "cache"))
+        cache = jax.config.values["jax_compilation_cache_dir"] or str(Path(scratch, "cache"))
         jax.config.update("jax_compilation_cache_dir", cache)
         # The first round is discarded.
         for number in range(settings.rounds + 1):

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gtrxl_jax.runs.results import provenance
 RESULTS = Path(__file__).parents[1] / "results" / "bench"
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+def interleaved(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each call; calls alternate, so all see the same machine load.
 
     Each is timed directly after an untimed call of itself, as in a loop, since other calls leave

@@ -29,7 +29,9 @@ class Layer(nn.Module):
             nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, width)
         )
 
-    def forward(self, x, cache, phi, mask):
+    def forward(
+        self, x: torch.Tensor, cache: torch.Tensor, phi: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
         batch, queries, _ = x.shape
         stream = torch.cat([cache, x], dim=1)
         q, k, v = self.qkv(stream).chunk(3, dim=-1)
@@ -55,7 +57,16 @@ class Layer(nn.Module):
 class TorchRATE(nn.Module):
     """RATE: token embeddings, layers, action head, and the CA-2 valve."""
 
-    def __init__(self, layers, width, heads, head_width, memory_tokens, cache_size, dropout):
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        head_width: int,
+        memory_tokens: int,
+        cache_size: int,
+        dropout: float,
+    ):
         super().__init__()
         self.width, self.memory_tokens, self.cache_size = width, memory_tokens, cache_size
         self.embed_return = nn.Linear(1, width)
@@ -67,12 +78,19 @@ class TorchRATE(nn.Module):
         self.valve = nn.MultiheadAttention(width, 2, bias=False, batch_first=True)
         self.dropout = nn.Dropout(dropout)
 
-    def start(self, batch):
+    def start(self, batch: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the initial memory tokens and empty caches."""
         cache = torch.zeros(batch, self.cache_size, self.width)
         return self.tokens.expand(batch, -1, -1), [cache] * len(self.layers)
 
-    def forward(self, memory, caches, returns, observations, actions):
+    def forward(
+        self,
+        memory: torch.Tensor,
+        caches: list[torch.Tensor],
+        returns: torch.Tensor,
+        observations: torch.Tensor,
+        actions: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
         """Process a segment; returns logits at the observations, new memory tokens and caches."""
         parts = [
             self.embed_return(returns[..., None]),
@@ -100,7 +118,9 @@ class TorchRATE(nn.Module):
         return self.head(x[:, m + 1 : -m : 3]), memory, following
 
 
-def training_batch(model: TorchRATE, optimiser, batch: int, context: int, segments: int) -> None:
+def training_batch(
+    model: TorchRATE, optimiser: torch.optim.Optimizer, batch: int, context: int, segments: int
+) -> None:
     """Train on a batch of complete trajectories, with an update for each segment."""
     memory, caches = model.start(batch)
     for _ in range(segments):

@@ -25,6 +25,8 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.compilation import compiler_options
 from gtrxl_jax.runs.programs import make_iteration
 
+HEADS = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -48,7 +50,7 @@ def job(settings: Settings) -> OnlineConfig:
     return OnlineConfig(
         env=EnvConfig("MemoryChain-v0", {"memory_length": 64}, num_envs=settings.num_envs),
         core=core_config(
-            "gtrxl", "small", width=settings.width, memory_size=settings.memory_size, heads=4
+            "gtrxl", "small", width=settings.width, memory_size=settings.memory_size, heads=HEADS
         ),
         agent=AgentConfig(encoder_width=settings.width),
         unroll=settings.unroll,
@@ -77,7 +79,7 @@ def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dic
             qkv_features=settings.width,
             EMBED_SIZE=settings.width,
             hidden_layers=settings.width,
-            num_heads=config.core.heads,
+            num_heads=HEADS,
             num_layers=config.core.layers,
             WINDOW_MEM=settings.memory_size,
             WINDOW_GRAD=settings.unroll // 2,

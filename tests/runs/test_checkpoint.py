@@ -32,7 +32,7 @@ OTHER = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 12}})
 
 class Statistics(NamedTuple):
     mean: jax.Array
-    count: jax.Array
+    steps: jax.Array
 
 
 @struct.dataclass
@@ -178,8 +178,8 @@ def test_arrays_are_placed_as_requested(run):
             r"params/gate is absent there and float32\[2\] here",
         ),
         (
-            lambda s: s.replace(statistics=s.statistics._replace(count=jnp.float32(0))),
-            r"statistics/count is int32\[\] there and float32\[\] here",
+            lambda s: s.replace(statistics=s.statistics._replace(steps=jnp.float32(0))),
+            r"statistics/steps is int32\[\] there and float32\[\] here",
         ),
         (
             lambda s: s.replace(memory=[s.memory[0], jnp.zeros((2, 1, 8)), s.memory[2]]),
