@@ -25,6 +25,8 @@ def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> A
     if "trxl" in name:
         settings |= dict(heads=2, head_width=3, memory_size=MEMORY_SIZE, feedforward_width=11)
         settings |= {"gate": gate or "gru"}
+    if name == "dnc":
+        settings |= dict(slots=MEMORY_SIZE, heads=2, retroactive_decay=0.7)
     if name == "ffm":
         settings |= dict(traces=3, contexts=2)
     if name in ("lru", "s5", "mamba2"):

@@ -1,4 +1,7 @@
-"""The recurrent cores of `StackCore`: the contract, and plain loops over the papers' equations."""
+"""The recurrent cores of `StackCore`: the contract, and plain loops over the papers' equations.
+
+The contract is also that of the DNC, which has no blocks.
+"""
 
 import functools
 
@@ -16,20 +19,26 @@ from tests.nn.test_reference import feedforward, gate, linear, norm, relu, sigmo
 
 pytestmark = pytest.mark.integration
 every_stack = pytest.mark.parametrize("name", STACKS)
+with_dnc = pytest.mark.parametrize("name", [*STACKS, "dnc"])
+
+
+def one_layer(name):
+    """Return the core with one layer, without a gate around it."""
+    return small_core(name, layers=1, **({} if name == "dnc" else {"gate": "none"}))
 
 
 @pytest.mark.slow
-@every_stack
+@with_dnc
 @pytest.mark.usefixtures("x64")
-def test_stack_satisfies_the_whole_contract(name):
-    check_core(small_core(name, layers=1, gate="none"), tolerance=1e-9)
+def test_core_satisfies_the_whole_contract(name):
+    check_core(one_layer(name), tolerance=1e-9)
 
 
-@every_stack
+@with_dnc
 @pytest.mark.usefixtures("x64")
 def test_steps_equal_segment_and_resets_stop_gradients(name):
     """The points of the contract that depend on the layer, in one program."""
-    core = small_core(name, layers=1, gate="none")
+    core = one_layer(name)
     params = random_params(core)
     x_BTD, _ = random_segment(np.random.default_rng(0), 2, 7, jnp.float64)
     start, end = 3, 5

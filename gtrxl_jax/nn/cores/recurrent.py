@@ -46,7 +46,7 @@ class LSTMCell(nn.Module):
 
     @nn.compact
     def __call__(
-        self, carry: tuple[Float[Array, "*B D"], Float[Array, "*B D"]], x: Float[Array, "*B D"]
+        self, carry: tuple[Float[Array, "*B D"], Float[Array, "*B D"]], x: Float[Array, "*B F"]
     ) -> tuple[tuple[Float[Array, "*B D"], Float[Array, "*B D"]], Float[Array, "*B D"]]:
         """Run one step; return the new carry (c', h') and the output h'."""
 

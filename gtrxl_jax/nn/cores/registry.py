@@ -5,6 +5,7 @@ from typing import Any
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore, register_core
 from gtrxl_jax.nn.cores.agalite import AGaLiTeConfig
+from gtrxl_jax.nn.cores.dnc import DNCConfig
 from gtrxl_jax.nn.cores.ffm import FFMConfig
 from gtrxl_jax.nn.cores.lru import LRUConfig
 from gtrxl_jax.nn.cores.mamba2 import Mamba2Config
@@ -19,6 +20,7 @@ for _name in ("lstm", "gru"):
     register_core(_name, RecurrentConfig)
 for _name in ("trxl", "trxl-i", "gtrxl"):
     register_core(_name, TransformerConfig)
+register_core("dnc", DNCConfig)
 _STACKS: dict[str, type[CoreConfig]] = {
     "mingru": MinGRUConfig,
     "lru": LRUConfig,
@@ -45,6 +47,12 @@ PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
         "large": dict(layers=12, width=512),
         "small": dict(layers=1, width=64),
         "debug": dict(layers=1, width=16),
+    },
+    DNCConfig: {
+        # As many rows as an episode of MERLIN's longer tasks has steps.
+        "large": dict(width=512, slots=1350),
+        "small": dict(layers=2, width=64),
+        "debug": dict(layers=1, width=16, slots=8, heads=2),
     },
     **dict.fromkeys(
         _STACKS.values(),
