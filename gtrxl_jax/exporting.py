@@ -9,7 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.stepping import export_step
+from gtrxl_jax.envs.knowledge import restricts_actions
 from gtrxl_jax.loading import Loaded, load
 from gtrxl_jax.runs.card import write_card
 from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config
@@ -63,7 +65,13 @@ def export(
         if stablehlo:
             trainer = loaded.trainer
             step = export_step(
-                loaded.policy, params, trainer.observation_space, trainer.action_space
+                loaded.policy,
+                params,
+                trainer.observation_space,
+                trainer.action_space,
+                # Models of trajectories do not use masks.
+                masked=isinstance(loaded.policy, AgentPolicy)
+                and any(restricts_actions(stream.env) for stream in trainer.tasks),
             )
             (new / "step.stablehlo").write_bytes(step.serialize())
         os.rename(new, to)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnax.environments.classic_control.cartpole import CartPole
 
 import gtrxl_jax
 from gtrxl_jax.exporting import export
@@ -181,3 +182,18 @@ def test_step_acts_as_loaded_agent_does(exported, tmp_path):
         timestep = jax.tree.map(jnp.asarray, timestep)
         memory, action, _ = run.act(memory, timestep, jax.random.key(0))
         assert int(action[0]) == chosen
+
+
+def test_step_takes_mask_of_environment(exported, tmp_path, monkeypatch):
+    def legal_actions(self, state, params):
+        return jnp.array([True, False])
+
+    monkeypatch.setattr(CartPole, "legal_actions", legal_actions, raising=False)
+    export(exported, tmp_path / "agent", stablehlo=True)
+    step = jax.export.deserialize(bytearray((tmp_path / "agent" / "step.stablehlo").read_bytes()))
+    arguments, _ = jax.tree.unflatten(step.in_tree, step.in_avals)
+    arguments = jax.tree.map(lambda array: np.zeros(array.shape, array.dtype), arguments[:-1])
+    act = jax.jit(step.call)
+    for choice in range(2):
+        _, action = act(*arguments, np.arange(2) == choice)
+        assert action == choice

@@ -95,6 +95,11 @@ def require_picture(env: environment.Environment) -> Picture:
     return picture
 
 
+def restricts_actions(env: environment.Environment) -> bool:
+    """Return whether an environment has `legal_actions`."""
+    return hasattr(env, "legal_actions")
+
+
 def legal_actions(env: environment.Environment, state: Any, params: Any) -> jax.Array | None:
     """Return which choices are legal in a state, bool `[A]`; None by default: all, always.
 
@@ -102,4 +107,4 @@ def legal_actions(env: environment.Environment, state: Any, params: Any) -> jax.
     `Discrete(A)`. Policies of agents make no other choice. Each dimension requires a legal choice
     in every state in which the episode goes on.
     """
-    return env.legal_actions(state, params) if hasattr(env, "legal_actions") else None
+    return env.legal_actions(state, params) if restricts_actions(env) else None

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.envs.knowledge import legal_actions
+from gtrxl_jax.envs.knowledge import legal_actions, restricts_actions
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.specs import ArraySpec, action_spec, observation_spec
 
@@ -33,7 +33,7 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
     observations = [observation_spec(stream.observation_space) for stream in streams]
     actions = [action_spec(stream.action_space) for stream in streams]
     successes = [stream.reports_success for stream in streams]
-    masked = [hasattr(stream.env, "legal_actions") for stream in streams]
+    masked = [restricts_actions(stream.env) for stream in streams]
     _require("observations", _is_vector, observations, names, "only vectors are padded")
     _require("actions", _is_discrete, actions, names, "only single Discrete actions are united")
     features = choices = None

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 def hybrid_agent():
-    """In bfloat16, with actions in two parts, for episodes of up to 3 actions."""
+    """In bfloat16, with actions in two parts, one of them masked, in episodes of up to 3."""
     return OnlineTrainer(
         small_job("gtrxl", env__name="Clock-v0", env__params={}, core__dtype="bfloat16")
     )
@@ -34,13 +34,16 @@ def model():
     return OfflineTrainer(config)
 
 
-@pytest.mark.parametrize(("make", "first"), [(hybrid_agent, "10010100"), (model, "1000000")])
-def test_step_equals_policy(make, first):
+@pytest.mark.parametrize(
+    ("make", "first", "masked"), [(hybrid_agent, "10010100", True), (model, "1000000", False)]
+)
+def test_step_equals_policy(make, first, masked):
     """Over several episodes for agents, one for models of trajectories."""
     trainer = make()
     params = random_values(jax.eval_shape(trainer.init, 0).params)
     policy, spaces = trainer.policy, (trainer.observation_space, trainer.action_space)
-    exported = jax.export.deserialize(export_step(policy, params, *spaces, ["cpu"]).serialize())
+    exported = export_step(policy, params, *spaces, ["cpu"], masked=masked)
+    exported = jax.export.deserialize(exported.serialize())
     (state, *_), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     state = [np.full(array.shape, 7, array.dtype) for array in state]
     step, act = jax.jit(exported.call), jax.jit(policy.act)
@@ -57,9 +60,13 @@ def test_step_equals_policy(make, first):
             reward=np.float32([0 if starts else random.normal()]),
             action=example.action if starts else action_spec(spaces[1]).clip(action),
             first=np.array([starts]),
+            legal=np.arange(3)[None] == random.integers(3) if masked else None,
         )
         now = jax.tree.map(lambda x: np.asarray(x)[0], timestep)
-        state, chosen = step(state, now.observation, now.reward, now.first, np.uint32(t))
+        mask = [now.legal] if masked else []
+        state, chosen = step(state, now.observation, now.reward, now.first, np.uint32(t), *mask)
         memory, action, _ = act(params, memory, timestep, jax.random.key(t))
         expected = jax.tree.map(lambda x: x[0], environment_action(spaces[1], action))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), chosen, expected)
+        if masked:
+            assert now.legal[chosen["discrete"]]

@@ -78,7 +78,7 @@ def test_dnc_equals_plain_loop():
         remembered = {tuple(episodes[-1][s]) for s in kept[-1]}
         assert {tuple(m) for m in np.asarray(memory.rows[row, :, :WIDTH])} == remembered
     # The reads, not the order of writing alone, decide which rows are erased.
-    assert any(sorted(rows) != list(range(rows[-1] - MEMORY_SIZE + 1, rows[-1] + 1)) for rows in kept)
+    assert any(rows[-1] - rows[0] >= MEMORY_SIZE for rows in kept)
 
 
 def test_prediction_loss_of_each_step():

@@ -1,4 +1,4 @@
-"""The external memory of MERLIN (Wayne et al. 2018), a simplified differentiable neural computer."""
+"""The external memory of MERLIN (Wayne et al. 2018), a differentiable neural computer."""
 
 import dataclasses
 
@@ -166,7 +166,8 @@ class DNCCore(MemoryCore):
             return jnp.where(first_B.reshape(-1, *(1,) * (old.ndim - 1)), fresh, old)
 
         memory = jax.tree.map(begun, self.initial_memory(len(first_B)), cache)
-        carries, layers = [], []
+        carries: list[Carry] = []
+        layers: list[Array] = []
         for cell, carry in zip(self.controller, memory.carries, strict=True):
             inputs = jnp.concatenate([x_BD, memory.reads, *layers[-1:]], axis=-1)
             carry, h_BD = cell(carry, inputs)
@@ -177,7 +178,7 @@ class DNCCore(MemoryCore):
         reads_BKW = jnp.einsum("bks,bsw->bkw", weights_BKS.astype(x_BD.dtype), memory.rows)
         reads_BR = reads_BKW.reshape(len(x_BD), -1)
         memory = self._written(memory, x_BD, weights_BKS)
-        memory = memory.replace(reads=reads_BR, carries=tuple(carries))
+        memory = dataclasses.replace(memory, reads=reads_BR, carries=tuple(carries))
         return memory, self.output(jnp.concatenate([h_BH, reads_BR], axis=-1))
 
     def _weights(self, h_BH: Float[Array, "B H"], memory: DNCMemory) -> Float[Array, "B K S"]:
@@ -213,7 +214,8 @@ class DNCCore(MemoryCore):
         own_B1W = jnp.concatenate([x_BD, nothing_BD], axis=-1)[:, None]
         later_B1W = jnp.concatenate([nothing_BD, x_BD], axis=-1)[:, None]
         decay = self.retroactive_decay
-        return memory.replace(
+        return dataclasses.replace(
+            memory,
             rows=jnp.where(new_BS[..., None], own_B1W, memory.rows + v_BS1 * later_B1W),
             usage=jnp.where(new_BS, 1, usage_BS),
             retroactive=jnp.where(new_BS, 1 - decay, decay * memory.retroactive),
