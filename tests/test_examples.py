@@ -8,13 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import gtrxl_jax
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.testing import check_core
+from tests.comparison import assert_close
 from tests.jobs import small_job
 
 pytestmark = pytest.mark.integration
@@ -31,7 +34,7 @@ def from_examples(monkeypatch):
     before, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - before:
-        if name.startswith(("custom_", "ppo_")):
+        if name.startswith(("custom_", "nnx_", "ppo_")):
             del sys.modules[name]
     sys.path[:] = path
 
@@ -165,3 +168,61 @@ def test_ppo_reads_settings_from_command_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["ppo_from_scratch.py", "--rollout", "64", "--window", "5"])
     with pytest.raises(ValueError, match="window must divide rollout"):
         runpy.run_path(str(EXAMPLES / "ppo_from_scratch.py"), run_name="__main__")
+
+
+def test_core_in_nnx_model_equals_linen():
+    from nnx_model import Model
+
+    core = make_core("lstm", "debug", width=8)
+    model = Model(core, num_features=3, num_outputs=2, rngs=nnx.Rngs(0))
+    x_BTF = jax.random.normal(jax.random.key(0), (2, 10, 3))
+    first_BT = jnp.zeros((2, 10), bool).at[0, 4].set(True)
+
+    @nnx.jit
+    def of_model(model):
+        def loss(model):
+            memory, head_BTA = model(core.initial_memory(2), x_BTF[:, :6], first_BT[:, :6])
+            memory, tail_BTA = model(memory, x_BTF[:, 6:], first_BT[:, 6:])
+            return jnp.sum(jnp.square(head_BTA)) + jnp.sum(jnp.square(tail_BTA)), memory
+
+        return nnx.value_and_grad(loss, has_aux=True)(model)
+
+    @jax.jit
+    def of_linen(params):
+        def loss(params):
+            def linear(name, x):
+                return jnp.einsum("bti,ij->btj", x, params[name]["kernel"])
+
+            def segment(memory, part):
+                x_BTD = linear("encoder", x_BTF[:, part])
+                memory, y_BTD = core.apply(
+                    {"params": params["core"]}, memory, x_BTD, first_BT[:, part]
+                )
+                return memory, jnp.sum(jnp.square(linear("head", y_BTD)))
+
+            memory, head = segment(core.initial_memory(2), slice(0, 6))
+            memory, tail = segment(memory, slice(6, 10))
+            return head + tail, memory
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (loss, memory), gradient = of_model(model)
+    # All biases of the linear layers are initially zero.
+    (expected, expected_memory), expected_gradient = of_linen(
+        nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    assert_close(memory, expected_memory, atol=1e-5)
+    gradient = nnx.to_pure_dict(gradient)
+    assert_close(gradient["core"], expected_gradient["core"], atol=1e-4)
+    assert_close(gradient["encoder"]["kernel"], expected_gradient["encoder"]["kernel"], atol=1e-4)
+    assert np.all(np.any(gradient["encoder"]["kernel"] != 0, axis=1))
+
+    @nnx.jit
+    def stepped(model):
+        cache, steps = model.core.start(memory), model.encoder(x_BTF)
+        cache, _ = model.core.step(cache, steps[:, 0], first_BT[:, 0])
+        after, _ = model.core(memory, steps[:, :1], first_BT[:, :1])
+        return model.core.finish(cache), after
+
+    assert_close(*stepped(model), atol=1e-5)
