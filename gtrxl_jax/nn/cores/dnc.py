@@ -92,8 +92,8 @@ class DNCCore(MemoryCore):
 
       - Only rows that have been written are read; in the paper, empty rows share the weight.
       - The usage, u_t = 0.95 u_{t-1} + sum of the heads' w, decays and counts the write as 1, as in
-        Santoro et al. 2016. In the paper it does neither, so that the newest row would be erased
-        next; with as many rows as steps, as there, this makes no difference.
+        Santoro et al. 2016. In the paper it does neither, so that of two rows the newer, which has
+        been read less, is erased first. This makes no difference while rows are free.
       - gamma is an option; in the paper it is the discount factor of the task.
       - Policy and value read y. In the paper, the policy has its own LSTM and read head.
       - There is no variational inference of z, nor are observations, rewards and returns

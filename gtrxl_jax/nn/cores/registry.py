@@ -49,8 +49,7 @@ PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
         "debug": dict(layers=1, width=16),
     },
     DNCConfig: {
-        # As many rows as an episode of MERLIN's longer tasks has steps.
-        "large": dict(width=512, slots=1350),
+        "large": dict(layers=2, width=512, slots=512),
         "small": dict(layers=2, width=64),
         "debug": dict(layers=1, width=16, slots=8, heads=2),
     },
