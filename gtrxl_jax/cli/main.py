@@ -298,6 +298,7 @@ def _list(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     import gymnax
 
+    import gtrxl_jax.envs.registry  # noqa: F401, registers the environments of the package
     from gtrxl_jax.nn.core import CORES
     from gtrxl_jax.nn.cores import registry as cores
     from gtrxl_jax.nn.gates import GATES
