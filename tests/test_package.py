@@ -48,3 +48,38 @@ def test_dependencies_are_imported_lazily(code, unloaded):
     sources = Path(gtrxl_jax.__file__).parents[1]
     loaded = subprocess.check_output([sys.executable, "-c", check], cwd=sources, text=True)
     assert loaded.split() == []
+
+
+# Packages that only environments, training, plots, data and the command line require.
+UNNEEDED = [
+    "PIL", "gymnasium", "gymnax", "grain", "h5py", "matplotlib", "minari", "optax", "orbax",
+    "safetensors", "tyro",
+]  # fmt: skip
+APPLY_CORE = f"""
+import importlib.abc
+import sys
+
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {UNNEEDED}:
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Missing())
+
+import jax
+import jax.numpy as jnp
+from gtrxl_jax import make_core
+
+core = make_core("gtrxl", width=8, layers=1, heads=1, head_width=8, memory_size=4)
+memory, first_BT = core.initial_memory(2), jnp.zeros((2, 3), bool)
+(_, y_BTD), _ = core.init_with_output(jax.random.key(0), memory, jnp.ones((2, 3, 8)), first_BT)
+print(*y_BTD.shape)
+"""
+
+
+def test_core_needs_neither_environments_nor_plots():
+    sources = Path(gtrxl_jax.__file__).parents[1]
+    printed = subprocess.check_output([sys.executable, "-c", APPLY_CORE], cwd=sources, text=True)
+    assert printed == "2 3 8\n"
