@@ -2,29 +2,16 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from gtrxl_jax.cli.arguments import parse_train, parse_train_offline
-
-ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
-
-
-def code(language, page=README):
-    """Return all code blocks of a language, at their line numbers in the page."""
-    text = page.read_text(encoding="utf-8")
-    blocks = list(re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
-    lines = [""] * len(text.splitlines())
-    for block in blocks:
-        first = text.count("\n", 0, block.start(1))
-        body = block[1].splitlines()
-        lines[first : first + len(body)] = body
-    return "\n".join(lines)
+from gtrxl_jax.cli.parsing import parse
+from gtrxl_jax.cli.trained import Evaluate, Export, Play
+from tests.pages import README, ROOT, code, commands, pages
 
 
 def test_first_example_is_short():
@@ -51,15 +38,32 @@ def test_python_code_runs_with_either_core(core, tmp_path):
     )
 
 
-PARSERS = {"train": parse_train, "train-offline": parse_train_offline}
+PARSERS = {
+    "train": parse_train,
+    "train-offline": parse_train_offline,
+    "evaluate": partial(parse, Evaluate, prog="gtrxl evaluate"),
+    "play": partial(parse, Play, prog="gtrxl play"),
+    "export": partial(parse, Export, prog="gtrxl export"),
+}
 
 
-def test_training_commands_parse():
+def test_commands_parse():
     found = dict.fromkeys(PARSERS, 0)
-    for page in (README, *sorted((ROOT / "docs").rglob("*.md"))):
-        for line in code("bash", page).replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["gtrxl"] and words[1] in PARSERS:
-                PARSERS[words[1]](words[2:])
-                found[words[1]] += 1
-    assert min(found.values()) > 10
+    for page in pages():
+        for number, (program, *words) in commands(page):
+            if program == "gtrxl" and words[0] in PARSERS:
+                try:
+                    PARSERS[words[0]](words[1:])
+                except ValueError as error:
+                    raise ValueError(f"{page.relative_to(ROOT)}:{number}: {error}") from None
+                found[words[0]] += 1
+    assert min(found.values()) > 1
+    assert min(found["train"], found["train-offline"]) > 10
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_command_is_in_a_block_of_bash(page):
+    """Others would not be tested."""
+    shown = re.findall(r"^ *(?:gtrxl|python) .*$", page.read_text("utf-8"), re.MULTILINE)
+    tested = [words for _, words in commands(page) if words[0] in ("gtrxl", "python")]
+    assert len(tested) == len(shown)

@@ -10,7 +10,7 @@ import tyro
 
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.plugins import import_plugin
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import check_choice, number, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Evaluate(TrainedRun):
     """Number of episodes for each seed of the run."""
     policy: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
-    seed: int = 1
+    seed: int = number(1, at_least=0)
     """Seed of the episodes."""
     pictures: bool = False
     """Redraw the plots of the run."""
@@ -67,7 +67,7 @@ class Play(TrainedRun):
     """The GIF file; by default play.gif in the folder of the run."""
     policy: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
-    seed: int = 0
+    seed: int = number(0, at_least=0)
     """Seed of the episodes."""
 
 
@@ -90,7 +90,7 @@ class Export(TrainedRun):
 def evaluate(arguments: Sequence[str]) -> None:
     """Run `gtrxl evaluate`."""
     command = parse(Evaluate, arguments, prog="gtrxl evaluate")
-    _require_episodes(command.episodes)
+    validate(command)
     from gtrxl_jax import loading
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
@@ -128,7 +128,7 @@ def evaluate(arguments: Sequence[str]) -> None:
 def play(arguments: Sequence[str]) -> None:
     """Run `gtrxl play`."""
     command = parse(Play, arguments, prog="gtrxl play")
-    _require_episodes(command.episodes)
+    validate(command)
     path = command.to or command.folder / "play.gif"
     if path.suffix != ".gif":
         raise ValueError(f"to must be the name of a GIF file, {path}.gif, not {path}")
@@ -178,11 +178,6 @@ def export(arguments: Sequence[str]) -> None:
     )
     for path in sorted(command.to.iterdir()):
         print(f"{path.stat().st_size / 1e6:8.3f} MB  {path}")
-
-
-def _require_episodes(episodes: int) -> None:
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, not {episodes}")
 
 
 def _known_policy(name: str) -> str:

@@ -1,0 +1,37 @@
+"""The pages of the documentation: their code, and the commands that they show."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+
+def pages() -> list[Path]:
+    """Return the README and the pages of the site, in the order in which they are read."""
+    names = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    return [README, *(ROOT / "docs" / name for name in names)]
+
+
+def code(language: str, page: Path = README) -> str:
+    """Return all code blocks of a language, at their line numbers in the page."""
+    text = page.read_text("utf-8")
+    blocks = list(re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    lines = [""] * len(text.splitlines())
+    for block in blocks:
+        first = text.count("\n", 0, block.start(1))
+        body = block[1].splitlines()
+        lines[first : first + len(body)] = body
+    return "\n".join(lines)
+
+
+def commands(page: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the words of each command; it may go on after a backslash."""
+    lines = enumerate(code("bash", page).splitlines(), start=1)
+    for number, line in lines:
+        while line.endswith("\\"):
+            line = line[:-1] + next(lines)[1]
+        if words := shlex.split(line, comments=True):
+            yield number, words

@@ -1,0 +1,130 @@
+"""Every command of the README and of the documentation works as written, on smaller jobs.
+
+The commands are typed in the order of the pages, in one folder, since later ones use the runs, the
+agents and the datasets of earlier ones: run the whole file. Options that shrink the jobs are
+appended, and commands in SKIPPED are left out. The code in Python of each page runs after its
+commands.
+"""
+
+import contextlib
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from gtrxl_jax.cli.main import main
+from tests.pages import README, ROOT, code, commands, pages
+from tests.processes import flags
+
+pytestmark = pytest.mark.slow
+
+SKIPPED = {
+    "make": "the targets run the tests, the tools of development, or the default job",
+    "pip": "it would change the environment of the tests",
+    "source": "the tests run in the environment",
+    "gtrxl train --folder /shared/runs/mine --distributed": "it waits for the other hosts",
+    "python experiments/kill_and_resume.py": "tests/runs/test_resume.py runs it",
+}
+"""The programs and commands that are not typed, with the reason."""
+
+SMALL = {
+    "gtrxl train ": "--total-steps 1 --updates-per-iteration 1 --unroll 8 --no-pictures "
+    "--evaluation.episodes 2",
+    "gtrxl train-offline ": "--total-updates 1 --updates-per-iteration 1 --no-pictures --context 4 "
+    "--batch-size 4 --data.episodes 8 --evaluation.episodes 2 --model-preset debug --devices 1",
+    "gtrxl collect ": "--episodes 4 --env.num-envs 4",
+    "gtrxl evaluate ": "--episodes 2",
+    "python examples/ppo_from_scratch.py ": "--total-steps 1 --num-envs 8 --rollout 8 --window 4",
+    "python experiments/": "--report-only --results experiments/results",
+}
+"""Options that are appended to the commands that begin so."""
+
+SMALL_SWEEP = {
+    "seeds = 5": "seeds = 1",
+    "total_steps = 1_000_000": """total_steps = 1
+        updates_per_iteration = 1
+        unroll = 8
+        evaluation.episodes = 2
+        core_preset = "debug"
+        devices = 1""",
+    "[50, 100]": "[50]",
+}
+"""Replacements in the file of the sweep."""
+
+
+def small(words):
+    """Return a command with the options that make its job small."""
+    line = shlex.join([*words, ""])
+    words = [*words]
+    for begin, options in SMALL.items():
+        if line.startswith(begin):
+            words += options.split()
+    if line.startswith("gtrxl train "):
+        if "checkpoints/" not in line:
+            words += ["--core-preset", "debug"]
+        if not {"--devices", "--parameter-shards"} & {*words}:
+            words += ["--devices", "1"]
+    if line.startswith("gtrxl train-offline ") and not {"--preset", "--task.name"} & {*words}:
+        words += ["--evaluation.lengths", "12"]
+    return words
+
+
+def typed():
+    """Return each page, line and command, once, and each page with code in Python."""
+    found = {}
+    for page in pages():
+        for number, words in commands(page):
+            if words[0] not in SKIPPED and shlex.join(words) not in SKIPPED:
+                found.setdefault(shlex.join(words), (page, number, words))
+        written = code("python", page)
+        if written and "--8<--" not in written and page != README:  # which tests/test_readme.py runs
+            found[str(page)] = page, 1, []
+    return [
+        pytest.param(page, words, id=f"{page.relative_to(ROOT)}:{number} {shlex.join(words)}")
+        for page, number, words in found.values()
+    ]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with what a clone has, and the files that the pages ask to write."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("checkpoints", "examples", "experiments"):
+        shutil.copytree(ROOT / name, folder / name)
+    sweep = code("toml", ROOT / "docs" / "studies.md")
+    for usual, less in SMALL_SWEEP.items():
+        assert usual in sweep
+        sweep = sweep.replace(usual, less)
+    (folder / "horizon.toml").write_text(sweep)
+    return folder
+
+
+def run_python(*arguments, cwd):
+    """Run Python with one device."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags(1)}
+    subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, check=True)
+
+
+@pytest.mark.parametrize(("page", "words"), typed())
+def test_command(page, words, workspace, monkeypatch):
+    monkeypatch.chdir(workspace)
+    # Processes that the command starts import the package from here.
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    jax.clear_caches()
+    if not words:
+        run_python("-c", code("python", page), cwd=workspace)
+    elif words[0] == "python":
+        run_python(*small(words)[1:], cwd=workspace)
+    else:
+        assert words[0] == "gtrxl"
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            try:
+                main(small(words)[1:])
+            except SystemExit as ended:
+                assert not ended.code, said.getvalue()  # noqa: PT017, --help exits with 0
