@@ -1,13 +1,12 @@
-"""The documentation builds without a warning."""
+"""The documentation builds without a warning, and what pages refer to exists."""
 
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.pages import ROOT, code, pages
 
 
 def test_pages_include_the_examples():
@@ -29,3 +28,52 @@ def test_site_builds_without_warnings(tmp_path):
     for name in re.findall(r"members: \[(.*)\]", (ROOT / "docs" / "api.md").read_text()):
         for member in name.split(", "):
             assert f'.{member}"' in api, f"{member} is not documented"
+
+
+def anchors(page):
+    """Return the anchors of the headings of a page, as GitHub forms them."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "name", ["README", "CONTRIBUTING", "CHANGELOG", "experiments/launch/README"]
+)
+def test_links_outside_the_site_resolve(name):
+    """Those between the pages of the site are checked when it is built."""
+    page = ROOT / f"{name}.md"
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
+    for link in links:
+        path, _, anchor = link.partition("#")
+        if not path.startswith(("https:", "http:")):
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_files_named_in_pages_exist():
+    folders = "gtrxl_jax|tests|docs|examples|experiments|notebooks|checkpoints"
+    found = 0
+    for page in (*pages(), ROOT / "CONTRIBUTING.md"):
+        text = page.read_text("utf-8")
+        # In `gtrxl_jax/nn/cores/NAME.py`, capitals stand for a name of your own.
+        for named in re.findall(rf"`(?:python )?((?:{folders})/[a-z0-9_./]+)[` ]", text):
+            assert (ROOT / named).exists(), f"{page}: {named}"
+            found += 1
+    assert found > 50
+
+
+def test_every_result_can_be_reproduced():
+    """The page has a command, and the runs and hours that the last line of the report states."""
+    page = ROOT / "docs" / "reproducing.md"
+    studies = re.findall(r"experiments/(\w+)\.py ?(\w*)", code("bash", page))
+    programs = {name for study, part in studies for name in (study, f"{study}_{part}")}
+    reports = [report for report in pages() if report.parent.name == "results"]
+    assert reports
+    for report in reports:
+        (row,) = re.findall(rf"^\|.*\(results/{report.name}\).*$", page.read_text(), re.MULTILINE)
+        last = report.read_text("utf-8").splitlines()[-1]
+        stated = re.match(r"(\d+) runs of [^,]*, (?:([\d.]+) hours)?", last)
+        for number in filter(None, stated.groups() if stated else ()):
+            assert f"| {number} |" in row, f"{report.name}: {last}"
+        assert report.stem in programs

@@ -8,18 +8,18 @@ commands.
 
 import contextlib
 import io
-import os
+import runpy
 import shlex
 import shutil
-import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 
 from gtrxl_jax.cli.main import main
+from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from tests.pages import README, ROOT, code, commands, pages
-from tests.processes import flags
 
 pytestmark = pytest.mark.slow
 
@@ -81,9 +81,11 @@ def typed():
         for number, words in commands(page):
             if words[0] not in SKIPPED and shlex.join(words) not in SKIPPED:
                 found.setdefault(shlex.join(words), (page, number, words))
-        written = code("python", page)
-        if written and "--8<--" not in written and page != README:  # which tests/test_readme.py runs
-            found[str(page)] = page, 1, []
+        written = code("python", page).strip()
+        if (
+            written and "--8<--" not in written and page != README
+        ):  # which tests/test_readme.py runs
+            found[page] = page, "code", ["python", page.with_suffix(".py").name]
     return [
         pytest.param(page, words, id=f"{page.relative_to(ROOT)}:{number} {shlex.join(words)}")
         for page, number, words in found.values()
@@ -101,13 +103,9 @@ def workspace(tmp_path_factory):
         assert usual in sweep
         sweep = sweep.replace(usual, less)
     (folder / "horizon.toml").write_text(sweep)
+    for page in pages():
+        (folder / page.with_suffix(".py").name).write_text(code("python", page))
     return folder
-
-
-def run_python(*arguments, cwd):
-    """Run Python with one device."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags(1)}
-    subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, check=True)
 
 
 @pytest.mark.parametrize(("page", "words"), typed())
@@ -115,16 +113,18 @@ def test_command(page, words, workspace, monkeypatch):
     monkeypatch.chdir(workspace)
     # Processes that the command starts import the package from here.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    program, *arguments = small(words)
+    monkeypatch.setattr(sys, "argv", arguments)
     jax.clear_caches()
-    if not words:
-        run_python("-c", code("python", page), cwd=workspace)
-    elif words[0] == "python":
-        run_python(*small(words)[1:], cwd=workspace)
-    else:
-        assert words[0] == "gtrxl"
+    if program == "gtrxl":
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             try:
-                main(small(words)[1:])
+                main(arguments)
             except SystemExit as ended:
                 assert not ended.code, said.getvalue()  # noqa: PT017, --help exits with 0
+    else:
+        assert program == "python"
+        monkeypatch.syspath_prepend(Path(arguments[0]).parent)
+        with standard_dtype_promotion():  # which optax's Adam requires
+            runpy.run_path(arguments[0], run_name="__main__")
