@@ -233,7 +233,9 @@ def _variants(
         }
     texts = []
     for one, config, agent in zip(flat, configs, agents, strict=True):
-        parts = [f"{name.rsplit('.')[-1]} {one.get(name)}" for name in differ[agent]]
+        settings = [(name.rsplit(".")[-1], one.get(name)) for name in differ[agent]]
+        # What is off is not named: False, null, and what is empty.
+        parts = [f"{name} {x}" for name, x in settings if x or type(x) in (int, float)]
         parts += [f"sampled {name}" for name in config["sweep"]]
         texts.append(", ".join(parts))
     return texts

@@ -110,6 +110,12 @@ def test_settings_that_differ_make_variants(tmp_path):
     assert labels == ["lstm, learning_rate 0.001", "lstm, learning_rate 0.01", "gru, sampled gamma"]
 
 
+def test_settings_that_are_off_are_not_named(tmp_path):
+    switches = [{"init_from": "", "gate_bias": None}, {"init_from": "a", "gate_bias": 0.0}]
+    runs = [write_run(tmp_path / f"{n}", config_of(**s), [0.5]) for n, s in enumerate(switches)]
+    assert [seed.label for seed in read_seeds(runs)] == ["lstm", "lstm, init_from a, gate_bias 0.0"]
+
+
 def test_scores_at_stages_and_goal(tmp_path):
     values = [-9.0, -5.0, float("nan"), -1.0]
     run = write_run(tmp_path / "a", config_of(), values, [-2.0], score="return")

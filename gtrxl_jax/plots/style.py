@@ -1,6 +1,7 @@
 """The common style of all figures. matplotlib's global state is neither read nor changed."""
 
 import os
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES = ("-", "--", ":", "-.")
 GREY = "#666666"
 FONT_SIZE = 9.0
+LINE_LENGTH = 40
+"""Number of characters in a line of a legend."""
+MARGIN = 0.2
+"""Height around a legend, in inches."""
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -39,13 +44,15 @@ def style_axes(axes: Axes) -> None:
 def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None = None) -> None:
     """Add a legend to the right of the axes, where it hides no data.
 
+    The figure grows if the legend would take more than half of its width, or is higher.
+
     Args:
       figure: a figure whose axes are drawn.
       title: title of the legend.
       entries: for each label, the matplotlib artist that it describes; all labelled artists if
         None.
     """
-    figure.legend(
+    legend = figure.legend(
         **({} if entries is None else {"labels": list(entries), "handles": list(entries.values())}),
         title=title,
         loc="outside right upper",
@@ -54,6 +61,11 @@ def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None
         fontsize=FONT_SIZE - 1,
         title_fontsize=FONT_SIZE - 1,
     )
+    for text in legend.get_texts():
+        text.set_text(textwrap.fill(text.get_text(), LINE_LENGTH))
+    box, (width, height) = legend.get_window_extent(), figure.get_size_inches()
+    width = max(width, 2 * box.width / figure.dpi)
+    figure.set_size_inches(width, max(height, box.height / figure.dpi + MARGIN))
 
 
 def looks(labels: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -149,6 +149,18 @@ def test_png_has_colours_and_outside_legend(tmp_path, drawn, draw):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_figure_grows_with_its_legend(tmp_path, drawn):
+    """Otherwise matplotlib warns that nothing remains of the axes."""
+    labels = [f"agent {n}, " + ", ".join(["learning_rate 0.001"] * 8) for n in range(12)]
+    learning_curves(dict.fromkeys(labels, make_curves()), STEPS, tmp_path / "a.png")
+    figure = drawn().get_figure()
+    (legend,) = figure.legends
+    canvas, axes, box = figure.bbox, drawn().get_window_extent(), legend.get_window_extent()
+    assert axes.width > canvas.width / 3
+    assert axes.x1 < box.x0
+    assert canvas.y0 <= box.y0 < box.y1 <= canvas.y1
+
+
 def test_equal_data_give_identical_files(tmp_path):
     for name in "ab":
         learning_curves({"GTrXL": make_curves()}, STEPS, tmp_path / name)
