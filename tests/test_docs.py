@@ -6,6 +6,13 @@ import sys
 
 import pytest
 
+from gtrxl_jax.collection import CollectionConfig
+from gtrxl_jax.nn.core import CORES
+from gtrxl_jax.nn.sequence.registry import MODELS
+from gtrxl_jax.offline.config import OfflineConfig
+from gtrxl_jax.online.algorithm_config import ALGORITHMS
+from gtrxl_jax.online.config import OnlineConfig
+from gtrxl_jax.validation import field_names
 from tests.pages import ROOT, code, pages
 
 
@@ -61,6 +68,23 @@ def test_files_named_in_pages_exist():
             assert (ROOT / named).exists(), f"{page}: {named}"
             found += 1
     assert found > 50
+
+
+def test_options_named_in_pages_exist():
+    configs = [OnlineConfig(), OfflineConfig(), CollectionConfig()]
+    known = {name for config in configs for name, _ in field_names(config)}
+    known.add("agent.apply")  # a method
+    for prefix, kinds in {"core.": CORES, "algorithm.": ALGORITHMS, "model.": MODELS}.items():
+        known |= {name for kind in kinds.values() for name, _ in field_names(kind(), prefix)}
+    groups = "|".join({name.partition(".")[0] for name in known if "." in name})
+    found = 0
+    for page in pages():
+        # In commands and prose, --core.memory-size; in prose also `core.memory_size`.
+        for named in re.findall(rf"(?:--|`)((?:{groups})\.[a-z_-]+)\b", page.read_text("utf-8")):
+            name = named.replace("-", "_")
+            assert name in known or name.replace(".no_", ".") in known, f"{page}: {named}"
+            found += 1
+    assert found > 100
 
 
 def test_every_result_can_be_reproduced():
