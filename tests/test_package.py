@@ -40,7 +40,7 @@ def test_unknown_name_raises_attribute_error():
         ("from gtrxl_jax import make_core", ["gymnax", "gymnasium", "matplotlib"]),
         ("from gtrxl_jax.online import preset", ["gymnax", "gymnasium", "matplotlib"]),
         # Importing gymnax initialises JAX's backend; processes must join before that.
-        ("import gtrxl_jax.cli.main", ["gymnax"]),
+        ("import gtrxl_jax.cli.main", ["gymnax", "jax"]),
     ],
 )
 def test_dependencies_are_imported_lazily(code, unloaded):

@@ -16,7 +16,6 @@ import tyro
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
-from gtrxl_jax.parallel import hosts
 from gtrxl_jax.plugins import import_plugin, with_name
 from gtrxl_jax.validation import check_choice
 
@@ -59,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail("gtrxl", str(error), 2)
     try:
         if "--distributed" in arguments:
+            from gtrxl_jax.parallel import hosts
+
             # Before any import of gymnax, which initialises JAX's backend.
             hosts.join()
         try:
@@ -114,7 +115,7 @@ def _train(arguments: Sequence[str]) -> None:
     folder = command.folder or _new_folder(config.env.name, config.core.name)
     trainer = OnlineTrainer(config)
     trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
-    if trained is not None and command.pictures and hosts.is_first():
+    if trained is not None and command.pictures and _is_first():
         paths = report.draw_curves(folder, config.core.name)
         paths += _draw_episodes(folder, trainer, trained.params_per_seed[0])
         _tell_pictures(command, paths)
@@ -148,9 +149,9 @@ def _train_offline(arguments: Sequence[str]) -> None:
     for name, of_model in configs.items():
         trainer = OfflineTrainer(of_model, trajectories)
         trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
-        if trained is not None and command.pictures and hosts.is_first():
+        if trained is not None and command.pictures and _is_first():
             paths += _draw_episodes(folder / name, trainer, trained.params_per_seed[0])
-    if command.pictures and hosts.is_first():
+    if command.pictures and _is_first():
         paths = report.draw_offline(folder, list(configs)) + paths
         _tell_pictures(command, paths)
 
@@ -218,9 +219,16 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     return trained
 
 
+def _is_first() -> bool:
+    """Return whether this is the only or the first process."""
+    from gtrxl_jax.parallel import hosts  # imports JAX, which takes a second
+
+    return hosts.is_first()
+
+
 def _tell(line: str, file: Any = None) -> None:
     """Print a line in the first process only."""
-    if hosts.is_first():
+    if _is_first():
         print(line, file=file)
 
 
