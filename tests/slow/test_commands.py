@@ -59,7 +59,7 @@ SMALL_SWEEP = {
 
 def small(words):
     """Return a command with the options that make its job small."""
-    line = shlex.join([*words, ""])
+    line = shlex.join(words) + " "
     words = [*words]
     for begin, options in SMALL.items():
         if line.startswith(begin):
@@ -74,6 +74,11 @@ def small(words):
     return words
 
 
+def program_of(page):
+    """Return the name of the file with the page's code in Python."""
+    return f"code_of_{page.stem}.py"
+
+
 def typed():
     """Return each page, line and command, once, and each page with code in Python."""
     found = {}
@@ -81,11 +86,10 @@ def typed():
         for number, words in commands(page):
             if words[0] not in SKIPPED and shlex.join(words) not in SKIPPED:
                 found.setdefault(shlex.join(words), (page, number, words))
-        written = code("python", page).strip()
-        if (
-            written and "--8<--" not in written and page != README
-        ):  # which tests/test_readme.py runs
-            found[page] = page, "code", ["python", page.with_suffix(".py").name]
+        written = code("python", page)
+        # The README's code and the examples that pages include have tests of their own.
+        if written.strip() and page != README and "--8<--" not in written:
+            found[page] = page, "code", ["python", program_of(page)]
     return [
         pytest.param(page, words, id=f"{page.relative_to(ROOT)}:{number} {shlex.join(words)}")
         for page, number, words in found.values()
@@ -104,7 +108,7 @@ def workspace(tmp_path_factory):
         sweep = sweep.replace(usual, less)
     (folder / "horizon.toml").write_text(sweep)
     for page in pages():
-        (folder / page.with_suffix(".py").name).write_text(code("python", page))
+        (folder / program_of(page)).write_text(code("python", page))
     return folder
 
 
