@@ -8,6 +8,7 @@ commands.
 
 import contextlib
 import io
+import re
 import runpy
 import shlex
 import shutil
@@ -44,6 +45,9 @@ SMALL = {
 }
 """Options that are appended to the commands that begin so."""
 
+SHORT = ["max_steps_in_episode", "20"]
+"""Parameters of environments with images, whose episodes are long."""
+
 SMALL_SWEEP = {
     "seeds = 5": "seeds = 1",
     "total_steps = 1_000_000": """total_steps = 1
@@ -69,6 +73,13 @@ def small(words):
             words += ["--core-preset", "debug"]
         if not {"--devices", "--parameter-shards"} & {*words}:
             words += ["--devices", "1"]
+    if re.search("MemoryMaze|TwoColors|AppleMaze|MiniGrid|vizdoom|minigrid|memory-maze", line):
+        option = "--task.params" if "train-offline" in line else "--env.params"
+        if option not in words:
+            words += [option]
+        values = words.index(option) + 1
+        end = next((n for n in range(values, len(words)) if words[n][:2] == "--"), len(words))
+        words[end:end] = SHORT
     if line.startswith("gtrxl train-offline ") and not {"--preset", "--task.name"} & {*words}:
         words += ["--evaluation.lengths", "12"]
     return words
