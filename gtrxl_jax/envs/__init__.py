@@ -2,6 +2,7 @@
 
 from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
+from gtrxl_jax.envs.battleship import Battleship
 from gtrxl_jax.envs.knowledge import Cue, cue_of, time_limit
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.memory_maze import MemoryMaze
@@ -9,6 +10,7 @@ from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
+from gtrxl_jax.envs.rocksample import RockSample
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.two_colors import TwoColors
@@ -19,6 +21,7 @@ __all__ = [
     "ActiveTMaze",
     "AppleMaze",
     "AssociativeRetrieval",
+    "Battleship",
     "Cue",
     "EpisodeStats",
     "MemoryChain",
@@ -29,6 +32,7 @@ __all__ = [
     "Numpad",
     "NumpadDiscrete",
     "PassiveTMaze",
+    "RockSample",
     "Stream",
     "StreamState",
     "TwoColors",

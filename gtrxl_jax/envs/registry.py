@@ -13,12 +13,14 @@ from gymnax.environments import environment
 
 from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
+from gtrxl_jax.envs.battleship import FLEETS, Battleship
 from gtrxl_jax.envs.memory_chain import MemoryChain
 from gtrxl_jax.envs.memory_maze import TARGETS, MemoryMaze
 from gtrxl_jax.envs.minigrid import MiniGridMemory
 from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
 from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.envs.rocksample import RockSample
 from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
 from gtrxl_jax.envs.two_colors import TwoColors
 from gtrxl_jax.plugins import find_plugin, is_plugin
@@ -143,3 +145,7 @@ for _size in (13, 17):
     )
 for _size in TARGETS:
     register_env(f"MemoryMaze-{_size}x{_size}-v0", partial(MemoryMaze, size=_size))
+for _size in FLEETS:
+    register_env(f"Battleship-{_size}", partial(Battleship, size=_size))
+for _size, _rocks in ((5, 5), (7, 8), (11, 11), (15, 15)):
+    register_env(f"RockSample-{_size}-{_rocks}", partial(RockSample, size=_size, num_rocks=_rocks))

@@ -7,7 +7,7 @@ from gtrxl_jax.envs.knowledge import chance_of, cue_at_start, params_of_length
 from gtrxl_jax.envs.popgym import POPGYM
 
 # These are explored, and most have no cue at the start.
-FORAGING = ("AppleMaze", "MemoryMaze", "Numpad", "TwoColors")
+FORAGING = ("AppleMaze", "Battleship", "MemoryMaze", "Numpad", "RockSample", "TwoColors")
 
 # POPGym's environments have tests of their own.
 CUED = {n for n in ENVIRONMENTS if not n.startswith(FORAGING)} - set(POPGYM)

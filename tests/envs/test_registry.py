@@ -19,15 +19,19 @@ from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
 
-# The other sizes of MiniGrid-Memory are the same code.
+# Other sizes are the same code.
 SIZES = {name for name in ENVIRONMENTS if name.startswith("MiniGrid-MemoryS")}
 SIZES |= {f"MemoryMaze-{size}x{size}-v0" for size in (11, 13, 15)}
+SIZES |= {"Battleship-3", "Battleship-5", "RockSample-5-5", "RockSample-7-8", "RockSample-15-15"}
 
-# These count rewards instead of successes. Their images are small here, to save time.
+# These images are small here, to save time.
 PICTURES = {
     "MemoryMaze-9x9-v0": dict(height=16, width=16),
     "TwoColors-v0": dict(height=16, width=16, items=2),
 }
+
+# These count rewards instead of successes.
+FORAGING = {*PICTURES, "Battleship-10", "RockSample-11-11"}
 
 # Its actions are hybrid.
 HYBRID = {"AppleMaze-v0"}
@@ -37,7 +41,7 @@ HYBRID = {"AppleMaze-v0"}
 def test_observations_and_actions_lie_in_spaces(name):
     env, params = make_env(name, **PICTURES.get(name, {}))
     stream = Stream(env, params, num_envs=4)
-    assert stream.reports_success == (name not in PICTURES)
+    assert stream.reports_success == (name not in FORAGING)
     space = stream.observation_space
     spec = action_spec(stream.action_space)
     assert env.num_actions == spec.num_features
@@ -132,6 +136,7 @@ def test_overrides_reach_parameters_and_constructor():
         ("MemoryMaze-15x15-v0", {}, 4000),
         ("TwoColors-v0", {}, 2100),
         ("MemoryMaze-15x15-v0", dict(max_steps_in_episode=7), 7),
+        ("RockSample-15-15", {}, 1000),
         ("CartPole-v1", {}, 500),
     ],
 )
@@ -160,6 +165,10 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("MiniGrid-Memory", dict(num_actions=4), "num_actions must be 3 or 7, got 4"),
         ("MiniGrid-Memory", dict(observation="RGB"), "unknown observation 'RGB': .* rgb"),
         ("MiniGrid-Memory", dict(size=7, max_steps_in_episode=246), "must be at most .* = 245"),
+        ("RockSample-11-11", dict(size=1), "size must be at least 2, got 1"),
+        ("RockSample-5-5", dict(num_rocks=21), r"num_rocks must be from 1 to .* = 20, got 21"),
+        ("RockSample-5-5", dict(half_efficiency_distance=0.0), "distance must be at least 0.001"),
+        ("Battleship-10", dict(size=8), "size must be one of 10, 5, 3, got 8"),
         ("Numpad-v0", dict(size=5), "size must be one of 2, 3, 4, got 5"),
         ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
         ("Numpad-v0", dict(friction=-1.0), "friction must be at least 0"),

@@ -8,6 +8,14 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int
 
+from gtrxl_jax.envs.fleet import (
+    BattleshipState,
+    afloat,
+    free_places,
+    guess,
+    new_game,
+    with_ship,
+)
 from gtrxl_jax.envs.popgym.cards import draw
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer
 
@@ -134,22 +142,6 @@ class MineSweeper(Board):
         return spaces.Discrete(min(self.num_mines + 1, 10))
 
 
-@struct.dataclass
-class BattleshipState(environment.EnvState):
-    """The state of Battleship.
-
-    Attributes:
-      time: number of actions taken so far.
-      ships: which squares ships occupy.
-      guessed: which squares have been guessed.
-      hit: the current observation.
-    """
-
-    ships: Bool[Array, "n n"]
-    guessed: Bool[Array, "n n"]
-    hit: Int[Array, ""]
-
-
 class Battleship(Board):
     """Hit all H = 12 squares of four hidden ships, of 2, 3, 3 and 4 squares.
 
@@ -183,48 +175,20 @@ class Battleship(Board):
     ) -> tuple[Int[Array, ""], BattleshipState]:
         """Place the ships; nothing is shown."""
         ships = jnp.zeros((self.size, self.size), jnp.bool_)
-        for length, key_ship in zip(
-            self.ship_sizes, jax.random.split(key, len(self.ship_sizes)), strict=True
-        ):
-            ships = self._with_ship(key_ship, ships, length)
-        state = BattleshipState(
-            time=jnp.int32(0), ships=ships, guessed=jnp.zeros_like(ships), hit=jnp.int32(0)
-        )
+        keys = jax.random.split(key, len(self.ship_sizes))
+        for length, key_ship in zip(self.ship_sizes, keys, strict=True):
+            places = free_places(ships, length).astype(jnp.int32)
+            ships = with_ship(ships, draw(key_ship, places.ravel())[0], length)
+        state = new_game(ships)
         return state.hit, state
-
-    def _with_ship(
-        self, key: jax.Array, ships: Bool[Array, "n n"], length: int
-    ) -> Bool[Array, "n n"]:
-        """Place a ship at one of the places where all of its squares are free."""
-        last = self.size - length + 1
-
-        def fits(taken: Bool[Array, "n n"]) -> Int[Array, "n n"]:
-            """Return 1 at the first square of each row of `length` free squares, else 0."""
-            blocked = jnp.stack([taken[:, i : i + last] for i in range(length)]).any(axis=0)
-            return jnp.pad(~blocked, ((0, 0), (0, length - 1))).astype(jnp.int32)
-
-        places = jnp.stack([fits(ships), fits(ships.T).T])
-        place, _ = draw(key, places.ravel())
-        upright, row, column = jnp.unravel_index(place, places.shape)
-        square = jnp.arange(self.size)
-        along = jnp.where(upright, square[:, None] - row, (square - column)[None])
-        across = jnp.where(upright, (square - column)[None], square[:, None] - row)
-        return ships | ((along >= 0) & (along < length) & (across == 0))
 
     def step_env(
         self, key: jax.Array, state: BattleshipState, action: Any, params: TaskParams
     ) -> Step:
         """Guess a square."""
-        row, column = integer(action[0]), integer(action[1])
-        hit = state.ships[row, column] & ~state.guessed[row, column]
+        state, success = guess(state, integer(action[0]), integer(action[1]))
         goal = self.num_ship_squares
-        reward = jnp.where(hit, jnp.float32(1 / goal), -1 / (self.size**2 - goal))
-        state = state.replace(
-            time=state.time + 1,
-            guessed=state.guessed.at[row, column].set(True),
-            hit=hit.astype(jnp.int32),
-        )
-        success = jnp.all(state.guessed | ~state.ships)
+        reward = jnp.where(state.hit > 0, jnp.float32(1 / goal), -1 / (self.size**2 - goal))
         return state.hit, state, reward, success, {"success": success}
 
     def observe(
@@ -237,7 +201,7 @@ class Battleship(Board):
         self, state: BattleshipState, params: TaskParams
     ) -> dict[str, Int[Array, "2"]]:
         """Return the first square of a ship that has not been guessed."""
-        return self._first(state.ships & ~state.guessed)
+        return self._first(afloat(state))
 
     def observation_space(self, params: TaskParams | None = None) -> spaces.Discrete:
         """Return the space of misses and hits."""
