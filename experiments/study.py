@@ -33,7 +33,7 @@ from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.runs.cores import available_cores, share_of_cores
 from gtrxl_jax.runs.logging.progress import ConsoleWriter
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays, json_value
-from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.loop import Trained, train
 from gtrxl_jax.runs.results import provenance
 from gtrxl_jax.validation import check_choice
 
@@ -79,12 +79,14 @@ class Run:
       job: a config, whose seed is replaced; or a function that returns a dict of results.
       goal: a score and the value to reach; the first iteration or evaluation that reaches it is
         recorded.
+      measure: for a config, a function of the trained agent that returns further scores.
     """
 
     labels: Mapping[str, str | int | float]
     seed: int
     job: OnlineConfig | OfflineConfig | Callable[[], Record]
     goal: tuple[str, float] = ("success", SOLVED)
+    measure: Callable[[Trained], Mapping[str, float]] = lambda trained: {}
 
     @property
     def cell(self) -> str:
@@ -238,9 +240,9 @@ def _train(config: OnlineConfig | OfflineConfig, run: Run, quiet: bool) -> Recor
 
     Returns:
       `settings` that differ from the defaults; `steps`; `seconds`, including start and compilation;
-      `scores`, means over the episodes of the last evaluation; `curve`, the steps and values of
-      each metric; and `goal`, with its score, value, and the steps and seconds taken to reach it,
-      or null.
+      `scores`, means over the episodes of the last evaluation, and those of `run.measure`; `curve`,
+      the steps and values of each metric; and `goal`, with its score, value, and the steps and
+      seconds taken to reach it, or null.
     """
     config = dataclasses.replace(config, seed=run.seed, num_seeds=1, on_divergence="continue")
     trainer: Any = (
@@ -256,14 +258,16 @@ def _train(config: OnlineConfig | OfflineConfig, run: Run, quiet: bool) -> Recor
                 title=f"{run.cell}, seed {run.seed}",
             )
         ]
-    result = train(trainer, writers=writers).result
+    trained = train(trainer, writers=writers)
+    result = trained.result
+    scores = {name: values[0] for name, values in result.per_seed.items()}
     return {
         "settings": changes(
             dataclasses.asdict(config), dataclasses.asdict(type(config)()), skip=("seed",)
         ),
         "steps": result.steps,
         "seconds": round(result.compile_seconds + result.train_seconds, 1),
-        "scores": {name: values[0] for name, values in result.per_seed.items()},
+        "scores": scores | dict(run.measure(trained)),
         "curve": curve.thinned(),
         "goal": curve.goal,
     }

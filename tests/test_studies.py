@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from gtrxl_jax.validation import validate
 from tests.processes import EXPERIMENTS, run
 
 STUDIES = {
@@ -19,6 +20,7 @@ STUDIES = {
     "memory_horizon": ([], "memory_horizon"),
     "memory_worlds": ([], "memory_worlds"),
     "rate_associative": ([], "rate_associative"),
+    "rocksample": ([], "rocksample"),
     **{
         f"rate_tmaze {part}": ([part], f"rate_tmaze_{part}")
         for part in ("corridors", "curriculum", "memory", "valves")
@@ -26,13 +28,16 @@ STUDIES = {
 }
 """The arguments of each study, and the name of its records and of its report."""
 
+NOT_RUN = {"rocksample"}
+"""Studies without stored results."""
+
 SMALL = {
     "rate_associative": ["--only", "DT", "--context", "4", "--segments", "2"],
     "default_settings": ["--only", "Catch-bsuite", "lstm"],
 }
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", [name for name in STUDIES if name not in NOT_RUN])
 def test_stored_report_follows_from_records(name, study, monkeypatch, tmp_path, capsys):
     arguments, stored = STUDIES[name]
     shutil.copytree(study.RESULTS / stored, tmp_path / stored)
@@ -68,6 +73,51 @@ def require_record_and_report(folder, shown):
 def test_every_study_is_tested():
     programs = {p.stem for p in EXPERIMENTS.glob("*.py") if "run_study(" in p.read_text()}
     assert programs - {"study"} == {name.split()[0] for name in STUDIES}
+
+
+def test_studies_without_results_are_listed(study):
+    stored = {name for name, (_, folder) in STUDIES.items() if (study.RESULTS / folder).exists()}
+    assert STUDIES.keys() - stored == NOT_RUN
+
+
+@pytest.fixture
+def rocksample(study):
+    import rocksample
+
+    return rocksample
+
+
+def test_rocksample_report_has_published_scores(study, rocksample, tmp_path):
+    runs = rocksample.grid(study.Options())
+    assert len(runs) == 4 * 3
+    for run in runs:
+        validate(run.job)
+    assert [run.job.steps_per_update for run in runs[::3]] == [2048, 2048, 1024, 1024]
+    records = [
+        {
+            "labels": dict(run.labels),
+            "scores": {rocksample.SCORE: 10.0 + run.seed, "return": 15.0, "length": 30.0},
+            "steps": run.job.total_steps,
+            "seconds": 60.0,
+            "device": "cpu",
+            "date": "2026-01-01",
+            "command": "rocksample.py",
+            "commit": "1234567",
+        }
+        for run in runs
+    ]
+    rocksample.report(study.Options(results=tmp_path), records)
+    text = (tmp_path / "rocksample.md").read_text()
+    measured = "11.0 ± 2.5 | 10.0, 11.0, 12.0 | 15.0 | 30 | 5,000,000 | 60 |"
+    for cell, published in (("GTrXL", ""), ("GTrXL, swapped", "about 11"), ("GRU", "12.8")):
+        assert f"| {cell} | {published} | {measured}" in text
+
+
+def test_rocksample_discounts_first_episodes(rocksample):
+    reward_BT = np.array([[1.0, 10.0, 5.0, 5.0], [2.0, 0.0, 0.0, 4.0]])
+    last_BT = np.array([[False, True, False, True], [False, False, False, False]])
+    returns = rocksample.of_first_episodes(reward_BT, last_BT)
+    np.testing.assert_allclose(returns, [1 + 9.9, 2 + 4 * 0.99**3])
 
 
 @pytest.mark.integration

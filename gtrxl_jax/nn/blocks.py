@@ -15,6 +15,9 @@ from gtrxl_jax.nn.gates import make_gate
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.ops import attention as ops
 
+GATE_ORDERS = ("stream_first", "swapped")
+"""The orders of the arguments of the second gate, see `Block`."""
+
 
 class FeedForward(nn.Module):
     """f: Linear(D, F), ReLU, Linear(F, D), with no activation at its output."""
@@ -44,10 +47,20 @@ class Block(nn.Module):
 
     Without a feed-forward network E' = Y. The other attributes are as in `TransformerCore`.
 
+    With the gate order "swapped", a norm-first block with gates has
+
+      E' = g2(f(LN(Y)), ReLU(Y))
+
+    This is a fault, kept only to reproduce the results of implementations that have it, such as
+    POBAX (Tao et al. 2025, `models/transformerXL.py`). At the initialisation near the identity in
+    the first argument, such a block passes on f(LN(Y)) and hardly any of its stream, so that little
+    of a layer's input reaches the next one directly.
+
     Attributes:
       feedforward_width: F; 0 omits the feed-forward network.
       dropout_rate: dropout rate of the outputs of Attn and f, and of f's hidden units.
       attention_dropout_rate: dropout rate of the attention weights.
+      gate_order: "stream_first", the paper's, or "swapped".
       absorbed: use `AbsorbedAttention`, which acts through `init_cache` and `decode_step`;
         otherwise `RelativeAttention`, which acts through `start` and `step`.
     """
@@ -61,6 +74,7 @@ class Block(nn.Module):
     gate_bias: float | None
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
+    gate_order: str = "stream_first"
     absorbed: bool = False
     dtype: Any = None
     param_dtype: Any = jnp.float32
@@ -100,6 +114,8 @@ class Block(nn.Module):
             return x
         y = self.feedforward(self.feedforward_norm(x) if self.norm_first else x, deterministic)
         y = self.dropout(y, deterministic)
+        if self.gate_order == "swapped":
+            return self.feedforward_gate(y, nn.relu(x))
         if self.norm_first:
             return self.feedforward_gate(x, nn.relu(y))
         return self.feedforward_norm(self.feedforward_gate(x, y))

@@ -53,7 +53,13 @@ def test_shots_follow_rules():
         observation, after, reward, terminated, _ = env.step_env(
             jax.random.key(0), state, action, mine
         )
-        return (after, dense), (action, observation, reward, terminated, env.legal_actions(after, params))
+        return (after, dense), (
+            action,
+            observation,
+            reward,
+            terminated,
+            env.legal_actions(after, params),
+        )
 
     def episode(key, dense):
         first, state = env.reset_env(key, params)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.nn.gates import GATES, make_gate
 
 WIDTH = 6
@@ -61,3 +62,18 @@ def test_bfloat16_keeps_parameters_in_float32(name):
     exact = make_gate(name, None, None, jnp.float32)
     expected = exact.apply({"params": params}, x.astype(jnp.float32), y.astype(jnp.float32))
     np.testing.assert_allclose(out.astype(jnp.float32), expected, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("trxl", "core.gate_order swapped applies to gates, but trxl has none: use core.name"),
+        ("trxl-i", "core.gate_order swapped applies to gates, but trxl-i has none"),
+        ("agalite", "unknown setting of agalite 'gate_order'"),
+    ],
+)
+def test_gate_order_without_gates_raises(name, message):
+    assert core_config("gtrxl", gate_order="swapped").make().gate_order == "swapped"
+    assert core_config("gtrxl").make().gate_order == "stream_first"
+    with pytest.raises(ValueError, match=message):
+        core_config(name, gate_order="swapped")

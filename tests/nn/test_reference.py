@@ -101,7 +101,7 @@ def feedforward(p, x):
     return linear(p["Dense_1"], relu(linear(p["Dense_0"], x)))
 
 
-def transformer(name, params, xs, firsts):
+def transformer(name, params, xs, firsts, swapped=False):
     core, _, gate_name = name.partition("/")
     gate_name = gate_name or None
     episode = [[] for _ in range(LAYERS)]
@@ -120,8 +120,9 @@ def transformer(name, params, xs, firsts):
             normed = [norm(p["attention_norm"], e) for e in seen]
             attended = relu(attention(p["attention"], normed[-1], normed))
             y = gate(gate_name, p.get("attention_gate"), x, attended)
-            processed = relu(feedforward(p["feedforward"], norm(p["feedforward_norm"], y)))
-            x = gate(gate_name, p.get("feedforward_gate"), y, processed)
+            processed = feedforward(p["feedforward"], norm(p["feedforward_norm"], y))
+            arguments = (processed, relu(y)) if swapped else (y, relu(processed))
+            x = gate(gate_name, p.get("feedforward_gate"), *arguments)
         outputs.append(x)
     return outputs
 
@@ -183,6 +184,19 @@ def test_segments_equal_plain_loops(name):
     for row in range(2):
         expected_TD = reference(name, weights, np.asarray(x_BTD[row]), np.asarray(first_BT[row]))
         np.testing.assert_allclose(actual_BTD[row], expected_TD, rtol=0, atol=1e-9)
+
+
+def test_swapped_gate_order_equals_plain_loops():
+    """With another gate order, the same parameters give another output."""
+    core = small_core("gtrxl/gru", gate_order="swapped")
+    params = random_params(core, seed=3)
+    x_BTD, first_BT = random_segment(np.random.default_rng(3), batch=1, steps=8, dtype=np.float64)
+    _, actual_BTD = jax.jit(core.apply)(params, core.initial_memory(1), x_BTD, first_BT)
+    weights = jax.tree.map(np.asarray, params["params"])
+    inputs = weights, np.asarray(x_BTD[0]), np.asarray(first_BT[0])
+    expected_TD = transformer("gtrxl/gru", *inputs, swapped=True)
+    np.testing.assert_allclose(actual_BTD[0], expected_TD, rtol=0, atol=1e-9)
+    assert np.all(np.abs(actual_BTD[0] - np.array(transformer("gtrxl/gru", *inputs))) > 1e-9)
 
 
 def count(core):

@@ -179,6 +179,7 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("optimiser.final", 1.1, "optimiser.final must be at most 1"),
         ("core.name", "gtrlx", "unknown core.name 'gtrlx': did you mean 'gtrxl'"),
         ("core.gate", "gur", "unknown core.gate 'gur': did you mean 'gru'"),
+        ("core.gate_order", "reversed", "unknown core.gate_order 'reversed'"),
         ("core.dtype", "float16", "unknown core.dtype 'float16'"),
         ("core.gate_bias", float("inf"), "core.gate_bias must be finite, not inf"),
         ("core.heads", 3, "core.width 16 does not divide into core.heads 3"),

@@ -10,7 +10,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.projected import AttentionCache
-from gtrxl_jax.nn.blocks import Block
+from gtrxl_jax.nn.blocks import GATE_ORDERS, Block
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore, width_of_head
 from gtrxl_jax.nn.gates import GATES
 from gtrxl_jax.nn.inputs import check_inputs, check_kind
@@ -67,10 +67,18 @@ class TransformerConfig(CoreConfig):
     """Gate of gtrxl: input, output, highway, sigtanh or gru."""
     gate_bias: float | None = number(None, at_least=-math.inf)
     """b of the gated identity initialisation; the paper's if not given (gru 2, the others 1)."""
+    gate_order: str = choice("stream_first", GATE_ORDERS)
+    """Order of the arguments of gtrxl's second gate. swapped: the fault of some implementations,
+    only to reproduce their results; see `nn.blocks.Block`."""
 
     def check(self) -> None:
-        """Raise ValueError where the heads do not divide the width."""
+        """Raise ValueError where heads do not divide the width, or gates are set but missing."""
         width_of_head(self)
+        if self.gate_order == "swapped" and self.name != "gtrxl":
+            raise ValueError(
+                f"core.gate_order swapped applies to gates, but {self.name} has none: use "
+                "core.name gtrxl, or leave it at stream_first"
+            )
 
     def make(self) -> "TransformerCore":
         """Build the core."""
@@ -83,6 +91,7 @@ class TransformerConfig(CoreConfig):
             norm_first=self.name != "trxl",
             gate=self.gate if self.name == "gtrxl" else None,
             gate_bias=self.gate_bias,
+            gate_order=self.gate_order or GATE_ORDERS[0],
             **self.shared,
         )
 
@@ -103,6 +112,7 @@ class TransformerCore(MemoryCore):
       norm_first: use the identity map reordering.
       gate: the name of the gate, or None for residual connections.
       gate_bias: b of the gated identity initialisation; None for the paper's value.
+      gate_order: "stream_first", or "swapped", see `Block`.
     """
 
     layers: int
@@ -113,6 +123,7 @@ class TransformerCore(MemoryCore):
     norm_first: bool = True
     gate: str | None = "gru"
     gate_bias: float | None = None
+    gate_order: str = "stream_first"
 
     def setup(self) -> None:
         block = nn.remat(Block, methods=["__call__"]) if self.remat else Block
@@ -125,6 +136,7 @@ class TransformerCore(MemoryCore):
                 norm_first=self.norm_first,
                 gate=self.gate,
                 gate_bias=self.gate_bias,
+                gate_order=self.gate_order,
                 dtype=self.dtype,
                 param_dtype=self.param_dtype,
             )
