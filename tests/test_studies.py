@@ -90,8 +90,8 @@ def rocksample(study):
 def test_rocksample_report_has_published_scores(study, rocksample, tmp_path):
     runs = rocksample.grid(study.Options())
     assert len(runs) == 4 * 3
-    for run in runs:
-        validate(run.job)
+    for planned in runs:
+        validate(planned.job)
     assert [run.job.steps_per_update for run in runs[::3]] == [2048, 2048, 1024, 1024]
     records = [
         {
