@@ -61,7 +61,7 @@ def free_places(ships: Bool[Array, "n n"], length: int) -> Bool[Array, "2 n n"]:
 def with_ship(ships: Bool[Array, "n n"], place: Int[Array, ""], length: int) -> Bool[Array, "n n"]:
     """Place a ship at the place of this number, in the layout of `free_places`."""
     upright, row, column = jnp.unravel_index(place, (2, *ships.shape))
-    square = jnp.arange(len(ships))
+    square = jnp.arange(len(ships), dtype=jnp.int32)
     along = jnp.where(upright, square[:, None] - row, (square - column)[None])
     across = jnp.where(upright, (square - column)[None], square[:, None] - row)
     return ships | ((along >= 0) & (along < length) & (across == 0))

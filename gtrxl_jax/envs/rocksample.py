@@ -150,9 +150,10 @@ class RockSample(environment.Environment[RockSampleState, RockSampleParams]):
         checked = -1 if action is None else jnp.asarray(action, jnp.int32) - FIRST_CHECK
         distance_K = jnp.linalg.norm(self._away(state, params).astype(jnp.float32), axis=1)
         chance_K = (1 + jnp.exp2(-distance_K / params.half_efficiency_distance)) / 2
-        is_right_K = jax.random.uniform(key) < chance_K
+        is_right_K = jax.random.uniform(key, dtype=jnp.float32) < chance_K
         reading_K = jnp.where(state.good_K == is_right_K, 1, -1)
-        reading_K = jnp.where(jnp.arange(self.num_rocks) == checked, reading_K, 0)
+        rock_K = jnp.arange(self.num_rocks, dtype=jnp.int32)
+        reading_K = jnp.where(rock_K == checked, reading_K, 0)
         place_2N = jax.nn.one_hot(state.place_2, self.size, dtype=jnp.float32)
         return jnp.concatenate([place_2N.ravel(), reading_K.astype(jnp.float32)])
 
