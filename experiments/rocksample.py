@@ -55,7 +55,7 @@ TOTAL_STEPS = 5_000_000
 GAMMA = 0.99
 EPISODES = 64
 SCORE = "discounted return"
-MAP = {"map_seed": 2024}
+MAP_SEED = 2024
 
 
 def transformer(gate_order: str = "stream_first") -> CoreConfig:
@@ -68,7 +68,7 @@ def transformer(gate_order: str = "stream_first") -> CoreConfig:
 def job(cell: str, total_steps: int) -> OnlineConfig:
     """Return the config of a cell."""
     config = OnlineConfig(
-        env=EnvConfig("RockSample-11-11", MAP, num_envs=16),
+        env=EnvConfig("RockSample-11-11", {"map_seed": MAP_SEED}, num_envs=16),
         core=transformer("swapped" if cell == SWAPPED else "stream_first"),
         agent=AgentConfig(encoder="linear", reward_clip=1.0),
         evaluation=EvaluationConfig(episodes=EPISODES, interval=0, policy="sample"),
