@@ -8,8 +8,11 @@ cache, y_BD = model.core.step(cache, x_BD, first_B)
 memory = model.core.finish(cache)
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.core import MemoryCore
 
@@ -24,7 +27,9 @@ class Model(nnx.Module):
         self.core = nnx.bridge.ToNNX(core, rngs).lazy_init(*example)
         self.head = nnx.Linear(core.width, num_outputs, rngs=rngs)
 
-    def __call__(self, memory, x_BTF, first_BT):
+    def __call__(
+        self, memory: Any, x_BTF: Float[Array, "B T F"], first_BT: Bool[Array, "B T"]
+    ) -> tuple[Any, Float[Array, "B T A"]]:
         """Return the memory after a segment, and the outputs `[B, T, A]`."""
         memory, y_BTD = self.core(memory, self.encoder(x_BTF), first_BT)
         return memory, self.head(y_BTD)
