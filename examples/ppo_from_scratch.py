@@ -15,9 +15,8 @@ Three things differ from PPO without memory:
     rather than steps: a minibatch is a set of segments, each in its order.
   - The memory at the start of each segment is stored with the rollout. The acting parameters
     computed it, so the first minibatch reproduces the acting log-probabilities: its ratios are 1
-    (their largest error is printed). Then it is slightly stale: not what the new parameters would
-    remember. Clipping keeps the policy close to the acting one, so this matters little; to compute
-    it anew would take all earlier steps of the episode.
+    (their largest error is printed). Then it is slightly stale, which matters little while clipping
+    keeps the policy close; to compute it anew would take all earlier steps of the episode.
 """
 
 import dataclasses
