@@ -22,8 +22,8 @@ class AlgorithmConfig(abc.ABC):
     """Weight of the value loss; 1 in the V-MPO paper."""
     entropy_cost: float = number(0.05, at_least=0)
     """Weight of an entropy bonus, the policy's mean entropy in nats. It prevents the policy from
-    drifting to one action when all are equally good, and from repeating the first sequence of
-    actions that succeeds. The V-MPO paper uses none."""
+    drifting to one action when all are equally good, and from hardening at a mediocre score. The
+    V-MPO paper uses none."""
     popart: bool = True
     """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
