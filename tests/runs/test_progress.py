@@ -54,7 +54,7 @@ def test_speed_is_that_of_metrics(log):
 
 
 def test_compilation_and_earlier_steps_are_excluded(log):
-    times = iter([-9.0, 0.0, 100.0, *np.arange(101.0, 221.0)])
+    times = iter([-9.0, 0.0, 0.0, 100.0, *np.arange(101.0, 221.0)])
     console = Console(file=log)
     writer = ConsoleWriter(10**6, title="a run", console=console, clock=times.__next__)
     writer.start(700)
@@ -65,6 +65,23 @@ def test_compilation_and_earlier_steps_are_excluded(log):
     for update in range(1, 100):
         writer.write(700 + 1000 * update, {})
     assert all("1,000 steps/s" in line for line in log.getvalue().splitlines())
+
+
+def test_later_compilation_is_excluded_from_remaining_time(log):
+    now = [0.0]
+    writer = ConsoleWriter(1000, console=Console(file=log), clock=lambda: now[0])
+    writer.start(0)
+    for step in range(10, 60, 10):  # ten steps in a second
+        now[0] += 1.0
+        writer.write(step, {})
+    writer.phase("compiling")
+    now[0] += 30.0
+    writer.phase("evaluating")
+    writer.write(60, {})  # learned during compilation, and thus at once
+    for step in range(70, 110, 10):
+        now[0] += 1.0
+        writer.write(step, {})
+    assert log.getvalue().endswith("11.1 steps/s  1:21 left\n")
 
 
 def test_remaining_time_is_estimated_from_last_minute(log):

@@ -48,6 +48,7 @@ class ConsoleWriter(MetricWriter):
         self._console = console or Console(stderr=True)
         self._speed = math.nan
         self._phase = ""
+        self._began_compiling = math.nan
         self._recent = deque([(0, clock())])
         self._bar: Progress | None = None
 
@@ -87,8 +88,11 @@ class ConsoleWriter(MetricWriter):
 
     def phase(self, name: str) -> None:
         changed, previous, self._phase = name != self._phase, self._phase, name
-        if previous == "compiling":
-            self._recent = deque([(self._recent[-1][0], self._clock())])
+        if changed and name == "compiling":
+            self._began_compiling = self._clock()
+        if changed and previous == "compiling":
+            lost = self._clock() - self._began_compiling
+            self._recent = deque((step, seconds + lost) for step, seconds in self._recent)
         if self._bar:
             self._update()
         elif changed and name:
