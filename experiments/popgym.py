@@ -1,0 +1,212 @@
+"""POPGym: memory cores trained with PPO, beside the published numbers.
+
+    python experiments/popgym.py --workers 2
+    python experiments/popgym.py --only gtrxl RepeatPreviousMedium-v0 --seeds 1
+    python experiments/popgym.py --protocol published
+
+Morad et al. (2023, arXiv 2303.01859) trained 13 models with memory with PPO, three trials each, for
+15 million steps, and published the best mean return during training. The highest return is 1.
+Here, runs take fewer steps, and their score is the mean return of the last evaluation.
+
+Cores have 2 layers and equal numbers of parameters, within 10 %. All settings are the defaults of
+`gtrxl train --algorithm.name ppo`, except for the memory of GTrXL and the unroll, which span the
+delay of the task; the number of environments, with which each rollout has 2,048 steps; an entropy
+bonus of 0.01, since with 0.05 the policy stays uniform in RepeatPreviousMedium; and a learning rate
+of 0.001, since with 0.002 GTrXL forgets the half of RepeatPreviousHard that it has learned.
+
+With `--protocol published`, all cores and tasks are trained by the paper's protocol: 15 million
+steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and the other settings those of
+RLlib's PPO, except for its penalty of the KL. This is a study for accelerators.
+
+Writes experiments/results/popgym/ (one file per run), popgym.md and popgym.png; for the published
+protocol, popgym_published in their place.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+from study import Options, Record, Run, run_study
+from study_report import by_cell, origin, scores, to_goal, write_report
+
+from gtrxl_jax.envs.knowledge import time_limit
+from gtrxl_jax.envs.popgym import POPGYM
+from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.nn.core import CORES
+from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.algorithm_config import PPOConfig
+from gtrxl_jax.online.config import EnvConfig, OnlineConfig, OptimiserConfig
+from gtrxl_jax.ops.statistics import mean_and_interval
+from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
+from gtrxl_jax.plots.tables import median, table
+
+WIDTHS = {"gtrxl": 64, "gru": 114, "mingru": 68, "agalite": 60}
+GOAL = 0.95
+STEPS_PER_UPDATE = 2048
+ENTROPY_COST = 0.01
+LEARNING_RATE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The settings of a task, and the published scores: of a GRU, and of the best of 13 models."""
+
+    span: int
+    """Steps that the memory of GTrXL and the unroll have to span."""
+    total_steps: int
+    gru: float
+    best: float
+
+
+TASKS = {
+    "RepeatPreviousEasy-v0": Task(16, 300_000, 1.00, 1.00),
+    "RepeatPreviousMedium-v0": Task(32, 1_000_000, -0.315, 0.789),
+    "RepeatPreviousHard-v0": Task(64, 1_000_000, -0.428, 0.191),
+    "AutoencodeEasy-v0": Task(104, 1_000_000, -0.283, -0.283),
+    "RepeatFirstHard-v0": Task(64, 1_000_000, 0.940, 0.969),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Options):
+    """What to run."""
+
+    protocol: Literal["short", "published"] = "short"
+    """The package's settings and fewer steps, or the protocol of the paper."""
+
+
+def short(name: str, core: str, total_steps: int | None) -> OnlineConfig:
+    """Return the config of a cell: the defaults of PPO with the settings of the task."""
+    task = TASKS[name]
+    memory = {"memory_size": task.span} if core == "gtrxl" else {}
+    return OnlineConfig(
+        env=EnvConfig(name, num_envs=STEPS_PER_UPDATE // task.span),
+        core=core_config(core, "small", layers=2, width=WIDTHS[core], **memory),
+        algorithm=PPOConfig(entropy_cost=ENTROPY_COST),
+        optimiser=OptimiserConfig(learning_rate=LEARNING_RATE),
+        total_steps=total_steps or task.total_steps,
+        unroll=task.span,
+    )
+
+
+def published(name: str, core: str, total_steps: int | None) -> OnlineConfig:
+    """Return the config of a cell: the protocol of the paper."""
+    env, params = make_env(name)
+    memory = {"memory_size": time_limit(env, params)} if core == "gtrxl" else {}
+    return OnlineConfig(
+        env=EnvConfig(name, num_envs=64),
+        core=core_config(core, "small", layers=2, width=256, **memory),
+        algorithm=PPOConfig(
+            gae_lambda=1.0,
+            value_cost=1.0,
+            entropy_cost=0.0,
+            popart=False,
+            epochs=30,
+            minibatches=8,
+            clip_epsilon=0.3,
+        ),
+        optimiser=OptimiserConfig(learning_rate=5e-5, final=1.0, clip_norm=None),
+        total_steps=total_steps or 15_000_000,
+        unroll=1024,
+    )
+
+
+def grid(options: Settings) -> list[Run]:
+    """Return all runs."""
+    job, tasks, cores = (
+        (short, tuple(TASKS), tuple(WIDTHS))
+        if options.protocol == "short"
+        else (published, tuple(POPGYM), tuple(CORES))
+    )
+    return [
+        Run({"task": name, "core": core}, seed, job(name, core, options.steps), ("return", GOAL))
+        for name in tasks
+        for core in cores
+        for seed in range(options.seeds or 3)
+    ]
+
+
+def report(options: Settings, records: Sequence[Record]) -> None:
+    """Write the table and the figure of the available records."""
+    rows = []
+    cells = by_cell(records, "task", "core")
+    for (name, core), runs in cells.items():
+        return_S = scores(runs, "return")
+        mean, half = mean_and_interval(return_S, axis=0)
+        known = TASKS.get(name)
+        rows.append(
+            [
+                name,
+                core,
+                f"{mean:.2f}" + (f" ± {half:.2f}" if len(runs) > 1 else ""),
+                ", ".join(f"{value:.2f}" for value in return_S),
+                median(to_goal(runs, "steps"), digits=0),
+                f"{runs[0]['steps']:,}",
+                median([run["seconds"] for run in runs], digits=0),
+                f"{known.gru:.2f}, {known.best:.2f}" if known else "",
+            ]
+        )
+    stem = name_of(options)
+    write_report(
+        options.results / f"{stem}.md",
+        "POPGym",
+        [
+            "Mean return of the last evaluation: the mean over seeds with its 95 % interval "
+            f"(Student's t), and each seed. Then the median steps to a return of {GOAL}, over the "
+            "seeds that reached it, the steps of each run, and its median seconds, including "
+            "compilation. The published scores are those of a GRU and of the best of 13 models: "
+            "the best mean return during 15 million steps, over three trials, as cited by others.",
+            table(
+                ["task", "core", "return", "seeds", "to 0.95", "steps", "seconds", "published"],
+                rows,
+            ),
+            origin(records),
+        ],
+    )
+    draw(cells, options.results / f"{stem}.png")
+
+
+def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
+    """Draw the learning curve of each seed, and the published scores as lines."""
+    names = list(dict.fromkeys(name for name, _ in cells if name in TASKS))
+    cores = list(dict.fromkeys(core for _, core in cells))
+    if not names:
+        return
+    figure = new_figure(2.0 * len(names) + 1.2, 2.4)
+    entries: dict[str, Any] = {}
+    for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True):
+        for core, look in looks(cores):
+            for run in cells.get((name, core), []):
+                curve = run["curve"]["episode/return"]
+                steps = np.array(curve["step"]) / 1e6
+                line = axes.plot(steps, curve["value"], **look | {"marker": ""}, linewidth=1.0)
+                entries[core] = line[0]
+        for label, value, style in (
+            ("published GRU", TASKS[name].gru, ":"),
+            ("best published", TASKS[name].best, "--"),
+        ):
+            entries[label] = axes.axhline(value, color=GREY, linestyle=style, linewidth=1.0)
+        axes.set_title(name.removesuffix("-v0"), fontsize=8)
+        axes.set_xlabel("million steps")
+        axes.set_ylim(-0.75, 1.05)
+        style_axes(axes)
+    figure.axes[0].set_ylabel("return")
+    legend_outside(figure, "", entries)
+    save_figure(figure, path)
+
+
+def name_of(options: Settings) -> str:
+    """Return the name of the study."""
+    return "popgym" if options.protocol == "short" else "popgym_published"
+
+
+def main(options: Settings) -> None:
+    """Run the missing runs, and write the report."""
+    report(options, run_study(name_of(options), grid(options), options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
