@@ -10,6 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from gtrxl_jax.envs.popgym import POPGYM
+from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.validation import validate
 from tests.processes import EXPERIMENTS, run
 
@@ -19,6 +21,7 @@ STUDIES = {
     "depth_and_gates": ([], "depth_and_gates"),
     "memory_horizon": ([], "memory_horizon"),
     "memory_worlds": ([], "memory_worlds"),
+    "popgym": ([], "popgym"),
     "rate_associative": ([], "rate_associative"),
     "rocksample": ([], "rocksample"),
     **{
@@ -78,6 +81,24 @@ def test_every_study_is_tested():
 def test_studies_without_results_are_listed(study):
     stored = {name for name, (_, folder) in STUDIES.items() if (study.RESULTS / folder).exists()}
     assert STUDIES.keys() - stored == NOT_RUN
+
+
+def test_popgym_protocols_are_valid(study):
+    import popgym
+
+    ours, published = (
+        popgym.grid(popgym.Settings(protocol=protocol, seeds=1))
+        for protocol in ("short", "published")
+    )
+    assert len(ours) == 5 * 4
+    assert {run.labels["task"] for run in published} == set(POPGYM)
+    assert {run.labels["core"] for run in published} == set(CORES)
+    for run in (*ours, *published[:: len(CORES)]):
+        validate(run.job)
+    batch = published[0].job
+    assert (batch.steps_per_update, batch.algorithm.minibatches) == (64 * 1024, 8)
+    (longest,) = (run for run in published if run.cell == "RepeatFirstHard-v0, gtrxl")
+    assert longest.job.core.memory_size == 831
 
 
 @pytest.fixture
