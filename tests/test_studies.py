@@ -91,13 +91,13 @@ def test_popgym_protocols_are_valid(study):
         for protocol in ("short", "published")
     )
     assert len(ours) == 5 * 4
-    assert {run.labels["task"] for run in published} == set(POPGYM)
-    assert {run.labels["core"] for run in published} == set(CORES)
-    for run in (*ours, *published[:: len(CORES)]):
-        validate(run.job)
+    assert {planned.labels["task"] for planned in published} == set(POPGYM)
+    assert {planned.labels["core"] for planned in published} == set(CORES)
+    for planned in (*ours, *published[:: len(CORES)]):
+        validate(planned.job)
     batch = published[0].job
     assert (batch.steps_per_update, batch.algorithm.minibatches) == (64 * 1024, 8)
-    (longest,) = (run for run in published if run.cell == "RepeatFirstHard-v0, gtrxl")
+    (longest,) = (one for one in published if one.cell == "RepeatFirstHard-v0, gtrxl")
     assert longest.job.core.memory_size == 831
 
 

@@ -24,6 +24,7 @@ from gtrxl_jax.nn.agent import Agent, AgentOutput
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.episodes import Summary, by_task, reported
+from gtrxl_jax.online.minibatches import draw_minibatches, take_minibatch
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.legal import has_choice
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
@@ -213,16 +214,12 @@ class Algorithm(abc.ABC):
         epochs, minibatches = self.config.epochs, self.config.minibatches
         if epochs * minibatches == 1:
             return self.step(state, experience)
-        batch = len(experience.task)
-        orders = jax.vmap(lambda key: jax.random.permutation(key, batch))(
-            jax.random.split(key, epochs)
-        )
+        places = draw_minibatches(key, len(experience.task), minibatches, epochs)
 
-        def one(state: LearnerState, index_b: Int[Array, " b"]) -> tuple[LearnerState, Summary]:
-            return self.step(state, jax.tree.map(lambda x: x[index_b], experience))
+        def one(state: LearnerState, place_G: Int[Array, " G"]) -> tuple[LearnerState, Summary]:
+            return self.step(state, take_minibatch(experience, place_G))
 
-        parts = orders.reshape(epochs * minibatches, batch // minibatches)
-        state, metrics = jax.lax.scan(one, state, parts)
+        state, metrics = jax.lax.scan(one, state, places)
         nonfinite = first_failure(metrics.pop("nonfinite"))[0]
         return state, jax.tree.map(jnp.mean, metrics) | {"nonfinite": nonfinite}
 

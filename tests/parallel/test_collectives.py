@@ -15,12 +15,23 @@ from tests.jobs import changed, small_job
 pytestmark = pytest.mark.integration
 
 # For eight devices. No parameter has as many rows, so that shapes identify the batch.
-BATCH, STEPS, SEGMENTS = 88, 9, 2
+BATCH, STEPS, SEGMENTS = 176, 9, 2
+
+
+def online(epochs, minibatches):
+    """The job whose learner takes these numbers of passes and of steps in each."""
+    return small_job(
+        env__num_envs=BATCH,
+        unroll=STEPS,
+        updates_per_iteration=1,
+        algorithm__epochs=epochs,
+        algorithm__minibatches=minibatches,
+    )
+
+
 JOBS = {
-    "online": (
-        OnlineTrainer,
-        small_job(env__num_envs=BATCH, unroll=STEPS, updates_per_iteration=1),
-    ),
+    "online": (OnlineTrainer, online(1, 1)),
+    "online, minibatches": (OnlineTrainer, online(3, 2)),
     "offline": (
         OfflineTrainer,
         changed(preset("debug"), batch_size=BATCH, segments=SEGMENTS, updates_per_iteration=1),
@@ -51,17 +62,18 @@ def test_data_parallel_sends_gradients_and_scalars(kind):
     sent, parameters = crossing(make(config))
     sums = [one for one in sent if one.kind == "all-reduce"]
     gathered = [shape for one in sent if one.kind != "all-reduce" for shape in one.shapes]
-    # V-MPO sorts the advantages of the whole batch to select the best half.
-    assert gathered == ([(BATCH * STEPS,)] if kind == "online" else [])
+    # V-MPO sorts the advantages of the whole minibatch to select the best half.
+    sorted_steps = {"online": BATCH * STEPS, "online, minibatches": BATCH // 2 * STEPS}
+    assert gathered == ([(sorted_steps[kind],)] if kind in sorted_steps else [])
     # The gradient (offline, in each iteration of the loop over segments) and scalars.
-    times = 1 if kind == "online" else SEGMENTS
+    times = {"online": 1, "online, minibatches": 3 * 2, "offline": SEGMENTS}[kind]
     gradient = 4 * sum(map(math.prod, parameters))
-    most = times * (gradient + (0 if kind == "online" else RUNS * 4 * PRODUCTS) + 800)
+    most = times * (gradient + (RUNS * 4 * PRODUCTS if kind == "offline" else 0) + 800)
     assert gradient <= sum(one.num_bytes * one.times for one in sums) <= most
     assert max(one.times for one in sent) == times
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", ["online", "offline"])
 def test_split_gathers_parameters_but_no_batch(kind):
     make, config = JOBS[kind]
     sent, parameters = crossing(make(changed(config, parameter_shards=2)))
