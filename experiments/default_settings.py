@@ -68,7 +68,7 @@ TASKS = {
     "AssociativeRetrieval-v0": Task("AssociativeRetrieval-v0", 32, 1_000_000),
     # A view of 7 shows all of the 9 x 9 maze, so that it would not require memory.
     "MiniGrid-MemoryS9-v0": Task(
-        "MiniGrid-MemoryS9-v0", 64, 1_000_000, params={"view_size": 3}, seeds=3
+        "MiniGrid-MemoryS9-v0", 64, 4_000_000, params={"view_size": 3}, seeds=3
     ),
     **{name: Task(name, 16, 1_000_000, ("return", math.inf), seeds=2) for name in GAMES},
 }
