@@ -6,7 +6,8 @@
 This runs `gtrxl train` for each agent, in runs/released/NAME, unless that run has ended; exports it
 to checkpoints/NAME, in place of an earlier export; and evaluates it on 1024 fresh episodes. The
 command, commit, device, date and seed are in the card of each. Expected: a success of 1 in the
-T-Maze and a return of 500 in CartPole, after about a minute each on two cores.
+T-Maze and in MiniGrid-Memory, and returns of 500 in CartPole and above 80 in Numpad, after about a
+minute each on two cores, five in MiniGrid-Memory.
 
 Prints the rows of the README's table.
 """
@@ -28,6 +29,15 @@ CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 AGENTS = {
     "tmaze": [],
     "cartpole": ["--env.name", "CartPole-v1", "--total-steps", "300000"],
+    "numpad": [
+        *("--env.name", "NumpadDiscrete-v0", "--env.params", "size", "2", "--env.num-envs", "16"),
+        *("--core.memory-size", "64", "--unroll", "64", "--total-steps", "1000000"),
+    ],
+    "minigrid": [
+        *("--env.name", "MiniGrid-MemoryS9-v0", "--env.params", "view_size", "3"),
+        *("--core.memory-size", "64", "--total-steps", "2000000"),
+        *("--algorithm.epochs", "2", "--algorithm.minibatches", "2"),
+    ],
 }
 """The arguments of `gtrxl train` for each released agent."""
 EPISODES = 1024
