@@ -1,6 +1,7 @@
 """Exported agents: what is written, that it is loaded as the run is, and what is refused."""
 
 import importlib.util
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from gymnax.environments.classic_control.cartpole import CartPole
 
 import gtrxl_jax
 from gtrxl_jax.exporting import export
+from gtrxl_jax.extras import install_command
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
@@ -113,9 +115,9 @@ def test_export_is_not_trained_or_overwritten(seeds, exported, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_missing_library_names_the_extra(exported, monkeypatch):
+def test_missing_library_names_command(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'gtrxl_jax\[export\]'"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install_command("export"))):
         gtrxl_jax.load(exported)
 
 

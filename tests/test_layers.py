@@ -10,7 +10,7 @@ import gtrxl_jax
 PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
-    ("files", "lazy", "specs", "validation"),
+    ("extras", "files", "lazy", "specs", "validation"),
     ("plugins",),
     ("segments", "timestep"),
     ("ops", "parallel"),

@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, Key, UInt
 from gtrxl_jax.data.reader import MinariReader, naming
 from gtrxl_jax.data.segments import Sampling, draw_windows, require_count
 from gtrxl_jax.data.trajectories import check_rewards, check_steps, returns_to_go
+from gtrxl_jax.extras import install_command
 from gtrxl_jax.segments import Segments
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def load_segments(
     try:
         import grain
     except ImportError:
-        raise ImportError("load_segments requires grain: pip install gtrxl_jax[offline]") from None
+        command = install_command("offline")
+        raise ImportError(f"load_segments requires grain: {command}") from None
     sampling = sampling or Sampling()
     numbers = dict(batch=batch, segments=segments, context=context, threads=threads, ahead=ahead)
     for field, number in numbers.items():

@@ -22,6 +22,7 @@ from PIL import Image
 import gtrxl_jax
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories
+from gtrxl_jax.extras import install_command
 
 Folder = str | os.PathLike[str]
 
@@ -235,7 +236,8 @@ def import_minari() -> ModuleType:
         import minari.dataset.minari_storage
         import minari.serialization
     except ImportError:
-        raise ImportError("offline data require minari: pip install gtrxl_jax[offline]") from None
+        command = install_command("offline")
+        raise ImportError(f"offline data require minari: {command}") from None
     return minari
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gtrxl_jax.extras import install_command
 from gtrxl_jax.runs.checkpoints.arrays import by_name, require_same_arrays
 from gtrxl_jax.runs.directory import Folder, exported
 
@@ -77,6 +78,6 @@ def _safetensors() -> Any:
         import safetensors.numpy
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "exports require safetensors: pip install 'gtrxl_jax[export]'"
+            f"exports require safetensors: {install_command('export')}"
         ) from error
     return safetensors

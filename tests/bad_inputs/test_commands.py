@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from gtrxl_jax.extras import install_command
 from tests.bad_inputs.refusal import refused
 
 TRAIN = {
@@ -119,10 +120,11 @@ def test_empty_folder_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_loggers_whose_package_is_missing(name, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, {"tensorboard": "tensorboardX"}.get(name, name), None)
+    package = {"tensorboard": "tensorboardX"}.get(name, name)
+    monkeypatch.setitem(sys.modules, package, None)
     for command in ("train", "train-offline"):
         line = refused(tmp_path, command, "--preset", "debug", "--log", name)
-        assert f"pip install 'gtrxl_jax[{name}]', or omit {name}" in line
+        assert f"requires {package}: {install_command(name)}, or omit {name}" in line
 
 
 TRAIN_OFFLINE = {

@@ -1,6 +1,7 @@
 """Segments read from disk match those sampled in memory, and iterators can be resumed."""
 
 import json
+import re
 import sys
 
 import jax
@@ -12,6 +13,7 @@ from gtrxl_jax.data.loader import load_segments, read_segments
 from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import STARTS, WEIGHTS, take_segments
 from gtrxl_jax.data.trajectories import select
+from gtrxl_jax.extras import install_command
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
 
 KEY = jax.random.key(5)
@@ -91,7 +93,7 @@ def test_subset_of_rows_and_episodes(reader):
     batches.close()
 
 
-def test_missing_grain_names_extra(reader, monkeypatch):
+def test_missing_grain_names_command(reader, monkeypatch):
     monkeypatch.setitem(sys.modules, "grain", None)
-    with pytest.raises(ImportError, match=r"pip install gtrxl_jax\[offline\]"):
+    with pytest.raises(ImportError, match=re.escape(install_command("offline"))):
         load_segments(reader, KEY, 4, 2, 3)

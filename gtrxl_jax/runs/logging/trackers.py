@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gtrxl_jax.extras import install_command
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, per_seed
 
 PROJECT = "gtrxl_jax"
@@ -54,8 +55,8 @@ class TrackerWriter(MetricWriter):
             return importlib.import_module(cls.package)
         except ImportError:
             raise ImportError(
-                f"log {cls.name} requires {cls.package}: pip install 'gtrxl_jax[{cls.name}]', or "
-                f"omit {cls.name}"
+                f"log {cls.name} requires {cls.package}: {install_command(cls.name)}, or omit "
+                f"{cls.name}"
             ) from None
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
