@@ -1,5 +1,8 @@
-"""The tour notebook runs without errors, and its claims hold."""
+"""The notebooks run without errors, their claims hold, and their files are in order."""
 
+import collections
+import dataclasses
+import inspect
 import shutil
 from pathlib import Path
 
@@ -7,57 +10,109 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.integration
-
 ROOT = Path(__file__).parents[1]
-TOUR = ROOT / "notebooks" / "tour.ipynb"
-
-# Executed after the last cell: the claims of the prose that no cell asserts.
-CLAIMS = """
-assert success_SN[:, 0].max() < 0.5 and success_SN[:, -1].max() > 0.95, success_SN
-assert scores[False] > 0.95 and scores[True] < 0.75, scores
-assert set(episodes) == {"up", "down"} and all(e.success for e in episodes.values())
-assert all(e.cue == 0 and e.decision == 8 for e in episodes.values())
-assert max(shares.max() for shares in to_cue.values()) > 0.5, to_cue
-"""
+FOLDER = ROOT / "notebooks"
 
 
-@pytest.fixture(scope="module")
-def tour(tmp_path_factory):
-    """The executed notebook."""
-    folder = tmp_path_factory.mktemp("tour")
-    notebook = nbformat.read(shutil.copy(TOUR, folder), as_version=4)
-    notebook.cells.append(nbformat.v4.new_code_cell(CLAIMS))
+@dataclasses.dataclass
+class Expected:
+    """What a notebook shows: its images, and the claims of the prose that no cell asserts."""
+
+    images: dict
+    claims: str
+
+
+EXPECTED = {
+    "tour": Expected(
+        {"image/png": 4, "image/gif": 1},
+        """
+        assert success_SN[:, 0].max() < 0.5 and success_SN[:, -1].max() > 0.95, success_SN
+        assert scores[False] > 0.95 and scores[True] < 0.75, scores
+        assert set(episodes) == {"up", "down"} and all(e.success for e in episodes.values())
+        assert all(e.cue == 0 and e.decision == 8 for e in episodes.values())
+        assert max(shares.max() for shares in to_cue.values()) > 0.5, to_cue
+        """,
+    ),
+    "own_ppo": Expected(
+        {"image/png": 1},
+        """
+        assert errors[0] < 1e-5 < 1e-4 < errors[1], errors
+        assert first_minibatch.max() < 1e-5, first_minibatch
+        reached = {k: int((curve[0] >= 0.9).argmax()) for k, curve in curves.items()}
+        late = 1.3 * max(reached["GTrXL, segments of 8"], reached["LSTM, segments of 32"])
+        assert reached["LSTM, segments of 8"] > late or not reached["LSTM, segments of 8"], reached
+        assert min(scores["GTrXL, segments of 8"], scores["LSTM, segments of 32"]) > 0.95, scores
+        assert scores["GTrXL without memory"] < 0.65, scores
+        """,
+    ),
+    "study": Expected(
+        {"image/png": 4},
+        """
+        assert text.count("| 5/5 [") == len(by_core) == 3, text
+        speed = {k: np.median([seed.steps_to(0.95) for seed in by_core[k]]) for k in by_core}
+        assert speed["lstm"] > max(speed["gtrxl"], speed["gru"]), speed
+        assert min(seed.score_after(0.5) for seed in by_core["lstm"]) < 0.65
+        """,
+    ),
+}
+# The tour is the shortest, and executed by default.
+MARKS = {"tour": pytest.mark.integration}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in EXPECTED],
+)
+def executed(request, tmp_path_factory):
+    """The name of a notebook, and its outputs after execution."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    notebook = nbformat.read(shutil.copy(FOLDER / f"{name}.ipynb", folder), as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(inspect.cleandoc(EXPECTED[name].claims)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PLATFORMS", "cpu")
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         # Compile with full optimisation, since training takes longer than compilation.
         patch.delenv("XLA_FLAGS")
-        client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}})
-        return client.execute()
+        client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}})
+        client.execute()
+    return name, [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
-def outputs(notebook):
-    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+def test_notebook_runs_without_warnings(executed):
+    _, outputs = executed
+    assert not [output["text"] for output in outputs if output.get("name") == "stderr"]
 
 
-def test_notebook_runs_without_warnings(tour):
-    assert not [o["text"] for o in outputs(tour) if o.get("name") == "stderr"]
+def test_every_image_is_displayed(executed):
+    name, outputs = executed
+    kinds = [kind for output in outputs for kind in output.get("data", {}) if "image/" in kind]
+    assert collections.Counter(kinds) == EXPECTED[name].images
 
 
-def test_every_image_is_displayed(tour):
-    shown = [kind for o in outputs(tour) for kind in o.get("data", {}) if "image/" in kind]
-    assert shown.count("image/png") == 4
-    assert shown.count("image/gif") == 1
-
-
-def test_notebook_is_stored_without_outputs():
-    notebook = nbformat.read(TOUR, as_version=4)
+def code_cells(name):
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert not any(cell.outputs or cell.execution_count for cell in code)
-    # Only the first cell installs the package, and only on Colab.
-    installs = [cell for cell in code if "%pip" in cell.source]
-    assert installs == code[:1]
-    assert 'if "google.colab" in sys.modules:' in installs[0].source
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_every_notebook_is_executed_and_named():
+    names = {path.stem for path in FOLDER.glob("*.ipynb")}
+    assert names == EXPECTED.keys()
+    overview = (ROOT / "docs" / "index.md").read_text()
+    assert [name for name in names if f"`notebooks/{name}.ipynb`" not in overview] == []
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_notebook_is_stored_without_outputs(name):
+    assert not any(cell.outputs or cell.execution_count for cell in code_cells(name))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_first_cell_installs_on_colab_only(name):
+    first, *rest = (cell.source for cell in code_cells(name))
+    assert not any("%pip" in source for source in rest)
+    # The same cell in all notebooks, except for extras.
+    assert first.replace("[offline]", "") == code_cells("tour")[0].source
+    assert 'if "google.colab" in sys.modules:' in first
