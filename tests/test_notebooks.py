@@ -45,6 +45,16 @@ EXPECTED = {
         assert scores["GTrXL without memory"] < 0.65, scores
         """,
     ),
+    "rate": Expected(
+        {"image/png": 3},
+        """
+        assert min(success["RATE"]) > 0.95, success
+        within = sum(n <= CONTEXT * SEGMENTS for n in LENGTHS)
+        dt = success["Decision Transformer"]
+        assert min(dt[:within]) > 0.95 and np.nanmax(dt[within:]) < 0.75, success
+        assert max(with_noise[within:]) < 0.75, with_noise
+        """,
+    ),
     "study": Expected(
         {"image/png": 4},
         """
