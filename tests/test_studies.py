@@ -16,6 +16,7 @@ from gtrxl_jax.validation import validate
 from tests.processes import EXPERIMENTS, run
 
 STUDIES = {
+    "craftax_symbolic": ([], "craftax_symbolic"),
     "default_job": ([], "default_job"),
     "default_settings": ([], "default_settings"),
     "depth_and_gates": ([], "depth_and_gates"),
@@ -31,7 +32,7 @@ STUDIES = {
 }
 """The arguments of each study, and the name of its records and of its report."""
 
-NOT_RUN = {"rocksample"}
+NOT_RUN = {"craftax_symbolic", "rocksample"}
 """Studies without stored results."""
 
 SMALL = {
@@ -108,6 +109,20 @@ def rocksample(study):
     return rocksample
 
 
+def record_of(run, scores):
+    """Return the record of a run that has not taken place."""
+    return {
+        "labels": dict(run.labels),
+        "scores": scores,
+        "steps": run.job.total_steps,
+        "seconds": 60.0,
+        "device": "cpu",
+        "date": "2026-01-01",
+        "command": run.cell,
+        "commit": "1234567",
+    }
+
+
 def test_rocksample_report_has_published_scores(study, rocksample, tmp_path):
     runs = rocksample.grid(study.Options())
     assert len(runs) == 4 * 3
@@ -115,16 +130,7 @@ def test_rocksample_report_has_published_scores(study, rocksample, tmp_path):
         validate(planned.job)
     assert [run.job.steps_per_update for run in runs[::3]] == [2048, 2048, 1024, 1024]
     records = [
-        {
-            "labels": dict(run.labels),
-            "scores": {rocksample.SCORE: 10.0 + run.seed, "return": 15.0, "length": 30.0},
-            "steps": run.job.total_steps,
-            "seconds": 60.0,
-            "device": "cpu",
-            "date": "2026-01-01",
-            "command": "rocksample.py",
-            "commit": "1234567",
-        }
+        record_of(run, {rocksample.SCORE: 10.0 + run.seed, "return": 15.0, "length": 30.0})
         for run in runs
     ]
     rocksample.report(study.Options(results=tmp_path), records)
@@ -139,6 +145,23 @@ def test_rocksample_discounts_first_episodes(rocksample):
     last_BT = np.array([[False, True, False, True], [False, False, False, False]])
     returns = rocksample.of_first_episodes(reward_BT, last_BT)
     np.testing.assert_allclose(returns, [1 + 9.9, 2 + 4 * 0.99**3])
+
+
+def test_craftax_report_has_percentage_of_highest_return(study, tmp_path):
+    import craftax_symbolic
+
+    runs = craftax_symbolic.grid(study.Options())
+    assert [run.job.num_updates for run in runs[::3]] == [245, 245]
+    for planned in runs:
+        validate(planned.job)
+    craftax_symbolic.report(
+        study.Options(results=tmp_path),
+        [record_of(run, {"return": 4.0 + run.seed, "length": 200.0}) for run in runs],
+    )
+    text = (tmp_path / "craftax_symbolic.md").read_text()
+    measured = "5.00 ± 2.48 | 2.2 % | 4.00, 5.00, 6.00 | 200 | 1,000,000 | 60 |"
+    assert f"| GTrXL |  | {measured}" in text
+    assert f"| GRU | 5.2 (2.3 %) | {measured}" in text
 
 
 @pytest.mark.integration

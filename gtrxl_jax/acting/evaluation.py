@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
 
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.acting.rollout import advance, begin, rollout
+from gtrxl_jax.acting.rollout import ActingState, advance, begin, rollout
 from gtrxl_jax.envs.knowledge import picture_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
+
+RECORDED_AT_ONCE = 1000
+"""The most steps for which memory is reserved, where states are recorded. Episodes with a limit of
+100,000 steps are often much shorter."""
 
 Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
 
@@ -132,15 +137,24 @@ def record_episode(
     Further episodes of the same policy and stream are not recompiled.
     """
     limit = int(time_limit(stream.env, stream.params))
-    states, timesteps = jax.device_get(_play(policy, stream, limit, params, key))
+    num_steps = min(limit, RECORDED_AT_ONCE)
+    key_stream, key_act = jax.random.split(key)
+    state = _begin(policy, stream, params, key_stream)
+    start = jax.device_get((_seen(state.stream), state.timestep))
+    parts = [jax.tree.map(lambda x: x[:, None], start)]
+    for key_part in jax.random.split(key_act, math.ceil(limit / num_steps)):
+        state, part = _play(policy, stream, num_steps, params, state, key_part)
+        parts.append(jax.device_get(part))
+        if np.any(parts[-1][1].last):
+            break
+    (states, success), timesteps = jax.tree.map(_joined, *parts)
     steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
-    states, timesteps = jax.tree.map(lambda x: x[:steps], (states, timesteps))
-    success = states.episode.success
+    states, success, timesteps = jax.tree.map(lambda x: x[:steps], (states, success, timesteps))
     shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))
-    (shown,) = np.nonzero(np.asarray(shows_cue(states.env, stream.params)))
+    (shown,) = np.nonzero(np.asarray(shows_cue(states, stream.params)))
     return RecordedEpisode(
         timesteps=timesteps,
-        states=states.env,
+        states=states,
         attention=policy.attention(params, timesteps),
         cue=int(shown[0]) if len(shown) else None,
         success=None if success is None else bool(success[-1]),
@@ -158,21 +172,37 @@ def record_episodes(
     ]
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _begin(policy: Policy, stream: Stream, params: Any, key: Key[Array, ""]) -> ActingState:
+    """Start a single environment and the policy."""
+    return begin(policy, params, dataclasses.replace(stream, num_envs=1), key)
+
+
+def _seen(state: Any) -> Any:
+    """Return the environments' states, and whether they report a success."""
+    return state.env, state.episode.success
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _play(
-    policy: Policy, stream: Stream, limit: int, params: Any, key: Key[Array, ""]
-) -> tuple[Any, TimeStep]:
-    """Return states and time steps `[limit + 1]` of one environment, which may span episodes."""
+    policy: Policy,
+    stream: Stream,
+    num_steps: int,
+    params: Any,
+    state: ActingState,
+    key: Key[Array, ""],
+) -> tuple[ActingState, tuple[Any, TimeStep]]:
+    """Return `_seen` and the time steps `[1, T]` that follow, which may span episodes."""
     stream = dataclasses.replace(stream, num_envs=1)
-    key_stream, key_act = jax.random.split(key)
-    start = begin(policy, params, stream, key_stream)
-    _, played = rollout(policy, params, stream, start, key_act, limit, record=lambda state: state)
-    states = jax.tree.map(
-        lambda first, rest: jnp.concatenate([first[:, None], rest], axis=1),
-        start.stream,
-        played.recorded,
-    )
-    return jax.tree.map(lambda x: x[0], (states, played.timesteps))
+    state, played = rollout(policy, params, stream, state, key, num_steps, record=_seen)
+    return state, (played.recorded, jax.tree.map(lambda x: x[:, 1:], played.timesteps))
+
+
+def _joined(*parts: Any) -> Any:
+    """Return parts `[1, ...]` of the steps of an episode in one array."""
+    # Keys, which states may have, cannot be arrays of NumPy.
+    is_key = jax.dtypes.issubdtype(parts[0].dtype, jax.dtypes.prng_key)
+    return (jnp if is_key else np).concatenate([part[0] for part in parts])
 
 
 def render_episode(

@@ -1,5 +1,6 @@
 """Environments with gymnax's interface, and the streams of time steps that agents consume."""
 
+from gtrxl_jax.envs.adapters import Brax, LegacyGymnax, adapt
 from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.battleship import Battleship
@@ -22,7 +23,9 @@ __all__ = [
     "AppleMaze",
     "AssociativeRetrieval",
     "Battleship",
+    "Brax",
     "Cue",
+    "LegacyGymnax",
     "EpisodeStats",
     "MemoryChain",
     "MemoryMaze",
@@ -37,6 +40,7 @@ __all__ = [
     "StreamState",
     "TwoColors",
     "United",
+    "adapt",
     "cue_of",
     "make_env",
     "register_env",

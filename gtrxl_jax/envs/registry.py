@@ -11,6 +11,8 @@ from typing import Any
 import gymnax
 from gymnax.environments import environment
 
+from gtrxl_jax.envs.adapters import Environment, adapt, inner
+from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.apple_maze import AppleMaze
 from gtrxl_jax.envs.associative import AssociativeRetrieval
 from gtrxl_jax.envs.battleship import FLEETS, Battleship
@@ -53,7 +55,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
 
     Args:
       name: a name of `register_env` or of gymnax; or "package.module:Name", a class of a module
-        that is imported.
+        that is imported, which may have another interface (see `adapters.adapt`).
       **overrides: values for fields of the environment's parameters (`corridor_length=50`) or for
         arguments of its constructor (`num_bits=3`).
 
@@ -71,7 +73,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
         with standard_dtype_promotion():
             if not is_plugin(name):
                 return gymnax.make(name, **arguments)
-            env = find_plugin("environment", name, environment.Environment)(**arguments)
+            env = adapt(find_plugin("environment", name, Environment)(**arguments))
             return env, env.default_params
 
     if not is_plugin(name):
@@ -80,7 +82,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
     fields = {field.name: field for field in dataclasses.fields(params)}
     arguments = {
         argument.name: argument
-        for argument in inspect.signature(type(env).__init__).parameters.values()
+        for argument in inspect.signature(type(inner(env)).__init__).parameters.values()
         if argument.kind is argument.POSITIONAL_OR_KEYWORD and argument.name != "self"
     }
     for key, value in overrides.items():
@@ -134,6 +136,7 @@ for _name, _factory in {
     "TwoColors-v0": TwoColors,
     "AppleMaze-v0": AppleMaze,
     **POPGYM,
+    **SUITES,
 }.items():
     register_env(_name, _factory)
 for _size in (7, 9, 11, 13):

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from gymnax.environments import environment, spaces
+from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.envs.knowledge import legal_actions, restricts_actions
 from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.envs.wrapper import Wrapper
 from gtrxl_jax.specs import ArraySpec, action_spec, observation_spec
 
 
@@ -52,13 +53,11 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
     )
 
 
-class United(environment.Environment[Any, Any]):
+class United(Wrapper):
     """The environment of a stream, with spaces that it shares with others.
 
     Choice a is action a mod n of an environment with n actions. Several choices may be the same
     action, so a policy need not know which environment it is in.
-
-    Everything else, such as an oracle or a renderer, is that of the environment.
 
     Args:
       stream: the stream of the environment.
@@ -76,25 +75,14 @@ class United(environment.Environment[Any, Any]):
         reports_success: bool,
         masked: bool,
     ) -> None:
-        super().__init__()
-        self.env, self._params = stream.env, stream.params
+        super().__init__(stream.env)
+        self._params = stream.params
         self._spaces = stream.observation_space, stream.action_space
         self._spec = observation_spec(stream.observation_space)
         self._features, self._choices = features, choices
         self._reports_success = reports_success
         if masked:
             self.legal_actions = self._legal_actions
-
-    def __getattr__(self, name: str) -> Any:
-        # Called only for attributes that neither this class nor gymnax's defines.
-        if name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    @property
-    def name(self) -> str:
-        """The name of the environment."""
-        return self.env.name
 
     @property
     def num_actions(self) -> int:

@@ -3,14 +3,15 @@
 import pytest
 
 from gtrxl_jax.envs import ENVIRONMENTS, Cue, cue_of, make_env
+from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.knowledge import chance_of, cue_at_start, params_of_length
 from gtrxl_jax.envs.popgym import POPGYM
 
 # These are explored, and most have no cue at the start.
 FORAGING = ("AppleMaze", "Battleship", "MemoryMaze", "Numpad", "RockSample", "TwoColors")
 
-# POPGym's environments have tests of their own.
-CUED = {n for n in ENVIRONMENTS if not n.startswith(FORAGING)} - set(POPGYM)
+# The environments of suites have tests of their own.
+CUED = {n for n in ENVIRONMENTS if not n.startswith(FORAGING)} - {*POPGYM, *SUITES}
 
 
 @pytest.mark.parametrize("name", sorted(CUED))

@@ -15,9 +15,13 @@ from gtrxl_jax.envs import (
     register_env,
     time_limit,
 )
+from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
+
+# These have tests of their own.
+ELSEWHERE = {*POPGYM, *SUITES}
 
 # Other sizes are the same code.
 SIZES = {name for name in ENVIRONMENTS if name.startswith("MiniGrid-MemoryS")}
@@ -37,7 +41,7 @@ FORAGING = {*PICTURES, "Battleship-10", "RockSample-11-11"}
 HYBRID = {"AppleMaze-v0"}
 
 
-@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES - HYBRID - set(POPGYM)))
+@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES - HYBRID - ELSEWHERE))
 def test_observations_and_actions_lie_in_spaces(name):
     env, params = make_env(name, **PICTURES.get(name, {}))
     stream = Stream(env, params, num_envs=4)

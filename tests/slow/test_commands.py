@@ -45,6 +45,9 @@ SMALL = {
 }
 """Options that are appended to the commands that begin so."""
 
+PACKAGES = {"brax-": "brax", "Craftax-": "craftax"}
+"""Packages without which a command is skipped, by a part of it."""
+
 SHORT = ["max_steps_in_episode", "20"]
 """Parameters of environments with images, whose episodes are long."""
 
@@ -128,6 +131,9 @@ def test_command(page, words, workspace, monkeypatch):
     monkeypatch.chdir(workspace)
     # Processes that the command starts import the package from here.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for part, package in PACKAGES.items():
+        if part in shlex.join(words):
+            pytest.importorskip(package)
     program, *arguments = small(words)
     monkeypatch.setattr(sys, "argv", arguments)
     jax.clear_caches()

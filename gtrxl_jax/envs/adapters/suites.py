@@ -1,0 +1,57 @@
+"""The environments of other suites, by name. Each suite is a package that an extra installs."""
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gymnax.environments import environment
+
+from gtrxl_jax.envs.adapters import adapt
+
+_CLASSES = {
+    "craftax": {
+        "Craftax-Symbolic-v1": "craftax.envs.craftax_symbolic_env:CraftaxSymbolicEnv",
+        "Craftax-Pixels-v1": "craftax.envs.craftax_pixels_env:CraftaxPixelsEnv",
+        "Craftax-Classic-Symbolic-v1": "craftax_classic.envs.craftax_symbolic_env:"
+        "CraftaxClassicSymbolicEnv",
+        "Craftax-Classic-Pixels-v1": "craftax_classic.envs.craftax_pixels_env:"
+        "CraftaxClassicPixelsEnv",
+    },
+    "brax": {
+        "brax-ant": "envs.ant:Ant",
+        "brax-halfcheetah": "envs.half_cheetah:Halfcheetah",
+        "brax-hopper": "envs.hopper:Hopper",
+        "brax-humanoid": "envs.humanoid:Humanoid",
+        "brax-humanoidstandup": "envs.humanoidstandup:HumanoidStandup",
+        "brax-inverted_double_pendulum": "envs.inverted_double_pendulum:InvertedDoublePendulum",
+        "brax-inverted_pendulum": "envs.inverted_pendulum:InvertedPendulum",
+        "brax-pusher": "envs.pusher:Pusher",
+        "brax-reacher": "envs.reacher:Reacher",
+        "brax-swimmer": "envs.swimmer:Swimmer",
+        "brax-walker2d": "envs.walker2d:Walker2d",
+    },
+}
+"""The class of each environment, in the package of its suite, which is also the extra."""
+
+
+def _make(name: str, package: str, **arguments: Any) -> environment.Environment:
+    """Import and create an environment.
+
+    Raises:
+      ImportError: if its package is not installed, or cannot be imported.
+    """
+    module, _, kind = _CLASSES[package][name].partition(":")
+    try:
+        found = importlib.import_module(f"{package}.{module}")
+    except ImportError as error:
+        raise ImportError(
+            f"environment {name} requires {package}: pip install 'gtrxl_jax[{package}]' ({error})"
+        ) from None
+    return adapt(getattr(found, kind)(**arguments))
+
+
+SUITES: dict[str, Callable[..., environment.Environment]] = {
+    name: partial(_make, name, package) for package, names in _CLASSES.items() for name in names
+}
+"""The constructor of each environment, by the name under which it is registered."""
