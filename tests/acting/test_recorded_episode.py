@@ -48,6 +48,18 @@ def test_attention_to_step_matches_recorded_weights():
             episode.attention_to(step)
 
 
+def test_long_episodes_are_recorded_in_parts(monkeypatch):
+    acting, stream, params = untrained(
+        "Catch-bsuite", make_core("lstm", "debug"), max_steps_in_episode=100
+    )
+    monkeypatch.setattr(evaluation, "RECORDED_AT_ONCE", 4)
+    episode = record_episode(acting, stream, params, jax.random.key(1))
+    # The ball falls for nine steps: two parts of four steps, and one that the next episode enters.
+    np.testing.assert_array_equal(episode.states.time, range(10))
+    np.testing.assert_array_equal(episode.timesteps.first, [True] + 9 * [False])
+    np.testing.assert_array_equal(episode.timesteps.last, 9 * [False] + [True])
+
+
 def test_missing_attention_and_rendering():
     core = make_core("lstm", "debug")
     acting, stream, params = untrained("Catch-bsuite", core, max_steps_in_episode=5)

@@ -115,10 +115,6 @@ def test_copied_spaces_become_those_of_gymnax():
     assert (spec["eye"].shape, spec["eye"].dtype) == ((8, 8, 3), "uint8")
     assert spec["ear"].categories == 5
 
-    Several.observation_space = lambda self, params: "a space"
-    with pytest.raises(TypeError, match="observation_space is a str; use a Box"):
-        observation_spec(Stream(adapt(Several()), None, 1).observation_space)
-
 
 def test_present_environments_are_not_adapted():
     env = PassiveTMaze()
