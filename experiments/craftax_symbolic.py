@@ -4,8 +4,8 @@
     python experiments/craftax_symbolic.py
     python experiments/craftax_symbolic.py --only GRU --seeds 1 --steps 20000
 
-Craftax's scoreboard of this number of steps has 2.3 % of the highest return, 226, for PPO with a GRU
-(PPO-RNN), 2.2 % without memory, and no transformer. The cells are
+Craftax's scoreboard of this number of steps has 2.3 % of the highest return, 226, for PPO with a
+GRU (PPO-RNN), 2.2 % without memory, and no transformer. The cells are
 
     GTrXL     2 layers of width 256, 8 heads of width 32, a memory of 128
     GRU       the published core: one layer of width 512

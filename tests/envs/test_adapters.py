@@ -23,7 +23,6 @@ from tests.envs.suites import (
     GymnaxWalk,
     Slide,
     Tuple,
-    Views,
     Walk,
 )
 
