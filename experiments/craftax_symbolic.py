@@ -24,6 +24,9 @@ plants.
 
 The score is the mean return of fresh episodes of the policy that is trained, with sampled actions.
 
+On CPU, GTrXL requires 3.9 CPU seconds for 1,000 steps, learning included, and 150 for compilation:
+1.1 hours of one core for a seed, and more as episodes become longer.
+
 Writes experiments/results/craftax_symbolic/ (one file per run) and craftax_symbolic.md.
 """
 

@@ -133,6 +133,7 @@ def test_craftax_has_interface_of_stand_in(craftax):
     box = (0.0, 1.0, (2,), jnp.float32)
     assert vars(spaces.Box(*box)) == vars(suites.Box(*box))
     env, params = make_env("Craftax-Classic-Symbolic-v1")
-    _, state = jax.eval_shape(env.reset_env, jax.random.key(0), params)
+    with standard_dtype_promotion():
+        _, state = jax.eval_shape(env.reset_env, jax.random.key(0), params)
     assert {"max_timesteps"} == vars(params).keys() & LIMITS.keys()
     assert hasattr(state, LIMITS["max_timesteps"])
