@@ -14,6 +14,7 @@ from gtrxl_jax.envs.adapters.legacy import LIMITS
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.extras import install_command
 from gtrxl_jax.specs import action_spec
 from tests.envs import suites
 
@@ -23,14 +24,14 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 @pytest.fixture
 def brax():
-    reason = "needs Brax: pip install 'gtrxl_jax[brax]'"
+    reason = f"needs Brax: {install_command('brax')}"
     with standard_dtype_promotion():
         return pytest.importorskip("brax.envs", reason=reason)
 
 
 @pytest.fixture
 def craftax():
-    reason = "needs Craftax: pip install 'gtrxl_jax[craftax]'"
+    reason = f"needs Craftax: {install_command('craftax')}"
     with standard_dtype_promotion():
         return pytest.importorskip("craftax.environment_base", reason=reason)
 

@@ -8,6 +8,7 @@ from typing import Any
 from gymnax.environments import environment
 
 from gtrxl_jax.envs.adapters import adapt
+from gtrxl_jax.extras import install_command
 
 _CLASSES = {
     "craftax": {
@@ -46,7 +47,7 @@ def _make(name: str, package: str, **arguments: Any) -> environment.Environment:
         found = importlib.import_module(f"{package}.{module}")
     except ImportError as error:
         raise ImportError(
-            f"environment {name} requires {package}: pip install 'gtrxl_jax[{package}]' ({error})"
+            f"environment {name} requires {package}: {install_command(package)} ({error})"
         ) from None
     return adapt(getattr(found, kind)(**arguments))
 
