@@ -22,7 +22,7 @@ STUDIES = {
     "depth_and_gates": ([], "depth_and_gates"),
     "memory_horizon": ([], "memory_horizon"),
     "memory_worlds": ([], "memory_worlds"),
-    "popgym": ([], "popgym"),
+    "popgym_baselines": ([], "popgym_baselines"),
     "rate_associative": ([], "rate_associative"),
     "rocksample": ([], "rocksample"),
     **{
@@ -85,7 +85,7 @@ def test_studies_without_results_are_listed(study):
 
 
 def test_popgym_protocols_are_valid(study):
-    import popgym
+    import popgym_baselines as popgym
 
     ours, published = (
         popgym.grid(popgym.Settings(protocol=protocol, seeds=1))

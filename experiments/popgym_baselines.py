@@ -1,8 +1,8 @@
 """POPGym: memory cores trained with PPO, beside the published numbers.
 
-    python experiments/popgym.py --workers 2
-    python experiments/popgym.py --only gtrxl RepeatPreviousMedium-v0 --seeds 1
-    python experiments/popgym.py --protocol published
+    python experiments/popgym_baselines.py --workers 2
+    python experiments/popgym_baselines.py --only gtrxl RepeatPreviousMedium-v0 --seeds 1
+    python experiments/popgym_baselines.py --protocol published
 
 Morad et al. (2023, arXiv 2303.01859) trained 13 models with memory with PPO, three trials each, for
 15 million steps, and published the best mean return during training. The highest return is 1.
@@ -19,8 +19,8 @@ With `--protocol published`, all cores and tasks are trained by the paper's prot
 steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and the other settings those of
 RLlib's PPO, except for its penalty of the KL. This is a study for accelerators.
 
-Writes experiments/results/popgym/ (one file per run), popgym.md and popgym.png; for the published
-protocol, popgym_published in their place.
+Writes experiments/results/popgym_baselines/ (one file per run), popgym_baselines.md and .png; for the
+published protocol, popgym_baselines_published in their place.
 """
 
 import dataclasses
@@ -201,7 +201,7 @@ def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
 
 def name_of(options: Settings) -> str:
     """Return the name of the study."""
-    return "popgym" if options.protocol == "short" else "popgym_published"
+    return "popgym_baselines" + ("_published" if options.protocol == "published" else "")
 
 
 def main(options: Settings) -> None:
