@@ -19,8 +19,8 @@ With `--protocol published`, all cores and tasks are trained by the paper's prot
 steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and the other settings those of
 RLlib's PPO, except for its penalty of the KL. This is a study for accelerators.
 
-Writes experiments/results/popgym_baselines/ (one file per run), popgym_baselines.md and .png; for the
-published protocol, popgym_baselines_published in their place.
+Writes experiments/results/popgym_baselines/ (one file per run), popgym_baselines.md and .png; for
+the published protocol, popgym_baselines_published in their place.
 """
 
 import dataclasses
