@@ -17,7 +17,7 @@ unit: $(VENV)/.installed  ## the quick tests: without training, programs and who
 	$(VENV)/bin/python -m pytest -m "not slow and not integration" \
 	  --numprocesses $(PYTEST_WORKERS) --dist worksteal
 
-slow: $(VENV)/.installed  ## the tests that train agents to a score, and type every command of the pages
+slow: $(VENV)/.installed  ## the tests that train agents to a score, run every program, and type every command of the pages
 	$(VENV)/bin/python -m pytest -m slow
 
 lint: $(VENV)/.installed

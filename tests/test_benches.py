@@ -1,8 +1,11 @@
 """The benchmarks run, at sizes too small for meaningful results."""
 
+import importlib
 import math
+import os
 
 import pytest
+import tyro
 
 from tests.processes import EXPERIMENTS, run
 
@@ -35,13 +38,30 @@ MUST_SHOW = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+QUICK = {"acting"}
+"""Benchmarks that run with the other tests, since one covers what they share."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SMALL]
+)
 def test_benchmark_prints_positive_values(name):
     shown = run(BENCHES / f"{name}.py", *SMALL[name].split(), "--no-keep")
     rows = [line.split("│") for line in shown.splitlines() if "│" in line]
     values = [float(row[2].replace(",", "")) for row in rows if MUST_SHOW[name] in row[1]]
     assert values
     assert all(0 < value < math.inf for value in values)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_benchmark_takes_its_settings(name, monkeypatch):
+    """It can be imported and reads the options of the other test, without being run."""
+    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])  # which one of them extends
+    monkeypatch.syspath_prepend(str(BENCHES))
+    program = importlib.import_module(name)
+    settings = tyro.cli(program.Settings, args=[*SMALL[name].split(), "--no-keep"])
+    assert not settings.keep
+    assert callable(program.main)
 
 
 def test_every_benchmark_is_tested():

@@ -1,13 +1,16 @@
 """The notebooks run without errors, their claims hold, and their files are in order."""
 
+import ast
 import collections
 import dataclasses
+import importlib
 import inspect
 import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
@@ -65,14 +68,9 @@ EXPECTED = {
         """,
     ),
 }
-# The tour is the shortest, and executed by default.
-MARKS = {"tour": pytest.mark.integration}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in EXPECTED],
-)
+@pytest.fixture(scope="module", params=EXPECTED)
 def executed(request, tmp_path_factory):
     """The name of a notebook, and its outputs after execution."""
     name = request.param
@@ -90,11 +88,13 @@ def executed(request, tmp_path_factory):
     return name, [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
+@pytest.mark.slow
 def test_notebook_runs_without_warnings(executed):
     _, outputs = executed
     assert not [output["text"] for output in outputs if output.get("name") == "stderr"]
 
 
+@pytest.mark.slow
 def test_every_image_is_displayed(executed):
     name, outputs = executed
     kinds = [kind for output in outputs for kind in output.get("data", {}) if "image/" in kind]
@@ -105,6 +105,20 @@ def code_cells(name):
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_cells_are_valid_and_imports_exist(name):
+    """Without execution."""
+    imported = 0
+    for cell in code_cells(name):
+        tree = ast.parse(TransformerManager().transform_cell(cell.source))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), cell.source
+                imported += 1
+    assert imported > 0
 
 
 def test_every_notebook_is_executed_and_named():

@@ -23,7 +23,7 @@ def test_first_example_is_short():
 
 # In a separate interpreter, since this one uses strict dtype promotion.
 @pytest.mark.integration
-@pytest.mark.parametrize("core", ["gtrxl", "lstm"])
+@pytest.mark.parametrize("core", ["gtrxl", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_python_code_runs_with_either_core(core, tmp_path):
     written = code("python")
     assert 'make_core("gtrxl"' in written

@@ -13,6 +13,7 @@ import pytest
 from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.validation import validate
+from tests.jobs import small_job
 from tests.processes import EXPERIMENTS, run
 
 STUDIES = {
@@ -35,6 +36,9 @@ STUDIES = {
 NOT_RUN = {"craftax_symbolic", "rocksample"}
 """Studies without stored results."""
 
+FIELDS = {"labels", "seed", "command", "commit", "device", "date", "scores"}
+"""What the record of every run has."""
+
 SMALL = {
     "rate_associative": ["--only", "DT", "--context", "4", "--segments", "2"],
     "default_settings": ["--only", "Catch-bsuite", "lstm"],
@@ -54,7 +58,28 @@ def test_stored_report_follows_from_records(name, study, monkeypatch, tmp_path, 
     assert report in capsys.readouterr().out
 
 
-@pytest.mark.integration
+class Planned(Exception):
+    """Raised in place of the runs of a study."""
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_config_of_study_is_valid(name, study, monkeypatch, tmp_path):
+    def plan(title, runs, options):
+        assert runs
+        for planned in runs:
+            if not callable(planned.job):
+                validate(planned.job)
+        raise Planned
+
+    arguments, _ = STUDIES[name]
+    program = str(EXPERIMENTS / f"{name.split()[0]}.py")
+    monkeypatch.setattr(study, "run_study", plan)
+    monkeypatch.setattr(sys, "argv", [program, *arguments, "--results", str(tmp_path)])
+    with pytest.raises(Planned):
+        runpy.run_path(program, run_name="__main__")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_study_saves_records_and_report(name, tmp_path):
     """At sizes too small for meaningful results."""
@@ -70,8 +95,18 @@ def require_record_and_report(folder, shown):
     (kept,) = folder.glob("*/*.json")
     (report,) = folder.glob("*.md")
     assert report.read_text() in shown
-    record = json.loads(kept.read_text())
-    assert {"labels", "seed", "command", "commit", "device", "date", "scores"} <= record.keys()
+    assert json.loads(kept.read_text()).keys() >= FIELDS
+
+
+@pytest.mark.integration
+def test_config_is_trained_and_recorded(study, tmp_path):
+    planned = study.Run({"core": "lstm"}, 3, small_job("lstm", devices=1, total_steps=1))
+    (record,) = study.run_study("a", [planned], study.Options(results=tmp_path))
+    assert record == json.loads((tmp_path / "a" / "lstm-3.json").read_text())
+    assert record.keys() >= FIELDS | {"settings", "steps", "seconds", "curve"}
+    assert (record["seed"], record["steps"]) == (3, planned.job.steps_per_iteration)
+    assert record["scores"].keys() == {"success", "return", "length"}
+    assert record["goal"].keys() >= {"score", "value", "steps"}
 
 
 def test_every_study_is_tested():
@@ -100,6 +135,13 @@ def test_popgym_protocols_are_valid(study):
     assert (batch.steps_per_update, batch.algorithm.minibatches) == (64 * 1024, 8)
     (longest,) = (one for one in published if one.cell == "RepeatFirstHard-v0, gtrxl")
     assert longest.job.core.memory_size == 831
+
+
+def test_associative_configs_are_valid(study):
+    import rate_associative
+
+    for model in rate_associative.MODELS.values():
+        validate(rate_associative.job(rate_associative.Settings(), model, 0))
 
 
 @pytest.fixture
@@ -164,7 +206,7 @@ def test_craftax_report_has_percentage_of_highest_return(study, tmp_path):
     assert f"| GRU | 5.2 (2.3 %) | {measured}" in text
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_default_job_saves_record_and_report(study, monkeypatch, tmp_path, capsys):
     """With the debug preset, since the study compiles without a cache."""
     import default_job
@@ -284,7 +326,7 @@ print(sorted({(r["process"], r["cores"]) for r in records}))
 """
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_workers_share_runs_on_disjoint_cores(tmp_path):
     program = tmp_path / "script.py"
     program.write_text(SCRIPT)

@@ -91,8 +91,17 @@ def test_update_of_whole_size_has_shapes(name):
     assert len(blocks) == PRESETS[SHAPES[name][0]]["layers"]
 
 
+# One with images and discrete actions, and one with vectors and continuous actions, are quick.
 @pytest.mark.parametrize(
-    "name", ["vizdoom", "atari", "memory-maze", "minigrid, of this package", "mujoco"]
+    "name",
+    [
+        "memory-maze",
+        "mujoco",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("vizdoom", "atari", "minigrid, of this package")
+        ),
+    ],
 )
 def test_updates_decrease_loss(name):
     """One layer of the preset's width and heads, and its encoder."""

@@ -82,7 +82,12 @@ def wait_until(condition, processes):
 
 
 @pytest.mark.parametrize(
-    "command", [[*ONLINE, "--total-steps", 4 * ITERATION], OFFLINE], ids=["online", "offline"]
+    "command",
+    [
+        pytest.param([*ONLINE, "--total-steps", 4 * ITERATION], id="online"),
+        # The quicker `test_two_processes_read_one_dataset` is offline too.
+        pytest.param(OFFLINE, id="offline", marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_match_one(command, start, tmp_path):
     """They add gradients in a different order, in float32, hence the tolerance."""
@@ -104,8 +109,12 @@ def test_two_processes_match_one(command, start, tmp_path):
     assert "step" in said[0]
     assert "step" not in said[1]
 
-    codes, said = ended(start(*command, "--folder", tmp_path / "two"))
-    assert codes == [0, 0], said
+
+@pytest.mark.slow
+def test_two_processes_find_finished_run(start, tmp_path):
+    for _ in range(2):
+        codes, said = ended(start(*OFFLINE, "--folder", tmp_path / "two"))
+        assert codes == [0, 0], said
     assert "finished already" in said[0]
 
 
@@ -122,6 +131,7 @@ def test_two_processes_read_one_dataset(start, tmp_path):
         np.testing.assert_allclose(ours["loss"], theirs["loss"], 1e-4)
 
 
+@pytest.mark.slow
 def test_dead_process_ends_other_and_both_resume(start, tmp_path):
     command = [*ONLINE, "--total-steps", 10**6, "--folder", tmp_path]
     processes = start(*command)

@@ -1,5 +1,6 @@
 """An interrupted run is bit-identical to an uninterrupted one."""
 
+import functools
 import random
 import signal
 import threading
@@ -98,21 +99,25 @@ def test_resume_with_other_number_of_devices(whole, tmp_path):
     assert_close(state.learner.trainable, whole[2].learner.trainable, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_saves_and_run_resumes(whole, tmp_path, number, monkeypatch):
+def test_signals_save_and_run_resumes(whole, tmp_path, monkeypatch):
+    """One run is stopped by each signal in turn."""
     heard = threading.Event()
     monkeypatch.setattr(preemption, "_say", lambda line: heard.set())
 
-    def ask():
+    def ask(number):
+        heard.clear()
         signal.raise_signal(number)
         assert heard.wait(60)
 
-    # The third iteration's metrics are written while the fourth runs, which ends before the stop.
-    with pytest.raises(RunInterrupted, match=f"{number.name} at step {4 * ITERATION:,}") as stopped:
-        train(OnlineTrainer(CONFIG), writers=[Stop(3, ask)], folder=tmp_path)
-    assert stopped.value.exit_code == {signal.SIGTERM: 75, signal.SIGINT: 130}[number]
-    assert available_steps(tmp_path)[-1] == 4 * ITERATION
-    assert lines(tmp_path) == lines(whole[0])[:4]
+    for number, code, asked in ((signal.SIGTERM, 75, 1), (signal.SIGINT, 130, 3)):
+        # The iteration after the one that is written ends before the stop.
+        stop, last = Stop(asked, functools.partial(ask, number)), asked + 1
+        message = f"{number.name} at step {last * ITERATION:,}"
+        with pytest.raises(RunInterrupted, match=message) as stopped:
+            train(OnlineTrainer(CONFIG), writers=[stop], folder=tmp_path)
+        assert stopped.value.exit_code == code
+        assert available_steps(tmp_path)[-1] == last * ITERATION
+        assert lines(tmp_path) == lines(whole[0])[:last]
     train(OnlineTrainer(CONFIG), folder=tmp_path)
     assert lines(tmp_path) == lines(whole[0])
     assert_same(state_of(tmp_path), whole[2])
@@ -173,7 +178,12 @@ def kill_and_resume(*arguments):
     run(EXPERIMENTS / "kill_and_resume.py", "--no-keep", *arguments)
 
 
-def test_killed_processes_resume():
+def test_killed_process_resumes():
+    kill_and_resume("--kills", "1")
+
+
+@pytest.mark.slow
+def test_processes_resume_after_either_signal():
     kill_and_resume("--kills", "2", "--signals", "SIGKILL", "SIGTERM")
 
 
