@@ -16,6 +16,8 @@ WIDTH = 8
 TRANSFORMERS = ["trxl", "trxl-i", *(f"gtrxl/{gate}" for gate in sorted(GATES))]
 STACKS = ["mingru", "lru", "s5", "ffm", "agalite", "mlstm", "mamba2"]
 ALL_CORES = ["lstm", "gru", *TRANSFORMERS]
+WITH_ONE_GATE = [name for name in ALL_CORES if "/" not in name or name == "gtrxl/gru"]
+"""Every core once: a gate maps one step of the stream, so most properties hold for all of them."""
 
 
 def small_core(name: str, param_dtype: Any = jnp.float64, **overrides: Any) -> Any:

@@ -40,6 +40,10 @@ MODELS = {
 }
 
 
+VALVES_ALONE = {"rate, ca-1", "rate, g", "rate, gru", "rate, lstm", "rate, no valve"}
+"""Variants of "rate" that differ in what becomes of the memory tokens between segments."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Shallow(ModelConfig):
     """A model with a setting of its own, whose segments are connected."""

@@ -38,6 +38,17 @@ def test_mismatched_segment_is_rejected_in_one_line(core, x, first, error, messa
     assert "\n" not in str(raised.value)
 
 
+def traced(core, function):
+    """Trace a function of parameters, memory and cache, without computing them."""
+
+    def run():
+        memory = core.initial_memory(B)
+        params = core.init(jax.random.key(0), memory, X, FIRST)
+        function(params, memory, core.apply(params, memory, method="start"))
+
+    jax.eval_shape(run)
+
+
 @pytest.mark.parametrize(
     ("x", "first", "error", "message"),
     [
@@ -47,27 +58,28 @@ def test_mismatched_segment_is_rejected_in_one_line(core, x, first, error, messa
     ],
 )
 def test_mismatched_step_is_rejected(core, x, first, error, message):
-    memory = core.initial_memory(B)
-    params = core.init(jax.random.key(0), memory, X, FIRST)
-    cache = core.apply(params, memory, method="start")
-    with pytest.raises(error, match=message):
-        core.apply(params, cache, x, first, method="step")
+    def step(params, memory, cache):
+        with pytest.raises(error, match=message):
+            core.apply(params, cache, x, first, method="step")
+
+    traced(core, step)
 
 
 def test_memory_and_cache_are_not_interchangeable():
     core = make_core("gtrxl", "debug")
-    memory = core.initial_memory(B)
-    params = core.init(jax.random.key(0), memory, X, FIRST)
-    cache = core.apply(params, memory, method="start")
     x_BD, first_B = X[:, 0], FIRST[:, 0]
-    with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: .*`finish`"):
-        core.apply(params, cache, X, FIRST)
-    with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: `start`"):
-        core.apply(params, cache, method="start")
-    with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
-        core.apply(params, memory, x_BD, first_B, method="step")
-    with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
-        core.apply(params, memory, method="finish")
+
+    def interchange(params, memory, cache):
+        with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: .*`finish`"):
+            core.apply(params, cache, X, FIRST)
+        with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: `start`"):
+            core.apply(params, cache, method="start")
+        with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
+            core.apply(params, memory, x_BD, first_B, method="step")
+        with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
+            core.apply(params, memory, method="finish")
+
+    traced(core, interchange)
 
 
 def test_agent_rejects_name_of_core():

@@ -25,6 +25,7 @@ from tests.nn.models import (
     MODELS,
     OBSERVATIONS,
     SEGMENTS,
+    VALVES_ALONE,
     Shallow,
     param_shapes,
     random_params,
@@ -36,6 +37,8 @@ from tests.nn.models import (
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 every_model = pytest.mark.parametrize("name", MODELS)
+# For properties within a segment.
+with_one_valve = pytest.mark.parametrize("name", [n for n in MODELS if n not in VALVES_ALONE])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -79,7 +82,7 @@ def test_window_slides_beyond_context(name):
     )
 
 
-@every_model
+@with_one_valve
 def test_predictions_do_not_depend_on_future(name):
     model, segments, context = small_model(name)
     steps = random_steps(segments, context)
@@ -107,7 +110,7 @@ def test_prediction_does_not_depend_on_its_action(name):
     np.testing.assert_array_equal(run_segments(model, params, others)[1], logits)
 
 
-@every_model
+@with_one_valve
 def test_padding_has_no_influence(name):
     """Padding changes neither earlier predictions nor gradients, and causes no NaN."""
     model, segments, context = small_model(name)
@@ -135,7 +138,7 @@ def test_padding_has_no_influence(name):
     assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(results[0]))
 
 
-@every_model
+@with_one_valve
 def test_deterministic_disables_dropout(name):
     model, segments, context = small_model(name, dropout=0.5, attention_dropout=0.2)
     steps = random_steps(segments, context)
