@@ -17,6 +17,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.timestep import zero_timestep
+from tests.jobs import changed
 
 pytestmark = pytest.mark.integration
 
@@ -160,8 +161,7 @@ def test_mismatched_environment_raises(tmp_path, agent_run):
 
 
 def test_offline_model_uses_training_length(tmp_path):
-    config = offline_config.preset("debug")
-    trainer = OfflineTrainer(config)
+    trainer = OfflineTrainer(changed(offline_config.preset("debug"), model__name="bc-lstm"))
     with locked(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
         saver.save(1, jax.jit(trainer.init)(0))
     config = CollectionConfig(policy=str(tmp_path / "run"), episodes=6, balance=False)

@@ -19,6 +19,7 @@ from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close
 from tests.jobs import small_job
+from tests.saved import save
 
 pytestmark = pytest.mark.integration
 
@@ -56,13 +57,13 @@ def test_environment_by_module(tmp_path, capfd):
 
 
 def test_run_folder_imports_nothing(tmp_path, capfd):
-    folder = str(tmp_path / "run")
-    main(["train", *SMALL, folder, "--env.name", "custom_env:Repeat"])
+    folder = tmp_path / "run"
+    save(folder, OnlineTrainer(small_job(env__name="custom_env:Repeat", env__params={})))
     del sys.modules["custom_env"]
     with pytest.raises(ValueError, match="needs the module custom_env: import it first"):
         gtrxl_jax.load(folder)
     with pytest.raises(SystemExit):
-        main(["evaluate", folder])
+        main(["evaluate", str(folder)])
     assert "import it first" in capfd.readouterr().err
     assert "custom_env" not in sys.modules
 
@@ -137,7 +138,7 @@ def test_algorithm_follows_the_policy_gradient():
     _, (metrics, _) = loss(learner.trainable, learner, experience)
 
     variables = {"params": learner.params}
-    _, output = trainer.agent.apply(variables, experience.memory, experience.timesteps)
+    _, output = jax.jit(trainer.agent.apply)(variables, experience.memory, experience.timesteps)
     value_BS = output.value[..., 0]
     returns_BT = trainer.algorithm.returns(learner, experience.timesteps, value_BS)
     log_pi = np.asarray(jax.nn.log_softmax(output.policy.logits))

@@ -51,7 +51,7 @@ def test_actions_match_segment_form(run):
 
     timesteps_BT = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *timesteps)
     memory = loaded.agent.initial_memory(stream.num_envs)
-    _, output = loaded.agent.apply({"params": loaded.params}, memory, timesteps_BT)
+    _, output = jax.jit(loaded.agent.apply)({"params": loaded.params}, memory, timesteps_BT)
     np.testing.assert_array_equal(np.stack(actions, axis=1), output.policy.mode())
     np.testing.assert_allclose(np.stack(values, axis=1), output.value, rtol=1e-4, atol=1e-5)
 

@@ -15,7 +15,8 @@ def untrained(env, core, **params):
     spaces = stream.observation_space, stream.action_space
     agent = make_agent(core, *spaces, encoder_width=8, head_width=8)
     example = zero_timestep(*spaces, 1, 1)
-    params = agent.init(jax.random.key(0), agent.initial_memory(1), example)["params"]
+    init = jax.jit(agent.init)
+    params = init(jax.random.key(0), agent.initial_memory(1), example)["params"]
     return AgentPolicy(agent), stream, params
 
 

@@ -22,6 +22,7 @@ from gtrxl_jax.runs.divergence import DivergedError
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.preemption import RunInterrupted
 from gtrxl_jax.runs.scores import Score
+from tests.jobs import changed
 
 
 def call(*arguments):
@@ -56,17 +57,21 @@ def test_closed_pipe_exits_silently(arguments):
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
+# On one device, which compiles in half the time.
+DEBUG = ["--preset", "debug", "--devices", 1]
+
+
 @pytest.fixture(scope="module")
 def debug(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "debug"
-    return folder, call("train", "--preset", "debug", "--folder", folder)
+    return folder, call("train", *DEBUG, "--folder", folder)
 
 
 @pytest.mark.integration
 def test_debug_job_writes_complete_run(debug):
     folder, (out, err) = debug
     config = from_json((folder / "config.json").read_text())
-    assert config == preset("debug")
+    assert config == changed(preset("debug"), devices=1)
     steps = config.num_updates * config.steps_per_update
 
     assert out.count("\n") == 1
@@ -205,7 +210,7 @@ def contents(folder):
 def test_finished_run_is_not_repeated(debug):
     folder, (out, _) = debug
     before = contents(folder)
-    again, err = call("train", "--preset", "debug", "--folder", folder)
+    again, err = call("train", *DEBUG, "--folder", folder)
     scores = out.partition(" |")[0]
     assert again == f"finished already: {scores} | {folder}\n"
     assert err == ""

@@ -88,6 +88,7 @@ seeds = 2
 preset = "debug"
 core.name = "lstm"
 core.width = 8
+devices = 1
 total_steps = 600
 [grid]
 env.params.corridor_length = [2, 3]

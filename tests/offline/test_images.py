@@ -7,7 +7,6 @@ import pytest
 
 from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
 from gtrxl_jax.data import sample_segments
-from gtrxl_jax.loading import evaluate
 from gtrxl_jax.offline.config import TaskConfig, preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import EnvConfig
@@ -71,11 +70,10 @@ def test_files_and_batches_hold_bytes(path):
 
 def test_loss_falls_and_run_is_evaluated(path, tmp_path):
     config = config_of(path, model__encoder="nature", total_updates=20)
-    train(OfflineTrainer(config), folder=tmp_path / "run")
+    result = train(OfflineTrainer(config), folder=tmp_path / "run").result
     losses = [line["loss"] for line in lines(tmp_path / "run") if "loss" in line]
     assert losses[-1] < 0.9 * losses[0]
-    scores, _ = evaluate(tmp_path / "run", episodes=2)
-    assert 0 <= scores["success"].mean <= 1
+    assert 0 <= result.evaluation["success"].mean <= 1
 
 
 def test_rollouts_hold_bytes():

@@ -17,6 +17,8 @@ from tests.jobs import changed
 pytestmark = pytest.mark.integration
 
 DEBUG = preset("debug")
+QUICK = {"model__name": "bc-lstm"}
+"""A model that passes a memory between segments and compiles faster than RATE."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def test_remat_preserves_gradients(trajectories):
 
 @pytest.mark.parametrize(("bptt", "steps"), [(None, 1), (1, 1), (0, 2)])
 def test_one_optimiser_step_per_chunk(trajectories, bptt, steps):
-    trainer = make(trajectories, bptt=bptt)
+    trainer = make(trajectories, bptt=bptt, **QUICK)
     state, _ = learn(trainer, start(trainer), batch_of(trainer))
     assert state.optimiser[1].count == steps
     assert state.update == 1
@@ -140,7 +142,7 @@ def test_padding_does_not_affect_update(trajectories):
 
 
 def test_curriculum_stages(trajectories):
-    trainer = make(trajectories, curriculum=True, total_updates=40)
+    trainer = make(trajectories, curriculum=True, total_updates=40, **QUICK)
     stages, (data, *_) = zip(*trainer.feed(1, trainer.mesh()), strict=True)
     assert stages == (0, 0, 1, 1)
     whole, of_stages = data
@@ -170,12 +172,12 @@ def test_memoryless_model_sees_all_segments(trajectories):
 
 def test_gradient_accumulation(trajectories):
     """Two updates with accumulate 2 take one step with the mean gradient."""
-    trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0)
+    trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0, **QUICK)
     state, batch = start(trainer), batch_of(trainer)
     once, _ = learn(trainer, state, batch)
     jax.tree.map(np.testing.assert_array_equal, once.params, state.params)
     twice, _ = learn(trainer, once, batch)
-    single = make(trajectories, optimiser__warmup=0.0)
+    single = make(trajectories, optimiser__warmup=0.0, **QUICK)
     expected, _ = learn(single, start(single), batch)
     scale = float(trainer.schedule(1) / single.schedule(0))
     jax.tree.map(

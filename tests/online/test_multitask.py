@@ -93,7 +93,7 @@ def test_training_reports_scores_of_each_task(tmp_path):
     path = tmp_path / "returns.json"
     path.write_text(json.dumps(TABLE))
     config = small_job(
-        env=two_tasks(references=str(path)), evaluation__episodes=4, total_steps=224, devices=2
+        env=two_tasks(references=str(path)), evaluation__episodes=4, total_steps=224, devices=1
     )
     train(OnlineTrainer(config), folder=tmp_path / "run")
     last = lines(tmp_path / "run")[-1]
