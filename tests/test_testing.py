@@ -90,8 +90,9 @@ def make(kind, **settings):
     return kind(width=6, param_dtype=jnp.float64, **settings)
 
 
-# tests/nn/test_contract.py tests the same points of the transformer.
-@pytest.mark.parametrize("name", ["lstm", pytest.param("gtrxl/gru", marks=pytest.mark.slow)])
+# tests/nn/test_contract.py tests the same points.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "gtrxl/gru"])
 def test_core_passes(name):
     check_core(small_core(name), tolerance=1e-9)
 

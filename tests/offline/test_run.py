@@ -1,4 +1,4 @@
-"""Offline runs with the host's loop: saving, resuming, placement, loading and evaluation."""
+"""Offline runs with the host's loop: saving, resuming, loading and evaluation."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ CONFIG = changed(
     checkpoint__interval=3,
     curriculum=True,
     model__dropout=0.1,
-    devices=2,
+    devices=1,
 )
 
 
