@@ -76,6 +76,7 @@ def test_iterations_are_written_for_each_seed(run):
     assert result.drawn == {"learning_rate": rates.tolist()}
 
 
+@pytest.mark.slow  # test_vmap_over_seeds_and_hyperparameters compares single updates
 def test_sequential_seeds_match_vectorised_seeds(run, monkeypatch):
     _, turns, _, params_per_seed = run
     beside = Kept()
