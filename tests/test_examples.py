@@ -1,5 +1,6 @@
 """The examples run from the command line by their module's name."""
 
+import importlib
 import runpy
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_environment_by_module(tmp_path, capfd):
 
 def test_run_folder_imports_nothing(tmp_path, capfd):
     folder = tmp_path / "run"
+    importlib.import_module("custom_env")
     save(folder, OnlineTrainer(small_job(env__name="custom_env:Repeat", env__params={})))
     del sys.modules["custom_env"]
     with pytest.raises(ValueError, match="needs the module custom_env: import it first"):
