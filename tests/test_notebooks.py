@@ -3,7 +3,6 @@
 import ast
 import collections
 import dataclasses
-import importlib
 import inspect
 import shutil
 from pathlib import Path
@@ -109,15 +108,13 @@ def code_cells(name):
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_cells_are_valid_and_imports_exist(name):
-    """Without execution."""
+    """Only the imports are executed."""
     imported = 0
     for cell in code_cells(name):
         tree = ast.parse(TransformerManager().transform_cell(cell.source))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                module = importlib.import_module(node.module)
-                assert all(hasattr(module, alias.name) for alias in node.names), cell.source
-                imported += 1
+        imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), name, "exec"), {})
+        imported += len(imports)
     assert imported > 0
 
 
