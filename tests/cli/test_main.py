@@ -150,7 +150,7 @@ def test_exported_agent_evaluates_as_its_run(debug, tmp_path):
     assert "to must be a new folder: set --to" in refused("export", folder)
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # seeds and tasks are tested in tests/online
 def test_several_seeds_and_tasks(tmp_path):
     folder = tmp_path / "run"
     out, err = call(

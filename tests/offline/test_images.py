@@ -68,6 +68,7 @@ def test_files_and_batches_hold_bytes(path):
     assert batch.observations.dtype == np.uint8
 
 
+@pytest.mark.slow  # test_presets trains on images
 def test_loss_falls_and_run_is_evaluated(path, tmp_path):
     config = config_of(path, model__encoder="nature", total_updates=20)
     result = train(OfflineTrainer(config), folder=tmp_path / "run").result

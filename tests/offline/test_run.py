@@ -84,6 +84,7 @@ def test_evaluation_lengths(whole):
     assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (8, 16)}
 
 
+@pytest.mark.slow  # tests/online has the quick one
 def test_seeds_match_separate_runs(trajectories):
     one = changed(CONFIG, model__name="bc-lstm", total_updates=3, evaluation__lengths=(8,))
     several = train(OfflineTrainer(changed(one, num_seeds=2), trajectories))

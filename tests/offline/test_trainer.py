@@ -66,6 +66,7 @@ def gradients(trainer, batch, weigh):
     return jax.jit(jax.grad(loss))(state.params)
 
 
+@pytest.mark.slow  # it learns
 def test_trainer_overfits_one_batch(trajectories):
     trainer = make(trajectories, optimiser__learning_rate=3e-3, optimiser__warmup=0.0)
     state, batch = start(trainer), batch_of(trainer)

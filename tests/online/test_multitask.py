@@ -88,7 +88,7 @@ def test_parameters_belong_to_named_environment():
     assert parse_train(["--env.name", "CartPole-v1"]).config.env.members == (("CartPole-v1", {}),)
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # test_agents has the metrics
 def test_training_reports_scores_of_each_task(tmp_path):
     path = tmp_path / "returns.json"
     path.write_text(json.dumps(TABLE))

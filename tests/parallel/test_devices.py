@@ -85,7 +85,8 @@ def assert_close(actual, expected, tolerance):
         np.testing.assert_allclose(a, b, rtol=most, atol=most, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["online", "offline"])
+# Online, test_resume_with_different_split is the quick one.
+@pytest.mark.parametrize("kind", [pytest.param("online", marks=pytest.mark.slow), "offline"])
 def test_split_run_matches_single_device(kind, x64):
     state, metrics, programs = outcome(trainer_of(kind, *SPLIT))
     expected_state, expected_metrics, expected_scores = on_one_device(kind)

@@ -118,6 +118,7 @@ def test_two_processes_find_finished_run(start, tmp_path):
     assert "finished already" in said[0]
 
 
+@pytest.mark.slow  # starts two processes
 def test_two_processes_read_one_dataset(start, tmp_path):
     """Each reads its own rows of every batch; the losses match those of one process in memory."""
     data = tmp_path / "data"
