@@ -11,10 +11,10 @@ GRU (PPO-RNN), 2.2 % without memory, and no transformer. The cells are
     GRU       the published core: one layer of width 512
 
 with one hidden layer of 512 units before the core, and the settings of Craftax_Baselines'
-`ppo_rnn.py`, except for the batch: 256 environments and
-unrolls of 16, as in that repository's sweeps of a million steps, where the script's own 1024 x 64
-would leave 15 updates. The learning rate decays linearly to 0 over the steps of the run: over one
-million, as there, and not over the billion of the other scoreboard.
+`ppo_rnn.py`, except for the batch: 256 environments and unrolls of 16, as in that repository's
+sweeps of a million steps, where the script's own 1024 x 64 would leave 15 updates. The learning
+rate decays linearly to 0 over the steps of the run: over one million, as there, and not over the
+billion of the other scoreboard.
 
 What differs for both cells: PopArt instead of returns as they are, advantages normalised for each
 rollout instead of each minibatch, bootstrapping at the time limit, the previous action and reward
@@ -41,8 +41,7 @@ from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
-from gtrxl_jax.ops.statistics import mean_and_interval
-from gtrxl_jax.plots.tables import median, table
+from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config.run import EvaluationConfig
 
 CORES: dict[str, CoreConfig] = {
@@ -91,13 +90,12 @@ def report(options: Options, records: Sequence[Record]) -> None:
     rows = []
     for cell, runs in by_cell(records, "agent").items():
         score_S = scores(runs, "return")
-        mean, half = mean_and_interval(score_S, axis=0)
         rows.append(
             [
                 cell,
                 PUBLISHED.get(cell, ""),
-                f"{mean:.2f}" + (f" ± {half:.2f}" if len(runs) > 1 else ""),
-                f"{100 * mean / HIGHEST:.1f} %",
+                mean_entry(score_S),
+                f"{100 * score_S.mean() / HIGHEST:.1f} %",
                 ", ".join(f"{score:.2f}" for score in score_S),
                 median(scores(runs, "length"), digits=0),
                 f"{runs[0]['steps']:,}",

@@ -17,15 +17,14 @@ Writes experiments/results/memory_worlds/ (one file per run), memory_worlds.md a
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
+from study_report import by_cell, draw_returns, origin, scores, write_report
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
@@ -35,7 +34,6 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import interquartile_mean
-from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
 from gtrxl_jax.plots.tables import median, table
 
 WIDTHS = {"gtrxl": 64, "lstm": 98}
@@ -138,33 +136,16 @@ def report(options: Options, records: Sequence[Record]) -> None:
             origin(records),
         ],
     )
-    draw(cells, options.results / "memory_worlds.png")
-
-
-def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
-    """Draw the learning curve of each seed, and the policies that do not learn as lines."""
-    worlds = [world for world in WORLDS if any((world, core) in cells for core in WIDTHS)]
-    if not worlds:
-        return
-    figure = new_figure(2.3 * len(worlds) + 1.2, 2.5)
-    entries: dict[str, Any] = {}
-    for world, axes in zip(worlds, figure.subplots(1, len(worlds), squeeze=False)[0], strict=True):
-        for core, look in looks(WIDTHS):
-            for run in cells.get((world, core), []):
-                curve = run["curve"]["evaluation/return"]
-                steps = np.array(curve["step"]) / 1e6
-                line = axes.plot(steps, curve["value"], **look | {"marker": ""}, linewidth=1.0)
-                entries[core] = line[0]
-        for kind, style in ((PERFECT, "--"), (RANDOM, ":")):
-            for run in cells.get((world, kind), []):
-                value = run["scores"]["return"]
-                entries[kind] = axes.axhline(value, color=GREY, linestyle=style, linewidth=1.0)
-        axes.set_title(world, fontsize=9)
-        axes.set_xlabel("million steps")
-        style_axes(axes)
-    figure.axes[0].set_ylabel("return")
-    legend_outside(figure, "", entries)
-    save_figure(figure, path)
+    lines = {
+        world: [
+            (kind, run["scores"]["return"], style)
+            for kind, style in ((PERFECT, "--"), (RANDOM, ":"))
+            for run in cells.get((world, kind), [])
+        ]
+        for world in WORLDS
+        if any((world, core) in cells for core in WIDTHS)
+    }
+    draw_returns(cells, tuple(WIDTHS), lines, options.results / "memory_worlds.png")
 
 
 def main(options: Options) -> None:

@@ -16,22 +16,20 @@ rate of 0.001, since with 0.002 what is learned is sometimes lost for a while; a
 rewards of later answers hide what an answer earned.
 
 With `--protocol published`, all cores and tasks are trained by the paper's protocol: 15 million
-steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and the other settings those of
-RLlib's PPO, except for its penalty of the KL. This is a study for accelerators.
+steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and RLlib's learning rate, lambda
+and clipping, without its penalty of the KL. This is a study for accelerators.
 
 Writes experiments/results/popgym_baselines/ (one file per run), popgym_baselines.md and .png; for
 the published protocol, popgym_baselines_published in their place.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, to_goal, write_report
+from study_report import by_cell, draw_returns, origin, scores, to_goal, write_report
 
 from gtrxl_jax.envs.knowledge import time_limit
 from gtrxl_jax.envs.popgym import POPGYM
@@ -40,9 +38,7 @@ from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, OptimiserConfig
-from gtrxl_jax.ops.statistics import mean_and_interval
-from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
-from gtrxl_jax.plots.tables import median, table
+from gtrxl_jax.plots.tables import mean_entry, median, table
 
 WIDTHS = {"gtrxl": 64, "gru": 114, "mingru": 68, "agalite": 60}
 TRANSFORMERS = ("trxl", "trxl-i", "gtrxl")
@@ -136,13 +132,12 @@ def report(options: Settings, records: Sequence[Record]) -> None:
     cells = by_cell(records, "task", "core")
     for (name, core), runs in cells.items():
         return_S = scores(runs, "return")
-        mean, half = mean_and_interval(return_S, axis=0)
         known = TASKS.get(name)
         rows.append(
             [
                 name,
                 core,
-                f"{mean:.2f}" + (f" ± {half:.2f}" if len(runs) > 1 else ""),
+                mean_entry(return_S),
                 ", ".join(f"{value:.2f}" for value in return_S),
                 median(to_goal(runs, "steps"), digits=0),
                 f"{runs[0]['steps']:,}",
@@ -167,36 +162,12 @@ def report(options: Settings, records: Sequence[Record]) -> None:
             origin(records),
         ],
     )
-    draw(cells, options.results / f"{stem}.png")
-
-
-def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
-    """Draw the learning curve of each seed, and the published scores as lines."""
-    names = list(dict.fromkeys(name for name, _ in cells if name in TASKS))
-    cores = list(dict.fromkeys(core for _, core in cells))
-    if not names:
-        return
-    figure = new_figure(2.0 * len(names) + 1.2, 2.4)
-    entries: dict[str, Any] = {}
-    for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True):
-        for core, look in looks(cores):
-            for run in cells.get((name, core), []):
-                curve = run["curve"]["episode/return"]
-                steps = np.array(curve["step"]) / 1e6
-                line = axes.plot(steps, curve["value"], **look | {"marker": ""}, linewidth=1.0)
-                entries[core] = line[0]
-        for label, value, style in (
-            ("published GRU", TASKS[name].gru, ":"),
-            ("best published", TASKS[name].best, "--"),
-        ):
-            entries[label] = axes.axhline(value, color=GREY, linestyle=style, linewidth=1.0)
-        axes.set_title(name.removesuffix("-v0"), fontsize=8)
-        axes.set_xlabel("million steps")
-        axes.set_ylim(-0.75, 1.05)
-        style_axes(axes)
-    figure.axes[0].set_ylabel("return")
-    legend_outside(figure, "", entries)
-    save_figure(figure, path)
+    lines = {
+        name: [("published GRU", TASKS[name].gru, ":"), ("best published", TASKS[name].best, "--")]
+        for name in dict.fromkeys(name for name, _ in cells if name in TASKS)
+    }
+    cores = tuple(dict.fromkeys(core for _, core in cells))
+    draw_returns(cells, cores, lines, options.results / f"{stem}.png", "episode/return")
 
 
 def name_of(options: Settings) -> str:

@@ -43,8 +43,7 @@ from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
-from gtrxl_jax.ops.statistics import mean_and_interval
-from gtrxl_jax.plots.tables import median, table
+from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config.run import EvaluationConfig
 from gtrxl_jax.runs.loop import Trained
 
@@ -145,12 +144,11 @@ def report(options: Options, records: Sequence[Record]) -> None:
     rows = []
     for cell, runs in by_cell(records, "agent").items():
         score_S = scores(runs, SCORE)
-        mean, half = mean_and_interval(score_S, axis=0)
         rows.append(
             [
                 cell,
                 PUBLISHED.get(cell, ""),
-                f"{mean:.1f}" + (f" ± {half:.1f}" if len(runs) > 1 else ""),
+                mean_entry(score_S, digits=1),
                 ", ".join(f"{score:.1f}" for score in score_S),
                 median(scores(runs, "return"), digits=1),
                 median(scores(runs, "length"), digits=0),

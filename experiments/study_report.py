@@ -1,6 +1,6 @@
 """Reports on the records of a study (see `study`), and their provenance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from study import Record
 
 from gtrxl_jax.files import atomic
+from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
 
 
 def by_cell(records: Sequence[Record], *names: str) -> dict[Any, list[Record]]:
@@ -54,3 +55,43 @@ def write_report(path: Path, title: str, paragraphs: Sequence[str | Sequence[str
     with atomic(path) as temporary:
         temporary.write_text(text)
     print(text)
+
+
+Lines = Sequence[tuple[str, float, str]]
+"""Horizontal lines: the label, the value and the style of each."""
+
+
+def draw_returns(
+    cells: Mapping[Any, Sequence[Record]],
+    cores: Sequence[str],
+    panels: Mapping[str, Lines],
+    path: Path,
+    curve: str = "evaluation/return",
+) -> None:
+    """Draw the return of each seed over training, in a panel for each task, beside other scores.
+
+    Args:
+      cells: the records of each pair of a task and a core.
+      cores: the cores, in the order of the legend.
+      panels: for each task its lines, the scores to compare with.
+      path: the PNG file to write; none is written without panels.
+      curve: the metric to draw.
+    """
+    if not panels:
+        return
+    figure = new_figure(2.3 * len(panels) + 1.2, 2.5)
+    entries: dict[str, Any] = {}
+    for task, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        for core, look in looks(cores):
+            for run in cells.get((task, core), []):
+                steps = np.array(run["curve"][curve]["step"]) / 1e6
+                values = run["curve"][curve]["value"]
+                entries[core] = axes.plot(steps, values, **look | {"marker": ""}, linewidth=1.0)[0]
+        for label, value, style in panels[task]:
+            entries[label] = axes.axhline(value, color=GREY, linestyle=style, linewidth=1.0)
+        axes.set_title(task.removesuffix("-v0"), fontsize=9)
+        axes.set_xlabel("million steps")
+        style_axes(axes)
+    figure.axes[0].set_ylabel("return")
+    legend_outside(figure, "", entries)
+    save_figure(figure, path)

@@ -119,17 +119,13 @@ def test_studies_without_results_are_listed(study):
     assert STUDIES.keys() - stored == NOT_RUN
 
 
-def test_popgym_protocols_are_valid(study):
+def test_published_protocol_of_popgym_is_valid(study):
     import popgym_baselines as popgym
 
-    ours, published = (
-        popgym.grid(popgym.Settings(protocol=protocol, seeds=1))
-        for protocol in ("short", "published")
-    )
-    assert len(ours) == 5 * 4
+    published = popgym.grid(popgym.Settings(protocol="published", seeds=1))
     assert {planned.labels["task"] for planned in published} == set(POPGYM)
     assert {planned.labels["core"] for planned in published} == set(CORES)
-    for planned in (*ours, *published[:: len(CORES)]):
+    for planned in published[:: len(CORES)]:
         validate(planned.job)
     batch = published[0].job
     assert (batch.steps_per_update, batch.algorithm.minibatches) == (64 * 1024, 8)
@@ -168,8 +164,6 @@ def record_of(run, scores):
 def test_rocksample_report_has_published_scores(study, rocksample, tmp_path):
     runs = rocksample.grid(study.Options())
     assert len(runs) == 4 * 3
-    for planned in runs:
-        validate(planned.job)
     assert [run.job.steps_per_update for run in runs[::3]] == [2048, 2048, 1024, 1024]
     records = [
         record_of(run, {rocksample.SCORE: 10.0 + run.seed, "return": 15.0, "length": 30.0})
@@ -194,8 +188,6 @@ def test_craftax_report_has_percentage_of_highest_return(study, tmp_path):
 
     runs = craftax_symbolic.grid(study.Options())
     assert [run.job.num_updates for run in runs[::3]] == [250, 250]
-    for planned in runs:
-        validate(planned.job)
     craftax_symbolic.report(
         study.Options(results=tmp_path),
         [record_of(run, {"return": 4.0 + run.seed, "length": 200.0}) for run in runs],

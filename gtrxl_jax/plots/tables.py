@@ -8,6 +8,7 @@ import numpy as np
 from gtrxl_jax.ops.statistics import (
     SOLVED,
     interquartile_mean,
+    mean_and_interval,
     solved,
     stratified_bootstrap,
     wilson_interval,
@@ -30,6 +31,19 @@ def median(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     """Format the median of the values that are not NaN; empty if there are none."""
     known = _known(values)
     return f"{np.median(known):,.{digits}f}" if len(known) else ""
+
+
+def mean_entry(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
+    """Format the mean with its 95 % interval (Student's t), omitted for one value: `0.83 ± 0.72`.
+
+    Values that are NaN are left out; empty if there are no others.
+    """
+    known = _known(values)
+    if not len(known):
+        return ""
+    mean, half = mean_and_interval(known, axis=0)
+    interval = f" ± {half:,.{digits}f}" if len(known) > 1 else ""
+    return f"{mean:,.{digits}f}{interval}"
 
 
 def solved_share(scores_S: np.ndarray, threshold: float = SOLVED) -> str:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gtrxl_jax.plots.tables import iqm_entry, median, solved_entry, table
+from gtrxl_jax.plots.tables import iqm_entry, mean_entry, median, solved_entry, table
 
 NAN = np.nan
 
@@ -20,3 +20,10 @@ def test_iqm_entry_without_diverged_runs():
     assert iqm_entry([np.array([NAN, 0.25])]) == "0.25"
     assert iqm_entry([np.array([NAN])]) == ""
     assert iqm_entry([np.array([0.5, NAN, 0.5]), np.array([0.5])]) == "0.50 [0.50, 0.50]"
+
+
+def test_mean_entry_has_interval_of_student():
+    # t is 12.706 for two values, whose standard error is 1.
+    assert mean_entry([1.0, NAN, 3.0]) == "2.00 ± 12.71"
+    assert mean_entry([0.25], digits=1) == "0.2"
+    assert mean_entry([NAN]) == ""
