@@ -1,0 +1,131 @@
+"""V-MPO and PPO with the default settings, on the same tasks.
+
+    python experiments/algorithms.py --workers 2
+    python experiments/algorithms.py --only ppo "T-Maze of 100" --seeds 1
+
+This runs the equivalent of `gtrxl train --algorithm.name ALGORITHM --env.name TASK` with GTrXL.
+Only the memory size and the number of steps depend on the task, and in RepeatPrevious the lambda,
+for the reason given in popgym_baselines.py. V-MPO learns one pass over each rollout, and in a
+second variant two passes of two minibatches; PPO learns four epochs.
+
+Writes experiments/results/algorithms/ (one file per run) and algorithms.md.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+from study import Options, Record, Run, run_study
+from study_report import by_cell, origin, scores, to_goal, write_report
+
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
+from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
+from gtrxl_jax.ops.statistics import solved, wilson_interval
+from gtrxl_jax.plots.tables import median, table
+
+STUDY = "algorithms"
+ALGORITHMS: dict[str, AlgorithmConfig] = {
+    "vmpo": VMPOConfig(),
+    "vmpo, two passes": VMPOConfig(epochs=2, minibatches=2),
+    "ppo": PPOConfig(),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The settings of a task, and the goal at which it counts as solved."""
+
+    env: EnvConfig
+    memory_size: int
+    total_steps: int
+    goal: tuple[str, float] = ("success", 0.95)
+    gae_lambda: float = 0.95
+
+
+TASKS = {
+    "T-Maze of 30": Task(EnvConfig("TMazePassive-v0", {"corridor_length": 30}), 32, 600_000),
+    "T-Maze of 100": Task(EnvConfig("TMazePassive-v0", {"corridor_length": 100}), 104, 1_000_000),
+    "MemoryChain of 100": Task(
+        EnvConfig("MemoryChain-v0", {"memory_length": 100, "num_bits": 3}), 104, 1_500_000
+    ),
+    "RepeatPreviousMedium": Task(
+        EnvConfig("RepeatPreviousMedium-v0"), 32, 700_000, ("return", 0.95), 0.5
+    ),
+    "CartPole": Task(EnvConfig("CartPole-v1"), 16, 300_000, ("return", 500)),
+    "Pendulum": Task(EnvConfig("Pendulum-v1"), 16, 600_000, ("return", -200)),
+}
+
+
+def job(task: Task, algorithm: AlgorithmConfig, total_steps: int | None) -> OnlineConfig:
+    """Return the config of a cell."""
+    config = preset("default")
+    core: Any = config.core
+    return dataclasses.replace(
+        config,
+        env=dataclasses.replace(task.env, num_envs=config.env.num_envs),
+        core=dataclasses.replace(core, memory_size=task.memory_size),
+        algorithm=dataclasses.replace(algorithm, gae_lambda=task.gae_lambda),
+        total_steps=total_steps or task.total_steps,
+    )
+
+
+def grid(options: Options) -> list[Run]:
+    """Return all runs, one seed of all cells before the next."""
+    return [
+        Run(
+            {"task": name, "algorithm": algorithm},
+            seed,
+            job(task, config, options.steps),
+            task.goal,
+        )
+        for seed in range(options.seeds or 5)
+        for name, task in TASKS.items()
+        for algorithm, config in ALGORITHMS.items()
+    ]
+
+
+def report(options: Options, records: Sequence[Record]) -> None:
+    """Write the table."""
+    rows = []
+    for (name, algorithm), runs in by_cell(records, "task", "algorithm").items():
+        score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])
+        scores_S = scores(runs, score)
+        count = solved(scores_S, goal)
+        low, high = wilson_interval(count, len(runs))
+        rows.append(
+            [
+                name,
+                algorithm,
+                f"{score} {goal:g}",
+                f"{count}/{len(runs)} [{low:.2f}, {high:.2f}]",
+                ", ".join(f"{value:.4g}" for value in sorted(scores_S)),
+                f"{runs[0]['steps']:,}",
+                median(to_goal(runs, "steps"), digits=0),
+                median(to_goal(runs, "seconds"), digits=0),
+            ]
+        )
+    write_report(
+        options.results / f"{STUDY}.md",
+        "V-MPO and PPO",
+        [
+            "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
+            "Wilson interval of that fraction; the score of each seed; the steps of a run. To the "
+            "goal: medians over the seeds that reached it, in training or in an evaluation; "
+            "seconds include start and compilation.",
+            table(
+                ["task", "algorithm", "goal", "solved", "scores", "steps", "to goal", "seconds"],
+                rows,
+            ),
+            origin(records),
+        ],
+    )
+
+
+def main(options: Options) -> None:
+    """Run the missing runs, and write the report."""
+    report(options, run_study(STUDY, grid(options), options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
