@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,12 @@ class Policy(abc.ABC):
         state, action, extras = policy.act(params, state, timestep, key)      once per time step
 
     Both are pure. See `acting.rollout` for what plays a policy in environments.
-
-    Attributes:
-      is_privileged: whether `timestep.observation` is the state of the environments instead of
-        their observations.
     """
 
-    is_privileged: ClassVar[bool] = False
+    @property
+    def is_privileged(self) -> bool:
+        """Whether `timestep.observation` is the environments' state, not their observations."""
+        return False
 
     @abc.abstractmethod
     def init(self, params: Any, batch_size: int) -> Any:
@@ -164,11 +163,15 @@ class OraclePolicy(Policy):
 
     env: environment.Environment
     params: Any
-    is_privileged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not hasattr(self.env, "oracle_action"):
             raise ValueError(f"{type(self.env).__name__} has no oracle_action: use another policy")
+
+    @property
+    def is_privileged(self) -> bool:
+        """True: oracles act by the state."""
+        return True
 
     def init(self, params: Any, batch_size: int) -> tuple[()]:
         """Return an empty state."""
@@ -192,6 +195,8 @@ class ExplorerPolicy(Policy):
     Attributes:
       env: an environment with `explorer_memory(params)` and `explorer_action(memory, observation,
         params)`, which returns the new memory and an action in the layout of `specs.ActionSpec`.
+        If it has `explorer_sight(state, params)`, what there is to see in an image, this takes the
+        place of the observation.
       params: its parameters.
 
     Raises:
@@ -207,6 +212,11 @@ class ExplorerPolicy(Policy):
                 f"{type(self.env).__name__} has no explorer_action: use another policy"
             )
 
+    @property
+    def is_privileged(self) -> bool:
+        """Whether the environment computes from its state what there is to see."""
+        return hasattr(self.env, "explorer_sight")
+
     def init(self, params: Any, batch_size: int) -> Any:
         """Return the memory before an episode, for each environment."""
         memory = self.env.explorer_memory(self.params)
@@ -220,6 +230,8 @@ class ExplorerPolicy(Policy):
         def explore(memory: Any, observation: Any, first: Any) -> Any:
             before = self.env.explorer_memory(self.params)
             memory = jax.tree.map(lambda old, new: jnp.where(first, new, old), memory, before)
+            if self.is_privileged:
+                observation = self.env.explorer_sight(observation, self.params)
             return self.env.explorer_action(memory, observation, self.params)
 
         return *jax.vmap(explore)(state, timestep.observation, timestep.first), ()

@@ -15,15 +15,13 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from gtrxl_jax.envs.raycast import (
     Camera,
+    FirstPerson,
     Materials,
     Posts,
     Scene,
     Spheres,
     bearing,
-    beside,
     direction,
-    draw_overhead,
-    draw_scene,
     move,
     rgb,
     wrapped,
@@ -100,7 +98,7 @@ class AppleMazeParams(environment.EnvParams):
     touch_distance: float = struct.field(default=0.45, metadata={"minimum": 0.0})
 
 
-class AppleMaze(environment.Environment[AppleMazeState, AppleMazeParams]):
+class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
     """A room with blocks, landmarks around it, and an apple at a place that stays.
 
     Collecting the apple earns 1 and teleports the agent to a random place, so an agent that
@@ -122,13 +120,10 @@ class AppleMaze(environment.Environment[AppleMazeState, AppleMazeParams]):
     """
 
     def __init__(self, size: int = 9, height: int = 72, width: int = 96) -> None:
-        super().__init__()
         if size % 2 == 0 or not 3 <= size < 30:
             raise ValueError(f"size must be odd, from 3 to 29, got {size}")
-        if min(height, width) < 8:
-            raise ValueError(f"height and width must be at least 8, got {height} and {width}")
-        self.size, self.height, self.width = size, height, width
-        self._draw = jax.jit(self.observe)
+        super().__init__(height, width)
+        self.size = size
 
     @property
     def default_params(self) -> AppleMazeParams:
@@ -187,17 +182,6 @@ class AppleMaze(environment.Environment[AppleMazeState, AppleMazeParams]):
         reward = (after.found - state.found).astype(jnp.float32)
         return observation, after, reward, jnp.zeros((), bool), {"found": after.found}
 
-    def observe(
-        self, key: jax.Array, state: AppleMazeState, action: Any, params: AppleMazeParams
-    ) -> UInt8[Array, "R C 3"]:
-        """Draw the agent's view."""
-        del key, action, params
-        return draw_scene(self._scene(state), self._camera(state), self.height, self.width)
-
-    def is_truncated(self, state: AppleMazeState, params: AppleMazeParams) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= params.max_steps_in_episode
-
     def oracle_action(self, state: AppleMazeState, params: AppleMazeParams) -> dict[str, Array]:
         """Return the action that follows the shortest way to the apple, which it knows."""
         turn = bearing(state.wall_SS == 0, state.position_2, state.heading, state.apple_2)
@@ -217,15 +201,6 @@ class AppleMaze(environment.Environment[AppleMazeState, AppleMazeParams]):
         high_8 = jnp.array([1.0] * 7 + [10.0])
         continuous = spaces.Box(-high_8, high_8, (8,), jnp.float32)
         return spaces.Dict({"continuous": continuous, "discrete": spaces.Discrete(2)})
-
-    def observation_space(self, params: AppleMazeParams | None = None) -> spaces.Box:
-        """Return the space of images."""
-        return spaces.Box(0, 255, (self.height, self.width, 3), jnp.uint8)
-
-    def render(self, state: AppleMazeState, params: AppleMazeParams) -> UInt8[np.ndarray, "H W 3"]:
-        """Draw the observation beside the room from above, on the host."""
-        image = self._draw(jax.random.key(0), state, None, params)
-        return beside(np.asarray(image), draw_overhead(self._scene(state), self._camera(state)))
 
     def _blocks(self, key: jax.Array, params: AppleMazeParams) -> Int[Array, "S S"]:
         """Draw the room: blocks at cells of even row and column, some longer by a cell.
@@ -264,7 +239,9 @@ class AppleMaze(environment.Environment[AppleMazeState, AppleMazeParams]):
         place_2 = 2 * jnp.stack([column, row]).astype(jnp.float32) + 1.5
         return place_2, jax.random.uniform(key_heading, minval=-jnp.pi, maxval=jnp.pi)
 
-    def _scene(self, state: AppleMazeState) -> Scene:
+    def scene(self, state: AppleMazeState, params: AppleMazeParams) -> Scene:
+        """Return what there is to see."""
+        del params
         side = self.size + 2
         # In the corners and in the middles of the sides, inside the wall, which they overtop.
         edge_3 = np.array([0.5, side / 2, side - 0.5])
@@ -289,7 +266,9 @@ class AppleMaze(environment.Environment[AppleMazeState, AppleMazeParams]):
             ),
         )
 
-    def _camera(self, state: AppleMazeState) -> Camera:
+    def camera(self, state: AppleMazeState, params: AppleMazeParams) -> Camera:
+        """Return from where the agent sees it."""
+        del params
         return Camera(
             position_2=state.position_2,
             heading=state.heading,

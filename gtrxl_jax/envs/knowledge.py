@@ -7,6 +7,7 @@ An environment can define these attributes and methods:
     cue, cue_at_start, chance
     oracle_action(state, params)    the action of a solution, for example for `gtrxl collect`
     explorer_memory(params)         see `acting.ExplorerPolicy`
+    explorer_sight(state, params)
     explorer_action(memory, observation, params)
     legal_actions(state, params)    the choices that a policy may make in a state, see below
     shows_cue(state, params)        whether the observation of a state shows the cue

@@ -16,16 +16,19 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from gtrxl_jax.envs.raycast import (
     Camera,
+    FirstPerson,
     Materials,
+    Notes,
     Scene,
+    Sight,
     Spheres,
     bearing,
-    beside,
+    blank_notes,
     direction,
     draw_maze,
-    draw_overhead,
     draw_places,
-    draw_scene,
+    explore,
+    look,
     move,
     rgb,
     settle,
@@ -120,7 +123,7 @@ class MemoryMazeParams(environment.EnvParams):
     field_of_view: float = struct.field(default=80.0, metadata={"minimum": 1.0})
 
 
-class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
+class MemoryMaze(FirstPerson[MemoryMazeState, MemoryMazeParams]):
     """A random maze with coloured targets; the colour of the image's border tells which to find.
 
     Each episode has a new maze. Touching the target of the border's colour earns 1, and another
@@ -141,14 +144,11 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
     """
 
     def __init__(self, size: int = 9, height: int = 64, width: int = 64) -> None:
-        super().__init__()
         if size not in TARGETS:
             raise ValueError(f"size must be one of {sorted(TARGETS)}, got {size}")
-        if min(height, width) < 8:
-            raise ValueError(f"height and width must be at least 8, got {height} and {width}")
-        self.size, self.height, self.width = size, height, width
+        super().__init__(height, width)
+        self.size = size
         self.num_targets = TARGETS[size]
-        self._draw = jax.jit(self.observe)
 
     @property
     def default_params(self) -> MemoryMazeParams:
@@ -237,30 +237,39 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
         self, key: jax.Array, state: MemoryMazeState, action: Any, params: MemoryMazeParams
     ) -> UInt8[Array, "R C 3"]:
         """Draw the agent's view, framed in the colour of the target to be found."""
-        del key, action
-        scene, camera = self._scene(state), self._camera(state, params)
-        image_RC3 = draw_scene(scene, camera, self.height, self.width)
+        image_RC3 = super().observe(key, state, action, params)
         border = max(1, self.height // 32)
         inner = np.zeros((self.height, self.width, 1), bool)
         inner[border:-border, border:-border] = True
         colour_3 = jnp.asarray(_TARGETS * 0.7, jnp.uint8)[state.target]
         return jnp.where(jnp.asarray(inner), image_RC3, colour_3[None, None])
 
-    def is_truncated(self, state: MemoryMazeState, params: MemoryMazeParams) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= self.time_limit(params)
-
     def oracle_action(self, state: MemoryMazeState, params: MemoryMazeParams) -> Int[Array, ""]:
         """Return the action that follows the shortest way to the target, which it knows."""
         del params
-        turn = bearing(
-            state.wall_SS == 0, state.position_2, state.heading, state.target_N2[state.target]
-        )
-        to_right = turn > 0
-        walking = jnp.where(to_right, FORWARD_RIGHT, FORWARD_LEFT)
-        turning = jnp.where(to_right, RIGHT, LEFT)
-        turning = jnp.where(jnp.abs(turn) < 0.8, walking, turning)
-        return jnp.where(jnp.abs(turn) < 0.17, FORWARD, turning).astype(jnp.int32)
+        goal_2 = state.target_N2[state.target]
+        return _steer(bearing(state.wall_SS == 0, state.position_2, state.heading, goal_2))
+
+    def explorer_memory(self, params: MemoryMazeParams) -> Notes:
+        """Return the explorer's memory before an episode."""
+        del params
+        return blank_notes(self.size + 2, self.num_targets)
+
+    def explorer_sight(
+        self, state: MemoryMazeState, params: MemoryMazeParams
+    ) -> tuple[Sight, Int[Array, ""]]:
+        """Return what there is to see, with the agent's pose, and the target to be found."""
+        field_of_view = self.camera(state, params).field_of_view
+        pose = state.position_2, state.heading
+        return look(state.wall_SS, state.target_N2, *pose, field_of_view), state.target
+
+    def explorer_action(
+        self, memory: Notes, sight: tuple[Sight, Int[Array, ""]], params: MemoryMazeParams
+    ) -> tuple[Notes, Int[Array, ""]]:
+        """Return the new memory and the action of `exploration.explore`."""
+        del params
+        memory, turn = explore(memory, *sight)
+        return memory, _steer(turn)
 
     @property
     def num_actions(self) -> int:
@@ -271,19 +280,9 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
         """Return the space of the six actions."""
         return spaces.Discrete(6)
 
-    def observation_space(self, params: MemoryMazeParams | None = None) -> spaces.Box:
-        """Return the space of images."""
-        return spaces.Box(0, 255, (self.height, self.width, 3), jnp.uint8)
-
-    def render(
-        self, state: MemoryMazeState, params: MemoryMazeParams
-    ) -> UInt8[np.ndarray, "H W 3"]:
-        """Draw the observation beside the maze from above, on the host."""
-        image = self._draw(jax.random.key(0), state, None, params)
-        camera = self._camera(state, params)
-        return beside(np.asarray(image), draw_overhead(self._scene(state), camera))
-
-    def _scene(self, state: MemoryMazeState) -> Scene:
+    def scene(self, state: MemoryMazeState, params: MemoryMazeParams) -> Scene:
+        """Return what there is to see."""
+        del params
         colour_N3 = rgb(_TARGETS)[: self.num_targets]
         return Scene(
             wall_HW=state.wall_SS,
@@ -299,7 +298,8 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
             ),
         )
 
-    def _camera(self, state: MemoryMazeState, params: MemoryMazeParams) -> Camera:
+    def camera(self, state: MemoryMazeState, params: MemoryMazeParams) -> Camera:
+        """Return from where the agent sees it."""
         return Camera(
             # The original's camera is in front of the ball's middle.
             position_2=state.position_2 + 0.075 * direction(state.heading),
@@ -308,3 +308,12 @@ class MemoryMaze(environment.Environment[MemoryMazeState, MemoryMazeParams]):
             field_of_view=jnp.deg2rad(jnp.asarray(params.field_of_view, jnp.float32)),
             pitch=jnp.float32(0.1),
         )
+
+
+def _steer(turn: Float[Array, ""]) -> Int[Array, ""]:
+    """Return the action that turns by an angle, and moves forward unless it is large."""
+    to_right = turn > 0
+    walking = jnp.where(to_right, FORWARD_RIGHT, FORWARD_LEFT)
+    turning = jnp.where(to_right, RIGHT, LEFT)
+    turning = jnp.where(jnp.abs(turn) < 0.8, walking, turning)
+    return jnp.where(jnp.abs(turn) < 0.17, FORWARD, turning).astype(jnp.int32)

@@ -17,13 +17,11 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.raycast import (
     Camera,
+    FirstPerson,
     Materials,
     Posts,
     Scene,
-    beside,
     direction,
-    draw_overhead,
-    draw_scene,
     move,
     rgb,
     settle,
@@ -98,7 +96,7 @@ class TwoColorsParams(environment.EnvParams):
     touch_distance: float = struct.field(default=0.28, metadata={"minimum": 0.0})
 
 
-class TwoColors(environment.Environment[TwoColorsState, TwoColorsParams]):
+class TwoColors(FirstPerson[TwoColorsState, TwoColorsParams]):
     """Survive in a room of acid by items of the colour of a pillar that disappears.
 
     The agent starts midway between the pillar, in the middle of the room, and a wall, and faces the
@@ -122,11 +120,8 @@ class TwoColors(environment.Environment[TwoColorsState, TwoColorsParams]):
     cue, cue_at_start = Cue("colour", (0, 1)), True
 
     def __init__(self, items: int = 8, height: int = 64, width: int = 112) -> None:
-        super().__init__()
-        if min(height, width) < 8:
-            raise ValueError(f"height and width must be at least 8, got {height} and {width}")
-        self.items, self.height, self.width = items, height, width
-        self._draw = jax.jit(self.observe)
+        super().__init__(height, width)
+        self.items = items
 
     @property
     def default_params(self) -> TwoColorsParams:
@@ -189,18 +184,6 @@ class TwoColors(environment.Environment[TwoColorsState, TwoColorsParams]):
         info = {"right": right, "wrong": wrong, "health": state.health}
         return self.observe(key, state, action, params), state, reward, dead, info
 
-    def observe(
-        self, key: jax.Array, state: TwoColorsState, action: Any, params: TwoColorsParams
-    ) -> UInt8[Array, "R C 3"]:
-        """Draw the agent's view."""
-        del key, action
-        scene = self._scene(state, params)
-        return draw_scene(scene, self._camera(state), self.height, self.width)
-
-    def is_truncated(self, state: TwoColorsState, params: TwoColorsParams) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= params.max_steps_in_episode
-
     def shows_cue(
         self, state: TwoColorsState, params: TwoColorsParams
     ) -> Bool[Array | np.ndarray, "*batch"]:
@@ -234,20 +217,11 @@ class TwoColors(environment.Environment[TwoColorsState, TwoColorsParams]):
         """Return the space of the five actions."""
         return spaces.Discrete(5)
 
-    def observation_space(self, params: TwoColorsParams | None = None) -> spaces.Box:
-        """Return the space of images."""
-        return spaces.Box(0, 255, (self.height, self.width, 3), jnp.uint8)
-
-    def render(self, state: TwoColorsState, params: TwoColorsParams) -> UInt8[np.ndarray, "H W 3"]:
-        """Draw the observation beside the room from above, on the host."""
-        image = self._draw(jax.random.key(0), state, None, params)
-        scene = self._scene(state, params)
-        return beside(np.asarray(image), draw_overhead(scene, self._camera(state)))
-
     def _colours(self) -> Int[Array, " N"]:
         return jnp.repeat(jnp.arange(2, dtype=jnp.int32), self.items)
 
-    def _scene(self, state: TwoColorsState, params: TwoColorsParams) -> Scene:
+    def scene(self, state: TwoColorsState, params: TwoColorsParams) -> Scene:
+        """Return what there is to see."""
         middle_12 = jnp.full((1, 2), SIDE / 2)
         pillar = jnp.where(self.shows_cue(state, params), jnp.float32(0.16), jnp.float32(0))
         colour_23 = rgb(_ITEMS)
@@ -267,7 +241,9 @@ class TwoColors(environment.Environment[TwoColorsState, TwoColorsParams]):
             ),
         )
 
-    def _camera(self, state: TwoColorsState) -> Camera:
+    def camera(self, state: TwoColorsState, params: TwoColorsParams) -> Camera:
+        """Return from where the agent sees it."""
+        del params
         return Camera(
             position_2=state.position_2,
             heading=state.heading,

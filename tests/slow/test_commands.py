@@ -76,7 +76,9 @@ def small(words):
             words += ["--core-preset", "debug"]
         if not {"--devices", "--parameter-shards"} & {*words}:
             words += ["--devices", "1"]
-    if re.search("MemoryMaze|TwoColors|AppleMaze|MiniGrid|vizdoom|minigrid|memory-maze", line):
+    if words[0] == "gtrxl" and re.search(
+        "MemoryMaze|TwoColors|AppleMaze|MiniGrid|vizdoom|minigrid|memory-maze", line
+    ):
         option = "--task.params" if "train-offline" in line else "--env.params"
         if option not in words:
             words += [option]

@@ -1,8 +1,10 @@
 """A first-person ray caster in pure JAX, with mazes, motion and routes for environments on it."""
 
+from gtrxl_jax.envs.raycast.exploration import Notes, Sight, blank_notes, explore, look
+from gtrxl_jax.envs.raycast.first_person import FirstPerson
 from gtrxl_jax.envs.raycast.mazes import Maze, draw_maze, draw_places
 from gtrxl_jax.envs.raycast.motion import move, settle
-from gtrxl_jax.envs.raycast.overhead import beside, draw_overhead
+from gtrxl_jax.envs.raycast.overhead import draw_overhead
 from gtrxl_jax.envs.raycast.picture import draw_scene
 from gtrxl_jax.envs.raycast.rays import cast_rays
 from gtrxl_jax.envs.raycast.routes import bearing, distances
@@ -19,13 +21,16 @@ from gtrxl_jax.envs.raycast.scene import (
 
 __all__ = [
     "Camera",
+    "FirstPerson",
     "Materials",
     "Maze",
+    "Notes",
     "Posts",
     "Scene",
+    "Sight",
     "Spheres",
-    "beside",
     "bearing",
+    "blank_notes",
     "cast_rays",
     "direction",
     "distances",
@@ -33,6 +38,8 @@ __all__ = [
     "draw_overhead",
     "draw_places",
     "draw_scene",
+    "explore",
+    "look",
     "move",
     "rgb",
     "settle",

@@ -107,7 +107,7 @@ def rgb(bytes_: np.ndarray | tuple[int, int, int]) -> Float[Array, "*N 3"]:
     return jnp.asarray(np.asarray(bytes_) / 255, jnp.float32)
 
 
-def wrapped(angle: Float[Array, ""]) -> Float[Array, ""]:
+def wrapped(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the same angle in (-pi, pi]."""
     return jnp.pi - jnp.mod(jnp.pi - angle, 2 * jnp.pi)
 
