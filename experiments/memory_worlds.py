@@ -1,12 +1,13 @@
-"""GTrXL against an LSTM in the worlds of the papers: who learns to remember?
+"""GTrXL against LSTM and GRU in the worlds of the papers: who learns to remember?
 
     python experiments/memory_worlds.py
     python experiments/memory_worlds.py --workers 2 --only "Numpad 2 x 2"
 
 Numpad on a grid of 2 x 2 and 3 x 3 pads, Numpad with the sphere on 2 x 2, and MiniGrid-Memory of
 9 x 9 and 13 x 13 with a view of 3. All settings are the defaults, except those that follow from the
-task: the memory size, and the unroll, which is the same for both cores. Widths are chosen such that
-both cores have as many parameters as a GTrXL of width 64, within 10 %.
+task: the memory size, and the unroll and the number of environments, which are the same for all
+cores. Layers are those of each core's default, and widths such that all cores have as many
+parameters, within 2 %.
 
 For comparison, policies that do not learn play each world: one that chooses at random, and the best
 that a perfect memory can do: the explorer of Numpad, which finds the sequence by trial, or the
@@ -31,15 +32,16 @@ from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, Random
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.tables import median, table
 
-WIDTHS = {"gtrxl": 64, "lstm": 98}
+SIZES = {
+    "gtrxl": {"layers": 2, "width": 64},
+    "lstm": {"layers": 1, "width": 119},
+    "gru": {"layers": 1, "width": 132},
+}
 PERFECT, RANDOM = "perfect memory", "random"
-ENTROPY_COST = 0.02
-"""The default when most of these runs were made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +74,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
     memory = {"memory_size": world.memory_size} if core == "gtrxl" else {}
     return OnlineConfig(
         env=EnvConfig(world.env, world.params, num_envs=world.num_envs),
-        core=core_config(core, "small", layers=2, width=WIDTHS[core], **memory),
-        algorithm=VMPOConfig(entropy_cost=ENTROPY_COST),
+        core=core_config(core, "small", **SIZES[core], **memory),
         total_steps=total_steps or world.total_steps,
         unroll=world.unroll,
     )
@@ -99,7 +100,7 @@ def grid(options: Options) -> list[Run]:
         for kind in (PERFECT, RANDOM):
             labels = {"world": name, "core": kind}
             runs += [Run(labels, 0, functools.partial(play, world, kind))]
-        for core in WIDTHS:
+        for core in SIZES:
             runs += [
                 Run({"world": name, "core": core}, seed, job(world, core, options.steps))
                 for seed in range(options.seeds or 5)
@@ -112,7 +113,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
     cells = by_cell(records, "world", "core")
     rows = []
     for world in WORLDS:
-        for core in (PERFECT, *WIDTHS, RANDOM):
+        for core in (PERFECT, *SIZES, RANDOM):
             if runs := cells.get((world, core)):
                 returns_S, success_S = scores(runs, "return"), scores(runs)
                 rows.append(
@@ -127,7 +128,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
                 )
     write_report(
         options.results / "memory_worlds.md",
-        "GTrXL against an LSTM in the papers' worlds",
+        "GTrXL against LSTM and GRU in the papers' worlds",
         [
             "Mean return of the last evaluation, for each seed, and the interquartile mean over "
             "seeds; the median success rate; and the environment steps of training. Perfect memory "
@@ -143,9 +144,9 @@ def report(options: Options, records: Sequence[Record]) -> None:
             for run in cells.get((world, kind), [])
         ]
         for world in WORLDS
-        if any((world, core) in cells for core in WIDTHS)
+        if any((world, core) in cells for core in SIZES)
     }
-    draw_returns(cells, tuple(WIDTHS), lines, options.results / "memory_worlds.png")
+    draw_returns(cells, tuple(SIZES), lines, options.results / "memory_worlds.png")
 
 
 def main(options: Options) -> None:
