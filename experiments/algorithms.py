@@ -21,8 +21,7 @@ from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
-from gtrxl_jax.ops.statistics import solved, wilson_interval
-from gtrxl_jax.plots.tables import median, table
+from gtrxl_jax.plots.tables import median, solved_share, table
 
 STUDY = "algorithms"
 ALGORITHMS: dict[str, AlgorithmConfig] = {
@@ -91,14 +90,12 @@ def report(options: Options, records: Sequence[Record]) -> None:
     for (name, algorithm), runs in by_cell(records, "task", "algorithm").items():
         score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])
         scores_S = scores(runs, score)
-        count = solved(scores_S, goal)
-        low, high = wilson_interval(count, len(runs))
         rows.append(
             [
                 name,
                 algorithm,
                 f"{score} {goal:g}",
-                f"{count}/{len(runs)} [{low:.2f}, {high:.2f}]",
+                solved_share(scores_S, goal),
                 ", ".join(f"{value:.4g}" for value in sorted(scores_S)),
                 f"{runs[0]['steps']:,}",
                 median(to_goal(runs, "steps"), digits=0),

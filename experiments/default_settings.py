@@ -25,8 +25,8 @@ from study import Options, Record, Run, run_study
 from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
-from gtrxl_jax.ops.statistics import interquartile_mean, solved, wilson_interval
-from gtrxl_jax.plots.tables import median, table
+from gtrxl_jax.ops.statistics import interquartile_mean
+from gtrxl_jax.plots.tables import median, solved_share, table
 from gtrxl_jax.plugins import with_name
 
 STUDY = "default_settings"
@@ -113,8 +113,6 @@ def report(options: Options, records: Sequence[Record]) -> None:
     for (name, core), runs in by_cell(records, "task", "core").items():
         score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])
         scores_S = scores(runs, score)
-        count = solved(scores_S, goal)
-        low, high = wilson_interval(count, len(runs))
         known = scores_S[~np.isnan(scores_S)]
         iqm = f"{interquartile_mean(known):.2f}" if len(known) else ""
         rows.append(
@@ -122,7 +120,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
                 name,
                 core,
                 f"{score} {goal:g}" if math.isfinite(goal) else score,
-                f"{count}/{len(runs)} [{low:.2f}, {high:.2f}]" if math.isfinite(goal) else "",
+                solved_share(scores_S, goal) if math.isfinite(goal) else "",
                 f"{median(scores_S)}, {iqm}",
                 f"{runs[0]['steps']:,}",
                 median(to_goal(runs, "steps"), digits=0),
