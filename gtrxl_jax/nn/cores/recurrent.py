@@ -82,6 +82,8 @@ class RecurrentConfig(CoreConfig):
 
     name: str = choice("lstm", tuple(CELLS))
     """lstm or gru."""
+    layers: int = 1
+    """Number of layers. Stacks without residual connections are slower to learn."""
 
     def make(self) -> "RecurrentCore":
         """Build the core."""

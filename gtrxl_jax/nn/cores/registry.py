@@ -45,8 +45,8 @@ PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
     RecurrentConfig: {
         "paper": dict(layers=3, width=256),
         "large": dict(layers=12, width=512),
-        "small": dict(layers=1, width=64),
-        "debug": dict(layers=1, width=16),
+        "small": {},
+        "debug": dict(width=16),
     },
     DNCConfig: {
         "large": dict(layers=2, width=512, slots=512),
