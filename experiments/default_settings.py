@@ -4,9 +4,13 @@
     python experiments/default_settings.py --workers 2 --only CartPole-v1 Pendulum-v1
 
 This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, five seeds
-each, fewer where a run is long. Only the memory size and the number of steps depend on the task.
+each, fewer where a run is long. Only the memory size and the number of steps depend on the task,
+and in the MinAtar games, evaluation samples actions: these games have little randomness of their
+own, and all episodes of the most likely actions can be the same one. The LSTM has one layer, and
+about as many parameters as GTrXL.
+
 With `--peer PATH`, a checkout of purejaxrl, its PPO plays the MinAtar games for as many steps; its
-score is that of its episodes at the end of training.
+score is that of its episodes at the end of training, whose actions are sampled too.
 
 Writes experiments/results/default_settings/ (one file per run) and default_settings.md.
 """
@@ -24,13 +28,14 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, origin, scores, to_goal, write_report
 
+from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.tables import median, solved_share, table
-from gtrxl_jax.plugins import with_name
 
 STUDY = "default_settings"
-CORES = ("gtrxl", "lstm")
+CORES: dict[str, dict[str, Any]] = {"gtrxl": {}, "lstm": {"width": 120}}
+"""The settings of each core, besides the memory size."""
 GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 
 
@@ -77,11 +82,13 @@ TASKS = {
 def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell: the default settings in another environment."""
     config = preset("default")
-    gtrxl: Any = config.core
+    memory: Any = {"memory_size": task.memory_size} if core == "gtrxl" else {}
+    policy = "sample" if task.env in GAMES else config.evaluation.policy
     return dataclasses.replace(
         config,
         env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
-        core=with_name(dataclasses.replace(gtrxl, memory_size=task.memory_size), core),
+        core=core_config(core, **CORES[core], **memory),
+        evaluation=dataclasses.replace(config.evaluation, policy=policy),
         total_steps=total_steps or task.total_steps,
     )
 
