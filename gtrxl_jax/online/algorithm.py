@@ -130,7 +130,7 @@ class Algorithm(abc.ABC):
         self._clip_norm = config.optimiser.clip_norm
         self._num_tasks = config.env.num_tasks
         steps = config.decay_updates * self.config.epochs * self.config.minibatches
-        self.optimiser = optax.scale_by_adam()
+        self.optimiser = optax.scale_by_adam(b2=config.optimiser.beta_2)
         # Relative to the peak learning rate, which is one of the hyperparameters.
         self.schedule = warmup_and_decay(
             1.0, config.optimiser.warmup, config.optimiser.final, steps

@@ -77,6 +77,10 @@ class OptimiserConfig:
 
     learning_rate: float = 2e-3
     """Peak learning rate."""
+    beta_2: float = number(0.999, at_least=0, below=1)
+    """Decay of Adam's mean of squared gradients, which is over about 1 / (1 - beta_2) steps. When
+    the gradients of a policy that had settled grow again, the mean lags behind, so that the first
+    steps are too large; with 0.99, there are fewer of them."""
     warmup: float = number(0.0, at_least=0, at_most=1)
     """Fraction of the horizon over which the learning rate increases linearly to its peak."""
     final: float = number(0.1, at_least=0, at_most=1)
