@@ -86,8 +86,9 @@ POSITIVE = [
 ]  # fmt: skip
 OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
-    "optimiser.warmup", "optimiser.final", "optimiser.horizon", "evaluation.interval",
-    "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda", "algorithm.entropy_cost",
+    "optimiser.beta_2", "optimiser.warmup", "optimiser.final", "optimiser.horizon",
+    "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
+    "algorithm.entropy_cost",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
