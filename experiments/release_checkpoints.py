@@ -6,8 +6,8 @@
 This runs `gtrxl train` for each agent, in runs/released/NAME, unless that run has ended; exports it
 to checkpoints/NAME, in place of an earlier export; and evaluates it on 1024 fresh episodes. The
 command, commit, device, date and seed are in the card of each. Expected: a success of 1 in the
-T-Maze and of 0.9 in MiniGrid-Memory, and returns of 500 in CartPole and above 90 in Numpad, after
-about a minute each on two cores, five in MiniGrid-Memory.
+T-Maze and of 0.9 in MiniGrid-Memory, and returns of 500 in CartPole, above 90 in Numpad and above
+0.9 in RepeatPrevious, after about a minute each on two cores, five in MiniGrid-Memory.
 
 Prints the rows of the README's table.
 """
@@ -37,6 +37,12 @@ AGENTS = {
         *("--env.name", "MiniGrid-MemoryS9-v0", "--env.params", "view_size", "3"),
         # As in default_settings.py, where one of three seeds does not learn to look at the object.
         *("--core.memory-size", "64", "--total-steps", "4000000", "--seed", "1"),
+    ],
+    "repeat_previous": [
+        *("--env.name", "RepeatPreviousHard-v0", "--core.memory-size", "64", "--unroll", "64"),
+        # As in popgym_baselines.py.
+        *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
+        *("--optimiser.learning-rate", "0.001", "--total-steps", "700000"),
     ],
 }
 """The arguments of `gtrxl train` for each released agent."""
