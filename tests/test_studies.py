@@ -17,6 +17,7 @@ from tests.jobs import small_job
 from tests.processes import EXPERIMENTS, run
 
 STUDIES = {
+    "algorithms": ([], "algorithms"),
     "craftax_symbolic": ([], "craftax_symbolic"),
     "default_job": ([], "default_job"),
     "default_settings": ([], "default_settings"),
