@@ -12,7 +12,7 @@ from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.comparison import assert_close
 from tests.jobs import small_job
-from tests.online.test_trainer import naive_returns
+from tests.online.naive_vmpo import naive_returns
 
 pytestmark = pytest.mark.integration
 
