@@ -3,11 +3,11 @@
     python experiments/release_checkpoints.py
     python experiments/release_checkpoints.py --only cartpole
 
-This runs `gtrxl train` for each agent, in runs/released/NAME, unless that run has ended; exports it
-to checkpoints/NAME, in place of an earlier export; and evaluates it on 1024 fresh episodes. The
-command, commit, device, date and seed are in the card of each. Expected: a success of 1 in the
-T-Maze and of 0.9 in MiniGrid-Memory, and returns of 500 in CartPole, above 90 in Numpad and above
-0.9 in RepeatPrevious, after about a minute each on two cores, five in MiniGrid-Memory.
+This trains each agent by the command line, in runs/released/NAME, unless that run has ended;
+exports it to checkpoints/NAME, in place of an earlier export; and evaluates it on 1024 fresh
+episodes. The command, commit, device, date and seed are in the card of each. Expected: a success of
+1, of 0.9 in MiniGrid-Memory, and returns of 500 in CartPole, above 90 in Numpad and above 0.9 in
+RepeatPrevious, after about a minute each on two cores, up to five with long episodes.
 
 Prints the rows of the README's table.
 """
@@ -27,25 +27,35 @@ from gtrxl_jax.validation import check_choice
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 AGENTS = {
-    "tmaze": [],
-    "cartpole": ["--env.name", "CartPole-v1", "--total-steps", "300000"],
+    "tmaze": ["train"],
+    "cartpole": ["train", "--env.name", "CartPole-v1", "--total-steps", "300000"],
+    "associative": ["train", "--env.name", "AssociativeRetrieval-v0", "--total-steps", "1000000"],
+    "memory_chain": [
+        *("train", "--env.name", "MemoryChain-v0"),
+        *("--env.params", "memory_length", "100", "num_bits", "3"),
+        *("--core.memory-size", "104", "--total-steps", "2000000"),
+    ],
     "numpad": [
+        "train",
         *("--env.name", "NumpadDiscrete-v0", "--env.params", "size", "2", "--env.num-envs", "16"),
         *("--core.memory-size", "64", "--unroll", "64", "--total-steps", "1000000"),
     ],
     "minigrid": [
+        "train",
         *("--env.name", "MiniGrid-MemoryS9-v0", "--env.params", "view_size", "3"),
         # As in default_settings.py, where one of three seeds does not learn to look at the object.
         *("--core.memory-size", "64", "--total-steps", "4000000", "--seed", "1"),
     ],
     "repeat_previous": [
+        "train",
         *("--env.name", "RepeatPreviousHard-v0", "--core.memory-size", "64", "--unroll", "64"),
         # As in popgym_baselines.py.
         *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
         *("--optimiser.learning-rate", "0.001", "--total-steps", "700000"),
     ],
+    "rate": ["train-offline", "--segments", "5", "--model.cache-size", "90"],
 }
-"""The arguments of `gtrxl train` for each released agent."""
+"""The command that trains each released agent."""
 EPISODES = 1024
 LARGEST = 5_000_000
 """The largest size of a file in bytes."""
@@ -62,8 +72,10 @@ class Release:
 def release(name: str) -> str:
     """Train an agent if necessary, export and evaluate it; return its row of the table."""
     run, to = Path("runs", "released", name), CHECKPOINTS / name
-    command = ["train", *AGENTS[name], "--folder", str(run), "--no-pictures"]
+    command = [*AGENTS[name], "--folder", str(run), "--no-pictures"]
     subprocess.run([Path(sys.executable).with_name("gtrxl"), *command], check=True)
+    if command[0] == "train-offline":
+        run = run / "rate"
     if to.exists():
         shutil.rmtree(to)
     export(run, to)
@@ -71,10 +83,12 @@ def release(name: str) -> str:
     if max(sizes.values()) > LARGEST:
         raise ValueError(f"{to} has a file of more than {LARGEST:,} bytes: {sizes}")
     scores, _ = evaluate(to, EPISODES)
-    shown = ["success"] * ("success" in scores) + ["return"]
+    # A model of trajectories has a success for each length, the longest last.
+    lengths = [score for score in scores if score.startswith("success/")]
+    shown = [score for score in ("success", "return", *lengths[-1:]) if score in scores]
     cells = (
         f"[{name}](checkpoints/{name}/card.md)",
-        f"`{' '.join(['gtrxl train', *AGENTS[name]])}`",
+        f"`{' '.join(['gtrxl', *AGENTS[name]])}`",
         f"{sum(array.size for array in read_params(to)[0].values()):,}",
         f"{sum(sizes.values()) / 1e6:.2f} MB",
         "; ".join(f"{score} {scores[score]}" for score in shown),
