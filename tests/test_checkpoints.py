@@ -20,16 +20,18 @@ def test_released_agent_is_complete(folder):
     loaded = load(folder)
     card = (folder / "card.md").read_text()
     assert card.splitlines()[0] == f"# {loaded.trainer.title}"
-    command = rf"`gtrxl train(-offline)? .*`, seed {loaded.config.seed}; .* on .*, commit [0-9a-f]+\."
-    assert re.search(command, card)
+    seed = loaded.config.seed
+    assert re.search(rf"`gtrxl train.*`, seed {seed}; .* on .*, commit [0-9a-f]+\.", card)
     readme = (folder.parents[1] / "README.md").read_text()
     assert f"(checkpoints/{folder.name}/card.md)" in readme
 
 
 @pytest.mark.integration
 def test_smallest_agent_reaches_its_score():
-    folder = min(FOLDERS, key=size)
-    card = (folder / "card.md").read_text()
+    cards = {folder: (folder / "card.md").read_text() for folder in FOLDERS}
+    # Models of trajectories have a score for each length of episodes instead.
+    folder = min((folder for folder in FOLDERS if "| return |" in cards[folder]), key=size)
+    card = cards[folder]
     name = "success" if "| success |" in card else "return"
     low, _ = map(float, re.search(rf"\| {name} \| \S+ \[(\S+), (\S+)\]", card).groups())
     scores, _ = evaluate(folder, episodes=16)
