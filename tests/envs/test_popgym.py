@@ -8,6 +8,7 @@ import popgym.envs
 import pytest
 
 from gtrxl_jax.envs import Stream, make_env, time_limit
+from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
@@ -287,3 +288,19 @@ def test_agents_play_in_streams(name):
 def test_invalid_settings_raise(name, overrides, message):
     with pytest.raises(ValueError, match=message):
         make_env(name, **overrides)
+
+
+def test_picture_of_repeat_previous_shows_recent_cards():
+    env, params = make_env("RepeatPreviousMedium-v0")
+    _, state = env.reset_env(jax.random.key(0), params)
+    colours = draw_cells(np.array([[Cell.FLOOR, Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT]]), 1)[0]
+    unknown, *suits = colours.tolist()
+    for steps in (1, 40):
+        for number in range(steps):
+            _, state, *_ = env.step_env(jax.random.key(number), state, 0, params)
+        image = env.render(state, params)
+        shown = image[24 + 12 : -3 * 24 : 24, 24 + 12 : -24 : 24].reshape(-1, 3).tolist()
+        shown = shown[: env.k]
+        known = min(int(state.time) + 1, env.k)
+        assert shown[: env.k - known] == [unknown] * (env.k - known)
+        assert shown[env.k - known :] == [suits[card] for card in state.recent[env.k - known :]]

@@ -7,10 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.popgym.cards import SUITS, draw, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, signed
+
+COLUMNS = 16
+"""Cards in a row of a picture."""
+_COLOURS = np.array([Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT])
 
 Step = tuple[Int[Array, ""], Any, Float[Array, ""], Bool[Array, ""], dict[str, Any]]
 
@@ -94,6 +99,19 @@ class RepeatPrevious(Task):
     def observation_space(self, params: TaskParams | None = None) -> spaces.Discrete:
         """Return the space of suits."""
         return spaces.Discrete(SUITS)
+
+    def render(self, state: RepeatPreviousState, params: TaskParams) -> UInt8[np.ndarray, "H W 3"]:
+        """Draw the suits of the last k cards, the one asked for first, and the time, on the host.
+
+        The suits 0 to 3 are red, blue, orange and green.
+        """
+        is_shown = np.arange(self.k) >= self.k - 1 - int(state.time)
+        cards = np.where(is_shown, _COLOURS[np.asarray(state.recent)], Cell.FLOOR)
+        rows = -(-self.k // COLUMNS)
+        cells = np.full((rows + 4, COLUMNS + 2), Cell.WALL)
+        cells[1:-3, 1:-1].flat[: self.k] = cards
+        cells[-2, 1:-1] = progress_bar(int(state.time) / self.episode_length, COLUMNS)
+        return draw_cells(cells, pixels=24)
 
 
 @struct.dataclass
