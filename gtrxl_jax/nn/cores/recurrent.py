@@ -83,7 +83,7 @@ class RecurrentConfig(CoreConfig):
     name: str = choice("lstm", tuple(CELLS))
     """lstm or gru."""
     layers: int = 1
-    """Number of layers. Stacks without residual connections are slower to learn."""
+    """Number of layers, without residual connections."""
 
     def make(self) -> "RecurrentCore":
         """Build the core."""
