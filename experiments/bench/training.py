@@ -3,11 +3,12 @@
     python experiments/bench/training.py
     python experiments/bench/training.py --peer PATH
 
-Ours is V-MPO on MemoryChain with 2 layers, width 256, memory 128, 16 environments and unrolls of
-128 steps. PATH is a checkout of https://github.com/Reytuag/transformerXL_PPO_JAX, a PPO with a
-gated Transformer-XL. It is timed in the same process, interleaved with ours, at the same sizes and
-in the same environment: with four epochs per rollout, as published, and with one, as in ours. Its
-program is a whole run of a few updates, including initialisation.
+Ours is V-MPO, one step per rollout, and PPO, four epochs of eight minibatches, on MemoryChain with
+2 layers, width 256, memory 128, 16 environments and unrolls of 128 steps. PATH is a checkout of
+https://github.com/Reytuag/transformerXL_PPO_JAX, a PPO with a gated Transformer-XL. It is timed in
+the same process, interleaved with ours, at the same sizes and in the same environment: with four
+epochs, as published, and with one, for V-MPO. Its program is a whole run of a few updates,
+including initialisation.
 """
 
 import dataclasses
@@ -20,12 +21,14 @@ import tyro
 from timing import Row, interleaved, show
 
 from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.compilation import compiler_options
 from gtrxl_jax.runs.programs import make_iteration
 
 HEADS = 4
+MINIBATCHES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +48,15 @@ class Settings:
     """Write the table to results/bench."""
 
 
-def job(settings: Settings) -> OnlineConfig:
-    """Return the config of our run."""
+def job(settings: Settings, algorithm: AlgorithmConfig) -> OnlineConfig:
+    """Return the config of a run of ours."""
     return OnlineConfig(
         env=EnvConfig("MemoryChain-v0", {"memory_length": 64}, num_envs=settings.num_envs),
         core=core_config(
             "gtrxl", "small", width=settings.width, memory_size=settings.memory_size, heads=HEADS
         ),
         agent=AgentConfig(encoder_width=settings.width),
+        algorithm=algorithm,
         unroll=settings.unroll,
         updates_per_iteration=1,
     )
@@ -73,7 +77,7 @@ def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dic
             (config.env.name, config.env.params),
             NUM_ENVS=settings.num_envs,
             NUM_STEPS=settings.unroll,
-            NUM_MINIBATCHES=min(8, settings.num_envs),
+            NUM_MINIBATCHES=min(MINIBATCHES, settings.num_envs),
             TOTAL_TIMESTEPS=settings.peer_updates * config.steps_per_update,
             UPDATE_EPOCHS=epochs,
             qkv_features=settings.width,
@@ -88,18 +92,28 @@ def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dic
     return runs, seconds
 
 
-def main(settings: Settings) -> None:
-    """Compile as a run does, then time its parts, interleaved."""
-    config = job(settings)
+def compiled_as_in_a_run(trainer: OnlineTrainer) -> tuple[Any, Any, float, float]:
+    """Return the state, the program of an update, and the seconds to the state and to both."""
     began = time.perf_counter()
-    trainer = OnlineTrainer(config)
     state = jax.jit(trainer.init, compiler_options=compiler_options(runs_once=True))(0)
     jax.block_until_ready(state)
     init_seconds = time.perf_counter() - began
     iteration = (
         jax.jit(make_iteration(trainer), compiler_options=compiler_options()).lower(state).compile()
     )
-    compile_seconds = time.perf_counter() - began
+    return state, iteration, init_seconds, time.perf_counter() - began
+
+
+def main(settings: Settings) -> None:
+    """Compile as a run does, then time its parts, interleaved."""
+    config = job(settings, VMPOConfig())
+    steps = config.steps_per_update
+    trainer = OnlineTrainer(config)
+    state, iteration, init_seconds, compile_seconds = compiled_as_in_a_run(trainer)
+    ppo = OnlineTrainer(
+        job(settings, PPOConfig(epochs=4, minibatches=min(MINIBATCHES, settings.num_envs)))
+    )
+    ppo_state, ppo_iteration, _, ppo_compile_seconds = compiled_as_in_a_run(ppo)
 
     rollout = jax.jit(trainer.rollout)
     _, collected, _ = rollout(state, jax.random.key(1))
@@ -113,27 +127,31 @@ def main(settings: Settings) -> None:
         {
             "rollout": lambda: rollout(state, jax.random.key(1)),
             "learn": lambda: learn(state, collected),
-            "update": lambda: iteration(state),
+            "V-MPO": lambda: iteration(state),
+            "PPO": lambda: ppo_iteration(ppo_state),
         }
         | {f"peer {n}": lambda run=run: run(jax.random.key(0)) for n, run in runs.items()},
         settings.rounds,
     )
-    steps = config.steps_per_update
-    ours = steps / seconds["update"]
+    ours = {1: ("V-MPO", compile_seconds), 4: ("PPO", ppo_compile_seconds)}
     rows = [
         Row("initialisation, compiled and run", init_seconds, "s"),
-        Row("initialisation and compilation of the program", compile_seconds, "s"),
         Row("rollout", steps / seconds["rollout"], "environment steps/s"),
-        Row("learner", steps / seconds["learn"], "tokens/s"),
-        Row("rollout and learner", ours, "environment steps/s"),
+        Row("V-MPO: learner", steps / seconds["learn"], "tokens/s"),
     ]
+    for name, compilation in ours.values():
+        rows += [
+            Row(f"{name}: initialisation and compilation of the program", compilation, "s"),
+            Row(f"{name}: rollout and learner", steps / seconds[name], "environment steps/s"),
+        ]
     for epochs in runs:
+        name, compilation = ours[epochs]
         theirs = settings.peer_updates * steps / seconds[f"peer {epochs}"]
         rows += [
             Row(f"peer, epochs {epochs}: rollout and learner", theirs, "environment steps/s"),
-            Row("... ours against it", ours / theirs, "x"),
+            Row(f"... our {name} against it", steps / seconds[name] / theirs, "x"),
             Row(f"peer, epochs {epochs}: compilation", compiling[epochs], "s"),
-            Row("... against ours", compiling[epochs] / compile_seconds, "x"),
+            Row(f"... against our {name}", compiling[epochs] / compilation, "x"),
         ]
     show(
         "training",
