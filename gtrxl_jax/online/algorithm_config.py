@@ -35,6 +35,8 @@ class AlgorithmConfig(abc.ABC):
     minibatches: int = 1
     """Number of optimiser steps of a pass, each on an equal share of the segments."""
 
+    learning_rate: ClassVar[float] = 2e-3
+    """The learning rate of runs whose `optimiser.learning_rate` is None."""
     hyperparameters: ClassVar[tuple[str, ...]] = (
         "gamma",
         "gae_lambda",
@@ -136,6 +138,7 @@ class PPOConfig(AlgorithmConfig):
     relative to the standard deviation of returns (with PopArt), and decrease as values become
     accurate, so the entropy bonus gains in weight."""
 
+    learning_rate: ClassVar[float] = 1e-3
     hyperparameters: ClassVar[tuple[str, ...]] = (*AlgorithmConfig.hyperparameters, "clip_epsilon")
 
     def make(self, config: Any, agent: Any) -> Any:

@@ -75,8 +75,8 @@ class AgentConfig:
 class OptimiserConfig:
     """Adam (Kingma and Ba 2015)."""
 
-    learning_rate: float = 2e-3
-    """Peak learning rate."""
+    learning_rate: float | None = None
+    """Peak learning rate; by default that of the algorithm: 2e-3 for V-MPO, 1e-3 for PPO."""
     beta_2: float = number(0.999, at_least=0, below=1)
     """Decay of Adam's mean of squared gradients, which is over about 1 / (1 - beta_2) steps. When
     the gradients of a policy that had settled grow again, the mean lags behind, so that the first
@@ -142,6 +142,12 @@ class OnlineConfig(RunConfig):
     def hyperparameters(self) -> tuple[str, ...]:
         """The names of the hyperparameters that may differ between seeds, see `sweep`."""
         return ("learning_rate", *self.algorithm.hyperparameters)
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak learning rate: the given one, or that of the algorithm."""
+        given = self.optimiser.learning_rate
+        return self.algorithm.learning_rate if given is None else given
 
     @property
     def steps_per_update(self) -> int:

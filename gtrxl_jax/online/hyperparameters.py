@@ -17,7 +17,7 @@ def draw_hyperparameters(config: OnlineConfig, key: Key[Array, ""]) -> dict[str,
 
     def value(name: str) -> Float[Array, ""]:
         if name not in config.sweep:
-            owner = config.optimiser if name == "learning_rate" else config.algorithm
+            owner = config if name == "learning_rate" else config.algorithm
             return jnp.asarray(getattr(owner, name), float)
         low, high = (jnp.log(jnp.asarray(z, float)) for z in config.sweep[name])
         return jnp.exp(jax.random.uniform(keys[name], minval=low, maxval=high))

@@ -102,14 +102,15 @@ class NaiveAdam:
 
     def __init__(self, config):
         self.settings, self.updates, self.count = config.optimiser, config.num_updates, 0
+        self.peak = config.learning_rate
         self.first = self.second = None
 
     def rate(self):
         warmup, u = round(self.settings.warmup * self.updates), self.count - 1
         if u < warmup:
-            return self.settings.learning_rate * (1 + (warmup - 1) * u / warmup) / warmup
+            return self.peak * (1 + (warmup - 1) * u / warmup) / warmup
         decayed = (1 - self.settings.final) * (u - warmup) / (self.updates - warmup)
-        return self.settings.learning_rate * (1 - decayed)
+        return self.peak * (1 - decayed)
 
     def steps(self, gradients, norm):
         clip = self.settings.clip_norm

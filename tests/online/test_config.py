@@ -3,6 +3,8 @@
 import dataclasses
 import json
 
+import jax
+import numpy as np
 import pytest
 
 from gtrxl_jax.online.algorithm_config import PPOConfig
@@ -15,6 +17,7 @@ from gtrxl_jax.online.config import (
     preset,
     to_json,
 )
+from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.validation import field_names, validate
 from tests.jobs import changed
 
@@ -271,6 +274,16 @@ def test_decay_over_horizon():
     assert config.steps_per_update == 8 * 2 * 5
     assert config.decay_updates == 8 < config.num_updates
     assert from_json(to_json(config)) == config
+
+
+def test_learning_rate_is_given_or_of_algorithm():
+    config = preset("debug")
+    ppo = changed(config, algorithm=PPOConfig())
+    assert (config.learning_rate, ppo.learning_rate) == (2e-3, 1e-3)
+    assert changed(ppo, optimiser__learning_rate=3e-4).learning_rate == 3e-4
+    for own in (config, ppo):
+        drawn = draw_hyperparameters(own, jax.random.key(0))
+        np.testing.assert_allclose(drawn["learning_rate"], own.learning_rate, rtol=1e-6)
 
 
 def test_configs_are_immutable():
