@@ -138,7 +138,7 @@ class PPOConfig(AlgorithmConfig):
     relative to the standard deviation of returns (with PopArt), and decrease as values become
     accurate, so the entropy bonus gains in weight."""
 
-    learning_rate: ClassVar[float] = 1e-3
+    learning_rate: ClassVar[float] = 5e-4
     hyperparameters: ClassVar[tuple[str, ...]] = (*AlgorithmConfig.hyperparameters, "clip_epsilon")
 
     def make(self, config: Any, agent: Any) -> Any:

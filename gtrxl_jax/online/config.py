@@ -76,7 +76,7 @@ class OptimiserConfig:
     """Adam (Kingma and Ba 2015)."""
 
     learning_rate: float | None = None
-    """Peak learning rate; by default that of the algorithm: 2e-3 for V-MPO, 1e-3 for PPO."""
+    """Peak learning rate; by default that of the algorithm: 2e-3 for V-MPO, 5e-4 for PPO."""
     beta_2: float = number(0.999, at_least=0, below=1)
     """Decay of Adam's mean of squared gradients, which is over about 1 / (1 - beta_2) steps. When
     the gradients of a policy that had settled grow again, the mean lags behind, so that the first

@@ -279,7 +279,7 @@ def test_decay_over_horizon():
 def test_learning_rate_is_given_or_of_algorithm():
     config = preset("debug")
     ppo = changed(config, algorithm=PPOConfig())
-    assert (config.learning_rate, ppo.learning_rate) == (2e-3, 1e-3)
+    assert (config.learning_rate, ppo.learning_rate) == (2e-3, 5e-4)
     assert changed(ppo, optimiser__learning_rate=3e-4).learning_rate == 3e-4
     for own in (config, ppo):
         drawn = draw_hyperparameters(own, jax.random.key(0))
