@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, UInt8
 
 from gtrxl_jax.envs.raycast import (
     Camera,
@@ -26,6 +26,7 @@ from gtrxl_jax.envs.raycast import (
     rgb,
     wrapped,
 )
+from gtrxl_jax.envs.step import Step
 
 ACTIONS = (
     "look left or right",
@@ -151,13 +152,7 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
 
     def step_env(
         self, key: jax.Array, state: AppleMazeState, action: Any, params: AppleMazeParams
-    ) -> tuple[
-        UInt8[Array, "R C 3"],
-        AppleMazeState,
-        Float[Array, ""],
-        Bool[Array, ""],
-        dict[str, Int[Array, ""]],
-    ]:
+    ) -> Step[UInt8[Array, "R C 3"], AppleMazeState]:
         """Repeat the action; the reward is the number of apples collected by it."""
         look, nod, strafe, forward, *_ = jnp.asarray(action["continuous"], jnp.float32)
         turn_speed = jnp.deg2rad(jnp.asarray(params.turn_speed, jnp.float32))

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
+from gtrxl_jax.envs.step import Step
 
 STAY = 2
 """The action that waits; 0 and 1 are the two moves."""
@@ -110,13 +111,7 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
 
     def step_env(
         self, key: jax.Array, state: AssociativeState, action: Any, params: AssociativeParams
-    ) -> tuple[
-        Float[Array, "3"],
-        AssociativeState,
-        Float[Array, ""],
-        Bool[Array, ""],
-        dict[str, Bool[Array, ""]],
-    ]:
+    ) -> Step[Float[Array, "3"], AssociativeState]:
         """Take one action: leave, wait or return."""
         action = jnp.asarray(action, jnp.int32)
         moves = action != STAY

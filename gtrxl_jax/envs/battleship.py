@@ -22,6 +22,7 @@ from gtrxl_jax.envs.fleet import (
     with_ship,
 )
 from gtrxl_jax.envs.popgym.cards import draw
+from gtrxl_jax.envs.step import Step
 
 FLEETS = {10: (5, 4, 3, 2), 5: (3, 2), 3: (2,)}
 """The lengths of the ships, in the order in which they are placed, for each size of the board."""
@@ -89,9 +90,7 @@ class Battleship(environment.Environment[BattleshipState, BattleshipParams]):
 
     def step_env(
         self, key: jax.Array, state: BattleshipState, action: Any, params: BattleshipParams
-    ) -> tuple[
-        Float[Array, "1"], BattleshipState, Float[Array, ""], Bool[Array, ""], dict[str, Any]
-    ]:
+    ) -> Step[Float[Array, "1"], BattleshipState]:
         """Shoot at a square."""
         row, column = jnp.divmod(jnp.asarray(action, jnp.int32), self.size)
         state, terminated = guess(state, row, column)

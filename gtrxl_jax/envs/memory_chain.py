@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.envs.step import Step
 
 
 @struct.dataclass
@@ -53,13 +54,7 @@ class MemoryChain(memory_chain.MemoryChain):
 
     def step_env(
         self, key: jax.Array, state: memory_chain.EnvState, action: Any, params: MemoryChainParams
-    ) -> tuple[
-        Float[Array, " features"],
-        memory_chain.EnvState,
-        Float[Array, ""],
-        Bool[Array, ""],
-        dict[str, Any],
-    ]:
+    ) -> Step[Float[Array, " features"], memory_chain.EnvState]:
         """Take gymnax's step, and add `info["success"]`."""
         with standard_dtype_promotion():
             observation, state, reward, terminated, info = super().step_env(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, UInt8
 
 from gtrxl_jax.envs.raycast import (
     Camera,
@@ -34,6 +34,7 @@ from gtrxl_jax.envs.raycast import (
     settle,
     wrapped,
 )
+from gtrxl_jax.envs.step import Step
 
 NOOP, FORWARD, LEFT, RIGHT, FORWARD_LEFT, FORWARD_RIGHT = range(6)
 """The actions."""
@@ -191,13 +192,7 @@ class MemoryMaze(FirstPerson[MemoryMazeState, MemoryMazeParams]):
 
     def step_env(
         self, key: jax.Array, state: MemoryMazeState, action: Any, params: MemoryMazeParams
-    ) -> tuple[
-        UInt8[Array, "R C 3"],
-        MemoryMazeState,
-        Float[Array, ""],
-        Bool[Array, ""],
-        dict[str, Int[Array, ""]],
-    ]:
+    ) -> Step[UInt8[Array, "R C 3"], MemoryMazeState]:
         """Turn and move the agent, and reward it if it touches the target."""
         action = jnp.asarray(action, jnp.int32)
         forward = jnp.isin(action, jnp.array([FORWARD, FORWARD_LEFT, FORWARD_RIGHT]))

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.minigrid_layout import MiniGridParams, MiniGridState, cells, heading, view
 from gtrxl_jax.envs.minigrid_tiles import Kind, draw_tile
+from gtrxl_jax.envs.step import Step
 from gtrxl_jax.validation import check_choice
 
 LEFT, RIGHT, FORWARD = range(3)
@@ -141,7 +142,7 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
 
     def step_env(
         self, key: jax.Array, state: MiniGridState, action: Any, params: MiniGridParams
-    ) -> tuple[Array, MiniGridState, Float[Array, ""], Bool[Array, ""], dict[str, Bool[Array, ""]]]:
+    ) -> Step[Array, MiniGridState]:
         """Turn or move the agent."""
         action = jnp.asarray(action, jnp.int32)
         turn = (action == RIGHT).astype(jnp.int32) - (action == LEFT).astype(jnp.int32)

@@ -14,6 +14,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells
+from gtrxl_jax.envs.step import Step
 
 NORTH, EAST, SOUTH, WEST, SAMPLE, FIRST_CHECK = range(6)
 """The actions. `FIRST_CHECK` + i checks rock i."""
@@ -120,9 +121,7 @@ class RockSample(environment.Environment[RockSampleState, RockSampleParams]):
 
     def step_env(
         self, key: jax.Array, state: RockSampleState, action: Any, params: RockSampleParams
-    ) -> tuple[
-        Float[Array, " F"], RockSampleState, Float[Array, ""], Bool[Array, ""], dict[str, Any]
-    ]:
+    ) -> Step[Float[Array, " F"], RockSampleState]:
         """Move the agent, sample or check a rock."""
         action = jnp.asarray(action, jnp.int32)
         here_K = jnp.all(self._away(state, params) == 0, axis=1) & (action == SAMPLE)

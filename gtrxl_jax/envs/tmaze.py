@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
+from gtrxl_jax.envs.step import Step
 from gtrxl_jax.validation import check_choice
 
 RIGHT, UP, LEFT, DOWN = range(4)
@@ -160,9 +161,7 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
 
     def step_env(
         self, key: jax.Array, state: TMazeState, action: Any, params: TMazeParams
-    ) -> tuple[
-        Float[Array, "4"], TMazeState, Float[Array, ""], Bool[Array, ""], dict[str, Bool[Array, ""]]
-    ]:
+    ) -> Step[Float[Array, "4"], TMazeState]:
         """Move the agent and compute the reward."""
         action = jnp.asarray(action, jnp.int32)
         before = state

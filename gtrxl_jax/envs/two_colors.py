@@ -27,6 +27,7 @@ from gtrxl_jax.envs.raycast import (
     settle,
     wrapped,
 )
+from gtrxl_jax.envs.step import Step
 
 LEFT, RIGHT, FORWARD, LEFT_FORWARD, RIGHT_FORWARD = range(5)
 """The actions."""
@@ -147,13 +148,7 @@ class TwoColors(FirstPerson[TwoColorsState, TwoColorsParams]):
 
     def step_env(
         self, key: jax.Array, state: TwoColorsState, action: Any, params: TwoColorsParams
-    ) -> tuple[
-        UInt8[Array, "R C 3"],
-        TwoColorsState,
-        Float[Array, ""],
-        Bool[Array, ""],
-        dict[str, Array],
-    ]:
+    ) -> Step[UInt8[Array, "R C 3"], TwoColorsState]:
         """Turn and move the agent, take items, and apply the acid."""
         action = jnp.asarray(action, jnp.int32)
         turn = jnp.array([-1, 1, 0, -1, 1], jnp.float32)[action]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, UInt8
 
 from gtrxl_jax.envs.numpad.drawing import draw_pads
 from gtrxl_jax.envs.numpad.explorer import Notes, explore, first_notes
@@ -20,6 +20,7 @@ from gtrxl_jax.envs.numpad.sequence import (
     pad_cells,
     press,
 )
+from gtrxl_jax.envs.step import Step
 
 MOVES = tuple((column, row) for row in (-1, 0, 1) for column in (-1, 0, 1) if column or row)
 """The change of (column, row) by each action, from up-left to down-right."""
@@ -90,13 +91,7 @@ class NumpadDiscrete(environment.Environment[NumpadDiscreteState, NumpadDiscrete
 
     def step_env(
         self, key: jax.Array, state: NumpadDiscreteState, action: Any, params: NumpadDiscreteParams
-    ) -> tuple[
-        Float[Array, " features"],
-        NumpadDiscreteState,
-        Float[Array, ""],
-        Bool[Array, ""],
-        dict[str, Array],
-    ]:
+    ) -> Step[Float[Array, " features"], NumpadDiscreteState]:
         """Move the agent and press the pad that it enters."""
         row, column = jnp.divmod(state.pad, self.size)
         move = jnp.asarray(MOVES, jnp.int32)[jnp.asarray(action, jnp.int32)]

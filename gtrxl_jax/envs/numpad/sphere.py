@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, UInt8
 
 from gtrxl_jax.envs.numpad.drawing import draw_pads
 from gtrxl_jax.envs.numpad.explorer import Notes, explore, first_notes
@@ -20,6 +20,7 @@ from gtrxl_jax.envs.numpad.sequence import (
     pad_cells,
     press,
 )
+from gtrxl_jax.envs.step import Step
 
 PAD_SIDE, RADIUS = 0.7, 0.2
 """The side of a pad and the radius of the sphere; the centres of neighbouring pads are 1 apart."""
@@ -122,13 +123,7 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
 
     def step_env(
         self, key: jax.Array, state: NumpadState, action: Any, params: NumpadParams
-    ) -> tuple[
-        Float[Array, " features"],
-        NumpadState,
-        Float[Array, ""],
-        Bool[Array, ""],
-        dict[str, Array],
-    ]:
+    ) -> Step[Float[Array, " features"], NumpadState]:
         """Move the sphere and press the pads that it enters. Actions are clipped to [-1, 1]."""
         action = jnp.clip(jnp.asarray(action, jnp.float32), -1, 1)
 

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, signed
+from gtrxl_jax.envs.step import Step
 
 
 @struct.dataclass
@@ -55,7 +56,7 @@ class MultiarmedBandit(Task):
 
     def step_env(
         self, key: jax.Array, state: BanditState, action: Any, params: TaskParams
-    ) -> tuple[Int[Array, ""], BanditState, Float[Array, ""], Bool[Array, ""], dict[str, Any]]:
+    ) -> Step[Int[Array, ""], BanditState]:
         """Pull an arm."""
         pays = jax.random.bernoulli(key, state.chances[integer(action)])
         state = state.replace(time=state.time + 1, paid=pays.astype(jnp.int32))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from gtrxl_jax.envs.fleet import (
     BattleshipState,
@@ -18,8 +18,7 @@ from gtrxl_jax.envs.fleet import (
 )
 from gtrxl_jax.envs.popgym.cards import draw
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer
-
-Step = tuple[Int[Array, ""], Any, Float[Array, ""], Bool[Array, ""], dict[str, Any]]
+from gtrxl_jax.envs.step import Step
 
 
 class Board(Task):
@@ -107,7 +106,7 @@ class MineSweeper(Board):
 
     def step_env(
         self, key: jax.Array, state: MineSweeperState, action: Any, params: TaskParams
-    ) -> Step:
+    ) -> Step[Int[Array, ""], Any]:
         """View a square."""
         row, column = integer(action[0]), integer(action[1])
         is_mine = state.mines[row, column]
@@ -184,7 +183,7 @@ class Battleship(Board):
 
     def step_env(
         self, key: jax.Array, state: BattleshipState, action: Any, params: TaskParams
-    ) -> Step:
+    ) -> Step[Int[Array, ""], Any]:
         """Guess a square."""
         state, success = guess(state, integer(action[0]), integer(action[1]))
         goal = self.num_ship_squares

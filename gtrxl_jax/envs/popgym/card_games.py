@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from gtrxl_jax.envs.popgym.cards import COLOURS, RANKS, draw, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, multi_discrete, signed
-
-Outcome = tuple[Any, Float[Array, ""], Bool[Array, ""], dict[str, Any]]
+from gtrxl_jax.envs.step import Step
 
 NONE = -1
 """No card is flipped."""
@@ -80,7 +79,7 @@ class Concentration(Task):
 
     def step_env(
         self, key: jax.Array, state: ConcentrationState, action: Any, params: TaskParams
-    ) -> tuple[Int[Array, " N"], *Outcome]:
+    ) -> Step[Int[Array, " N"], Any]:
         """Flip a card."""
         place, first = integer(action), state.flipped
         is_second = first != NONE
@@ -168,7 +167,7 @@ class HigherLower(Task):
 
     def step_env(
         self, key: jax.Array, state: HigherLowerState, action: Any, params: TaskParams
-    ) -> tuple[Int[Array, ""], *Outcome]:
+    ) -> Step[Int[Array, ""], Any]:
         """Show the next card and judge the guess."""
         card, left = draw(key, state.left)
         right = (card > state.card) == (integer(action) == 0)

@@ -8,12 +8,11 @@ import numpy as np
 from flax import struct
 from gymnax.environments import spaces
 from gymnax.environments.classic_control import cartpole, pendulum
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from gtrxl_jax.envs.popgym.task import Timed
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
-
-Step = tuple[Float[Array, "2"], Any, Float[Array, ""], Bool[Array, ""], dict[str, Any]]
+from gtrxl_jax.envs.step import Step
 
 WORST_COST = 16.2736044
 """The cost of a pendulum that points down, at the highest speed and torque."""
@@ -103,7 +102,7 @@ class PositionOnlyCartPole(_Noisy, cartpole.CartPole):
 
     def step_env(
         self, key: jax.Array, state: cartpole.EnvState, action: Any, params: CartPoleParams
-    ) -> Step:
+    ) -> Step[Float[Array, "2"], Any]:
         """Push the cart, and show what is observed of the new state."""
         with standard_dtype_promotion():
             full, state, _, terminated, _ = super().step_env(key, state, action, params)
@@ -179,7 +178,7 @@ class PositionOnlyPendulum(_Noisy, pendulum.Pendulum):
 
     def step_env(
         self, key: jax.Array, state: pendulum.EnvState, action: Any, params: PendulumParams
-    ) -> Step:
+    ) -> Step[Float[Array, "2"], Any]:
         """Apply the torque, and show the new angle."""
         with standard_dtype_promotion():
             _, state, negative_cost, _, _ = super().step_env(key, state, action, params)

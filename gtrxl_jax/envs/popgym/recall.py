@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from gtrxl_jax.envs.popgym import cards as deck
 from gtrxl_jax.envs.popgym.cards import draw, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, multi_discrete, signed
-
-Step = tuple[Int[Array, "2"], Any, Float[Array, ""], Bool[Array, ""], dict[str, Any]]
+from gtrxl_jax.envs.step import Step
 
 PLAY, WATCH = 0, 1
 """The phases of Autoencode."""
@@ -61,7 +60,7 @@ class Autoencode(Task):
 
     def step_env(
         self, key: jax.Array, state: AutoencodeState, action: Any, params: TaskParams
-    ) -> Step:
+    ) -> Step[Int[Array, "2"], Any]:
         """Show the next card, or judge the answer."""
         is_playing = state.time + 1 >= self.num_cards
         right = integer(action) == self.oracle_action(state, params)
@@ -151,7 +150,7 @@ class CountRecall(Task):
 
     def step_env(
         self, key: jax.Array, state: CountRecallState, action: Any, params: TaskParams
-    ) -> Step:
+    ) -> Step[Int[Array, "2"], Any]:
         """Judge the answer, then show the next card and query."""
         right = integer(action) == self.oracle_action(state, params)
         reward = signed(right, 1 / self.episode_length)

@@ -7,17 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Bool, Int, UInt8
 
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.popgym.cards import SUITS, draw, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, signed
+from gtrxl_jax.envs.step import Step
 
 COLUMNS = 16
 """Cards in a row of a picture."""
 _COLOURS = np.array([Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT])
-
-Step = tuple[Int[Array, ""], Any, Float[Array, ""], Bool[Array, ""], dict[str, Any]]
 
 
 @struct.dataclass
@@ -70,7 +69,7 @@ class RepeatPrevious(Task):
 
     def step_env(
         self, key: jax.Array, state: RepeatPreviousState, action: Any, params: TaskParams
-    ) -> Step:
+    ) -> Step[Int[Array, ""], Any]:
         """Judge the answer and show the next card."""
         is_asked = state.time + 1 >= self.k
         answer = signed(integer(action) == state.recent[0], 1 / (self.num_cards - self.k))
@@ -157,7 +156,7 @@ class RepeatFirst(Task):
 
     def step_env(
         self, key: jax.Array, state: RepeatFirstState, action: Any, params: TaskParams
-    ) -> Step:
+    ) -> Step[Int[Array, ""], Any]:
         """Judge the answer and show the next card."""
         reward = signed(integer(action) == state.first_card, 1 / self.episode_length)
         card, left = draw(key, state.left)

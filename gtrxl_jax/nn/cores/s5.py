@@ -10,8 +10,8 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Complex, Float
 
-from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
-from gtrxl_jax.ops.recurrence import as_complex, as_real, linear_recurrence
+from gtrxl_jax.nn.cores.diagonal import DiagonalLayer
+from gtrxl_jax.nn.cores.stack import StackConfig
 from gtrxl_jax.validation import choice, interval
 
 
@@ -51,34 +51,23 @@ def hippo_normal(size: int) -> tuple[Complex[np.ndarray, " N"], Complex[np.ndarr
     return -0.5 + 1j * imag[size:], vectors[:, size:]
 
 
-class S5Layer(RecurrentLayer):
+class S5Layer(DiagonalLayer):
     """A diagonal state space model with zero-order hold (Smith et al. 2023, S5, section 3).
 
         h_t = A h_{t-1} + (A - 1) / lambda (B x_t),  y_t = LN(2 Re(C h_t)) + D x_t
         A = exp(lambda Delta),  lambda = -exp(a) + i b,  Delta = exp(s)
 
-    h, lambda, B and C are complex, and a, b, s and D are real vectors; all products except B x and
-    C h are elementwise. |A| < 1 for all parameters. lambda is initialised to the eigenvalues of
-    HiPPO-N, and B and C to random matrices in its eigenbasis, with one block. Of each pair of
-    conjugate states one is computed, hence the 2. The kernel of `input` holds B^T as [Re B, Im B],
-    and that of `output` 2 C^T as [2 Re C, -2 Im C]. The state is h `[B, 2 N]`, real parts first.
-    A is 0 where an episode begins (Lu et al. 2023, section 3).
-
-    After a few steps t, h is about t Delta times its input, which is small. The layer norm LN,
-    which the paper lacks, makes up for that. D is initialised to zero, not randomly, since the
-    block adds x.
+    See `DiagonalLayer`; a, b and s are real vectors. |A| < 1 for all parameters. lambda is
+    initialised to the eigenvalues of HiPPO-N, and B and C to random matrices in its eigenbasis,
+    with one block. Of each pair of conjugate states one is computed, hence the 2, which is part of
+    the kernel of `output`. A is 0 where an episode begins (Lu et al. 2023, section 3). After a few
+    steps t, h is about t Delta times its input, which is small.
 
     Attributes:
-      state_size: N, the number of complex states.
       timescale: the range of Delta at initialisation.
     """
 
-    state_size: int
     timescale: tuple[float, float]
-
-    def initial_state(self, batch_size: int) -> Float[Array, "B N2"]:
-        """Return a state of zeros."""
-        return jnp.zeros((batch_size, 2 * self.state_size), self.wide)
 
     @nn.compact
     def __call__(
@@ -87,9 +76,6 @@ class S5Layer(RecurrentLayer):
         x_BTD: Float[Array, "B T D"],
         first_BT: Bool[Array, "B T"],
     ) -> tuple[Float[Array, "B N2"], Float[Array, "B T D"]]:
-        def parameter(name: str, init: Any, size: int = self.state_size) -> Array:
-            return self.param(name, init, (size,), self.param_dtype).astype(self.wide)
-
         def init_imag(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             del key, shape
             return jnp.asarray(hippo_normal(self.state_size)[0].imag, dtype)
@@ -98,22 +84,12 @@ class S5Layer(RecurrentLayer):
             low, high = (math.log(step) for step in self.timescale)
             return jax.random.uniform(key, shape, dtype, low, high)
 
-        real_N = -jnp.exp(parameter("log_real", nn.initializers.constant(math.log(0.5))))
-        pole_N = jax.lax.complex(real_N, parameter("imag", init_imag))
-        step_N = jnp.exp(parameter("log_step", init_step)).astype(pole_N.dtype)
-        skip_D = parameter("skip", nn.initializers.zeros_init(), self.width)
-        decay_N = jnp.exp(pole_N * step_N)
-        self.record_retention(decay_N)
-        to_state = self.dense(
-            2 * self.state_size, "input", use_bias=False, kernel_init=self._init_input
-        )
-        from_state = self.dense(self.width, "output", use_bias=False, kernel_init=self._init_output)
-        update_BTN = as_complex(to_state(x_BTD).astype(self.wide))
-        update_BTN = (jnp.expm1(pole_N * step_N) / pole_N)[None, None] * update_BTN
-        h_BTN = linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
-        h_BTN = as_real(h_BTN)
-        skipped_BTD = skip_D[None, None].astype(x_BTD.dtype) * x_BTD
-        return h_BTN[:, -1], self.normalised(from_state(h_BTN.astype(x_BTD.dtype))) + skipped_BTD
+        real_N = -jnp.exp(self.vector("log_real", nn.initializers.constant(math.log(0.5))))
+        pole_N = jax.lax.complex(real_N, self.vector("imag", init_imag))
+        exponent_N = pole_N * jnp.exp(self.vector("log_step", init_step)).astype(pole_N.dtype)
+        gain_N = jnp.expm1(exponent_N) / pole_N
+        kernels = self._init_input, self._init_output
+        return self.recur(state, x_BTD, first_BT, jnp.exp(exponent_N), gain_N, kernels)
 
     def _init_input(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
         """Draw B for all 2 N states, and return V^H B, as the kernel [Re B, Im B]^T."""
