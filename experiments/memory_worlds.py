@@ -4,9 +4,10 @@
     python experiments/memory_worlds.py --workers 2 --only "Numpad 2 x 2"
 
 Numpad on a grid of 2 x 2 and 3 x 3 pads, Numpad with the sphere on 2 x 2, and MiniGrid-Memory of
-9 x 9 and 13 x 13 with a view of 3. All settings are the defaults, except those that follow from the
-task: the memory size, and the unroll and the number of environments, which are the same for all
-cores. Layers are those of each core's default, and widths such that all cores have as many
+9 x 9 and 13 x 13 with a view of 3. Agents learn Numpad with V-MPO and MiniGrid-Memory, where it
+requires several times the steps, with PPO. All settings are the defaults, except those that follow
+from the task: the memory size, and the unroll and the number of environments, which are the same
+for all cores. Layers are those of each core's default, and widths such that all cores have as many
 parameters, within 2 %.
 
 For comparison, policies that do not learn play each world: one that chooses at random, and the best
@@ -32,6 +33,7 @@ from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, Random
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.tables import median, table
@@ -52,6 +54,7 @@ class World:
     params: dict[str, Any]
     memory_size: int
     total_steps: int
+    algorithm: AlgorithmConfig = VMPOConfig()
     num_envs: int = 16
     unroll: int = 64
 
@@ -61,10 +64,14 @@ WORLDS = {
     "Numpad 3 x 3": World("NumpadDiscrete-v0", {"size": 3}, 100, 2_000_000),
     "Numpad 2 x 2, sphere": World("Numpad-v0", {"size": 2}, 128, 3_000_000),
     "MiniGrid-Memory 9 x 9": World(
-        "MiniGrid-Memory", {"size": 9, "view_size": 3, "num_actions": 3}, 64, 2_000_000
+        "MiniGrid-Memory", {"size": 9, "view_size": 3, "num_actions": 3}, 64, 1_500_000, PPOConfig()
     ),
     "MiniGrid-Memory 13 x 13": World(
-        "MiniGrid-Memory", {"size": 13, "view_size": 3, "num_actions": 3}, 96, 2_000_000
+        "MiniGrid-Memory",
+        {"size": 13, "view_size": 3, "num_actions": 3},
+        96,
+        2_000_000,
+        PPOConfig(),
     ),
 }
 
@@ -75,6 +82,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
     return OnlineConfig(
         env=EnvConfig(world.env, world.params, num_envs=world.num_envs),
         core=core_config(core, "small", **SIZES[core], **memory),
+        algorithm=world.algorithm,
         total_steps=total_steps or world.total_steps,
         unroll=world.unroll,
     )
