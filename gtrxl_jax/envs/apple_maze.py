@@ -13,6 +13,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.raycast import (
     Camera,
     FirstPerson,
@@ -26,7 +27,6 @@ from gtrxl_jax.envs.raycast import (
     rgb,
     wrapped,
 )
-from gtrxl_jax.envs.step import Step
 
 ACTIONS = (
     "look left or right",

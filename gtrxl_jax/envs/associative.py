@@ -13,10 +13,10 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
-from gtrxl_jax.envs.step import Step
 
 STAY = 2
 """The action that waits; 0 and 1 are the two moves."""
@@ -54,7 +54,9 @@ class AssociativeParams(environment.EnvParams):
     wait_steps: int = 7
 
 
-class AssociativeRetrieval(environment.Environment[AssociativeState, AssociativeParams]):
+class AssociativeRetrieval(
+    DiscreteActions, environment.Environment[AssociativeState, AssociativeParams]
+):
     """Leave the initial state with action 0 or 1, wait, and return with the same action.
 
     Observation `[state, flag, noise]`, float32: `state` is 0 initially and 1 once the agent has
@@ -153,10 +155,6 @@ class AssociativeRetrieval(environment.Environment[AssociativeState, Associative
     def num_actions(self) -> int:
         """The number of actions: two moves and the wait."""
         return 3
-
-    def action_space(self, params: AssociativeParams | None = None) -> spaces.Discrete:
-        """Return the space of the two moves and the wait."""
-        return spaces.Discrete(3)
 
     def observation_space(self, params: AssociativeParams | None = None) -> spaces.Box:
         """Return the space: `state` and `flag` lie in [0, 1], the noise in [-1, 1]."""

@@ -12,6 +12,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.fleet import (
     BattleshipState,
@@ -22,7 +23,6 @@ from gtrxl_jax.envs.fleet import (
     with_ship,
 )
 from gtrxl_jax.envs.popgym.cards import draw
-from gtrxl_jax.envs.step import Step
 
 FLEETS = {10: (5, 4, 3, 2), 5: (3, 2), 3: (2,)}
 """The lengths of the ships, in the order in which they are placed, for each size of the board."""
@@ -41,7 +41,7 @@ class BattleshipParams(environment.EnvParams):
     dense_reward: bool = False
 
 
-class Battleship(environment.Environment[BattleshipState, BattleshipParams]):
+class Battleship(DiscreteActions, environment.Environment[BattleshipState, BattleshipParams]):
     """Shoot at a board of n x n squares until all of its hidden ships are sunk.
 
     Action a is a shot at row a // n and column a % n. Only squares that have not been shot at are
@@ -118,12 +118,8 @@ class Battleship(environment.Environment[BattleshipState, BattleshipParams]):
 
     @property
     def num_actions(self) -> int:
-        """The number of actions: the squares."""
+        """The number of actions: the squares, row by row."""
         return self.size**2
-
-    def action_space(self, params: BattleshipParams | None = None) -> spaces.Discrete:
-        """Return the space of the squares, row by row."""
-        return spaces.Discrete(self.num_actions)
 
     def observation_space(self, params: BattleshipParams | None = None) -> spaces.Box:
         """Return the space of misses and hits."""

@@ -10,9 +10,9 @@ from gymnax.environments import spaces
 from gymnax.environments.bsuite import memory_chain
 from jaxtyping import Array, Bool, Float, UInt8
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
-from gtrxl_jax.envs.step import Step
 
 
 @struct.dataclass

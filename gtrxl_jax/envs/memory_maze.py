@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import environment, spaces
+from gymnax.environments import environment
 from jaxtyping import Array, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.raycast import (
     Camera,
     FirstPerson,
@@ -34,7 +35,6 @@ from gtrxl_jax.envs.raycast import (
     settle,
     wrapped,
 )
-from gtrxl_jax.envs.step import Step
 
 NOOP, FORWARD, LEFT, RIGHT, FORWARD_LEFT, FORWARD_RIGHT = range(6)
 """The actions."""
@@ -124,7 +124,7 @@ class MemoryMazeParams(environment.EnvParams):
     field_of_view: float = struct.field(default=80.0, metadata={"minimum": 1.0})
 
 
-class MemoryMaze(FirstPerson[MemoryMazeState, MemoryMazeParams]):
+class MemoryMaze(DiscreteActions, FirstPerson[MemoryMazeState, MemoryMazeParams]):
     """A random maze with coloured targets; the colour of the image's border tells which to find.
 
     Each episode has a new maze. Touching the target of the border's colour earns 1, and another
@@ -270,10 +270,6 @@ class MemoryMaze(FirstPerson[MemoryMazeState, MemoryMazeParams]):
     def num_actions(self) -> int:
         """The number of actions."""
         return 6
-
-    def action_space(self, params: MemoryMazeParams | None = None) -> spaces.Discrete:
-        """Return the space of the six actions."""
-        return spaces.Discrete(6)
 
     def scene(self, state: MemoryMazeState, params: MemoryMazeParams) -> Scene:
         """Return what there is to see."""

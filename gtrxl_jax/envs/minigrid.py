@@ -12,10 +12,10 @@ import numpy as np
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.minigrid_layout import MiniGridParams, MiniGridState, cells, heading, view
 from gtrxl_jax.envs.minigrid_tiles import Kind, draw_tile
-from gtrxl_jax.envs.step import Step
 from gtrxl_jax.validation import check_choice
 
 LEFT, RIGHT, FORWARD = range(3)
@@ -37,7 +37,7 @@ _WINDOW = 31
 """Cells along a side of the largest rendered window."""
 
 
-class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
+class MiniGridMemory(DiscreteActions, environment.Environment[MiniGridState, MiniGridParams]):
     """MiniGrid-Memory with the rules, observations and rewards of the package minigrid.
 
     The agent starts anywhere on the middle row up to the end of the corridor, and looks right. It
@@ -189,10 +189,6 @@ class MiniGridMemory(environment.Environment[MiniGridState, MiniGridParams]):
     def num_actions(self) -> int:
         """The number of actions, 7 or 3."""
         return self._num_actions
-
-    def action_space(self, params: MiniGridParams | None = None) -> spaces.Discrete:
-        """Return the space of the actions: left, right, forward, and minigrid's others."""
-        return spaces.Discrete(self._num_actions)
 
     def observation_space(self, params: MiniGridParams | None = None) -> spaces.Box:
         """Return the space, whose bounds are those of the values that occur."""

@@ -13,8 +13,8 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.cells import Cell, draw_cells
-from gtrxl_jax.envs.step import Step
 
 NORTH, EAST, SOUTH, WEST, SAMPLE, FIRST_CHECK = range(6)
 """The actions. `FIRST_CHECK` + i checks rock i."""
@@ -57,7 +57,7 @@ class RockSampleParams(environment.EnvParams):
     exit_reward: float = 10.0
 
 
-class RockSample(environment.Environment[RockSampleState, RockSampleParams]):
+class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockSampleParams]):
     """Sample good rocks on a grid of n x n cells, and leave it through the last column.
 
     The agent starts in a random cell outside of the last column. Each of the K rocks is good or bad
@@ -174,12 +174,8 @@ class RockSample(environment.Environment[RockSampleState, RockSampleParams]):
 
     @property
     def num_actions(self) -> int:
-        """The number of actions: four moves, sampling, and a check of each rock."""
+        """The number of actions: north, east, south, west, sample, and a check of each rock."""
         return FIRST_CHECK + self.num_rocks
-
-    def action_space(self, params: RockSampleParams | None = None) -> spaces.Discrete:
-        """Return the space of the actions: north, east, south, west, sample, and the checks."""
-        return spaces.Discrete(self.num_actions)
 
     def observation_space(self, params: RockSampleParams | None = None) -> spaces.Box:
         """Return the space: one-hot row and column, readings in [-1, 1]."""

@@ -18,10 +18,10 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
-from gtrxl_jax.envs.step import Step
 from gtrxl_jax.validation import check_choice
 
 RIGHT, UP, LEFT, DOWN = range(4)
@@ -93,7 +93,7 @@ class ActiveTMazeParams(TMazeParams):
     cue_distance: int = 1
 
 
-class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
+class PassiveTMaze(DiscreteActions, environment.Environment[TMazeState, TMazeParams]):
     """The T-Maze in which the cue is part of the first observation.
 
     The start is at x = 0 and the junction at x = L, so the shortest solution takes L + 1 actions: L
@@ -225,10 +225,6 @@ class PassiveTMaze(environment.Environment[TMazeState, TMazeParams]):
     def num_actions(self) -> int:
         """The number of actions: right, up, left, down."""
         return 4
-
-    def action_space(self, params: TMazeParams | None = None) -> spaces.Discrete:
-        """Return the space of the four moves: right, up, left, down."""
-        return spaces.Discrete(4)
 
     def observation_space(self, params: TMazeParams | None = None) -> spaces.Box:
         """Return the space: all four components lie in [-1, 1]."""

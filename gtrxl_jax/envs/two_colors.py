@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import environment, spaces
+from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.raycast import (
     Camera,
@@ -27,7 +28,6 @@ from gtrxl_jax.envs.raycast import (
     settle,
     wrapped,
 )
-from gtrxl_jax.envs.step import Step
 
 LEFT, RIGHT, FORWARD, LEFT_FORWARD, RIGHT_FORWARD = range(5)
 """The actions."""
@@ -97,7 +97,7 @@ class TwoColorsParams(environment.EnvParams):
     touch_distance: float = struct.field(default=0.28, metadata={"minimum": 0.0})
 
 
-class TwoColors(FirstPerson[TwoColorsState, TwoColorsParams]):
+class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     """Survive in a room of acid by items of the colour of a pillar that disappears.
 
     The agent starts midway between the pillar, in the middle of the room, and a wall, and faces the
@@ -207,10 +207,6 @@ class TwoColors(FirstPerson[TwoColorsState, TwoColorsParams]):
     def num_actions(self) -> int:
         """The number of actions."""
         return 5
-
-    def action_space(self, params: TwoColorsParams | None = None) -> spaces.Discrete:
-        """Return the space of the five actions."""
-        return spaces.Discrete(5)
 
     def _colours(self) -> Int[Array, " N"]:
         return jnp.repeat(jnp.arange(2, dtype=jnp.int32), self.items)

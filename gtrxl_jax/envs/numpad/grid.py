@@ -9,6 +9,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import DiscreteActions, Step
 from gtrxl_jax.envs.numpad.drawing import draw_pads
 from gtrxl_jax.envs.numpad.explorer import Notes, explore, first_notes
 from gtrxl_jax.envs.numpad.sequence import (
@@ -20,7 +21,6 @@ from gtrxl_jax.envs.numpad.sequence import (
     pad_cells,
     press,
 )
-from gtrxl_jax.envs.step import Step
 
 MOVES = tuple((column, row) for row in (-1, 0, 1) for column in (-1, 0, 1) if column or row)
 """The change of (column, row) by each action, from up-left to down-right."""
@@ -52,7 +52,9 @@ class NumpadDiscreteParams(environment.EnvParams):
     max_steps_in_episode: int = 100
 
 
-class NumpadDiscrete(environment.Environment[NumpadDiscreteState, NumpadDiscreteParams]):
+class NumpadDiscrete(
+    DiscreteActions, environment.Environment[NumpadDiscreteState, NumpadDiscreteParams]
+):
     """Numpad without the control problem: eight moves between the pads of a grid.
 
     The agent starts on a random pad. A move enters a neighbouring pad and presses it, see
@@ -142,10 +144,6 @@ class NumpadDiscrete(environment.Environment[NumpadDiscreteState, NumpadDiscrete
     def num_actions(self) -> int:
         """The number of actions, eight moves."""
         return len(MOVES)
-
-    def action_space(self, params: NumpadDiscreteParams | None = None) -> spaces.Discrete:
-        """Return the space of the eight moves."""
-        return spaces.Discrete(len(MOVES))
 
     def observation_space(self, params: NumpadDiscreteParams | None = None) -> spaces.Box:
         """Return the space: all components are 0 or 1."""

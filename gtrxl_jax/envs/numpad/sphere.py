@@ -9,6 +9,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Float, Int, UInt8
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.numpad.drawing import draw_pads
 from gtrxl_jax.envs.numpad.explorer import Notes, explore, first_notes
 from gtrxl_jax.envs.numpad.sequence import (
@@ -20,7 +21,6 @@ from gtrxl_jax.envs.numpad.sequence import (
     pad_cells,
     press,
 )
-from gtrxl_jax.envs.step import Step
 
 PAD_SIDE, RADIUS = 0.7, 0.2
 """The side of a pad and the radius of the sphere; the centres of neighbouring pads are 1 apart."""

@@ -8,8 +8,8 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Float, Int
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, signed
-from gtrxl_jax.envs.step import Step
 
 
 @struct.dataclass

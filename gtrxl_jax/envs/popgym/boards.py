@@ -8,6 +8,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Int
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.fleet import (
     BattleshipState,
     afloat,
@@ -18,7 +19,6 @@ from gtrxl_jax.envs.fleet import (
 )
 from gtrxl_jax.envs.popgym.cards import draw
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer
-from gtrxl_jax.envs.step import Step
 
 
 class Board(Task):

@@ -9,9 +9,9 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Int
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.popgym.cards import COLOURS, RANKS, draw, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, multi_discrete, signed
-from gtrxl_jax.envs.step import Step
 
 NONE = -1
 """No card is flipped."""

@@ -10,9 +10,9 @@ from gymnax.environments import spaces
 from gymnax.environments.classic_control import cartpole, pendulum
 from jaxtyping import Array, Float
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.popgym.task import Timed
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
-from gtrxl_jax.envs.step import Step
 
 WORST_COST = 16.2736044
 """The cost of a pendulum that points down, at the highest speed and torque."""

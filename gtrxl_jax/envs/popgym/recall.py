@@ -8,10 +8,10 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Int
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.popgym import cards as deck
 from gtrxl_jax.envs.popgym.cards import draw, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, multi_discrete, signed
-from gtrxl_jax.envs.step import Step
 
 PLAY, WATCH = 0, 1
 """The phases of Autoencode."""

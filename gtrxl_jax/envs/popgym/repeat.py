@@ -9,10 +9,10 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Int, UInt8
 
+from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.popgym.cards import SUITS, draw, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, signed
-from gtrxl_jax.envs.step import Step
 
 COLUMNS = 16
 """Cards in a row of a picture."""

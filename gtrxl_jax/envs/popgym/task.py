@@ -1,6 +1,5 @@
 """What the tasks of POPGym share: parameters, time limit and spaces."""
 
-import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,8 @@ import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float
+
+from gtrxl_jax.envs.base import DiscreteActions
 
 
 @struct.dataclass
@@ -41,22 +42,13 @@ class Timed:
         return jnp.asarray(state.time >= self.time_limit(params))
 
 
-class Task(Timed, environment.Environment[Any, TaskParams], abc.ABC):
+class Task(Timed, DiscreteActions, environment.Environment[Any, TaskParams]):
     """A task with discrete actions; subclasses set `episode_length`."""
 
     @property
     def default_params(self) -> TaskParams:
         """The default parameters."""
         return TaskParams()
-
-    @property
-    @abc.abstractmethod
-    def num_actions(self) -> int:
-        """The number of actions."""
-
-    def action_space(self, params: TaskParams | None = None) -> spaces.Space:
-        """Return the space of the actions."""
-        return spaces.Discrete(self.num_actions)
 
 
 def multi_discrete(sizes: Sequence[int]) -> spaces.Box:
