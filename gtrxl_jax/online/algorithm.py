@@ -135,6 +135,7 @@ class Algorithm(abc.ABC):
         self.schedule = warmup_and_decay(
             1.0, config.optimiser.warmup, config.optimiser.final, steps
         )
+        self.entropy_schedule = optax.linear_schedule(1.0, self.config.entropy_final, steps)
 
     # What an algorithm defines.
 
@@ -275,6 +276,11 @@ class Algorithm(abc.ABC):
         return state, metrics
 
     # Parts of losses.
+
+    def entropy_cost(self, state: LearnerState) -> Float[Array, ""]:
+        """Return the weight of the entropy bonus at this step."""
+        decay = self.entropy_schedule(state.step.astype(float))
+        return state.hyperparameters["entropy_cost"] * decay
 
     def features(
         self, params: Any, experience: Experience

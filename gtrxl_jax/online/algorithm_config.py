@@ -24,6 +24,9 @@ class AlgorithmConfig(abc.ABC):
     """Weight of an entropy bonus, the policy's mean entropy in nats. It prevents the policy from
     drifting to one action when all are equally good, and from hardening at a mediocre score. The
     V-MPO paper uses none."""
+    entropy_final: float = number(1.0, at_least=0, at_most=1)
+    """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long
+    as that of the learning rate; 1: no decay."""
     popart: bool = True
     """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
@@ -124,6 +127,10 @@ class PPOConfig(AlgorithmConfig):
     """Settings of PPO."""
 
     name: str = "ppo"
+    entropy_final: float = number(0.1, at_least=0, at_most=1)
+    """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long
+    as that of the learning rate; 1: no decay. Advantages are normalised, so that the bonus would
+    otherwise keep an agent exploring that has learned all but the last step."""
     epochs: int = 4
     """Number of passes over a rollout. The more optimiser steps are taken on a rollout, that is
     epochs * minibatches, the lower the learning rate has to be."""

@@ -126,5 +126,5 @@ class PPO(Algorithm):
         return ppo.PPOHyperparameters(
             clip_epsilon=values["clip_epsilon"],
             value_cost=values["value_cost"],
-            entropy_cost=values["entropy_cost"],
+            entropy_cost=self.entropy_cost(state),
         )

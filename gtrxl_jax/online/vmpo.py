@@ -136,5 +136,5 @@ class VMPO(Algorithm):
             epsilon_eta=values["epsilon_eta"],
             epsilon_alphas={part: values[_EPSILONS[part]] for part in self._parts},
             value_cost=values["value_cost"],
-            entropy_cost=values["entropy_cost"],
+            entropy_cost=self.entropy_cost(state),
         )

@@ -91,7 +91,7 @@ OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
     "optimiser.beta_2", "optimiser.warmup", "optimiser.final", "optimiser.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
-    "algorithm.entropy_cost",
+    "algorithm.entropy_cost", "algorithm.entropy_final",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",

@@ -65,6 +65,9 @@ def test_ratios_are_one_before_first_step(played):
     _, metrics = step(learner, second)
     # The learning rate decays to a tenth over 4 updates of 4 steps; this is the fourth of them.
     np.testing.assert_allclose(metrics["learning_rate"], 0.02 * (1 - 0.9 * 3 / 16))
+    # So does the entropy bonus.
+    cost = JOB.algorithm.entropy_cost * (1 - 0.9 * 3 / 16)
+    np.testing.assert_allclose(metrics["loss/entropy"], -cost * metrics["entropy"], rtol=1e-9)
     assert metrics["clip_fraction"] > 0
     assert metrics["approximate_kl"] > 1e-9
 
