@@ -66,6 +66,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
             gae_lambda=0.8,
             value_cost=0.5,
             entropy_cost=0.01,
+            entropy_final=1.0,
             minibatches=8,
             value_clip=0.2,
         ),

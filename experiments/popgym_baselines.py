@@ -11,9 +11,9 @@ Here, runs take fewer steps, and their score is the mean return of the last eval
 Cores have 2 layers and equal numbers of parameters, within 10 %. All settings are the defaults of
 `gtrxl train --algorithm.name ppo`, except for the memory of GTrXL and the unroll, which span the
 delay of the task; the number of environments, with which each rollout has 2,048 steps; a learning
-rate of 0.001, since with 0.002 what is learned is sometimes lost for a while; and a
-`gae_lambda` of 0.5: these tasks reward each answer at once, so that with the default of 0.95 the
-rewards of later answers hide what an answer earned.
+rate of 0.001, and an entropy bonus that does not decay; and a `gae_lambda` of 0.5: these tasks
+reward each answer at once, so that with the default of 0.95 the rewards of later answers hide what
+an answer earned.
 
 With `--protocol published`, all cores and tasks are trained by the paper's protocol: 15 million
 steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and RLlib's learning rate, lambda
@@ -83,7 +83,7 @@ def short(name: str, core: str, total_steps: int | None) -> OnlineConfig:
     return OnlineConfig(
         env=EnvConfig(name, num_envs=STEPS_PER_UPDATE // task.span),
         core=core_config(core, "small", layers=2, width=WIDTHS[core], **memory),
-        algorithm=PPOConfig(gae_lambda=GAE_LAMBDA),
+        algorithm=PPOConfig(gae_lambda=GAE_LAMBDA, entropy_final=1.0),
         optimiser=OptimiserConfig(learning_rate=LEARNING_RATE),
         total_steps=total_steps or task.total_steps,
         unroll=task.span,

@@ -81,6 +81,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
         gae_lambda=0.7,
         value_cost=0.5,
         entropy_cost=0.1,
+        entropy_final=1.0,
         minibatches=4,
         value_clip=0.2,
     )

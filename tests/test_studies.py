@@ -26,7 +26,6 @@ STUDIES = {
     "memory_worlds": ([], "memory_worlds"),
     "popgym_baselines": ([], "popgym_baselines"),
     "rate_associative": ([], "rate_associative"),
-    "rate_minigrid": ([], "rate_minigrid"),
     "rocksample": ([], "rocksample"),
     **{
         f"rate_tmaze {part}": ([part], f"rate_tmaze_{part}")
