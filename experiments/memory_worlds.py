@@ -7,8 +7,8 @@ Numpad on a grid of 2 x 2 and 3 x 3 pads, Numpad with the sphere on 2 x 2, and M
 9 x 9 and 13 x 13 with a view of 3. Agents learn Numpad with V-MPO and MiniGrid-Memory, where it
 requires several times the steps, with PPO. All settings are the defaults, except those that follow
 from the task: the memory size, and the unroll and the number of environments, which are the same
-for all cores. Layers are those of each core's default, and widths such that all cores have as many
-parameters, within 2 %.
+for all cores; MiniGrid-Memory of 9 x 9 is learned at a second learning rate too. Layers are those
+of each core's default, and widths such that all cores have as many parameters, within 2 %.
 
 For comparison, policies that do not learn play each world: one that chooses at random, and the best
 that a perfect memory can do: the explorer of Numpad, which finds the sequence by trial, or the
@@ -34,7 +34,7 @@ from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
-from gtrxl_jax.online.config import EnvConfig, OnlineConfig
+from gtrxl_jax.online.config import EnvConfig, OnlineConfig, OptimiserConfig
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.tables import median, table
 
@@ -55,6 +55,7 @@ class World:
     memory_size: int
     total_steps: int
     algorithm: AlgorithmConfig = VMPOConfig()
+    learning_rate: float | None = None
     num_envs: int = 16
     unroll: int = 64
 
@@ -65,6 +66,14 @@ WORLDS = {
     "Numpad 2 x 2, sphere": World("Numpad-v0", {"size": 2}, 128, 3_000_000),
     "MiniGrid-Memory 9 x 9": World(
         "MiniGrid-Memory", {"size": 9, "view_size": 3, "num_actions": 3}, 64, 1_500_000, PPOConfig()
+    ),
+    "MiniGrid-Memory 9 x 9, 0.001": World(
+        "MiniGrid-Memory",
+        {"size": 9, "view_size": 3, "num_actions": 3},
+        64,
+        1_500_000,
+        PPOConfig(),
+        learning_rate=1e-3,
     ),
     "MiniGrid-Memory 13 x 13": World(
         "MiniGrid-Memory",
@@ -83,6 +92,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
         env=EnvConfig(world.env, world.params, num_envs=world.num_envs),
         core=core_config(core, "small", **SIZES[core], **memory),
         algorithm=world.algorithm,
+        optimiser=OptimiserConfig(learning_rate=world.learning_rate),
         total_steps=total_steps or world.total_steps,
         unroll=world.unroll,
     )
