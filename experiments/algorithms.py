@@ -109,7 +109,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
             "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
             "Wilson interval of that fraction; the score of each seed; the steps of a run. To the "
             "goal: medians over the seeds that reached it, in training or in an evaluation; "
-            "seconds include start and compilation.",
+            "seconds include start and compilation, whose results seeds of a cell share.",
             table(
                 ["task", "algorithm", "goal", "solved", "scores", "steps", "to goal", "seconds"],
                 rows,
