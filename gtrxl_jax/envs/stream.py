@@ -99,7 +99,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         if not isinstance(self.env, environment.Environment):
-            kind = type(self.env).__name__
+            is_class = isinstance(self.env, type)
+            kind = f"the class {self.env.__name__}" if is_class else type(self.env).__name__
             raise TypeError(
                 f"env must be a gymnax Environment, not {kind}: create it with make_env"
             )

@@ -61,7 +61,7 @@ CALLS = {
     "stream of a class": (
         lambda: Stream(type(MAZE[0]), MAZE[1], 2),
         TypeError,
-        "env must be a gymnax Environment, not type: create it with make_env",
+        "env must be a gymnax Environment, not the class PassiveTMaze: create it with make_env",
     ),
     "no environments": (
         lambda: Stream(*MAZE, 0),
