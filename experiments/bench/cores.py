@@ -79,9 +79,9 @@ def segments(core: Any, params: Any, batch: int, unroll: int) -> tuple[Any, int]
         return jax.grad(loss, argnums=(0, 1))(params, x_BTD)
 
     compiled = jax.jit(gradient).lower(params, x_BTD).compile()
-    memory = compiled.memory_analysis()
-    assert memory is not None, "the backend has no memory analysis"
-    return functools.partial(compiled, params, x_BTD), memory.temp_size_in_bytes
+    analysis = compiled.memory_analysis()
+    assert analysis is not None, "the backend has no memory analysis"
+    return functools.partial(compiled, params, x_BTD), analysis.temp_size_in_bytes
 
 
 def steps(core: Any, params: Any, batch: int) -> Any:
