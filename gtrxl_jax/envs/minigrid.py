@@ -175,15 +175,24 @@ class MiniGridMemory(DiscreteActions, environment.Environment[MiniGridState, Min
         return state.time >= self.time_limit(params)
 
     def oracle_action(self, state: MiniGridState, params: MiniGridParams) -> Int[Array, ""]:
-        """Return the action of a solution: back until the object is seen, then to its match."""
+        """Return the action of a solution: back until the object is seen, then to its match.
+
+        It acts on what an agent with memory can know: where the view at the end of the corridor
+        shows neither of the two objects, it turns to look.
+        """
         side = state.y - jnp.asarray(params.size, jnp.int32) // 2
+        is_between = (side == 0) & (state.x == state.end + 1)
         match = jnp.where(state.upper == state.cue, NORTH, SOUTH)
-        onward = jnp.where(state.x == state.end + 1, match, EAST)
+        onward = jnp.where(is_between, match, EAST)
         along_row = jnp.where(state.seen, onward, WEST)
         to_row = jnp.where(side < 0, SOUTH, NORTH)
         turns = (jnp.where(side == 0, along_row, to_row) - state.direction) % 4
         # Half a turn is to the left, which shows the room earlier from its left half.
-        return jnp.array([FORWARD, RIGHT, LEFT, LEFT], jnp.int32)[turns]
+        action = jnp.array([FORWARD, RIGHT, LEFT, LEFT], jnp.int32)[turns]
+        kind_VV, x_VV, _ = view(state, params, self.view_size)
+        is_object_VV = (kind_VV == Kind.KEY) | (kind_VV == Kind.BALL)
+        knows = jnp.any(is_object_VV & (x_VV == state.end + 1))
+        return jnp.where(is_between & state.seen & ~knows, LEFT, action)
 
     @property
     def num_actions(self) -> int:
