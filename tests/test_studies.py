@@ -26,6 +26,7 @@ STUDIES = {
     "memory_worlds": ([], "memory_worlds"),
     "popgym_baselines": ([], "popgym_baselines"),
     "rate_associative": ([], "rate_associative"),
+    "rate_minigrid": ([], "rate_minigrid"),
     "rocksample": ([], "rocksample"),
     **{
         f"rate_tmaze {part}": ([part], f"rate_tmaze_{part}")
@@ -34,7 +35,7 @@ STUDIES = {
 }
 """The arguments of each study, and the name of its records and of its report."""
 
-NOT_RUN = {"craftax_symbolic", "rocksample"}
+NOT_RUN = {"craftax_symbolic", "rate_minigrid", "rocksample"}
 """Studies without stored results."""
 
 FIELDS = {"labels", "seed", "command", "commit", "device", "date", "scores"}

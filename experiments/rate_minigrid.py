@@ -1,0 +1,152 @@
+"""RATE on MiniGrid-Memory: success in mazes larger than those of the training.
+
+    python experiments/rate_minigrid.py --workers 2
+    python experiments/rate_minigrid.py --only RATE DT --seeds 1
+
+The view is of 3 cells, so that a model has to go back, see the object in the room, and remember it
+until it has seen one of the objects at the end. Models are trained on episodes of the oracle in
+mazes of 7 to 41 cells, all shorter than N * K = 90 steps, in a curriculum of one, two and three
+segments of 30 steps:
+
+    RATE                 5 memory tokens, valve CA-2
+    RATE, cache of 90    also the hidden states of the last 90 tokens (30 steps)
+    DT                   without memory; all 90 steps at once, a sliding window in longer episodes
+    BC-LSTM              behaviour cloning with an LSTM over 90 steps
+
+They are then played, with the most likely actions, in mazes of each size of `SIZES`. The authors of
+RATE trained on episodes of a PPO agent, and ended episodes after 95 steps: the column "61, 95
+steps" has that limit, which not even the oracle always keeps. Their models were larger, and took
+25,000 updates.
+
+Writes experiments/results/rate_minigrid/ (one file per run), .md and .png.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from study import Options, Record, Run, run_study
+from study_report import by_cell, origin, scores, write_report
+
+from gtrxl_jax.acting.policy import OraclePolicy, Policy
+from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.nn.sequence.registry import model_config
+from gtrxl_jax.offline.config import DataConfig, OfflineConfig, TaskConfig
+from gtrxl_jax.offline.evaluation import make_play
+from gtrxl_jax.plots.curves import success_against_horizon
+from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
+
+STUDY = "rate_minigrid"
+ENV = "MiniGrid-Memory"
+ARGUMENTS: dict[str, int | float | str] = {"view_size": 3, "num_actions": 3}
+TRAINED = 41
+MODELS: dict[str, dict[str, Any]] = {
+    "RATE": {"name": "rate"},
+    "RATE, cache of 90": {"name": "rate", "cache_size": 90},
+    "DT": {"name": "dt"},
+    "BC-LSTM": {"name": "bc-lstm"},
+}
+SIZES = (11, 21, 31, 41, 61, 81, 121)
+CAPPED = "61, 95 steps"
+PUBLISHED = {"RATE": {31: 0.73, 61: 0.63}, "DT": {31: 0.35, 61: 0.17}}
+EPISODES = 128
+
+
+def job(model: Mapping[str, Any], updates: int | None) -> OfflineConfig:
+    """Return the config of a cell."""
+    largest = ARGUMENTS | {"size": TRAINED, "random_length": True, "max_steps_in_episode": 95}
+    return OfflineConfig(
+        task=TaskConfig(ENV, largest),
+        # Whole episodes, since the object is seen near their beginning.
+        data=DataConfig(episodes=10_000, start="episode", weight="uniform"),
+        model=model_config(**model),
+        curriculum=True,
+        total_updates=updates or 1500,
+        remat=False,
+    )
+
+
+def streams() -> dict[str, Stream]:
+    """Return the mazes in which the models are played, by name."""
+
+    def maze(size: int, limit: int) -> Stream:
+        arguments = ARGUMENTS | {"size": size, "max_steps_in_episode": limit}
+        return Stream(*make_env(ENV, **arguments), EPISODES)
+
+    # The oracle's episodes take at most 2 * size steps.
+    return {str(size): maze(size, 2 * size + 20) for size in SIZES} | {CAPPED: maze(61, 95)}
+
+
+def play(policy: Policy, mazes: Mapping[str, Stream], params: Any, seed: int) -> dict[str, float]:
+    """Return the success in each of the mazes."""
+    played = jax.jit(make_play(policy, mazes, EPISODES))(params, jax.random.key(seed))
+    return {k: float(np.mean(v)) for k, v in played.items() if k.startswith("success")}
+
+
+def play_oracle() -> Record:
+    """Return the scores of the oracle, whose policy is that of one maze."""
+    success: dict[str, float] = {}
+    for name, maze in streams().items():
+        policy = OraclePolicy(maze.env, maze.params)
+        success |= play(policy, {name: maze}, None, 0)
+    return {"scores": success}
+
+
+def grid(options: Options) -> list[Run]:
+    """Return all runs, one seed of all cells before the next."""
+
+    def run(label: str, seed: int) -> Run:
+        def measure(trained: Any) -> dict[str, float]:
+            return play(trained.trainer.policy, streams(), trained.params_per_seed[0], seed)
+
+        config = job(MODELS[label], options.steps)
+        return Run({"model": label}, seed, config, measure=measure)
+
+    learners = [run(label, seed) for seed in range(options.seeds or 3) for label in MODELS]
+    return [*learners, Run({"model": "oracle"}, 0, play_oracle)]
+
+
+def report(options: Options, records: Sequence[Record]) -> None:
+    """Write the table and the figure of the available records."""
+    names = [*map(str, SIZES), CAPPED]
+    rows: list[list[str]] = []
+    curves = {}
+    cells = by_cell(records, "model")
+    for label, of_cell in cells.items():
+        success_SN = np.stack([scores(of_cell, f"success/{name}") for name in names], axis=1)
+        rows.append([label, *map(solved_entry, success_SN.T)])
+        if label in MODELS:
+            curves[label] = success_SN[:, : len(SIZES)]
+        theirs = {str(size): f"{value:.2f}" for size, value in PUBLISHED.get(label, {}).items()}
+        if theirs:
+            theirs[CAPPED] = theirs.pop("61")
+            rows.append([f"{label}, published", *(theirs.get(name, "") for name in names)])
+    success_against_horizon(
+        curves,
+        SIZES,
+        options.results / f"{STUDY}.png",
+        x_label=f"cells along a side of the maze; trained on up to {TRAINED}",
+        chance=0.5,
+    )
+    write_report(
+        options.results / f"{STUDY}.md",
+        "RATE on MiniGrid-Memory",
+        [
+            f"Success on {EPISODES} episodes in mazes of each size, played with the most likely "
+            f"actions; trained on mazes of 7 to {TRAINED} cells. A guess has 0.5. {ENTRIES}",
+            table(["model", *names], rows),
+            origin(records),
+        ],
+    )
+
+
+def main(options: Options) -> None:
+    """Run the missing runs, and write the report."""
+    report(options, run_study(STUDY, grid(options), options))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
