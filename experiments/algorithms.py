@@ -5,8 +5,8 @@
 
 This runs the equivalent of `gtrxl train --algorithm.name ALGORITHM --env.name TASK` with GTrXL.
 Only the memory size and the number of steps depend on the task, and in RepeatPrevious the lambda,
-for the reason given in popgym_baselines.py. V-MPO learns one pass over each rollout, and in a
-second variant two passes of two minibatches; PPO learns four epochs.
+for the reason given in popgym_baselines.py. V-MPO learns one pass over each rollout, PPO four
+epochs.
 
 Writes experiments/results/algorithms/ (one file per run) and algorithms.md.
 """
@@ -26,7 +26,6 @@ from gtrxl_jax.plots.tables import median, solved_share, table
 STUDY = "algorithms"
 ALGORITHMS: dict[str, AlgorithmConfig] = {
     "vmpo": VMPOConfig(),
-    "vmpo, two passes": VMPOConfig(epochs=2, minibatches=2),
     "ppo": PPOConfig(),
 }
 
