@@ -3,11 +3,11 @@
     python experiments/default_settings.py
     python experiments/default_settings.py --workers 2 --only CartPole-v1 Pendulum-v1
 
-This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, five seeds
-each, fewer where a run is long. Only the memory size and the number of steps depend on the task,
-and in the MinAtar games, evaluation samples actions: these games have little randomness of their
-own, and all episodes of the most likely actions can be the same one. The LSTM has one layer, and
-about as many parameters as GTrXL.
+This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, and with
+GTrXL also that of `--algorithm.name ppo`, five seeds each, fewer where a run is long. Only the
+memory size and the number of steps depend on the task, and in the MinAtar games, evaluation samples
+actions: these games have little randomness of their own, and all episodes of the most likely
+actions can be the same one. The LSTM has one layer, and about as many parameters as GTrXL.
 
 With `--peer PATH`, a checkout of purejaxrl, its PPO plays the MinAtar games for as many steps; its
 score is that of its episodes at the end of training, whose actions are sampled too.
@@ -29,13 +29,18 @@ from study import Options, Record, Run, run_study
 from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.tables import median, solved_share, table
 
 STUDY = "default_settings"
-CORES: dict[str, dict[str, Any]] = {"gtrxl": {}, "lstm": {"width": 120}}
-"""The settings of each core, besides the memory size."""
+AGENTS: dict[str, tuple[AlgorithmConfig, str, dict[str, Any]]] = {
+    "gtrxl": (VMPOConfig(), "gtrxl", {}),
+    "lstm": (VMPOConfig(), "lstm", {"width": 120}),
+    "gtrxl, PPO": (PPOConfig(), "gtrxl", {}),
+}
+"""The algorithm, the core and its settings, besides the memory size."""
 GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 
 
@@ -79,15 +84,17 @@ TASKS = {
 }
 
 
-def job(task: Task, core: str, total_steps: int | None) -> OnlineConfig:
+def job(task: Task, agent: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell: the default settings in another environment."""
     config = preset("default")
+    algorithm, core, settings = AGENTS[agent]
     memory: Any = {"memory_size": task.memory_size} if core == "gtrxl" else {}
     policy = "sample" if task.env in GAMES else config.evaluation.policy
     return dataclasses.replace(
         config,
         env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
-        core=core_config(core, **CORES[core], **memory),
+        algorithm=algorithm,
+        core=core_config(core, **settings, **memory),
         evaluation=dataclasses.replace(config.evaluation, policy=policy),
         total_steps=total_steps or task.total_steps,
     )
@@ -99,8 +106,8 @@ def grid(options: Settings) -> list[Run]:
     for name, task in TASKS.items():
         seeds = range(options.seeds or task.seeds)
         runs += [
-            Run({"task": name, "core": core}, seed, job(task, core, options.steps), task.goal)
-            for core in CORES
+            Run({"task": name, "core": agent}, seed, job(task, agent, options.steps), task.goal)
+            for agent in AGENTS
             for seed in seeds
         ]
         if name not in GAMES:
