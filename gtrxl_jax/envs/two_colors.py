@@ -38,6 +38,9 @@ SIDE = 12
 RADIUS = 0.125
 """Half of the width of the agent's body, in cells."""
 
+FIELD_OF_VIEW = np.pi / 2
+"""Angle of the view from left to right, in radians."""
+
 # RGB from 0 to 255: red and green, then wall, floor and ceiling.
 _ITEMS = np.array([(214, 40, 40), (40, 200, 70)])
 _WALL, _FLOOR, _CEILING = (112, 98, 86), (92, 84, 48), (58, 54, 52)
@@ -186,22 +189,29 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         return state.time < params.pillar_steps
 
     def oracle_action(self, state: TwoColorsState, params: TwoColorsParams) -> Int[Array, ""]:
-        """Return the action that leads to the nearest item of the right colour, past the others."""
+        """Return the action that leads to the nearest item of the right colour, past the others.
+
+        It knows the colour, and otherwise only what is in view, so that a model can imitate it:
+        where no item of the right colour is in view, it turns right.
+        """
         del params
         offset_N2 = state.item_N2 - state.position_2[None]
         apart_N = jnp.linalg.norm(offset_N2, axis=1) + 1e-6
+        bearing_N = wrapped(jnp.arctan2(offset_N2[:, 1], offset_N2[:, 0]) - state.heading)
+        in_view_N = jnp.abs(bearing_N) < FIELD_OF_VIEW / 2
         is_right_N = self._colours() == state.colour
-        nearest = jnp.argmin(jnp.where(is_right_N, apart_N, jnp.inf))
+        is_goal_N = is_right_N & in_view_N
+        nearest = jnp.argmin(jnp.where(is_goal_N, apart_N, jnp.inf))
         unit_N2 = offset_N2 / apart_N[:, None]
         # Wrong items repel within 0.8 cells.
-        push_N = jnp.where(is_right_N, 0, 2 * jnp.maximum(0.8 - apart_N, 0))
+        push_N = jnp.where(in_view_N & ~is_right_N, 2 * jnp.maximum(0.8 - apart_N, 0), 0)
         aim_2 = unit_N2[nearest] - jnp.sum(push_N[:, None] * unit_N2, axis=0)
         turn = wrapped(jnp.arctan2(aim_2[1], aim_2[0]) - state.heading)
         walking = jnp.where(turn > 0, RIGHT_FORWARD, LEFT_FORWARD)
         walking = jnp.where(jnp.abs(turn) < 0.13, FORWARD, walking)
-        return jnp.where(jnp.abs(turn) < 0.8, walking, jnp.where(turn > 0, RIGHT, LEFT)).astype(
-            jnp.int32
-        )
+        turning = jnp.where(turn > 0, RIGHT, LEFT)
+        action = jnp.where(jnp.abs(turn) < 0.8, walking, turning)
+        return jnp.where(jnp.any(is_goal_N), action, RIGHT).astype(jnp.int32)
 
     @property
     def num_actions(self) -> int:
@@ -239,7 +249,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             position_2=state.position_2,
             heading=state.heading,
             height=jnp.float32(0.32),
-            field_of_view=jnp.float32(np.pi / 2),
+            field_of_view=jnp.float32(FIELD_OF_VIEW),
             pitch=jnp.float32(0),
         )
 

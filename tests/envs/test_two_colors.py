@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import make_env
-from gtrxl_jax.envs.two_colors import FORWARD, LEFT, SIDE
+from gtrxl_jax.envs.two_colors import FORWARD, LEFT, RIGHT, SIDE
 
 B = 16
 
@@ -91,6 +91,23 @@ def test_oracle_outlives_idle_agent(room):
     assert health > 80
     idle, *_ = play(lambda s: jnp.full(B, LEFT))
     assert idle < 70
+
+
+def test_oracle_ignores_what_is_behind_the_agent(room):
+    """Otherwise, a model cannot learn to imitate it."""
+    env, params, (_, state_B), _ = room
+    oracle = jax.jit(jax.vmap(env.oracle_action, (0, None)))
+    state_B = state_B.replace(position_2=jnp.full((B, 2), SIDE / 2))
+    is_behind_BN = state_B.item_N2[..., :1] < SIDE / 2
+    near_2 = jnp.array([SIDE / 2 - 0.5, SIDE / 2 + 0.1])
+    moved_BN2 = jnp.where(is_behind_BN, near_2[None, None], state_B.item_N2)
+    assert (moved_BN2 != state_B.item_N2).any()
+    actions = [oracle(state_B.replace(item_N2=x), params) for x in (state_B.item_N2, moved_BN2)]
+    np.testing.assert_array_equal(*actions)
+    alone_B = oracle(
+        state_B.replace(item_N2=jnp.zeros_like(moved_BN2) + near_2[None, None]), params
+    )
+    np.testing.assert_array_equal(alone_B, RIGHT)
 
 
 def test_agent_walks_forward_up_to_wall(room):
