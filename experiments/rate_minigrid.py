@@ -5,11 +5,10 @@
 
 The view is of 3 cells, so that a model has to go back, see the object in the room, and remember it
 until it has seen one of the objects at the end. Models are trained on episodes of the oracle in
-mazes of 7 to 41 cells, all shorter than N * K = 90 steps, in a curriculum of one, two and three
-segments of 30 steps:
+mazes of 7 to 41 cells, all shorter than N * K = 90 steps, in a curriculum of one to N segments:
 
-    RATE                 5 memory tokens, valve CA-2
-    RATE, cache of 90    also the hidden states of the last 90 tokens (30 steps)
+    RATE, 3 segments     5 memory tokens, valve CA-2; N = 3, K = 30
+    RATE, 5 segments     the same; N = 5, K = 18
     DT                   without memory; all 90 steps at once, a sliding window in longer episodes
     BC-LSTM              behaviour cloning with an LSTM over 90 steps
 
@@ -42,27 +41,32 @@ from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 STUDY = "rate_minigrid"
 ENV = "MiniGrid-Memory"
 ARGUMENTS: dict[str, int | float | str] = {"view_size": 3, "num_actions": 3}
-TRAINED = 41
-MODELS: dict[str, dict[str, Any]] = {
-    "RATE": {"name": "rate"},
-    "RATE, cache of 90": {"name": "rate", "cache_size": 90},
-    "DT": {"name": "dt"},
-    "BC-LSTM": {"name": "bc-lstm"},
+TRAINED, STEPS = 41, 90
+"""The largest maze of the training, and N * K."""
+MODELS: dict[str, tuple[str, int]] = {
+    "RATE, 3 segments": ("rate", 30),
+    "RATE, 5 segments": ("rate", 18),
+    "DT": ("dt", 30),
+    "BC-LSTM": ("bc-lstm", 30),
 }
-SIZES = (11, 21, 31, 41, 61, 81, 121)
+"""The model, and the steps of a segment."""
+SIZES = (11, 21, 31, 41, 61, 81, 121, 241)
 CAPPED = "61, 95 steps"
-PUBLISHED = {"RATE": {31: 0.73, 61: 0.63}, "DT": {31: 0.35, 61: 0.17}}
+PUBLISHED = {"RATE, 3 segments": {31: 0.73, 61: 0.63}, "DT": {31: 0.35, 61: 0.17}}
 EPISODES = 128
 
 
-def job(model: Mapping[str, Any], updates: int | None) -> OfflineConfig:
+def job(model: str, updates: int | None) -> OfflineConfig:
     """Return the config of a cell."""
+    name, context = MODELS[model]
     largest = ARGUMENTS | {"size": TRAINED, "random_length": True, "max_steps_in_episode": 95}
     return OfflineConfig(
         task=TaskConfig(ENV, largest),
         # Whole episodes, since the object is seen near their beginning.
         data=DataConfig(episodes=10_000, start="episode", weight="uniform"),
-        model=model_config(**model),
+        model=model_config(name),
+        context=context,
+        segments=STEPS // context,
         curriculum=True,
         total_updates=updates or 1500,
         remat=False,
@@ -102,7 +106,7 @@ def grid(options: Options) -> list[Run]:
         def measure(trained: Any) -> dict[str, float]:
             return play(trained.trainer.policy, streams(), trained.params_per_seed[0], seed)
 
-        config = job(MODELS[label], options.steps)
+        config = job(label, options.steps)
         return Run({"model": label}, seed, config, measure=measure)
 
     learners = [run(label, seed) for seed in range(options.seeds or 3) for label in MODELS]
