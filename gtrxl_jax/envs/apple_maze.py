@@ -120,16 +120,15 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
       ValueError: if the size is even or not in 3 .. 29, or the image is smaller than 8 x 8.
     """
 
+    default_params = AppleMazeParams()
+    num_actions = len(ACTIONS) + 2
+    """Eight continuous dimensions, and a choice of two."""
+
     def __init__(self, size: int = 9, height: int = 72, width: int = 96) -> None:
         if size % 2 == 0 or not 3 <= size < 30:
             raise ValueError(f"size must be odd, from 3 to 29, got {size}")
         super().__init__(height, width)
         self.size = size
-
-    @property
-    def default_params(self) -> AppleMazeParams:
-        """The default parameters."""
-        return AppleMazeParams()
 
     def reset_env(
         self, key: jax.Array, params: AppleMazeParams
@@ -185,11 +184,6 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
         forward = (jnp.abs(turn) < 0.5).astype(jnp.float32)
         continuous_8 = jnp.zeros(8, jnp.float32).at[0].set(look).at[3].set(forward)
         return {"continuous": continuous_8, "discrete": jnp.zeros(1, jnp.int32)}
-
-    @property
-    def num_actions(self) -> int:
-        """The number of action dimensions: eight continuous ones, and a choice of two."""
-        return len(ACTIONS) + 2
 
     def action_space(self, params: AppleMazeParams | None = None) -> spaces.Dict:
         """Return the space of eight continuous actions and a binary one."""

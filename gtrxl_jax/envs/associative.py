@@ -72,11 +72,9 @@ class AssociativeRetrieval(
     """
 
     cue, cue_at_start, chance = Cue("goal", (0, 1)), True, 0.5
-
-    @property
-    def default_params(self) -> AssociativeParams:
-        """The default parameters: 7 waits, so that a solution spans 10 time steps."""
-        return AssociativeParams()
+    default_params = AssociativeParams()
+    """With 7 waits, a solution spans 10 time steps."""
+    num_actions = 3
 
     def time_limit(self, params: AssociativeParams) -> int | Array:
         """Return the number of actions after which an episode is truncated."""
@@ -150,11 +148,6 @@ class AssociativeRetrieval(
         """Return the action of a solution; the first one is `state.preference`."""
         afterwards = jnp.where(self._wait_is_over(state, params), state.goal, STAY)
         return jnp.where(state.away, afterwards, state.preference).astype(jnp.int32)
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions: two moves and the wait."""
-        return 3
 
     def observation_space(self, params: AssociativeParams | None = None) -> spaces.Box:
         """Return the space: `state` and `flag` lie in [0, 1], the noise in [-1, 1]."""

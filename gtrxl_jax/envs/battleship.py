@@ -63,16 +63,14 @@ class Battleship(DiscreteActions, environment.Environment[BattleshipState, Battl
       ValueError: for any other size.
     """
 
+    default_params = BattleshipParams()
+    """The settings of POBAX."""
+
     def __init__(self, size: int = 10):
         super().__init__()
         if size not in FLEETS:
             raise ValueError(f"size must be one of {', '.join(map(str, FLEETS))}, got {size}")
         self.size = size
-
-    @property
-    def default_params(self) -> BattleshipParams:
-        """The default parameters, POBAX's."""
-        return BattleshipParams()
 
     def reset_env(
         self, key: jax.Array, params: BattleshipParams

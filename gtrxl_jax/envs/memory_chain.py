@@ -40,11 +40,8 @@ class MemoryChain(memory_chain.MemoryChain):
     """
 
     cue_at_start, chance = True, 0.5
-
-    @property
-    def default_params(self) -> MemoryChainParams:
-        """The default parameters: a chain of length 5."""
-        return MemoryChainParams()
+    default_params = MemoryChainParams()
+    """A chain of length 5."""
 
     def time_limit(self, params: MemoryChainParams) -> int | Array:
         """Return the number of actions after which an episode has ended."""

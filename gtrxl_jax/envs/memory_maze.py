@@ -144,17 +144,16 @@ class MemoryMaze(DiscreteActions, FirstPerson[MemoryMazeState, MemoryMazeParams]
       ValueError: if the size is none of these, or the image is smaller than 8 x 8.
     """
 
+    default_params = MemoryMazeParams()
+    """The settings of the original."""
+    num_actions = 6
+
     def __init__(self, size: int = 9, height: int = 64, width: int = 64) -> None:
         if size not in TARGETS:
             raise ValueError(f"size must be one of {sorted(TARGETS)}, got {size}")
         super().__init__(height, width)
         self.size = size
         self.num_targets = TARGETS[size]
-
-    @property
-    def default_params(self) -> MemoryMazeParams:
-        """The default parameters, those of the original."""
-        return MemoryMazeParams()
 
     def time_limit(self, params: MemoryMazeParams) -> int | Array:
         """Return the number of actions after which an episode is truncated."""
@@ -265,11 +264,6 @@ class MemoryMaze(DiscreteActions, FirstPerson[MemoryMazeState, MemoryMazeParams]
         del params
         memory, turn = explore(memory, *sight)
         return memory, _steer(turn)
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions."""
-        return 6
 
     def scene(self, state: MemoryMazeState, params: MemoryMazeParams) -> Scene:
         """Return what there is to see."""

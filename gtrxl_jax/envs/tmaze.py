@@ -114,11 +114,8 @@ class PassiveTMaze(DiscreteActions, environment.Environment[TMazeState, TMazePar
     """
 
     cue, cue_at_start, chance = Cue("hint", (-1, 1)), True, 0.5
-
-    @property
-    def default_params(self) -> TMazeParams:
-        """The default parameters: L = 10 and the "progress" penalty."""
-        return TMazeParams()
+    default_params = TMazeParams()
+    num_actions = 4
 
     def time_limit(self, params: TMazeParams) -> int | Array:
         """Return the number of actions after which an episode ends without a turn."""
@@ -221,11 +218,6 @@ class PassiveTMaze(DiscreteActions, environment.Environment[TMazeState, TMazePar
         onward = jnp.where(state.x == self._junction(params), turn, RIGHT)
         return jnp.where(state.seen, onward, LEFT).astype(jnp.int32)
 
-    @property
-    def num_actions(self) -> int:
-        """The number of actions: right, up, left, down."""
-        return 4
-
     def observation_space(self, params: TMazeParams | None = None) -> spaces.Box:
         """Return the space: all four components lie in [-1, 1]."""
         return spaces.Box(-1.0, 1.0, (4,), jnp.float32)
@@ -289,10 +281,7 @@ class ActiveTMaze(PassiveTMaze):
     the first visit to its cell.
     """
 
-    @property
-    def default_params(self) -> ActiveTMazeParams:
-        """The default parameters: L = 10, o = 1 and the "progress" penalty."""
-        return ActiveTMazeParams()
+    default_params = ActiveTMazeParams()
 
     def _cue_distance(self, params: TMazeParams) -> int | Array:
         return params.cue_distance

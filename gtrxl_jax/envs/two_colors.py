@@ -122,15 +122,13 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     """
 
     cue, cue_at_start = Cue("colour", (0, 1)), True
+    default_params = TwoColorsParams()
+    """The settings of RATE."""
+    num_actions = 5
 
     def __init__(self, items: int = 8, height: int = 64, width: int = 112) -> None:
         super().__init__(height, width)
         self.items = items
-
-    @property
-    def default_params(self) -> TwoColorsParams:
-        """The default parameters, RATE's."""
-        return TwoColorsParams()
 
     def reset_env(
         self, key: jax.Array, params: TwoColorsParams
@@ -212,11 +210,6 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         turning = jnp.where(turn > 0, RIGHT, LEFT)
         action = jnp.where(jnp.abs(turn) < 0.8, walking, turning)
         return jnp.where(jnp.any(is_goal_N), action, RIGHT).astype(jnp.int32)
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions."""
-        return 5
 
     def _colours(self) -> Int[Array, " N"]:
         return jnp.repeat(jnp.arange(2, dtype=jnp.int32), self.items)

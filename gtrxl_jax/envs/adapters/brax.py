@@ -52,6 +52,8 @@ class Brax(environment.Environment[BraxState, BraxParams]):
       ValueError: if the environment resets itself.
     """
 
+    default_params = BraxParams()
+
     def __init__(self, env: Any) -> None:
         super().__init__()
         self.env = env
@@ -75,11 +77,6 @@ class Brax(environment.Environment[BraxState, BraxParams]):
     def num_actions(self) -> int:
         """The number of dimensions of an action."""
         return self.env.action_size
-
-    @property
-    def default_params(self) -> BraxParams:
-        """The default parameters."""
-        return BraxParams()
 
     def reset_env(self, key: jax.Array, params: BraxParams) -> tuple[Any, BraxState]:
         """Reset the environment."""

@@ -70,14 +70,12 @@ class NumpadDiscrete(
       ValueError: if the size is invalid.
     """
 
+    default_params = NumpadDiscreteParams()
+    num_actions = len(MOVES)
+
     def __init__(self, size: int = 3) -> None:
         super().__init__()
         self.size = check_size(size)
-
-    @property
-    def default_params(self) -> NumpadDiscreteParams:
-        """The default parameters: 100 moves."""
-        return NumpadDiscreteParams()
 
     def reset_env(
         self, key: jax.Array, params: NumpadDiscreteParams
@@ -139,11 +137,6 @@ class NumpadDiscrete(
         pad = jnp.argmax(is_here).astype(jnp.int32)
         memory, target = explore(memory, pad, is_lit, self.size)
         return memory, self._move_to(pad, target)
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions, eight moves."""
-        return len(MOVES)
 
     def observation_space(self, params: NumpadDiscreteParams | None = None) -> spaces.Box:
         """Return the space: all components are 0 or 1."""

@@ -96,14 +96,12 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
       ValueError: if the size is invalid.
     """
 
+    default_params = NumpadParams()
+    num_actions = 3
+
     def __init__(self, size: int = 3) -> None:
         super().__init__()
         self.size = check_size(size)
-
-    @property
-    def default_params(self) -> NumpadParams:
-        """The default parameters: 500 actions, of which a pad takes five."""
-        return NumpadParams()
 
     def reset_env(
         self, key: jax.Array, params: NumpadParams
@@ -172,11 +170,6 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         touched = self._touched(position, memory.touched)
         memory, target = explore(memory, touched, is_lit, self.size)
         return memory, self._roll_to(target, position, velocity, touched)
-
-    @property
-    def num_actions(self) -> int:
-        """The number of action dimensions: two that push, and one that jumps."""
-        return 3
 
     def action_space(self, params: NumpadParams | None = None) -> spaces.Box:
         """Return the space: push along x, along y, and jump, each in [-1, 1]."""

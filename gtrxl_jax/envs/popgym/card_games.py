@@ -153,6 +153,8 @@ class HigherLower(Task):
       num_decks: number of decks that are shuffled together.
     """
 
+    num_actions = 2
+
     def __init__(self, num_decks: int = 1):
         super().__init__()
         self.num_cards = num_cards(num_decks)
@@ -187,11 +189,6 @@ class HigherLower(Task):
         higher = jnp.sum(jnp.where(rank > state.card, state.left, 0))
         lower = jnp.sum(jnp.where(rank < state.card, state.left, 0))
         return (lower > higher).astype(jnp.int32)
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions: higher and lower."""
-        return 2
 
     def observation_space(self, params: TaskParams | None = None) -> spaces.Discrete:
         """Return the space of ranks."""

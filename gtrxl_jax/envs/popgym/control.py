@@ -83,11 +83,7 @@ class PositionOnlyCartPole(_Noisy, cartpole.CartPole):
     """
 
     observed = (0, 2)
-
-    @property
-    def default_params(self) -> CartPoleParams:
-        """The default parameters: those of gymnax's CartPole."""
-        return CartPoleParams()
+    default_params = CartPoleParams()
 
     def reset_env(
         self, key: jax.Array, params: CartPoleParams
@@ -162,10 +158,7 @@ class PositionOnlyPendulum(_Noisy, pendulum.Pendulum):
       noise_sigma: standard deviation of the noise.
     """
 
-    @property
-    def default_params(self) -> PendulumParams:
-        """The default parameters: those of gymnax's Pendulum."""
-        return PendulumParams()
+    default_params = PendulumParams()
 
     def reset_env(
         self, key: jax.Array, params: PendulumParams

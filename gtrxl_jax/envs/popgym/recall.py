@@ -44,6 +44,8 @@ class Autoencode(Task):
       num_decks: number of decks that are shuffled together.
     """
 
+    num_actions = deck.SUITS
+
     def __init__(self, num_decks: int = 1):
         super().__init__()
         self.num_cards = num_cards(num_decks)
@@ -87,11 +89,6 @@ class Autoencode(Task):
     def oracle_action(self, state: AutoencodeState, params: TaskParams) -> Int[Array, ""]:
         """Return the suit to name; while watching, that of the last card, which is ignored."""
         return state.cards[jnp.minimum(2 * (self.num_cards - 1) - state.time, self.num_cards - 1)]
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions: the suits."""
-        return deck.SUITS
 
     def observation_space(self, params: TaskParams | None = None) -> spaces.Box:
         """Return the space of [phase, suit]."""

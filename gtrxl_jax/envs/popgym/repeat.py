@@ -50,6 +50,8 @@ class RepeatPrevious(Task):
       ValueError: if k exceeds the number of cards before the last one.
     """
 
+    num_actions = SUITS
+
     def __init__(self, num_decks: int = 1, k: int = 4):
         super().__init__()
         self.num_cards, self.k = num_cards(num_decks), k
@@ -89,11 +91,6 @@ class RepeatPrevious(Task):
     def oracle_action(self, state: RepeatPreviousState, params: TaskParams) -> Int[Array, ""]:
         """Return the suit that is asked for."""
         return state.recent[0]
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions: the suits."""
-        return SUITS
 
     def observation_space(self, params: TaskParams | None = None) -> spaces.Discrete:
         """Return the space of suits."""
@@ -141,6 +138,7 @@ class RepeatFirst(Task):
     """
 
     cue_at_start = True
+    num_actions = SUITS
 
     def __init__(self, num_decks: int = 1):
         super().__init__()
@@ -178,11 +176,6 @@ class RepeatFirst(Task):
     ) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether the current card is the first one."""
         return state.time == 0
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions: the suits."""
-        return SUITS
 
     def observation_space(self, params: TaskParams | None = None) -> spaces.Discrete:
         """Return the space of suits."""

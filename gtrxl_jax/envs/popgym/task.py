@@ -45,10 +45,7 @@ class Timed:
 class Task(Timed, DiscreteActions, environment.Environment[Any, TaskParams]):
     """A task with discrete actions; subclasses set `episode_length`."""
 
-    @property
-    def default_params(self) -> TaskParams:
-        """The default parameters."""
-        return TaskParams()
+    default_params = TaskParams()
 
 
 def multi_discrete(sizes: Sequence[int]) -> spaces.Box:
