@@ -13,7 +13,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.envs.base import DiscreteActions, Step
+from gtrxl_jax.envs.base import DiscreteActions, Step, TimeLimit
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
@@ -55,7 +55,7 @@ class AssociativeParams(environment.EnvParams):
 
 
 class AssociativeRetrieval(
-    DiscreteActions, environment.Environment[AssociativeState, AssociativeParams]
+    DiscreteActions, TimeLimit, environment.Environment[AssociativeState, AssociativeParams]
 ):
     """Leave the initial state with action 0 or 1, wait, and return with the same action.
 
@@ -76,10 +76,7 @@ class AssociativeRetrieval(
     """With 7 waits, a solution spans 10 time steps."""
     num_actions = 3
 
-    def time_limit(self, params: AssociativeParams) -> int | Array:
-        """Return the number of actions after which an episode is truncated."""
-        if params.max_steps_in_episode is not None:
-            return params.max_steps_in_episode
+    def default_time_limit(self, params: AssociativeParams) -> int | Array:
         return params.wait_steps + 3
 
     def params_of_length(self, length: int) -> AssociativeParams:
@@ -139,10 +136,6 @@ class AssociativeRetrieval(
         return jnp.stack([state.away.astype(jnp.int32), flag.astype(jnp.int32), noise]).astype(
             jnp.float32
         )
-
-    def is_truncated(self, state: AssociativeState, params: AssociativeParams) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= self.time_limit(params)
 
     def oracle_action(self, state: AssociativeState, params: AssociativeParams) -> Int[Array, ""]:
         """Return the action of a solution; the first one is `state.preference`."""

@@ -102,10 +102,6 @@ class Battleship(DiscreteActions, environment.Environment[BattleshipState, Battl
         """Return whether the last shot was a new hit."""
         return state.hit.astype(jnp.float32)[None]
 
-    def is_truncated(self, state: BattleshipState, params: BattleshipParams) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= params.max_steps_in_episode
-
     def legal_actions(self, state: BattleshipState, params: BattleshipParams) -> Bool[Array, " A"]:
         """Return which squares have not been shot at."""
         return ~state.guessed.ravel()

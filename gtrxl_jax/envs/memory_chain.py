@@ -10,7 +10,7 @@ from gymnax.environments import spaces
 from gymnax.environments.bsuite import memory_chain
 from jaxtyping import Array, Bool, Float, UInt8
 
-from gtrxl_jax.envs.base import Step
+from gtrxl_jax.envs.base import Step, TimeLimit
 from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 
@@ -29,7 +29,7 @@ class MemoryChainParams(memory_chain.EnvParams):
     max_steps_in_episode: int | None = None
 
 
-class MemoryChain(memory_chain.MemoryChain):
+class MemoryChain(TimeLimit, memory_chain.MemoryChain):
     """gymnax's MemoryChain (bsuite; Osband et al. 2020) with a corrected space and time limit.
 
     Rewards, observations and episode ends are gymnax's. The observation is
@@ -43,10 +43,7 @@ class MemoryChain(memory_chain.MemoryChain):
     default_params = MemoryChainParams()
     """A chain of length 5."""
 
-    def time_limit(self, params: MemoryChainParams) -> int | Array:
-        """Return the number of actions after which an episode has ended."""
-        if params.max_steps_in_episode is not None:
-            return params.max_steps_in_episode
+    def default_time_limit(self, params: MemoryChainParams) -> int | Array:
         return params.memory_length + 1
 
     def step_env(

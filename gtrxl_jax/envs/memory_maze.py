@@ -14,7 +14,7 @@ from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Float, Int, UInt8
 
-from gtrxl_jax.envs.base import DiscreteActions, Step
+from gtrxl_jax.envs.base import DiscreteActions, Step, TimeLimit
 from gtrxl_jax.envs.raycast import (
     Camera,
     FirstPerson,
@@ -124,7 +124,7 @@ class MemoryMazeParams(environment.EnvParams):
     field_of_view: float = struct.field(default=80.0, metadata={"minimum": 1.0})
 
 
-class MemoryMaze(DiscreteActions, FirstPerson[MemoryMazeState, MemoryMazeParams]):
+class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, MemoryMazeParams]):
     """A random maze with coloured targets; the colour of the image's border tells which to find.
 
     Each episode has a new maze. Touching the target of the border's colour earns 1, and another
@@ -155,10 +155,7 @@ class MemoryMaze(DiscreteActions, FirstPerson[MemoryMazeState, MemoryMazeParams]
         self.size = size
         self.num_targets = TARGETS[size]
 
-    def time_limit(self, params: MemoryMazeParams) -> int | Array:
-        """Return the number of actions after which an episode is truncated."""
-        if params.max_steps_in_episode is not None:
-            return params.max_steps_in_episode
+    def default_time_limit(self, params: MemoryMazeParams) -> int:
         return 500 * (self.size - 7)
 
     def reset_env(

@@ -12,7 +12,7 @@ import numpy as np
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.envs.base import DiscreteActions, Step
+from gtrxl_jax.envs.base import DiscreteActions, Step, TimeLimit
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.minigrid_layout import MiniGridParams, MiniGridState, cells, heading, view
 from gtrxl_jax.envs.minigrid_tiles import Kind, draw_tile
@@ -37,7 +37,9 @@ _WINDOW = 31
 """Cells along a side of the largest rendered window."""
 
 
-class MiniGridMemory(DiscreteActions, environment.Environment[MiniGridState, MiniGridParams]):
+class MiniGridMemory(
+    DiscreteActions, TimeLimit, environment.Environment[MiniGridState, MiniGridParams]
+):
     """MiniGrid-Memory with the rules, observations and rewards of the package minigrid.
 
     The agent starts anywhere on the middle row up to the end of the corridor, and looks right. It
@@ -108,10 +110,7 @@ class MiniGridMemory(DiscreteActions, environment.Environment[MiniGridState, Min
         shortest = 7 if self._params.random_length else self._params.size
         return 0.5 if shortest > self.view_size + 2 else None
 
-    def time_limit(self, params: MiniGridParams) -> int | Array:
-        """Return the number of actions after which an episode is truncated."""
-        if params.max_steps_in_episode is not None:
-            return params.max_steps_in_episode
+    def default_time_limit(self, params: MiniGridParams) -> int | Array:
         return 5 * params.size**2
 
     def reset_env(
@@ -169,10 +168,6 @@ class MiniGridMemory(DiscreteActions, environment.Environment[MiniGridState, Min
         """Return what the agent sees; `key` is not used."""
         del key, action
         return self._look(state, params)[0]
-
-    def is_truncated(self, state: MiniGridState, params: MiniGridParams) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= self.time_limit(params)
 
     def oracle_action(self, state: MiniGridState, params: MiniGridParams) -> Int[Array, ""]:
         """Return the action of a solution: back until the object is seen, then to its match.

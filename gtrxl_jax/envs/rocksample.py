@@ -156,10 +156,6 @@ class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockS
         place_2N = jax.nn.one_hot(state.place_2, self.size, dtype=jnp.float32)
         return jnp.concatenate([place_2N.ravel(), reading_K.astype(jnp.float32)])
 
-    def is_truncated(self, state: RockSampleState, params: RockSampleParams) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= params.max_steps_in_episode
-
     def oracle_action(self, state: RockSampleState, params: RockSampleParams) -> Int[Array, ""]:
         """Return an action with the highest undiscounted return: all good rocks, then the exit.
 

@@ -18,7 +18,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.envs.base import DiscreteActions, Step
+from gtrxl_jax.envs.base import DiscreteActions, Step, TimeLimit
 from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.knowledge import Cue
 from gtrxl_jax.envs.noise import draw_noise
@@ -93,7 +93,7 @@ class ActiveTMazeParams(TMazeParams):
     cue_distance: int = 1
 
 
-class PassiveTMaze(DiscreteActions, environment.Environment[TMazeState, TMazeParams]):
+class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeState, TMazeParams]):
     """The T-Maze in which the cue is part of the first observation.
 
     The start is at x = 0 and the junction at x = L, so the shortest solution takes L + 1 actions: L
@@ -117,10 +117,7 @@ class PassiveTMaze(DiscreteActions, environment.Environment[TMazeState, TMazePar
     default_params = TMazeParams()
     num_actions = 4
 
-    def time_limit(self, params: TMazeParams) -> int | Array:
-        """Return the number of actions after which an episode ends without a turn."""
-        if params.max_steps_in_episode is not None:
-            return params.max_steps_in_episode
+    def default_time_limit(self, params: TMazeParams) -> int | Array:
         return 2 * (params.corridor_length + 2 * self._cue_distance(params) + 1)
 
     def params_of_length(self, length: int) -> TMazeParams:

@@ -9,7 +9,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.envs.base import DiscreteActions
+from gtrxl_jax.envs.base import DiscreteActions, TimeLimit
 
 
 @struct.dataclass
@@ -23,7 +23,7 @@ class TaskParams(environment.EnvParams):
     max_steps_in_episode: int | None = None
 
 
-class Timed:
+class Timed(TimeLimit):
     """A mixin for environments of which every episode ends after `episode_length` actions.
 
     Attributes:
@@ -32,14 +32,8 @@ class Timed:
 
     episode_length: int
 
-    def time_limit(self, params: Any) -> int | Array:
-        """Return the number of actions after which an episode has ended."""
-        limit = params.max_steps_in_episode
-        return self.episode_length if limit is None else limit
-
-    def is_truncated(self, state: Any, params: Any) -> Bool[Array, ""]:
-        """Return whether the time limit is reached. A step that also terminates is terminated."""
-        return jnp.asarray(state.time >= self.time_limit(params))
+    def default_time_limit(self, params: Any) -> int:
+        return self.episode_length
 
 
 class Task(Timed, DiscreteActions, environment.Environment[Any, TaskParams]):

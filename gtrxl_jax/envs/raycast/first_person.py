@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Bool, UInt8
+from jaxtyping import Array, UInt8
 
-from gtrxl_jax.envs.knowledge import time_limit
 from gtrxl_jax.envs.raycast.overhead import beside, draw_overhead
 from gtrxl_jax.envs.raycast.picture import draw_scene
 from gtrxl_jax.envs.raycast.scene import Camera, Scene
@@ -54,10 +53,6 @@ class FirstPerson(environment.Environment[StateT, ParamsT], Generic[StateT, Para
         del key, action
         scene, camera = self.scene(state, params), self.camera(state, params)
         return draw_scene(scene, camera, self.height, self.width)
-
-    def is_truncated(self, state: StateT, params: ParamsT) -> Bool[Array, ""]:
-        """Return whether the time limit is reached."""
-        return state.time >= time_limit(self, params)
 
     def observation_space(self, params: ParamsT | None = None) -> spaces.Box:
         """Return the space of images."""
