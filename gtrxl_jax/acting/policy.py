@@ -62,7 +62,6 @@ class Policy(abc.ABC):
           The weights of each layer and head at each step on the W - 1 steps before it, oldest
           first, and on the step itself.
         """
-        del params, timesteps
         return None
 
 

@@ -230,7 +230,6 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
 
     def scene(self, state: AppleMazeState, params: AppleMazeParams) -> Scene:
         """Return what there is to see."""
-        del params
         side = self.size + 2
         # In the corners and in the middles of the sides, inside the wall, which they overtop.
         edge_3 = np.array([0.5, side / 2, side - 0.5])
@@ -257,7 +256,6 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
 
     def camera(self, state: AppleMazeState, params: AppleMazeParams) -> Camera:
         """Return from where the agent sees it."""
-        del params
         return Camera(
             position_2=state.position_2,
             heading=state.heading,

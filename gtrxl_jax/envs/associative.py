@@ -130,7 +130,6 @@ class AssociativeRetrieval(
         self, key: jax.Array, state: AssociativeState, action: Any, params: AssociativeParams
     ) -> Float[Array, "3"]:
         """Return `[state, flag, noise]`, with the noise drawn from `key`."""
-        del action
         flag = self._wait_is_over(state, params)
         noise = draw_noise(key)
         return jnp.stack([state.away.astype(jnp.int32), flag.astype(jnp.int32), noise]).astype(

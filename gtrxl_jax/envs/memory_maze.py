@@ -237,13 +237,11 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
 
     def oracle_action(self, state: MemoryMazeState, params: MemoryMazeParams) -> Int[Array, ""]:
         """Return the action that follows the shortest way to the target, which it knows."""
-        del params
         goal_2 = state.target_N2[state.target]
         return _steer(bearing(state.wall_SS == 0, state.position_2, state.heading, goal_2))
 
     def explorer_memory(self, params: MemoryMazeParams) -> Notes:
         """Return the explorer's memory before an episode."""
-        del params
         return blank_notes(self.size + 2, self.num_targets)
 
     def explorer_sight(
@@ -258,13 +256,11 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         self, memory: Notes, sight: tuple[Sight, Int[Array, ""]], params: MemoryMazeParams
     ) -> tuple[Notes, Int[Array, ""]]:
         """Return the new memory and the action of `exploration.explore`."""
-        del params
         memory, turn = explore(memory, *sight)
         return memory, _steer(turn)
 
     def scene(self, state: MemoryMazeState, params: MemoryMazeParams) -> Scene:
         """Return what there is to see."""
-        del params
         colour_N3 = rgb(_TARGETS)[: self.num_targets]
         return Scene(
             wall_HW=state.wall_SS,

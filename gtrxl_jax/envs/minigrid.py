@@ -166,7 +166,6 @@ class MiniGridMemory(
         self, key: jax.Array, state: MiniGridState, action: Any, params: MiniGridParams
     ) -> Observation:
         """Return what the agent sees; `key` is not used."""
-        del key, action
         return self._look(state, params)[0]
 
     def oracle_action(self, state: MiniGridState, params: MiniGridParams) -> Int[Array, ""]:
@@ -207,7 +206,6 @@ class MiniGridMemory(
         self, state: MiniGridState, params: MiniGridParams
     ) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether the observation of this state shows the object to remember."""
-        del params
         return state.in_view
 
     def render(self, state: MiniGridState, params: MiniGridParams) -> UInt8[np.ndarray, "H W 3"]:

@@ -47,7 +47,6 @@ def draw_cart_pole(state: Any, params: Any) -> Image:
 
 def draw_pendulum(state: Any, params: Any) -> Image:
     """Draw the pendulum, which is upright at an angle of 0."""
-    del params
     angle = float(state.theta)
     canvas = Canvas((-1.2, 1.2), (-1.2, 1.2), pixels=108)
     canvas.line((0, 0), (-np.sin(angle), np.cos(angle)), 0.16, Cell.AGENT)

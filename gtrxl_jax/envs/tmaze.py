@@ -186,7 +186,6 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
         self, key: jax.Array, state: TMazeState, action: Any, params: TMazeParams
     ) -> Float[Array, "4"]:
         """Return `[y, hint, flag, noise]`, with the noise drawn from `key`."""
-        del action
         hint = jnp.where(self.shows_cue(state, params), state.hint, 0)
         flag = (state.y == 0) & (state.x == self._junction(params))
         noise = draw_noise(key)
@@ -223,7 +222,6 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
         self, state: TMazeState, params: TMazeParams
     ) -> Bool[Array | np.ndarray, "*batch"]:
         """Return whether the observation of this state shows the cue."""
-        del params
         return state.time == 0
 
     def render(self, state: TMazeState, params: TMazeParams) -> UInt8[np.ndarray, "H W 3"]:
@@ -286,5 +284,4 @@ class ActiveTMaze(PassiveTMaze):
     def shows_cue(
         self, state: TMazeState, params: TMazeParams
     ) -> Bool[Array | np.ndarray, "*batch"]:
-        del params
         return state.x == 0

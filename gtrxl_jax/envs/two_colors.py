@@ -192,7 +192,6 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         It knows the colour, and otherwise only what is in view, so that a model can imitate it:
         where no item of the right colour is in view, it turns right.
         """
-        del params
         offset_N2 = state.item_N2 - state.position_2[None]
         apart_N = jnp.linalg.norm(offset_N2, axis=1) + 1e-6
         bearing_N = wrapped(jnp.arctan2(offset_N2[:, 1], offset_N2[:, 0]) - state.heading)
@@ -237,7 +236,6 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
 
     def camera(self, state: TwoColorsState, params: TwoColorsParams) -> Camera:
         """Return from where the agent sees it."""
-        del params
         return Camera(
             position_2=state.position_2,
             heading=state.heading,

@@ -101,7 +101,6 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
           num_steps: maximum number of steps before `finish`, which may reduce the size of the
             cache; None if unlimited.
         """
-        del num_steps
         return memory
 
     def finish(self, cache: Cache) -> Memory:

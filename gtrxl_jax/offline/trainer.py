@@ -201,7 +201,6 @@ class OfflineTrainer:
 
     def drawn(self, state: OfflineState) -> dict[str, Any]:
         """Return {}, since all seeds have the settings of the config, see `Trainer.drawn`."""
-        del state
         return {}
 
     def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:

@@ -157,12 +157,10 @@ class Algorithm(abc.ABC):
 
     def extra_trainable(self, hyperparameters: dict[str, Float[Array, ""]]) -> dict[str, Any]:
         """Return what the gradient trains besides the agent's parameters, by name."""
-        del hyperparameters
         return {}
 
     def initial_state(self, params: Any) -> Any:
         """Return the algorithm's own state at the start of a run."""
-        del params
         return ()
 
     def acting_params(self, state: LearnerState) -> Any:
@@ -185,12 +183,10 @@ class Algorithm(abc.ABC):
         self, before: LearnerState, after: LearnerState, metrics: Summary
     ) -> LearnerState:
         """Return the state after whatever follows an optimiser step, such as a target update."""
-        del before, metrics
         return after
 
     def sound(self, state: LearnerState) -> dict[str, Bool[Array, ""]]:
         """Return whether quantities of the algorithm's own are sound, see `runs.divergence`."""
-        del state
         return {}
 
     # What every algorithm has.

@@ -214,7 +214,6 @@ class OnlineTrainer:
         self, state: TrainState, data: Any = None, stage: Hashable = None
     ) -> tuple[TrainState, tuple[Summary, dict[str, Float[Array, " N"]]]]:
         """Roll out and learn. Returns the new state, and the metrics and `episode_sums`."""
-        del data, stage
         key = jax.random.fold_in(state.key, state.update)
         state, experience, episodes = self.rollout(state, key)
         learner, metrics = self.algorithm.update(state.learner, experience, key)

@@ -51,8 +51,7 @@ def convolve(
 def _is_plain(
     x: Array, kernel: Array, dimension_numbers: Any = None, precision: Any = None, **others: Any
 ) -> bool:
-    """Return whether the layout is `LAYOUT` and all dilations and groups are 1."""
-    del precision
+    """Return whether the layout is `LAYOUT` and dilations and groups are 1, at any precision."""
     if x.ndim != 4 or not all(v is None or np.all(np.asarray(v) == 1) for v in others.values()):
         return False
     layout, plain = (

@@ -112,7 +112,6 @@ class NumpadDiscrete(
         self, key: jax.Array, state: NumpadDiscreteState, action: Any, params: NumpadDiscreteParams
     ) -> Float[Array, " features"]:
         """Return the agent's pad and the lit pads, as zeros and ones."""
-        del key, action, params
         is_here = jnp.arange(self.size**2) == state.pad
         return jnp.concatenate([is_here, lit_pads(state.sequence)]).astype(jnp.float32)
 
@@ -120,19 +119,16 @@ class NumpadDiscrete(
         self, state: NumpadDiscreteState, params: NumpadDiscreteParams
     ) -> Int[Array, ""]:
         """Return the action of a shortest path to the next pad of the sequence."""
-        del params
         return self._move_to(state.pad, next_pad(state.sequence))
 
     def explorer_memory(self, params: NumpadDiscreteParams) -> Notes:
         """Return the explorer's memory before an episode."""
-        del params
         return first_notes(self.size)
 
     def explorer_action(
         self, memory: Notes, observation: Float[Array, " features"], params: NumpadDiscreteParams
     ) -> tuple[Notes, Int[Array, ""]]:
         """Return the new memory and the action of `explorer.explore`."""
-        del params
         is_here, is_lit = jnp.split(observation > 0, 2)
         pad = jnp.argmax(is_here).astype(jnp.int32)
         memory, target = explore(memory, pad, is_lit, self.size)
@@ -146,7 +142,6 @@ class NumpadDiscrete(
         self, state: NumpadDiscreteState, params: NumpadDiscreteParams
     ) -> UInt8[np.ndarray, "H W 3"]:
         """Draw the pads, the hidden sequence and the agent, see `drawing.draw_pads`."""
-        del params
         centre = pad_cells(self.size)[int(state.pad)].astype(np.float64)
         return draw_pads(state.sequence, self.size, 0.9, centre, radius=0.25)
 

@@ -146,26 +146,22 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         self, key: jax.Array, state: NumpadState, action: Any, params: NumpadParams
     ) -> Float[Array, " features"]:
         """Return position, velocity, acceleration, and the lit pads."""
-        del key, action, params
         is_lit = lit_pads(state.sequence).astype(jnp.float32)
         return jnp.concatenate([state.position, state.velocity, state.acceleration, is_lit])
 
     def oracle_action(self, state: NumpadState, params: NumpadParams) -> Float[Array, "3"]:
         """Return an action towards the next pad; the controller suits the default parameters."""
-        del params
         target = next_pad(state.sequence)
         return self._roll_to(target, state.position, state.velocity, state.pad)
 
     def explorer_memory(self, params: NumpadParams) -> Notes:
         """Return the explorer's memory before an episode."""
-        del params
         return first_notes(self.size)
 
     def explorer_action(
         self, memory: Notes, observation: Float[Array, " features"], params: NumpadParams
     ) -> tuple[Notes, Float[Array, "3"]]:
         """Return the new memory, and an action towards the pad that `explorer.explore` chooses."""
-        del params
         position, velocity, is_lit = observation[:3], observation[3:6], observation[9:] > 0
         touched = self._touched(position, memory.touched)
         memory, target = explore(memory, touched, is_lit, self.size)
@@ -187,7 +183,6 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
 
         x points to the right, y down.
         """
-        del params
         position = np.asarray(state.position, np.float64)
         centre = position[:2] + (self.size - 1) / 2
         radius = RADIUS * (1 + float(position[2]))

@@ -50,7 +50,6 @@ class FirstPerson(environment.Environment[StateT, ParamsT], Generic[StateT, Para
         self, key: jax.Array, state: StateT, action: Any, params: ParamsT
     ) -> UInt8[Array, "R C 3"]:
         """Draw the agent's view."""
-        del key, action
         scene, camera = self.scene(state, params), self.camera(state, params)
         return draw_scene(scene, camera, self.height, self.width)
 

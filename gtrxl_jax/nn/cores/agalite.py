@@ -142,7 +142,6 @@ class AGaLiTeLayer(RecurrentLayer):
             return jnp.split(z.reshape(*lead, count * size), count, axis=-1)
 
         def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            del key, shape
             gates = gate_biases(self.timescale, self.head_width, dtype)
             zeros = jnp.zeros(3 * self.head_width, dtype)
             return jnp.tile(jnp.concatenate([zeros, gates, gates]), self.heads)

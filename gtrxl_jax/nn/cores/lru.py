@@ -86,7 +86,6 @@ class LRULayer(DiagonalLayer):
         decay_N = jnp.exp(jax.lax.complex(-jnp.exp(nu_N), jnp.exp(theta_N)))
 
         def init_gamma(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            del key, shape
             # 1 - |lambda|^2, without cancellation.
             return (jnp.log(-jnp.expm1(-2 * jnp.exp(nu_N))) / 2).astype(dtype)
 

@@ -108,7 +108,6 @@ class Mamba2Layer(RecurrentLayer):
             return self.param(name, init, shape, self.param_dtype).astype(self.wide)
 
         def init_step(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            del key, shape
             steps = jnp.geomspace(*self.timescale, self.heads, dtype=dtype)
             return jnp.log(jnp.expm1(steps))  # the inverse of softplus
 

@@ -64,7 +64,6 @@ class MinGRULayer(RecurrentLayer):
         first_BT: Bool[Array, "B T"],
     ) -> tuple[Float[Array, "B D"], Float[Array, "B T D"]]:
         def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            del key, shape
             biases = gate_biases(self.timescale, self.width, dtype)
             return jnp.concatenate([biases, jnp.zeros_like(biases)])
 

@@ -69,7 +69,6 @@ class MLSTMLayer(RecurrentLayer):
             return z.reshape(*x_BTD.shape[:2], self.heads, -1)
 
         def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            del key, shape
             opening = jnp.linspace(3, 6, self.heads, dtype=dtype)
             return jnp.concatenate([jnp.zeros(self.heads, dtype), opening])
 

@@ -57,7 +57,6 @@ class LSTMCell(nn.Module):
             return jnp.concatenate(kernels, axis=1)
 
         def bias_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            del key
             return jnp.zeros(shape, dtype).at[self.features : 2 * self.features].set(1)
 
         def dense(**settings: Any) -> nn.Dense:

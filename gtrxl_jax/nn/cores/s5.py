@@ -77,7 +77,6 @@ class S5Layer(DiagonalLayer):
         first_BT: Bool[Array, "B T"],
     ) -> tuple[Float[Array, "B N2"], Float[Array, "B T D"]]:
         def init_imag(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            del key, shape
             return jnp.asarray(hippo_normal(self.state_size)[0].imag, dtype)
 
         def init_step(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:

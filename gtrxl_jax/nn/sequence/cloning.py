@@ -31,7 +31,6 @@ class MLPCloning(nn.Module):
 
     def initial_memory(self, batch_size: int) -> tuple[()]:
         """Return an empty memory."""
-        del batch_size
         return ()
 
     def __call__(
@@ -53,7 +52,6 @@ class MLPCloning(nn.Module):
 
     def observe_action(self, state: tuple[()], action: Any) -> tuple[()]:
         """Return the state unchanged: actions are not inputs."""
-        del action
         return state
 
     def _policy(self, observation: Any, deterministic: bool) -> ActionDistribution:
@@ -105,7 +103,6 @@ class RecurrentCloning(nn.Module):
 
     def observe_action(self, state: Any, action: Any) -> Any:
         """Return the state unchanged: actions are not inputs."""
-        del action
         return state
 
     def _features(self, observation: Any) -> Float[Array, "... D"]:

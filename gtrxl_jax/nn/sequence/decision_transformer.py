@@ -75,7 +75,6 @@ class DecisionTransformer(nn.Module):
 
     def initial_memory(self, batch_size: int) -> tuple[()]:
         """Return an empty memory: steps outside the window are forgotten."""
-        del batch_size
         return ()
 
     def __call__(
