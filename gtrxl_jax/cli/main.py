@@ -117,7 +117,8 @@ def _train(arguments: Sequence[str]) -> None:
     trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
     if trained is not None and command.pictures and _is_first():
         paths = report.draw_curves(folder, config.core.name)
-        paths += _draw_episodes(folder, trainer, trained.params_per_seed[0])
+        params = trained.params_per_seed[0]
+        paths += report.draw_episodes(folder, trainer.policy, trainer.tasks, params)
         _tell_pictures(command, paths)
 
 
@@ -150,7 +151,8 @@ def _train_offline(arguments: Sequence[str]) -> None:
         trainer = OfflineTrainer(of_model, trajectories)
         trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
         if trained is not None and command.pictures and _is_first():
-            paths += _draw_episodes(folder / name, trainer, trained.params_per_seed[0])
+            params = trained.params_per_seed[0]
+            paths += report.draw_episodes(folder / name, trainer.policy, trainer.tasks, params)
     if command.pictures and _is_first():
         paths = report.draw_offline(folder, list(configs)) + paths
         _tell_pictures(command, paths)
@@ -204,8 +206,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        print(f"gtrxl: error: {failure}", file=sys.stderr)
-        sys.exit(1)
+        _fail("gtrxl", str(failure), 1)
     result = trained.result
     for divergence in result.diverged:
         _tell(f"gtrxl: {divergence}", sys.stderr)
@@ -333,10 +334,3 @@ def _list(arguments: Sequence[str]) -> None:
     else:
         for kind, values in names.items():
             print(f"{kind}: {', '.join(values)}")
-
-
-def _draw_episodes(folder: Path, trainer: Any, params: Any) -> list[Path]:
-    """Draw an episode of each task and return the paths of the plots."""
-    from gtrxl_jax.plots import report
-
-    return report.draw_episodes(folder, trainer.policy, trainer.tasks, params)

@@ -25,7 +25,8 @@ def write_card(
     """
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
-        temporary.write_text(card(title, record, _count(params), Path(folder).name))
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+        temporary.write_text(card(title, record, parameters, Path(folder).name))
     return path
 
 
@@ -82,33 +83,23 @@ _OTHER_STEP = (
 )
 
 
-def _count(params: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
 def _table(
     scores: Mapping[str, Score], seeds: Sequence[int], drawn: Mapping[str, Sequence[float]]
 ) -> list[str]:
     """Return the table of scores; by seed if the seeds differ in drawn settings."""
     if len(seeds) > 1 and drawn:
         shown = main_scores(scores)
-        by_seed = zip(
-            seeds,
-            zip(*drawn.values(), strict=True),
-            zip(*(scores[name].per_seed for name in shown), strict=True),
-            strict=True,
-        )
+        columns = [
+            map(str, seeds),
+            *(map("{:.3g}".format, settings) for settings in drawn.values()),
+            *(map("{:.3f}".format, scores[name].per_seed) for name in shown),
+        ]
         return [
             "On held-out episodes, by seed, since each drew its own settings:",
             "",
-            f"| seed | {' | '.join([*drawn, *shown])} |",
-            f"|---{'|---' * len([*drawn, *shown])}|",
-            *(
-                "| "
-                + " | ".join([str(seed), *(f"{x:.3g}" for x in settings), *map(_number, of_one)])
-                + " |"
-                for seed, settings, of_one in by_seed
-            ),
+            f"| {' | '.join(['seed', *drawn, *shown])} |",
+            f"|{'---|' * len(columns)}",
+            *(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)),
         ]
     over = "On held-out episodes, mean and 95 % interval over the episodes of one seed:"
     if len(seeds) > 1:
@@ -127,10 +118,6 @@ def _table(
         "|---|---|",
         *(f"| {name} | {score} |" for name, score in ordered),
     ]
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _by_length(score: tuple[str, Any]) -> tuple[str, int]:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from types import TracebackType
 
 import jax
 
@@ -44,12 +43,7 @@ class Profile:
     def __enter__(self) -> "Profile":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._stop()
         if self._folder is not None and self._next <= BEGIN and error is None:
             print("profile: the run has no second iteration to trace", file=sys.stderr)

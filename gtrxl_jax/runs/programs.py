@@ -1,6 +1,7 @@
 """The compiled programs of a run."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -44,15 +45,15 @@ class Programs:
         self._compiling = compiling
         self._several = config.num_seeds > 1
         self._seeds: Any = config.seed
+        if self._several:
+            self._seeds = np.arange(config.seed, config.seed + config.num_seeds)
 
         def init(seeds: Any, given: Mapping[str, Any]) -> Any:
             def of_one(seed: Any, given: Mapping[str, Any]) -> Any:
                 return trainer.init(seed, given=given)
 
-            return (over_seeds(of_one) if self._several else of_one)(seeds, given)
+            return self._of_all(of_one)(seeds, given)
 
-        if self._several:
-            self._seeds = np.arange(config.seed, config.seed + config.num_seeds)
         shapes = jax.eval_shape(init, self._seeds, {})
         self._placed = shardings(shapes, mesh, seeds=self._several)
         self.like = jax.tree.map(
@@ -66,13 +67,22 @@ class Programs:
         self._iterations: dict[Hashable, Callable[..., Any]] = {}
 
         def evaluate(params: Any, number: Any) -> Any:
-            of_all = over_seeds(trainer.evaluate) if self._several else trainer.evaluate
-            return of_all(gather_parameters(params), _evaluation_keys(config, number))
+            keys = self._evaluation_keys(number)
+            return self._of_all(trainer.evaluate)(gather_parameters(params), keys)
 
         self._evaluate = jax.jit(
             evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
         )
         self._evaluation: Callable[..., Any] | None = None
+
+    def _of_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return over_seeds(function) if self._several else function
+
+    def _evaluation_keys(self, number: Any) -> Array:
+        """Return keys for fresh episodes in every evaluation, equal for all configs of a seed."""
+        base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
+        of_one = functools.partial(jax.random.fold_in, base)
+        return (jax.vmap(of_one) if self._several else of_one)(self._seeds)
 
     def init(self) -> Any:
         """Return the state of a new run, with its `initial_params`."""
@@ -91,9 +101,7 @@ class Programs:
             of_one = make_iteration(self._trainer, stage)
 
             def iteration(state: Any, data: Any) -> Any:
-                if not self._several:
-                    return of_one(state, data)
-                return over_seeds(lambda state: of_one(state, data))(state)
+                return self._of_all(lambda state: of_one(state, data))(state)
 
             program = jax.jit(
                 iteration,
@@ -155,15 +163,6 @@ def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
     if jax.default_backend() != "cpu":
         return jax.vmap(function)
     return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
-
-
-def _evaluation_keys(config: Any, number: Any) -> Array:
-    """Return keys for fresh episodes in every evaluation, equal for all configs of these seeds."""
-    base = jax.random.fold_in(jax.random.key(2**31 - 1), number)
-    if config.num_seeds == 1:
-        return jax.random.fold_in(base, config.seed)
-    seeds = np.arange(config.seed, config.seed + config.num_seeds)
-    return jax.vmap(lambda seed: jax.random.fold_in(base, seed))(seeds)
 
 
 def each_seed(num_seeds: int, tree: Any) -> list[Any]:

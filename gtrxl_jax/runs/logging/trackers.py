@@ -162,7 +162,7 @@ class ServiceWriter(TrackerWriter):
         except Exception as error:
             self._failed = True
             reason = " ".join(str(error).split()) or type(error).__name__
-            _say(f"{self.name}: {reason[:300]}; the run goes on without it")
+            print(f"{self.name}: {reason[:300]}; the run goes on without it", file=sys.stderr)
 
 
 class WandbWriter(ServiceWriter):
@@ -210,8 +210,8 @@ class WandbWriter(ServiceWriter):
 
     def _go_offline(self, reason: str) -> None:
         self._offline = True
-        where = self._folder / "wandb"
-        _say(f"wandb: {reason[:300]}; logging offline: upload with wandb sync {where}/offline-*")
+        upload = f"upload with wandb sync {self._folder / 'wandb'}/offline-*"
+        print(f"wandb: {reason[:300]}; logging offline: {upload}", file=sys.stderr)
 
     def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
         run.log(dict(values), step=step)
@@ -248,7 +248,3 @@ class TrackioWriter(ServiceWriter):
     def _end(self, run: Any) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             run.finish()
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -64,12 +63,7 @@ class MetricWriter(abc.ABC):
     def __enter__(self) -> "MetricWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -119,15 +113,17 @@ class JsonLinesWriter(MetricWriter):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "ab")  # noqa: SIM115, closed by close()
         if dropped := self._keep(math.inf)[1]:
-            _say(
+            print(
                 f"{path}: {dropped} damaged line(s) dropped, as a power failure leaves them; a run "
-                "writes what follows its checkpoint again"
+                "writes what follows its checkpoint again",
+                file=sys.stderr,
             )
 
     def start(self, step: int) -> None:
         last, _ = self._keep(step)
         if last < step:
-            _say(f"{self._path}: the metrics between steps {last:,} and {step:,} are lost")
+            lost = f"the metrics between steps {last:,} and {step:,} are lost"
+            print(f"{self._path}: {lost}", file=sys.stderr)
 
     def _keep(self, step: float) -> tuple[int, int]:
         """Keep only the intact lines up to a step.
@@ -277,7 +273,3 @@ def _lines(content: bytes) -> Iterator[tuple[dict[str, Any] | None, bytes]]:
 def _whole_lines(content: bytes) -> int:
     """Return the length of `content` up to and including its last newline."""
     return content.rfind(b"\n") + 1
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
