@@ -173,7 +173,6 @@ class OraclePolicy(Policy):
         return True
 
     def init(self, params: Any, batch_size: int) -> tuple[()]:
-        """Return an empty state."""
         return ()
 
     def act(
@@ -254,7 +253,6 @@ class RandomPolicy(Policy):
             raise ValueError(f"action_space {self.action_space} is unbounded: use another policy")
 
     def init(self, params: Any, batch_size: int) -> tuple[()]:
-        """Return an empty state."""
         return ()
 
     def act(

@@ -229,7 +229,6 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
         return place_2, jax.random.uniform(key_heading, minval=-jnp.pi, maxval=jnp.pi)
 
     def scene(self, state: AppleMazeState, params: AppleMazeParams) -> Scene:
-        """Return what there is to see."""
         side = self.size + 2
         # In the corners and in the middles of the sides, inside the wall, which they overtop.
         edge_3 = np.array([0.5, side / 2, side - 0.5])
@@ -255,7 +254,6 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
         )
 
     def camera(self, state: AppleMazeState, params: AppleMazeParams) -> Camera:
-        """Return from where the agent sees it."""
         return Camera(
             position_2=state.position_2,
             heading=state.heading,

@@ -59,7 +59,6 @@ class MemoryChain(TimeLimit, memory_chain.MemoryChain):
     def reset_env(
         self, key: jax.Array, params: MemoryChainParams
     ) -> tuple[Float[Array, " features"], memory_chain.EnvState]:
-        """Call gymnax's reset."""
         with standard_dtype_promotion():
             return super().reset_env(key, params)
 

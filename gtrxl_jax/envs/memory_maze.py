@@ -260,7 +260,6 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         return memory, _steer(turn)
 
     def scene(self, state: MemoryMazeState, params: MemoryMazeParams) -> Scene:
-        """Return what there is to see."""
         colour_N3 = rgb(_TARGETS)[: self.num_targets]
         return Scene(
             wall_HW=state.wall_SS,
@@ -277,7 +276,6 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         )
 
     def camera(self, state: MemoryMazeState, params: MemoryMazeParams) -> Camera:
-        """Return from where the agent sees it."""
         return Camera(
             # The original's camera is in front of the ball's middle.
             position_2=state.position_2 + 0.075 * direction(state.heading),

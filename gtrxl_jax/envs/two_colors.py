@@ -214,7 +214,6 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         return jnp.repeat(jnp.arange(2, dtype=jnp.int32), self.items)
 
     def scene(self, state: TwoColorsState, params: TwoColorsParams) -> Scene:
-        """Return what there is to see."""
         middle_12 = jnp.full((1, 2), SIDE / 2)
         pillar = jnp.where(self.shows_cue(state, params), jnp.float32(0.16), jnp.float32(0))
         colour_23 = rgb(_ITEMS)
@@ -235,7 +234,6 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         )
 
     def camera(self, state: TwoColorsState, params: TwoColorsParams) -> Camera:
-        """Return from where the agent sees it."""
         return Camera(
             position_2=state.position_2,
             heading=state.heading,

@@ -95,7 +95,6 @@ class United(Wrapper):
         return self._params
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Reset the environment."""
         observation, state = self.env.reset_env(key, params)
         return self._seen(observation), state
 

@@ -124,7 +124,6 @@ class OfflineConfig(RunConfig):
     """Recompute a segment's activations in the backward pass instead of storing them."""
 
     def check(self) -> None:
-        """Raise ValueError if fields are inconsistent."""
         super().check()
         for field, value in {
             "task.params": self.task.params,

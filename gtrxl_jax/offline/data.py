@@ -61,7 +61,6 @@ class InMemory:
         self._trajectories = trajectories
 
     def returns(self) -> Float[np.ndarray, " E"]:
-        """Return the sum of each episode's rewards."""
         rewards_ET = np.asarray(self._trajectories.rewards)
         length_E = np.asarray(self._trajectories.length)
         inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]

@@ -62,7 +62,6 @@ class SequencePolicy(Policy):
     memory_noise: bool = False
 
     def init(self, params: Any, batch_size: int) -> PlayingState:
-        """Return the state before the first time step."""
         return PlayingState(
             model=self._apply(params, -1, batch_size, method="start"),
             return_to_go=jnp.full(batch_size, self.target_return, jnp.float32),

@@ -115,7 +115,6 @@ class VMPOConfig(AlgorithmConfig):
     )
 
     def make(self, config: Any, agent: Any) -> Any:
-        """Create the algorithm."""
         # Imports environments, which configs do without.
         from gtrxl_jax.online.vmpo import VMPO
 
@@ -149,7 +148,6 @@ class PPOConfig(AlgorithmConfig):
     hyperparameters: ClassVar[tuple[str, ...]] = (*AlgorithmConfig.hyperparameters, "clip_epsilon")
 
     def make(self, config: Any, agent: Any) -> Any:
-        """Create the algorithm."""
         # Imports environments, which configs do without.
         from gtrxl_jax.online.ppo import PPO
 

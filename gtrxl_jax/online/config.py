@@ -116,7 +116,6 @@ class OnlineConfig(RunConfig):
     it. Algorithms learn from a batch of env.num_envs * segments segments."""
 
     def check(self) -> None:
-        """Raise ValueError if fields are inconsistent."""
         super().check()
         if self.env.num_envs % self.env.num_tasks:
             raise ValueError(

@@ -90,7 +90,6 @@ class PPO(Algorithm):
     def loss(
         self, trainable: dict[str, Any], state: LearnerState, experience: Experience
     ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
-        """Compute the PPO loss."""
         params, prepared = trainable["params"], experience.prepared
         mask_BT = transition_mask(experience.timesteps.last)
         # The bootstrap step's value is needed before the first optimiser step only.

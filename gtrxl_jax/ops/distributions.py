@@ -70,7 +70,6 @@ class Categorical:
         return jax.nn.log_softmax(_widen(self.logits), axis=-1)
 
     def sample(self, key: PRNGKeyArray) -> Int[Array, "..."]:
-        """Draw one action for each element of the leading axes."""
         return jax.random.categorical(key, _widen(self.logits), axis=-1).astype(jnp.int32)
 
     def mode(self) -> Int[Array, "..."]:
@@ -111,7 +110,6 @@ class Gaussian:
     scale: Float[Array, "... C"]
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, "... C"]:
-        """Draw one action for each element of the leading axes."""
         mean, scale = _widen(self.mean), _widen(self.scale)
         return mean + scale * jax.random.normal(key, mean.shape, mean.dtype)
 
@@ -166,7 +164,6 @@ class Hybrid:
     categoricals: tuple[Categorical, ...]
 
     def sample(self, key: PRNGKeyArray) -> dict[str, Array]:
-        """Draw one action for each element of the leading axes."""
         gaussian_key, *keys = jax.random.split(key, 1 + len(self.categoricals))
         draws = [c.sample(k) for c, k in zip(self.categoricals, keys, strict=True)]
         return self._action(

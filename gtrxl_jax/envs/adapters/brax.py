@@ -79,14 +79,12 @@ class Brax(environment.Environment[BraxState, BraxParams]):
         return self.env.action_size
 
     def reset_env(self, key: jax.Array, params: BraxParams) -> tuple[Any, BraxState]:
-        """Reset the environment."""
         inner = _arrays(self.env.reset(key))
         return inner.obs, BraxState(time=jnp.zeros((), jnp.int32), inner=inner)
 
     def step_env(
         self, key: jax.Array, state: BraxState, action: Any, params: BraxParams
     ) -> tuple[Any, BraxState, Array, Bool[Array, ""], dict[str, Any]]:
-        """Step the environment."""
         # Steps of Brax change the dicts of the state that they get.
         inner = _arrays(self.env.step(_arrays(state.inner), action))
         state = BraxState(time=state.time + 1, inner=inner)

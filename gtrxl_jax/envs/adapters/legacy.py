@@ -49,12 +49,10 @@ class LegacyGymnax(Wrapper):
 
     @property
     def default_params(self) -> Any:
-        """The default parameters."""
         return self.env.default_params
 
     @property
     def num_actions(self) -> int:
-        """The number of actions."""
         return self.env.num_actions
 
     def time_limit(self, params: Any) -> int | Array:
@@ -62,7 +60,6 @@ class LegacyGymnax(Wrapper):
         return getattr(params, self._limit)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Reset the environment."""
         return self.env.reset_env(key, params)
 
     def step_env(
@@ -97,11 +94,9 @@ class LegacyGymnax(Wrapper):
         return jnp.asarray(getattr(state, time) >= self.time_limit(params))
 
     def observation_space(self, params: Any = None) -> Any:
-        """Return the space of observations."""
         return _space(self.env.observation_space(params))
 
     def action_space(self, params: Any = None) -> Any:
-        """Return the space of actions."""
         return _space(self.env.action_space(params))
 
 

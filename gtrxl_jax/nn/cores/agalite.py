@@ -60,7 +60,6 @@ class AGaLiTeConfig(StackConfig):
         check_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "AGaLiTeLayer":
-        """Create a layer."""
         return AGaLiTeLayer(
             heads=self.heads,
             head_width=width_of_head(self),
@@ -121,7 +120,6 @@ class AGaLiTeLayer(RecurrentLayer):
         return 2 * max(self.terms - 1, 1)
 
     def initial_state(self, batch_size: int) -> AGaLiTeState:
-        """Return a state of zeros."""
         wide = self.features * self.head_width
         lead = (batch_size, self.terms, self.heads)
         return AGaLiTeState(

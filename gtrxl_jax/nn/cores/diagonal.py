@@ -28,7 +28,6 @@ class DiagonalLayer(RecurrentLayer):
     state_size: int
 
     def initial_state(self, batch_size: int) -> Float[Array, "B N2"]:
-        """Return a state of zeros."""
         return jnp.zeros((batch_size, 2 * self.state_size), self.wide)
 
     def vector(self, name: str, init: Any) -> Float[Array, " N"]:

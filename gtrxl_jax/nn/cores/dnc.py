@@ -37,7 +37,6 @@ class DNCConfig(CoreConfig):
     """Weight of the auxiliary loss of predicting the next input; 0: none."""
 
     def make(self) -> "DNCCore":
-        """Create the core."""
         return DNCCore(
             layers=self.layers,
             slots=self.slots,

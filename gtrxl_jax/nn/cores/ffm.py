@@ -30,7 +30,6 @@ class FFMConfig(StackConfig):
     """The range of the time constants 1 / |a| at initialisation, in steps."""
 
     def make_layer(self, **shared: Any) -> "FFMLayer":
-        """Create a layer."""
         return FFMLayer(
             traces=self.traces,
             contexts=self.contexts,
@@ -72,7 +71,6 @@ class FFMLayer(RecurrentLayer):
     timescale: tuple[float, float]
 
     def initial_state(self, batch_size: int) -> Float[Array, "B N2"]:
-        """Return a state of zeros."""
         return jnp.zeros((batch_size, 2 * self.traces * self.contexts), self.wide)
 
     @nn.compact

@@ -36,7 +36,6 @@ class LRUConfig(StackConfig):
             raise ValueError(f"core.radius must be below 1, not {self.radius}")
 
     def make_layer(self, **shared: Any) -> "LRULayer":
-        """Create a layer."""
         return LRULayer(
             state_size=self.state_size or shared["width"],
             radius=self.radius,

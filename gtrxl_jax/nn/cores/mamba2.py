@@ -53,7 +53,6 @@ class Mamba2Config(StackConfig):
             )
 
     def make_layer(self, **shared: Any) -> "Mamba2Layer":
-        """Create a layer."""
         return Mamba2Layer(
             heads=self.heads,
             state_size=self.state_size or shared["width"],
@@ -89,7 +88,6 @@ class Mamba2Layer(RecurrentLayer):
     timescale: tuple[float, float]
 
     def initial_state(self, batch_size: int) -> Mamba2State:
-        """Return a state of zeros."""
         inner = 2 * self.width
         shape = (batch_size, LAGS, inner + 2 * self.state_size)
         memory = empty_memory(

@@ -31,7 +31,6 @@ class MinGRUConfig(StackConfig):
         check_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "MinGRULayer":
-        """Create a layer."""
         return MinGRULayer(timescale=self.timescale, **shared)
 
 
@@ -53,7 +52,6 @@ class MinGRULayer(RecurrentLayer):
     timescale: tuple[float, float]
 
     def initial_state(self, batch_size: int) -> Float[Array, "B D"]:
-        """Return a state of zeros."""
         return jnp.zeros((batch_size, self.width), self.wide)
 
     @nn.compact

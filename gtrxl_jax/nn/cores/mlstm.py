@@ -29,7 +29,6 @@ class MLSTMConfig(StackConfig):
         width_of_head(self)
 
     def make_layer(self, **shared: Any) -> "MLSTMLayer":
-        """Create a layer."""
         return MLSTMLayer(heads=self.heads, head_width=width_of_head(self), **shared)
 
 
@@ -57,7 +56,6 @@ class MLSTMLayer(RecurrentLayer):
     head_width: int
 
     def initial_state(self, batch_size: int) -> MatrixMemory:
-        """Return a memory of zeros."""
         width = self.head_width
         return empty_memory(batch_size, self.heads, width, width + 1, self.wide)
 

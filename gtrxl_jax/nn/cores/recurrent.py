@@ -85,7 +85,6 @@ class RecurrentConfig(CoreConfig):
     """Number of layers, without residual connections."""
 
     def make(self) -> "RecurrentCore":
-        """Build the core."""
         return RecurrentCore(self.name, self.layers, **self.shared)
 
 
@@ -122,7 +121,6 @@ class RecurrentCore(MemoryCore):
     def step(
         self, cache: tuple[Carry, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "B D"]]:
-        """Run one step of acting."""
         check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
         x_BD = x_BD.astype(self.dtype or x_BD.dtype)
         carries = []

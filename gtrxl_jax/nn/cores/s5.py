@@ -28,7 +28,6 @@ class S5Config(StackConfig):
     2 / Delta steps."""
 
     def make_layer(self, **shared: Any) -> "S5Layer":
-        """Create a layer."""
         size = self.state_size or shared["width"]
         return S5Layer(state_size=size, timescale=self.timescale, **shared)
 

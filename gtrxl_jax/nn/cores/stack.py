@@ -112,7 +112,6 @@ class StackConfig(CoreConfig):
         """Create a layer with the attributes that every `RecurrentLayer` has."""
 
     def make(self) -> "StackCore":
-        """Create the core."""
         return StackCore(config=self, **self.shared)
 
 
@@ -188,7 +187,6 @@ class StackCore(MemoryCore):
     def step(
         self, cache: tuple[State, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[tuple[State, ...], Float[Array, "B D"]]:
-        """Run one step of acting."""
         check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
         cache, y_BTD = self._run(cache, x_BD[:, None], first_B[:, None])
         return cache, y_BTD[:, 0]

@@ -81,7 +81,6 @@ class TransformerConfig(CoreConfig):
             )
 
     def make(self) -> "TransformerCore":
-        """Build the core."""
         return TransformerCore(
             layers=self.layers,
             heads=self.heads,
