@@ -19,6 +19,7 @@ BOX: Any = (gymnax.Box, gymnasium.Box)
 DISCRETE: Any = (gymnax.Discrete, gymnasium.Discrete)
 DICT: Any = (gymnax.Dict, gymnasium.Dict)
 TUPLE: Any = (gymnax.Tuple, gymnasium.Tuple)
+SPACE: Any = (gymnax.Space, gymnasium.Space)
 
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
@@ -106,12 +107,12 @@ def observation_spec(space: Any, field: str = "observation_space") -> Any:
         return ArraySpec((), np.dtype(space.dtype).name, categories=int(space.n), low=start)
     if isinstance(space, BOX):
         low, high = float(np.min(np.asarray(space.low))), float(np.max(np.asarray(space.high)))
-    elif hasattr(space, "shape") and hasattr(space, "dtype") and not _is_space(space):
-        low, high = (0.0, 255.0) if space.dtype == np.uint8 else (-np.inf, np.inf)
-    else:
+    elif isinstance(space, SPACE) or not (hasattr(space, "shape") and hasattr(space, "dtype")):
         raise TypeError(
             f"{field} is a {type(space).__name__}; use a Box, a Discrete, a Dict of them, or arrays"
         )
+    else:
+        low, high = (0.0, 255.0) if space.dtype == np.uint8 else (-np.inf, np.inf)
     shape, dtype = tuple(map(int, space.shape)), np.dtype(space.dtype)
     if not np.issubdtype(dtype, np.integer):
         return ArraySpec(shape, dtype.name)
@@ -120,10 +121,6 @@ def observation_spec(space: Any, field: str = "observation_space") -> Any:
     greatest = max(abs(low), abs(high))
     bounded = greatest < np.iinfo(np.int32).max
     return ArraySpec(shape, dtype.name, scale=1 / greatest if bounded and greatest > 1 else 1.0)
-
-
-def _is_space(x: Any) -> bool:
-    return isinstance(x, (gymnax.Space, gymnasium.Space))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +162,11 @@ class ActionSpec:
         low, high = np.where(bounded[:, None], bounds, [-1.0, 1.0]).T
         return (low + high) / 2, (high - low) / 2
 
+    def range_of(self, x: Float[Array, "... C"]) -> tuple[Array, Array]:
+        """Return `centre_and_half_width` with the dtype and the rank of actions `[..., C]`."""
+        centre, half = (_aligned(z, x) for z in self.centre_and_half_width())
+        return centre, half
+
     def zeros(self, *lead: int) -> Any:
         """Return an action of zeros with the given leading axes, as on an episode's first step."""
         return self._joined(
@@ -175,12 +177,13 @@ class ActionSpec:
     def sample(self, key: Array, *lead: int) -> Any:
         """Return uniformly random actions with the given leading axes; ranges must be bounded."""
         key_continuous, key_discrete = jax.random.split(key)
-        centre, half = (jnp.asarray(z, jnp.float32) for z in self.centre_and_half_width())
-        unit = jax.random.uniform(key_continuous, (*lead, len(half)), jnp.float32, -1, 1)
-        sizes = jnp.asarray(self.discrete, jnp.int32)
-        shape, axes = (*lead, len(sizes)), (1,) * len(lead)
-        choices = jax.random.randint(key_discrete, shape, 0, sizes.reshape(*axes, -1), jnp.int32)
-        return self._joined(centre.reshape(*axes, -1) + half.reshape(*axes, -1) * unit, choices)
+        shape = (*lead, self.num_continuous)
+        unit = jax.random.uniform(key_continuous, shape, jnp.float32, -1, 1)
+        centre, half = self.range_of(unit)
+        shape = (*lead, len(self.discrete))
+        sizes = jnp.asarray(self.discrete, jnp.int32).reshape(*(1,) * len(lead), -1)
+        choices = jax.random.randint(key_discrete, shape, 0, sizes, jnp.int32)
+        return self._joined(centre + half * unit, choices)
 
     def _joined(self, continuous: Float[Array, "... C"], discrete: Int[Array, "... K"]) -> Any:
         """Return an action from its parts, which have an axis of size 0 if absent."""
@@ -196,9 +199,7 @@ class ActionSpec:
         low, high = np.array(self.continuous).T
 
         def clipped(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
-            lead = (1,) * (x.ndim - 1)
-            bounds = (jnp.asarray(z, x.dtype).reshape(*lead, -1) for z in (low, high))
-            return jnp.clip(x, *bounds)
+            return jnp.clip(x, _aligned(low, x), _aligned(high, x))
 
         if self.is_hybrid:
             return {**action, "continuous": clipped(action["continuous"])}
@@ -213,10 +214,9 @@ class ActionSpec:
         parts = self._parts(action)
         features = []
         if self.continuous:
-            centre, half = (jnp.asarray(z, dtype) for z in self.centre_and_half_width())
             x = parts["continuous"].astype(dtype)
-            lead = (1,) * (x.ndim - 1)
-            features.append((x - centre.reshape(*lead, -1)) / half.reshape(*lead, -1))
+            centre, half = self.range_of(x)
+            features.append((x - centre) / half)
         features += [
             jax.nn.one_hot(parts["discrete"][..., k], size, dtype=dtype)
             for k, size in enumerate(self.discrete)
@@ -239,6 +239,11 @@ class ActionSpec:
                 f"space are {widths}: use the layout of the policy's samples"
             )
         return parts
+
+
+def _aligned(vector: np.ndarray, x: Float[Array, "... C"]) -> Float[Array, "... C"]:
+    """Return a vector `[C]` with the dtype and the rank of x."""
+    return jnp.asarray(vector, x.dtype).reshape(*(1,) * (x.ndim - 1), -1)
 
 
 def action_spec(space: Any) -> ActionSpec:

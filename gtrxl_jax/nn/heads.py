@@ -72,11 +72,7 @@ class PolicyHead(nn.Module):
                 f"policy initial_scale {self.initial_scale} and min_scale {self.min_scale} "
                 "must satisfy 0 < min_scale < initial_scale"
             )
-        lead = (1,) * (mean.ndim - 1)
-        centre, half = (
-            jnp.asarray(z, mean.dtype).reshape(*lead, -1)
-            for z in self.action.centre_and_half_width()
-        )
+        centre, half = self.action.range_of(mean)
         # The inverse softplus, so that an output of 0 yields the initial scale.
         initial = self.initial_scale - self.min_scale
         offset = initial + math.log(-math.expm1(-initial))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -11,7 +12,6 @@ from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.nn.sequence.trajectory import (
     Window,
     act_in_window,
-    at_step,
     empty_window,
     observe_in_window,
 )
@@ -99,7 +99,8 @@ class DecisionTransformer(nn.Module):
         time_B = jnp.broadcast_to(state.timestep, (batch,))
         state = observe_in_window(state, self._with_time(tokens_B2D, time_B))
         y_BKD = self._transform(state.tokens, jnp.ones((batch, self.context), bool), True)
-        return state, self.head(at_step(y_BKD, state.index))
+        y_BD = jax.lax.dynamic_index_in_dim(y_BKD, state.index, axis=1, keepdims=False)
+        return state, self.head(y_BD)
 
     def observe_action(self, state: Window, action: Any) -> Window:
         """Add the action `[B]` that was taken to the window."""

@@ -91,13 +91,10 @@ class ActionHead(nn.Module):
         return gaussian if gaussian is not None else categoricals[0]
 
     def _gaussian(self, raw: Float[Array, "... C"]) -> Gaussian:
-        lead = (1,) * (raw.ndim - 1)
         bounded = jnp.isfinite(jnp.asarray(self.action.continuous, raw.dtype)).all(axis=-1)
-        centre, half = (
-            jnp.asarray(z, raw.dtype).reshape(*lead, -1)
-            for z in self.action.centre_and_half_width()
-        )
-        mean = jnp.where(bounded.reshape(*lead, -1), jnp.tanh(raw), raw)
+        bounded = bounded.reshape(*(1,) * (raw.ndim - 1), -1)
+        mean = jnp.where(bounded, jnp.tanh(raw), raw)
+        centre, half = self.action.range_of(raw)
         return Gaussian(mean=centre + half * mean, scale=jnp.broadcast_to(half, raw.shape))
 
 
@@ -139,8 +136,3 @@ def act_in_window(window: Window, token_BD: Float[Array, "B D"]) -> Window:
     start = (zero, window.index, zero + 2, zero)
     tokens = jax.lax.dynamic_update_slice(window.tokens, token_BD[:, None, None], start)
     return Window(tokens, window.index + 1, window.timestep + 1)
-
-
-def at_step(y_BKD: Float[Array, "B K D"], index: Int[Array, ""]) -> Float[Array, "B D"]:
-    """Return the outputs at one step of a window."""
-    return jax.lax.dynamic_index_in_dim(y_BKD, index, axis=1, keepdims=False)
