@@ -159,7 +159,8 @@ def compare(
     by_task = _grouped(seeds, lambda seed: seed.task)
     pictures = []
     for task, of_task in by_task.items():
-        suffix = f"_{_slug(task)}" if len(by_task) > 1 else ""
+        name = re.sub("[^A-Za-z0-9.]+", "-", task).strip("-")
+        suffix = f"_{name}" if len(by_task) > 1 else ""
         pictures.append(folder / f"comparison_curves{suffix}.png")
         _draw_curves(of_task, pictures[-1])
     pictures.append(folder / "comparison_ranking.png")
@@ -263,10 +264,6 @@ def _finals(seeds: Iterable[Seed]) -> Float[np.ndarray, " S"]:
     return np.array([seed.final for seed in seeds])
 
 
-def _goal(seed: Seed, goal: float | None) -> float | None:
-    return SOLVED if goal is None and seed.score == "success" else goal
-
-
 def _table(by_task: Mapping[str, Sequence[Seed]], goal: float | None) -> list[str]:
     rows = []
     for task, of_task in by_task.items():
@@ -285,9 +282,10 @@ def _table(by_task: Mapping[str, Sequence[Seed]], goal: float | None) -> list[st
 def _entries(groups: Sequence[Sequence[Seed]], goal: float | None) -> list[str]:
     """Return the entries of a row from its seeds of each task."""
     seeds = [seed for group in groups for seed in group]
-    reached = _goal(seeds[0], goal)
+    if goal is None and seeds[0].score == "success":
+        goal = SOLVED
     count = len(seeds)
-    share = solved_share(_finals(seeds), reached) if reached is not None else f"of {count}"
+    share = solved_share(_finals(seeds), goal) if goal is not None else f"of {count}"
     steps = sorted({seed.steps for seed in seeds})
     text = f"{steps[0]:,}" + (f" to {steps[-1]:,}" if len(steps) > 1 else "")
     unfinished = sum(not seed.is_finished for seed in seeds)
@@ -295,7 +293,7 @@ def _entries(groups: Sequence[Sequence[Seed]], goal: float | None) -> list[str]:
         share,
         median(_finals(seeds)),
         iqm_entry([_finals(group) for group in groups]),
-        median([seed.steps_to(reached) for seed in seeds], digits=0),
+        median([seed.steps_to(goal) for seed in seeds], digits=0),
         text + (f", {unfinished} of {count} unfinished" if unfinished else ""),
     ]
 
@@ -343,7 +341,3 @@ def _draw_ranking(by_task: Mapping[str, Sequence[Seed]], path: Path) -> None:
         panels[title] = {a: [s.score_after(share) for s in group] for a, group in agents.items()}
         y_labels[title] = "success rate" if of_panel[0].score == "success" else "return"
     ranking(panels, path, y_labels=y_labels)
-
-
-def _slug(text: str) -> str:
-    return re.sub("[^A-Za-z0-9.]+", "-", text).strip("-")

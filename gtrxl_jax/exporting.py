@@ -16,6 +16,7 @@ from gtrxl_jax.loading import Loaded, load
 from gtrxl_jax.runs.card import write_card
 from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config
 from gtrxl_jax.runs.exports import write_params
+from gtrxl_jax.runs.results import read_record
 
 
 def export(
@@ -79,12 +80,10 @@ def export(
 
 def _record(folder: Folder, loaded: Loaded, seed: int) -> dict[str, Any]:
     """Return the result of a run, see `runs.results.record_of`, for one of its seeds."""
-    try:
-        record = json.loads(Path(folder, "result.json").read_text())
-    except FileNotFoundError:
+    if (record := read_record(folder)) is None:
         raise ValueError(
             f"{folder} has not ended: finish the run with the same command and --folder {folder}"
-        ) from None
+        )
     index = seed - record["seeds"][0]
     if any(one["seed"] == seed for one in record["diverged"]):
         raise ValueError(f"seed {seed} of {folder} diverged: export another")

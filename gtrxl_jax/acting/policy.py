@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -108,15 +109,11 @@ class AgentPolicy(Policy):
             # This does not change earlier steps, since attention is causal.
             index = np.minimum(np.arange(begin, begin + CHUNK), steps - 1)
             chunk = jax.tree.map(lambda x, i=index: x[None, i], timesteps)
-            memory, recorded = self._recorded(params, memory, chunk)
+            memory, recorded = _segment(self.agent, params, memory, chunk)
             if not recorded:
                 return None
             windows.append(np.stack([weights[0] for weights in in_order(recorded)]))
         return np.concatenate(windows, axis=2)[:, :, :steps]
-
-    def _recorded(self, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
-        (memory, _), recorded = _segment(self.agent, params, memory, timesteps)
-        return memory, recorded.get("attention", {}).get("core", {})
 
     def _apply(self, params: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.agent.apply
@@ -127,12 +124,12 @@ CHUNK = 128
 """Number of steps whose attention is recorded at once, which bounds memory for long episodes."""
 
 
-def _segment_of(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> Any:
+@functools.partial(jax.jit, static_argnums=0)
+def _segment(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
+    """Return the memory after a segment, and the attention that the core has sown."""
     apply: Any = agent.apply
-    return apply({"params": params}, memory, timesteps, mutable="attention")
-
-
-_segment = jax.jit(_segment_of, static_argnums=0)
+    (memory, _), recorded = apply({"params": params}, memory, timesteps, mutable="attention")
+    return memory, recorded.get("attention", {}).get("core", {})
 
 
 def in_order(recorded: Any) -> list[Float[np.ndarray, "B H T S"]]:

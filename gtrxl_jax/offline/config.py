@@ -164,7 +164,7 @@ class OfflineConfig(RunConfig):
     @property
     def shape(self) -> tuple[int, int]:
         """The number of segments that the model sees, and of steps of each; see `segments`."""
-        return (self.segments, self.context) if self.model.is_recurrent else (1, self.length)
+        return self.windows(-1)
 
     @property
     def num_iterations(self) -> int:

@@ -45,7 +45,10 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
     _require_matches(here, patterns)
     try:
         require_version(source)
-        there = _params_in(source, _path_of_params(state))
+        if is_export(source):
+            there, _ = read_params(source)
+        else:
+            there = restore_below(source, _path_of_params(state))
         num_seeds = settings(source).get("num_seeds", 1)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"init_from: {error}") from None
@@ -77,11 +80,6 @@ def _path_of_params(state: Any) -> str:
     """Return the path of the parameters in a state, such as `learner/trainable/params/`."""
     names = jax.tree.unflatten(jax.tree.structure(state), list(by_name(state)))
     return jax.tree.leaves(names.params)[0].removesuffix(next(iter(by_name(state.params))))
-
-
-def _params_in(folder: Folder, path: str) -> dict[str, np.ndarray]:
-    """Return the parameters of an export, or those at a path in the newest state of a run."""
-    return read_params(folder)[0] if is_export(folder) else restore_below(folder, path)
 
 
 def _require_matches(arrays: Mapping[str, Any], patterns: Sequence[str]) -> None:
