@@ -16,6 +16,7 @@ Example:
 import dataclasses
 import difflib
 import math
+import numbers
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -113,6 +114,19 @@ def check_interval(field: str, bounds: Any) -> None:
     """Raise ValueError unless `bounds` is a pair (low, high) with 0 < low < high."""
     if not (_is_a(bounds, tuple[float, float]) and 0 < bounds[0] < bounds[1] < math.inf):
         raise ValueError(f"{field} must be (low, high) with 0 < low < high, not {bounds}")
+
+
+def require_count(field: str, value: Any) -> None:
+    """Raise unless `value` is a whole number of at least 1.
+
+    Raises:
+      ValueError: if it is below 1.
+      TypeError: if it is not a whole number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{field} must be a whole number, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{field} must be at least 1, got {value}")
 
 
 def field_names(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

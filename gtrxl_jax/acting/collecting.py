@@ -16,6 +16,7 @@ from gtrxl_jax.data.trajectories import Trajectories, check, concatenate, select
 from gtrxl_jax.envs.knowledge import Cue, time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import require_count
 
 Progress = Callable[[EpisodeStats], None]
 
@@ -68,8 +69,7 @@ def collect_rounds(
         the cue never occurs.
       TypeError: if the environment's spaces are not supported, or its state lacks the cue's field.
     """
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}")
+    require_count("episodes", episodes)
     stream = Stream(env, params, num_envs)
     spaces = dataset_spaces(stream.observation_space, stream.action_space)
     play = jax.jit(_make_play(stream, policy, cue))

@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Array, Int, Key, UInt
 
 from gtrxl_jax.data.reader import MinariReader, naming
-from gtrxl_jax.data.segments import Sampling, draw_windows, require_count
+from gtrxl_jax.data.segments import Sampling, draw_windows
 from gtrxl_jax.data.trajectories import check_rewards, check_steps, returns_to_go
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.validation import require_count
 
 if TYPE_CHECKING:
     import grain

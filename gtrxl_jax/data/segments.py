@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, Key, UInt
 
 from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
 from gtrxl_jax.segments import Segments
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import check_choice, require_count
 
 STARTS = ("episode", "uniform")
 WEIGHTS = ("uniform", "length")
@@ -162,16 +162,3 @@ def cut_segments(trajectories: Trajectories, segments: int, context: int) -> Seg
 
 
 _take = jax.jit(take_segments, static_argnums=(3, 4))
-
-
-def require_count(field: str, value: Any) -> None:
-    """Raise if `value` is not an integer of at least 1.
-
-    Raises:
-      ValueError: if it is below 1.
-      TypeError: if it is not an integer.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{field} must be a whole number, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{field} must be at least 1, got {value}")

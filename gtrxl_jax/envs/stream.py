@@ -18,6 +18,7 @@ from gtrxl_jax.ops.legal import check_legal
 from gtrxl_jax.parallel.placement import on_each_device
 from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import require_count
 
 PRNGKey = Key[Array, ""] | UInt[Array, "2"]
 
@@ -104,10 +105,7 @@ class Stream:
             raise TypeError(
                 f"env must be a gymnax Environment, not {kind}: create it with make_env"
             )
-        if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int):
-            raise TypeError(f"num_envs must be a whole number, got {self.num_envs!r}")
-        if self.num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, got {self.num_envs}")
+        require_count("num_envs", self.num_envs)
 
     @property
     def action_space(self) -> spaces.Space:

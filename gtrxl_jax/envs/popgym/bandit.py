@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, signed
+from gtrxl_jax.validation import require_count
 
 
 @struct.dataclass
@@ -44,8 +45,7 @@ class MultiarmedBandit(Task):
     def __init__(self, num_arms: int = 10, episode_length: int = 200):
         super().__init__()
         for name, value in {"num_arms": num_arms, "episode_length": episode_length}.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            require_count(name, value)
         self.num_arms, self.episode_length = num_arms, episode_length
 
     def reset_env(self, key: jax.Array, params: TaskParams) -> tuple[Int[Array, ""], BanditState]:

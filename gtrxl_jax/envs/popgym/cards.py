@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from gtrxl_jax.validation import require_count
+
 DECK = 52
 COLOURS, SUITS, RANKS = 2, 4, 13
 """The number of kinds of cards, which are equally frequent in a deck."""
@@ -19,8 +21,7 @@ def num_cards(num_decks: int) -> int:
     Raises:
       ValueError: if there is no deck.
     """
-    if num_decks < 1:
-        raise ValueError(f"num_decks must be at least 1, got {num_decks}")
+    require_count("num_decks", num_decks)
     return DECK * num_decks
 
 
