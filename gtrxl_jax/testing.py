@@ -120,12 +120,16 @@ class _Check:
         assert not np.any(np.triu(influence_TT, 1)), "3: an output depends on a later input"
         assert np.all(np.diag(influence_TT)), "3: an output does not depend on its own input"
 
-        floats, rest = _split(memory)
+        # JAX differentiates floats only.
+        floats = jax.tree.map(
+            lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) else None, memory
+        )
 
-        def loss(floats: list[jax.Array]) -> jax.Array:
-            return jnp.sum(self.learn(_join(floats, rest, memory), x_BTD, first_BT)[1] ** 2)
+        def loss(floats: Any) -> jax.Array:
+            joined = jax.tree.map(lambda x, f: x if f is None else f, memory, floats)
+            return jnp.sum(self.learn(joined, x_BTD, first_BT)[1] ** 2)
 
-        zero = all(np.all(g == 0) for g in jax.grad(loss)(floats))
+        zero = all(np.all(g == 0) for g in jax.tree.leaves(jax.grad(loss)(floats)))
         assert zero, "3: a gradient enters the incoming memory"
 
     def fresh_memory(self) -> None:
@@ -215,19 +219,6 @@ def _act(core: Any, params: Any, memory: Any, x_BTD: Any, first_BT: Any) -> Any:
 
     cache, y_TBD = jax.lax.scan(step, cache, (x_BTD.swapaxes(0, 1), first_BT.T))
     return core.apply(params, cache, method="finish"), y_TBD.swapaxes(0, 1)
-
-
-def _split(memory: Any) -> tuple[list[jax.Array], list[Any]]:
-    leaves = jax.tree.leaves(memory)
-    floating = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
-    floats = [leaf for leaf, is_float in zip(leaves, floating, strict=True) if is_float]
-    return floats, [None if f else leaf for leaf, f in zip(leaves, floating, strict=True)]
-
-
-def _join(floats: list[jax.Array], rest: list[Any], like: Any) -> Any:
-    remaining = iter(floats)
-    leaves = [next(remaining) if leaf is None else leaf for leaf in rest]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def _rows_of_products(jaxpr: Any, fixed: dict[Any, bool]) -> Iterator[int]:

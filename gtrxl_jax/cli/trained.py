@@ -4,7 +4,6 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tyro
 
@@ -23,13 +22,6 @@ class TrainedRun:
     """Use the best checkpoint instead of the newest, for a run with --checkpoint.best."""
     modules: tuple[str, ...] = ()
     """Modules of custom parts to import first, since loading a run folder imports none."""
-
-    def load(self) -> Any:
-        """Import the modules and load the run, as a `gtrxl_jax.loading.Loaded`."""
-        from gtrxl_jax.loading import load
-
-        self.import_modules()
-        return load(self.folder, best=self.best)
 
     def import_modules(self) -> None:
         """Import the modules."""
@@ -135,10 +127,11 @@ def play(arguments: Sequence[str]) -> None:
     policy = _known_policy(command.policy)
     from gtrxl_jax.acting.evaluation import record_episodes
     from gtrxl_jax.envs.knowledge import require_picture
-    from gtrxl_jax.loading import with_evaluation
+    from gtrxl_jax.loading import load, with_evaluation
     from gtrxl_jax.plots.report import draw_gif, of_task
 
-    loaded = command.load()
+    command.import_modules()
+    loaded = load(command.folder, best=command.best)
     if policy:
         loaded = with_evaluation(loaded, policy=policy)
     trainer = loaded.trainer

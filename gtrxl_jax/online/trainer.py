@@ -98,10 +98,8 @@ class OnlineTrainer:
         self.config, self.config_json = config, to_json(config)
         self.stream = make_stream(config)
         self.agent = make_run_agent(config, self.stream)
-        self.num_iterations, self.steps_per_iteration = (
-            config.num_iterations,
-            config.steps_per_iteration,
-        )
+        self.num_iterations = config.num_iterations
+        self.steps_per_iteration = config.steps_per_iteration
         evaluation = config.evaluation
         self.policy = AgentPolicy(self.agent, evaluation.policy)
         self._behaviour = AgentPolicy(self.agent)

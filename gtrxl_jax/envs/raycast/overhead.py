@@ -50,15 +50,9 @@ def beside(
 
 def _objects(scene: Scene) -> list[tuple[Float[np.ndarray, "2"], Any, Float[np.ndarray, "3"]]]:
     """Return positions, radii and colours of spheres and posts."""
-    objects: list[Any] = []
-    if scene.spheres is not None:
-        spheres = scene.spheres
-        centre_N2 = np.asarray(spheres.centre_N3)[:, :2]
-        objects += zip(
-            centre_N2, *map(np.asarray, (spheres.radius_N, spheres.colour_N3)), strict=True
-        )
-    if scene.posts is not None:
-        posts = scene.posts
-        arrays = (posts.position_N2, posts.radius_N, posts.colour_N3)
-        objects += zip(*map(np.asarray, arrays), strict=True)
-    return objects
+    groups: list[tuple[Any, ...]] = []
+    if (spheres := scene.spheres) is not None:
+        groups.append((spheres.centre_N3[:, :2], spheres.radius_N, spheres.colour_N3))
+    if (posts := scene.posts) is not None:
+        groups.append((posts.position_N2, posts.radius_N, posts.colour_N3))
+    return [one for arrays in groups for one in zip(*map(np.asarray, arrays), strict=True)]
