@@ -145,6 +145,12 @@ class ServiceWriter(TrackerWriter):
         with self._going_on():
             super().close()
 
+    def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
+        run.log(dict(values), step=step)
+
+    def _end(self, run: Any) -> None:
+        run.finish()
+
     @property
     def _record(self) -> Path:
         return self._folder / f"{self.name}.json"
@@ -213,12 +219,6 @@ class WandbWriter(ServiceWriter):
         upload = f"upload with wandb sync {self._folder / 'wandb'}/offline-*"
         print(f"wandb: {reason[:300]}; logging offline: {upload}", file=sys.stderr)
 
-    def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
-        run.log(dict(values), step=step)
-
-    def _end(self, run: Any) -> None:
-        run.finish()
-
 
 class TrackioWriter(ServiceWriter):
     """Writes to Trackio: a local database, or what TRACKIO_SPACE_ID or TRACKIO_SERVER_URL names.
@@ -242,9 +242,6 @@ class TrackioWriter(ServiceWriter):
                 embed=False,
             )
 
-    def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
-        run.log(dict(values), step=step)
-
     def _end(self, run: Any) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
-            run.finish()
+            super()._end(run)
