@@ -240,10 +240,6 @@ def _images(task: TaskConfig, model: str, learning_rate: float) -> OfflineConfig
     )
 
 
-def _vizdoom() -> OfflineConfig:
-    return _images(TaskConfig("TwoColors-v0"), "vizdoom", 3e-4)
-
-
 def _minigrid() -> OfflineConfig:
     """Return the config of Minigrid.Memory, whose episodes end within the 3 segments of 30 steps.
 
@@ -259,17 +255,13 @@ def _minigrid() -> OfflineConfig:
     return _images(TaskConfig("MiniGrid-Memory", params), "minigrid", 6e-4)
 
 
-def _memory_maze() -> OfflineConfig:
-    return _images(TaskConfig("MemoryMaze-9x9-v0"), "memory-maze", 3e-4)
-
-
 PRESETS = {
     "default": _default,
     "debug": _debug,
     "tmaze": _tmaze,
-    "vizdoom": _vizdoom,
+    "vizdoom": lambda: _images(TaskConfig("TwoColors-v0"), "vizdoom", 3e-4),
     "minigrid": _minigrid,
-    "memory-maze": _memory_maze,
+    "memory-maze": lambda: _images(TaskConfig("MemoryMaze-9x9-v0"), "memory-maze", 3e-4),
 }
 """default: minutes on two CPU cores; debug: seconds; the others: RATE's sizes for its tasks. The
 last three have images and require a dataset, data.path."""

@@ -81,7 +81,7 @@ class ActionHead(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
         sizes, num_continuous = self.action.discrete, self.action.num_continuous
-        output = nn.Dense(num_continuous + sum(sizes), param_dtype=self.param_dtype, name="output")
+        output = nn.Dense(self.action.num_features, param_dtype=self.param_dtype, name="output")
         starts = [num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
         raw, *logits = jnp.split(output(x.astype(self.param_dtype)), starts, axis=-1)
         gaussian = self._gaussian(raw) if num_continuous else None
