@@ -44,8 +44,8 @@ class MultiarmedBandit(Task):
 
     def __init__(self, num_arms: int = 10, episode_length: int = 200):
         super().__init__()
-        for name, value in {"num_arms": num_arms, "episode_length": episode_length}.items():
-            require_count(name, value)
+        require_count("num_arms", num_arms)
+        require_count("episode_length", episode_length)
         self.num_arms, self.episode_length = num_arms, episode_length
 
     def reset_env(self, key: jax.Array, params: TaskParams) -> tuple[Int[Array, ""], BanditState]:

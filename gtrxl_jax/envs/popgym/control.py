@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.popgym.task import Timed
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.validation import require_count
 
 WORST_COST = 16.2736044
 """The cost of a pendulum that points down, at the highest speed and torque."""
@@ -45,12 +46,9 @@ class _Noisy(Timed):
 
     def __init__(self, episode_length: int = 200, noise_sigma: float = 0.0):
         super().__init__()
-        for name, value, least in (
-            ("episode_length", episode_length, 1),
-            ("noise_sigma", noise_sigma, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        require_count("episode_length", episode_length)
+        if noise_sigma < 0:
+            raise ValueError(f"noise_sigma must be at least 0, got {noise_sigma}")
         self.episode_length, self.noise_sigma = episode_length, noise_sigma
 
     @property
