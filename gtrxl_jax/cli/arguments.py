@@ -118,13 +118,9 @@ def parse_train(arguments: Sequence[str]) -> Train:
 
 
 def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
-    """Parse the arguments of `gtrxl train-offline`.
+    """Parse the arguments of `gtrxl train-offline`, as `parse_train` does; see there for errors.
 
-    `--preset` selects a complete config and `--model-preset` the size of the model; every other
-    argument overrides a field of these.
-
-    Raises:
-      ValueError: if a preset is unknown, or the config is invalid.
+    `--model-preset` selects the size of the model.
     """
     chooser = Chooser()
     chooser.add_argument("--preset", default="default")
