@@ -130,7 +130,7 @@ def report(options: Options, records: Sequence[Record]) -> None:
             rows.append([f"{label}, published", *(theirs.get(name, "") for name in names)])
     success_against_horizon(
         curves,
-        SIZES,
+        np.array(SIZES),
         options.results / f"{STUDY}.png",
         x_label=f"cells along a side of the maze; trained on up to {TRAINED}",
         chance=0.5,

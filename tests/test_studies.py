@@ -35,7 +35,7 @@ STUDIES = {
 }
 """The arguments of each study, and the name of its records and of its report."""
 
-NOT_RUN = {"craftax_symbolic", "rate_minigrid", "rocksample"}
+NOT_RUN = {"craftax_symbolic", "rocksample"}
 """Studies without stored results."""
 
 FIELDS = {"labels", "seed", "command", "commit", "device", "date", "scores"}
