@@ -61,7 +61,7 @@ class Task:
     total_steps: int
     goal: tuple[str, float] = ("success", 0.95)
     """A score, and the value at which the task counts as solved; infinite if there is none."""
-    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
+    params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     seeds: int = 5
 
 

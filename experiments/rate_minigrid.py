@@ -40,7 +40,7 @@ from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 
 STUDY = "rate_minigrid"
 ENV = "MiniGrid-Memory"
-ARGUMENTS: dict[str, int | float | str] = {"view_size": 3, "num_actions": 3}
+ARGUMENTS: dict[str, bool | int | float | str] = {"view_size": 3, "num_actions": 3}
 TRAINED, STEPS = 41, 90
 """The largest maze of the training, and N * K."""
 MODELS: dict[str, tuple[str, int]] = {

@@ -32,7 +32,7 @@ class CollectionEnvConfig:
     name: str = ""
     """Name of an environment of gymnax or of this package. If the policy is a run, the environment
     of the run by default."""
-    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
+    params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs: --env.params corridor_length 88"""
     num_envs: int = 64
     """Number of parallel environments."""

@@ -21,7 +21,7 @@ class TaskConfig:
     name: str = "TMazePassive-v0"
     """Name of an environment of gymnax or of this package, or "" for training without one, on the
     dataset data.path alone: the model is then not evaluated."""
-    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
+    params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs. For T-Maze and AssociativeRetrieval they override
     RATE's parameters for the respective length, see evaluation.lengths."""
     spaces: Annotated[dict[str, Any], tyro.conf.Suppress] = dataclasses.field(default_factory=dict)
@@ -245,7 +245,7 @@ def _minigrid() -> OfflineConfig:
 
     Table 5 has 3 segments of 10, which the decision at the end would rarely be a part of.
     """
-    params: dict[str, int | float | str] = {
+    params: dict[str, bool | int | float | str] = {
         "size": 41,
         "view_size": 3,
         "num_actions": 3,

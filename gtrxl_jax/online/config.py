@@ -20,9 +20,9 @@ class EnvConfig:
 
     name: str = "TMazePassive-v0"
     """Name of an environment of gymnax or of this package."""
-    params: dict[str, int | float | str] = dataclasses.field(default_factory=dict)
+    params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs: --env.params corridor_length 30 penalty behind"""
-    tasks: tyro.conf.UseAppendAction[tuple[dict[str, int | float | str], ...]] = ()
+    tasks: tyro.conf.UseAppendAction[tuple[dict[str, bool | int | float | str], ...]] = ()
     """A task of a multi-task agent, as name value pairs that override `params`:
     --env.tasks corridor_length 10 --env.tasks corridor_length 30. The pair `name NAME` names
     another environment, without `params`; `--env.name A B` is short for one task of each. The

@@ -16,7 +16,7 @@ from PIL import Image, ImageSequence
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.online.algorithm_config import PPOConfig
-from gtrxl_jax.online.config import from_json, preset
+from gtrxl_jax.online.config import from_json, preset, to_json
 from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
 from gtrxl_jax.runs.divergence import DivergedError
 from gtrxl_jax.runs.logging.writers import read_metrics
@@ -291,6 +291,10 @@ def test_arguments_override_presets():
     assert parse_train(tasks).config.env.tasks == ({"penalty": "behind"}, {"corridor_length": 3})
     other = parse_train(["--env.name", "MemoryChain-v0"]).config.env
     assert other.params == {}
+    maze = ["--env.name", "MiniGrid-Memory", "--env.params", "size", "9", "random_length", "True"]
+    config = parse_train(maze).config
+    assert config.env.params == {"size": 9, "random_length": True}
+    assert from_json(to_json(config)) == config
 
 
 def test_collect_writes_dataset(tmp_path):

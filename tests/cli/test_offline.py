@@ -78,6 +78,13 @@ def test_model_of_ones_own_has_its_settings():
     assert from_json(to_json(command.config)) == command.config
 
 
+def test_task_parameters_may_be_booleans():
+    arguments = ["--task.name", "MiniGrid-Memory", "--task.params", "random_length", "True"]
+    config = parse_train_offline(arguments).config
+    assert from_json(to_json(config)) == config
+    assert make_stream(config).params.random_length is True
+
+
 def test_task_parameters_may_be_strings():
     arguments = ["--task.params", "step_penalty", "0.5", "penalty", "behind"]
     config = parse_train_offline(arguments).config
