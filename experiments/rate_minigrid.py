@@ -10,7 +10,8 @@ mazes of 7 to 41 cells, all shorter than N * K = 90 steps, in a curriculum of on
     RATE, 3 segments     5 memory tokens, valve CA-2; N = 3, K = 30
     RATE, 5 segments     the same; N = 5, K = 18
     DT                   without memory; all 90 steps at once, a sliding window in longer episodes
-    BC-LSTM              behaviour cloning with an LSTM over 90 steps
+    BC-LSTM              behaviour cloning with an LSTM over 90 steps; also with four times as many
+                         updates, which take it as long as RATE's
 
 They are then played, with the most likely actions, in mazes of each size of `SIZES`. The authors of
 RATE trained on episodes of a PPO agent, and ended episodes after 95 steps: the column "61, 95
@@ -43,13 +44,15 @@ ENV = "MiniGrid-Memory"
 ARGUMENTS: dict[str, bool | int | float | str] = {"view_size": 3, "num_actions": 3}
 TRAINED, STEPS = 41, 90
 """The largest maze of the training, and N * K."""
-MODELS: dict[str, tuple[str, int]] = {
-    "RATE, 3 segments": ("rate", 30),
-    "RATE, 5 segments": ("rate", 18),
-    "DT": ("dt", 30),
-    "BC-LSTM": ("bc-lstm", 30),
+UPDATES = 1500
+MODELS: dict[str, tuple[str, int, int]] = {
+    "RATE, 3 segments": ("rate", 30, UPDATES),
+    "RATE, 5 segments": ("rate", 18, UPDATES),
+    "DT": ("dt", 30, UPDATES),
+    "BC-LSTM": ("bc-lstm", 30, UPDATES),
+    "BC-LSTM, 6000 updates": ("bc-lstm", 30, 4 * UPDATES),
 }
-"""The model, and the steps of a segment."""
+"""The model, the steps of a segment, and the number of updates."""
 SIZES = (11, 21, 31, 41, 61, 81, 121, 241)
 CAPPED = "61, 95 steps"
 PUBLISHED = {"RATE, 3 segments": {31: 0.73, 61: 0.63}, "DT": {31: 0.35, 61: 0.17}}
@@ -58,7 +61,7 @@ EPISODES = 128
 
 def job(model: str, updates: int | None) -> OfflineConfig:
     """Return the config of a cell."""
-    name, context = MODELS[model]
+    name, context, default_updates = MODELS[model]
     largest = ARGUMENTS | {"size": TRAINED, "random_length": True, "max_steps_in_episode": 95}
     return OfflineConfig(
         task=TaskConfig(ENV, largest),
@@ -68,7 +71,7 @@ def job(model: str, updates: int | None) -> OfflineConfig:
         context=context,
         segments=STEPS // context,
         curriculum=True,
-        total_updates=updates or 1500,
+        total_updates=updates or default_updates,
         remat=False,
     )
 
