@@ -169,7 +169,9 @@ def test_step_acts_as_loaded_agent_does(exported, tmp_path):
         return state, action
 
     total = sum(example.play(example.CartPole(), recorded, state) for _ in range(2))
-    assert total == len(taken) > 16
+    # Episodes start at random, so that their lengths differ between runs of this test.
+    assert total == len(taken)
+    assert sum(bool(first) for _, _, first, _ in taken) == 2
     run = gtrxl_jax.load(exported)
     memory, action = run.init(1), np.zeros(1, np.int32)
     for observation, reward, first, chosen in taken:
