@@ -1,7 +1,7 @@
 """RATE on MiniGrid-Memory: success in mazes larger than those of the training.
 
     python experiments/rate_minigrid.py --workers 2
-    python experiments/rate_minigrid.py --only RATE DT --seeds 1
+    python experiments/rate_minigrid.py --only "RATE, 5 segments" DT --seeds 1
 
 The view is of 3 cells, so that a model has to go back, see the object in the room, and remember it
 until it has seen one of the objects at the end. Models are trained on episodes of the oracle in
