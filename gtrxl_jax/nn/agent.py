@@ -28,6 +28,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.core import MemoryCore
+from gtrxl_jax.nn.cores.clock import with_clock
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
 from gtrxl_jax.nn.heads import PolicyHead, ValueHead
 from gtrxl_jax.ops.distributions import ActionDistribution
@@ -114,6 +115,7 @@ def make_agent(
     num_tasks: int | None = None,
     reward_clip: float | None = None,
     initial_scale: float = 0.5,
+    clock: bool = False,
     memoryless: bool = False,
 ) -> Agent:
     """Build an agent around a core for an environment's spaces, in the core's precision.
@@ -130,6 +132,8 @@ def make_agent(
       reward_clip: if given, the previous reward is clipped to [-reward_clip, reward_clip] as an
         input; the learner's rewards are not clipped.
       initial_scale: initial scale of a Gaussian policy, see `PolicyHead`.
+      clock: add the number of steps since the start of the episode to the core's inputs, see
+        `ClockedCore`.
       memoryless: see `Agent`.
 
     Raises:
@@ -154,7 +158,7 @@ def make_agent(
         encoder = make_encoder(observation_space, encoder, width=encoder_width, **precision)
     return Agent(
         encoder=InputEncoder(encoder, action, core.width, reward_clip, **precision),
-        core=core,
+        core=with_clock(core) if clock else core,
         policy_head=PolicyHead(
             action=action, hidden=head_width, initial_scale=initial_scale, **precision
         ),

@@ -67,6 +67,9 @@ class AgentConfig:
     """Clip the previous reward to this absolute value when it is used as an input."""
     initial_scale: float = 0.5
     """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
+    clock: bool = False
+    """Add the number of steps since the start of the episode to the core's inputs: for tasks where
+    what has to be remembered depends on it, which attention with relative positions cannot know."""
     memoryless: bool = False
     """Present every step to the core as the first of an episode, as a control without memory."""
 
