@@ -36,7 +36,7 @@ def test_input_is_that_of_the_core_plus_the_encoded_time():
             signal = np.concatenate([np.sin(time * rates), np.cos(time * rates)])
             with_time_BTD[row, t] += signal @ kernel
             time += 1
-    inner = {"params": params["params"]["inner"]}
+    inner = {"params": {k: v for k, v in params["params"].items() if k != "of_time"}}
     with_time_BTD = jnp.asarray(with_time_BTD)
     _, expected_BTD = core.apply(inner, core.initial_memory(3), with_time_BTD, first_BT)
     assert_close(y_BTD, expected_BTD)
@@ -57,3 +57,13 @@ def test_precision_is_that_of_the_whole():
     core = with_clock(small_core("gru", jnp.float32)).clone(dtype=jnp.bfloat16)
     memory = core.initial_memory(2)
     assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(memory.inner))
+
+
+def test_late_steps_differ_in_bfloat16():
+    core = with_clock(small_core("gru", jnp.float32)).clone(dtype=jnp.bfloat16)
+    params = random_params(core)
+    x_BD, first_B = jnp.zeros((2, WIDTH)), jnp.zeros(2, bool)
+    memory = core.initial_memory(2).replace(time=jnp.array([600, 601]))
+    cache = core.apply(params, memory, method="start")
+    _, y_BD = core.apply(params, cache, x_BD, first_B, method="step")
+    assert jnp.any(y_BD[0] != y_BD[1])

@@ -27,6 +27,7 @@ CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
         ("trxl", {"env": CLOCK}, {"categorical", "mean", "covariance"}),
         ("trxl-i", {"env": PENDULUM, "core__remat": True}, {"mean", "covariance"}),
         ("gtrxl", {"core__dtype": "bfloat16"}, {"categorical"}),
+        ("gtrxl", {"agent__clock": True}, {"categorical"}),
     ],
 )
 def test_cores_and_action_types_learn(core, changes, parts):

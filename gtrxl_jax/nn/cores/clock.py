@@ -43,6 +43,8 @@ class ClockedCore(MemoryCore):
 
     def setup(self) -> None:
         self.inner = self._core()
+        # Parameters and metrics keep the names that they have without a clock.
+        nn.share_scope(self, self.inner)
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         self.of_time = nn.Dense(self.width, use_bias=False, **precision)
 
@@ -90,7 +92,9 @@ class ClockedCore(MemoryCore):
 
     def _at(self, time: Int[Array, "*B"], x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Return the features with their times."""
-        signal = self.of_time(sinusoids(time.ravel(), self.width, x.dtype).reshape(x.shape))
+        # Not in the precision of the inputs, since bfloat16 has no odd numbers above 256.
+        phases = sinusoids(time.ravel(), self.width, self.param_dtype).reshape(x.shape)
+        signal = self.of_time(phases)
         return x.astype(signal.dtype) + signal
 
 
