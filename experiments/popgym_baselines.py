@@ -14,7 +14,7 @@ delay of the task; the number of environments, with which each rollout has some 
 learning rate of 0.001, and an entropy bonus that does not decay; and a `gae_lambda` of 0.5: these
 tasks reward each answer at once, so that with the default of 0.95 the rewards of later answers hide
 what an answer earned. In Autoencode, where how far back the answer lies depends on the time, all
-cores have a clock (`agent.clock`), and learn from four minibatches.
+cores have a clock (`agent.clock`), except for a control, and learn from four minibatches.
 
 With `--protocol published`, all cores and tasks are trained by the paper's protocol: 15 million
 steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and RLlib's learning rate, lambda
@@ -43,6 +43,7 @@ from gtrxl_jax.plots.tables import mean_entry, median, table
 
 WIDTHS = {"gtrxl": 64, "gru": 104, "mingru": 68, "agalite": 60}
 TRANSFORMERS = ("trxl", "trxl-i", "gtrxl")
+NO_CLOCK = "gtrxl, no clock"
 GOAL = 0.95
 STEPS_PER_UPDATE = 2048
 GAE_LAMBDA = 0.5
@@ -79,15 +80,16 @@ class Settings(Options):
     """The package's settings and fewer steps, or the protocol of the paper."""
 
 
-def short(name: str, core: str, total_steps: int | None) -> OnlineConfig:
+def short(name: str, label: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell: the defaults of PPO with the settings of the task."""
     task = TASKS[name]
+    core = label.split(",")[0]
     memory = {"memory_size": task.span} if core == "gtrxl" else {}
     return OnlineConfig(
         # A multiple of the minibatches.
         env=EnvConfig(name, num_envs=4 * round(STEPS_PER_UPDATE / (4 * task.span))),
         core=core_config(core, "small", layers=2, width=WIDTHS[core], **memory),
-        agent=AgentConfig(clock=task.timed),
+        agent=AgentConfig(clock=task.timed and label != NO_CLOCK),
         algorithm=PPOConfig(
             gae_lambda=GAE_LAMBDA, entropy_final=1.0, minibatches=4 if task.timed else 1
         ),
@@ -121,7 +123,7 @@ def published(name: str, core: str, total_steps: int | None) -> OnlineConfig:
 def grid(options: Settings) -> list[Run]:
     """Return all runs."""
     job, tasks, cores = (
-        (short, tuple(TASKS), tuple(WIDTHS))
+        (short, tuple(TASKS), (*WIDTHS, NO_CLOCK))
         if options.protocol == "short"
         else (published, tuple(POPGYM), tuple(CORES))
     )
@@ -129,6 +131,7 @@ def grid(options: Settings) -> list[Run]:
         Run({"task": name, "core": core}, seed, job(name, core, options.steps), ("return", GOAL))
         for name in tasks
         for core in cores
+        if core != NO_CLOCK or TASKS[name].timed
         for seed in range(options.seeds or 3)
     ]
 

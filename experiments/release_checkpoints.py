@@ -6,8 +6,8 @@
 This trains each agent by the command line, in runs/released/NAME, unless that run has ended;
 exports it to checkpoints/NAME, in place of an earlier export; and evaluates it on fresh episodes.
 The command, commit, device, date and seed are in the card of each. Expected: a success of 1, and
-returns of 500 in CartPole, above 90 in Numpad and above 0.9 in RepeatPrevious, after about a minute
-each on two cores, up to five with long episodes.
+returns of 500 in CartPole, above 90 in Numpad and above 0.9 in RepeatPrevious and Autoencode, after
+about a minute each on two cores, up to five with long episodes.
 
 Prints the rows of the README's table.
 """
@@ -51,6 +51,15 @@ AGENTS = {
         # As in popgym_baselines.py.
         *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
         *("--optimiser.learning-rate", "0.001", "--total-steps", "700000"),
+    ],
+    "autoencode": [
+        "train",
+        *("--env.name", "AutoencodeEasy-v0", "--env.num-envs", "20"),
+        *("--core.memory-size", "104", "--unroll", "104", "--agent.clock"),
+        # As in popgym_baselines.py, for longer.
+        *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
+        *("--algorithm.minibatches", "4", "--algorithm.entropy-final", "1"),
+        *("--optimiser.learning-rate", "0.001", "--total-steps", "1500000"),
     ],
     "rate": ["train-offline", "--segments", "5", "--model.cache-size", "90"],
 }
