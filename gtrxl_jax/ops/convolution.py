@@ -5,6 +5,10 @@ XLA's CPU backend runs a convolution on Eigen's kernels if its operands have the
 computation of a program: inside `lax.scan`, `while_loop` or `map` they become scalar loops, tens of
 times slower (https://github.com/jax-ml/jax/issues/12868). The forward pass of a Flax convolution
 has the fast layout, but JAX's two gradients of it do not. Here they are written in that layout.
+
+Eigen's kernels are slow for strides and few channels, as in the first layer of DQN's network, and
+the gradients of strided convolutions are mostly products with zeros. These convolutions are matrix
+products here, of few images at a time, since those of many exceed the caches.
 """
 
 import functools
@@ -18,6 +22,8 @@ from jaxtyping import Array, Float
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 Pads = tuple[tuple[int, int], ...]
+IMAGES = 32
+"""The most images of a matrix product."""
 
 
 def convolve(
@@ -45,7 +51,10 @@ def convolve(
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)
     pads = tuple((int(low), int(high)) for low, high in padding)
-    return _convolve(x, kernel, tuple(strides), pads, options.get("precision"))
+    precision = options.get("precision")
+    if max(strides) > 1:
+        return _strided(x, kernel, tuple(strides), pads, precision)
+    return _convolve(x, kernel, pads, precision)
 
 
 def _is_plain(
@@ -61,23 +70,23 @@ def _is_plain(
     return layout == plain
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _convolve(x: Array, kernel: Array, strides: tuple[int, ...], pads: Pads, precision: Any) -> Any:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _convolve(x: Array, kernel: Array, pads: Pads, precision: Any) -> Array:
     return jax.lax.conv_general_dilated(
-        x, kernel, strides, pads, dimension_numbers=LAYOUT, precision=precision
+        x, kernel, (1, 1), pads, dimension_numbers=LAYOUT, precision=precision
     )
 
 
-def _forward(x: Array, kernel: Array, strides: Any, pads: Pads, precision: Any) -> Any:
-    return _convolve(x, kernel, strides, pads, precision), (x, kernel)
+def _forward(x: Array, kernel: Array, pads: Pads, precision: Any) -> Any:
+    return _convolve(x, kernel, pads, precision), (x, kernel)
 
 
-def _backward(strides: Any, pads: Pads, precision: Any, inputs: Any, g: Array) -> tuple[Any, Any]:
+def _backward(pads: Pads, precision: Any, inputs: Any, g: Array) -> tuple[Array, Array]:
     x, kernel = inputs
-    # For each axis: image size, kernel size, extent of the strided output, low padding.
+    # For each axis: the sizes of image, kernel and output, and the low padding.
     axes = [
-        (x.shape[a], kernel.shape[a - 1], (g.shape[a] - 1) * strides[a - 1] + 1, pads[a - 1][0])
-        for a in (1, 2)
+        (x.shape[a], kernel.shape[a - 1], g.shape[a], low)
+        for a, (low, _) in zip((1, 2), pads, strict=True)
     ]
     convolution = functools.partial(
         jax.lax.conv_general_dilated,
@@ -85,21 +94,103 @@ def _backward(strides: Any, pads: Pads, precision: Any, inputs: Any, g: Array) -
         dimension_numbers=LAYOUT,
         precision=precision,
     )
-    # d/dx: convolve g, dilated by the strides, with the flipped kernel.
+    # d/dx: convolve g with the flipped kernel.
     of_x = convolution(
         g,
         jnp.flip(kernel, (0, 1)).swapaxes(2, 3),
-        padding=[(k - 1 - low, n - s + low) for n, k, s, low in axes],
-        lhs_dilation=strides,
+        padding=[(k - 1 - low, n - m + low) for n, k, m, low in axes],
     )
     # d/dkernel: convolve x with g, with the batch in the place of the channels.
     of_kernel = convolution(
         x.transpose(3, 1, 2, 0),
         g.transpose(1, 2, 0, 3),
-        padding=[(low, k + s - 1 - n - low) for n, k, s, low in axes],
-        rhs_dilation=strides,
+        padding=[(low, k + m - 1 - n - low) for n, k, m, low in axes],
     )
     return of_x, of_kernel.transpose(1, 2, 0, 3)
 
 
 _convolve.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _strided(
+    x: Array, kernel: Array, strides: tuple[int, ...], pads: Pads, precision: Any
+) -> Array:
+    output = jax.lax.map(
+        lambda part: _by_blocks(part, kernel, strides, pads, precision), _in_parts(x)
+    )
+    return output.reshape(len(x), *output.shape[2:])
+
+
+def _strided_forward(x: Array, kernel: Array, strides: Any, pads: Pads, precision: Any) -> Any:
+    return _strided(x, kernel, strides, pads, precision), (x, kernel)
+
+
+def _strided_backward(
+    strides: Any, pads: Pads, precision: Any, inputs: Any, g: Array
+) -> tuple[Array, Array]:
+    x, kernel = inputs
+
+    def add(of_kernel: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
+        # The blocks are formed again, since they are several times larger than the images.
+        _, pull = jax.vjp(lambda x, k: _by_blocks(x, k, strides, pads, precision), part[0], kernel)
+        of_x, change = pull(part[1])
+        return of_kernel + change, of_x
+
+    parts = (_in_parts(x), _in_parts(g))
+    of_kernel, of_x = jax.lax.scan(add, jnp.zeros_like(kernel), parts)
+    return of_x.reshape(x.shape), of_kernel
+
+
+_strided.defvjp(_strided_forward, _strided_backward)
+
+
+def _in_parts(x_NHWC: Array) -> Array:
+    """Divide images into equal parts of at most `IMAGES`, or into one if that leaves small ones."""
+    images = len(x_NHWC)
+    part = max(n for n in range(1, IMAGES + 1) if images % n == 0)
+    part = part if part >= IMAGES // 4 else images
+    return x_NHWC.reshape(images // part, part, *x_NHWC.shape[1:])
+
+
+def _by_blocks(
+    x_NHWC: Array, kernel_hwCc: Array, strides: tuple[int, ...], pads: Pads, precision: Any
+) -> Array:
+    """Compute a strided convolution: one matrix product for each stride-sized block of the kernel.
+
+    Images and kernel are cut into blocks of s x s pixels, of which each becomes one pixel of s^2 C
+    channels. There, the stride is 1, and each pixel of the kernel meets a slice of the images.
+    """
+    kernel_size, channels = kernel_hwCc.shape[:2], kernel_hwCc.shape[3]
+    # For each axis: pixels of the output, and blocks of the kernel.
+    (y, rows), (x, columns) = (
+        ((n + sum(pad) - k) // s + 1, -(-k // s))
+        for n, pad, k, s in zip(x_NHWC.shape[1:3], pads, kernel_size, strides, strict=True)
+    )
+    blocks = (y + rows - 1, x + columns - 1)
+    x_NYXD = _blocks(x_NHWC, (1, 2), strides, [low for low, _ in pads], blocks)
+    kernel_yxDc = _blocks(kernel_hwCc, (0, 1), strides, (0, 0), (rows, columns))
+
+    def product(a: int, b: int) -> Array:
+        pixels_MD = x_NYXD[:, a : a + y, b : b + x].reshape(-1, x_NYXD.shape[3])
+        return jnp.matmul(pixels_MD, kernel_yxDc[a, b], precision=precision)
+
+    total_Mc = functools.reduce(
+        jnp.add, (product(a, b) for a in range(rows) for b in range(columns))
+    )
+    return total_Mc.reshape(-1, y, x, channels)
+
+
+def _blocks(
+    x: Array, axes: tuple[int, int], size: Sequence[int], low: Sequence[int], blocks: Sequence[int]
+) -> Array:
+    """Cut two adjacent axes, padded by `low`, into blocks; their pixels join the next axis."""
+    pads = [(0, 0, 0)] * x.ndim
+    for axis, s, before, count in zip(axes, size, low, blocks, strict=True):
+        pads[axis] = (before, s * count - x.shape[axis] - before, 0)
+    x = jax.lax.pad(x, jnp.zeros((), x.dtype), pads)
+    first, rest = x.shape[: axes[0]], x.shape[axes[1] + 1 :]
+    x = x.reshape(*first, blocks[0], size[0], blocks[1], size[1], *rest).swapaxes(
+        axes[0] + 1, axes[0] + 2
+    )
+    return x.reshape(*first, *blocks, size[0] * size[1] * rest[0], *rest[1:])

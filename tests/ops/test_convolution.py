@@ -1,4 +1,4 @@
-"""Convolutions with custom gradients: equal to JAX's, and in the layout that is fast in loops."""
+"""Convolutions for CPU: equal to JAX's, and in the layout that is fast in loops."""
 
 import re
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.nn.encoders import make_encoder
-from gtrxl_jax.ops.convolution import convolve
+from gtrxl_jax.ops.convolution import IMAGES, convolve
 
 LAYOUT = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
 CASES = [
@@ -25,22 +25,27 @@ def _x64():
         yield
 
 
-def arrays(side, window):
+def arrays(side, window, images=2):
     keys = jax.random.split(jax.random.key(0))
-    return jax.random.normal(keys[0], (2, *side, 3)), jax.random.normal(keys[1], (*window, 3, 5))
+    return jax.random.normal(keys[0], (images, *side, 3)), jax.random.normal(
+        keys[1], (*window, 3, 5)
+    )
 
 
+@pytest.mark.parametrize("images", [0, 2, 3 * IMAGES, IMAGES + 5])
 @pytest.mark.parametrize(("side", "window", "strides", "padding"), CASES)
-def test_output_and_gradients_equal_jax(side, window, strides, padding):
+def test_output_and_gradients_equal_jax(side, window, strides, padding, images):
     def with_gradients(function):
         def apply(x, kernel):
             return function(x, kernel, strides, padding, **LAYOUT)
 
-        output, pull = jax.vjp(apply, *arrays(side, window))
+        output, pull = jax.vjp(apply, *arrays(side, window, images))
         return output, pull(jnp.cos(output))
 
     actual, expected = map(with_gradients, (convolve, jax.lax.conv_general_dilated))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), actual, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), actual, expected
+    )
 
 
 def test_vmap_over_images_and_kernels():
