@@ -42,8 +42,9 @@ def origin(records: Sequence[Record]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     programs = sorted({record["command"].split()[0] for record in records})
     cores = f", {each('cores')} of its cores for each run" if "cores" in records[0] else ""
+    runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
     return (
-        f"{len(records)} runs of `{', '.join(programs)}`, {hours}on "
+        f"{runs} of `{', '.join(programs)}`, {hours}on "
         f"{each('device')}{cores}, {when}, commits {each('commit')}."
     )
 

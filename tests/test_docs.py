@@ -97,7 +97,7 @@ def test_every_result_can_be_reproduced():
     for report in reports:
         (row,) = re.findall(rf"^\|.*\(results/{report.name}\).*$", page.read_text(), re.MULTILINE)
         last = report.read_text("utf-8").splitlines()[-1]
-        stated = re.match(r"(\d+) runs of [^,]*, (?:([\d.]+) hours)?", last)
+        stated = re.match(r"(\d+) runs? of [^,]*, (?:([\d.]+) hours)?", last)
         for number in filter(None, stated.groups() if stated else ()):
             assert f"| {number} |" in row, f"{report.name}: {last}"
         assert report.stem in programs

@@ -7,11 +7,13 @@ import runpy
 import shutil
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.nn.core import CORES
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.validation import validate
 from tests.jobs import small_job
 from tests.processes import EXPERIMENTS, run
@@ -35,9 +37,6 @@ STUDIES = {
 }
 """The arguments of each study, and the name of its records and of its report."""
 
-NOT_RUN = {"craftax_symbolic", "rocksample"}
-"""Studies without stored results."""
-
 FIELDS = {"labels", "seed", "command", "commit", "device", "date", "scores"}
 """What the record of every run has."""
 
@@ -47,7 +46,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in STUDIES if name not in NOT_RUN])
+@pytest.mark.parametrize("name", STUDIES)
 def test_stored_report_follows_from_records(name, study, monkeypatch, tmp_path, capsys):
     arguments, stored = STUDIES[name]
     shutil.copytree(study.RESULTS / stored, tmp_path / stored)
@@ -116,9 +115,16 @@ def test_every_study_is_tested():
     assert programs - {"study"} == {name.split()[0] for name in STUDIES}
 
 
-def test_studies_without_results_are_listed(study):
-    stored = {name for name, (_, folder) in STUDIES.items() if (study.RESULTS / folder).exists()}
-    assert STUDIES.keys() - stored == NOT_RUN
+@pytest.mark.parametrize("task", ["RepeatPreviousEasy-v0", "AutoencodeEasy-v0"])
+def test_cores_of_popgym_have_equal_numbers_of_parameters(study, task):
+    import popgym_baselines as popgym
+
+    def parameters(core):
+        state = jax.eval_shape(OnlineTrainer(popgym.short(task, core, None)).init, 0)
+        return sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+    sizes = [parameters(core) for core in popgym.WIDTHS]
+    assert max(sizes) < 1.1 * min(sizes)
 
 
 def test_published_protocol_of_popgym_is_valid(study):
