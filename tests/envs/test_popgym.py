@@ -290,17 +290,37 @@ def test_invalid_settings_raise(name, overrides, message):
         make_env(name, **overrides)
 
 
+UNKNOWN, *SUITS = draw_cells(np.array([[Cell.FLOOR, Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT]]), 1)[
+    0
+].tolist()
+"""The colours of a card that is not shown, and of the suits."""
+
+
+def cards_in_picture(image, cards):
+    return image[24 + 12 : -3 * 24 : 24, 24 + 12 : -24 : 24].reshape(-1, 3).tolist()[:cards]
+
+
 def test_picture_of_repeat_previous_shows_recent_cards():
     env, params = make_env("RepeatPreviousMedium-v0")
     _, state = env.reset_env(jax.random.key(0), params)
-    colours = draw_cells(np.array([[Cell.FLOOR, Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT]]), 1)[0]
-    unknown, *suits = colours.tolist()
     for steps in (1, 40):
         for number in range(steps):
             _, state, *_ = env.step_env(jax.random.key(number), state, 0, params)
-        image = env.render(state, params)
-        shown = image[24 + 12 : -3 * 24 : 24, 24 + 12 : -24 : 24].reshape(-1, 3).tolist()
-        shown = shown[: env.k]
+        shown = cards_in_picture(env.render(state, params), env.k)
         known = min(int(state.time) + 1, env.k)
-        assert shown[: env.k - known] == [unknown] * (env.k - known)
-        assert shown[env.k - known :] == [suits[card] for card in state.recent[env.k - known :]]
+        assert shown[: env.k - known] == [UNKNOWN] * (env.k - known)
+        assert shown[env.k - known :] == [SUITS[card] for card in state.recent[env.k - known :]]
+
+
+def test_picture_of_autoencode_shows_cards_seen_and_not_yet_recited():
+    env, params = make_env("AutoencodeEasy-v0")
+    (phase, _), state = env.reset_env(jax.random.key(0), params)
+    step = jax.jit(env.step_env)
+    for number in range(env.episode_length):
+        shown = cards_in_picture(env.render(state, params), env.num_cards)
+        known = number + 1 if phase else 2 * env.num_cards - 1 - number
+        assert shown[known:] == [UNKNOWN] * (env.num_cards - known)
+        assert shown[:known] == [SUITS[card] for card in state.cards[:known]]
+        if not phase:
+            assert state.cards[known - 1] == env.oracle_action(state, params)
+        (phase, _), state, *_ = step(jax.random.key(number), state, 0, params)

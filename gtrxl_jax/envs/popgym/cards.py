@@ -1,4 +1,4 @@
-"""Decks of cards, of which a task distinguishes only the colours, suits or ranks.
+"""Decks of cards, of which a task distinguishes only the colours, suits or ranks, and pictures.
 
 Drawing at random from the cards that remain has the same distribution as dealing a shuffled deck,
 but needs no shuffle at each reset, and no state but a count for each kind of card.
@@ -6,13 +6,19 @@ but needs no shuffle at each reset, and no state but a count for each kind of ca
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+import numpy as np
+from jaxtyping import Array, Bool, Int, UInt8
 
+from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
 from gtrxl_jax.validation import require_count
 
 DECK = 52
 COLOURS, SUITS, RANKS = 2, 4, 13
 """The number of kinds of cards, which are equally frequent in a deck."""
+
+COLUMNS = 16
+"""Cards in a row of a picture."""
+_OF_SUIT = np.array([Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT])
 
 
 def num_cards(num_decks: int) -> int:
@@ -43,3 +49,18 @@ def draw(key: jax.Array, left_K: Int[Array, " K"]) -> tuple[Int[Array, ""], Int[
     place = jax.random.randint(key, (), 0, jnp.sum(left_K))
     kind = jnp.argmax(place < jnp.cumsum(left_K)).astype(jnp.int32)
     return kind, left_K.at[kind].add(-1)
+
+
+def draw_suits(
+    suit_N: Int[Array, " N"], is_shown_N: Bool[np.ndarray, " N"], done: float
+) -> UInt8[np.ndarray, "H W 3"]:
+    """Draw a row of cards, those not shown as gaps, and the part of the episode done, on the host.
+
+    The suits 0 to 3 are red, blue, orange and green.
+    """
+    rows = -(-len(is_shown_N) // COLUMNS)
+    cells = np.full((rows + 4, COLUMNS + 2), Cell.WALL)
+    cards = np.where(is_shown_N, _OF_SUIT[np.asarray(suit_N)], Cell.FLOOR)
+    cells[1:-3, 1:-1].flat[: len(cards)] = cards
+    cells[-2, 1:-1] = progress_bar(done, COLUMNS)
+    return draw_cells(cells, pixels=24)

@@ -4,13 +4,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, UInt8
 
 from gtrxl_jax.envs.base import Step
 from gtrxl_jax.envs.popgym import cards as deck
-from gtrxl_jax.envs.popgym.cards import draw, full_deck, num_cards
+from gtrxl_jax.envs.popgym.cards import draw, draw_suits, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, multi_discrete, signed
 
 PLAY, WATCH = 0, 1
@@ -93,6 +94,12 @@ class Autoencode(Task):
     def observation_space(self, params: TaskParams | None = None) -> spaces.Box:
         """Return the space of [phase, suit]."""
         return multi_discrete([2, deck.SUITS])
+
+    def render(self, state: AutoencodeState, params: TaskParams) -> UInt8[np.ndarray, "H W 3"]:
+        """Draw the cards shown so far, and then those still to be recited, see `draw_suits`."""
+        shown = min(int(state.time) + 1, self.episode_length - int(state.time))
+        is_shown = np.arange(self.num_cards) < shown
+        return draw_suits(state.cards, is_shown, int(state.time) / self.episode_length)
 
 
 @struct.dataclass

@@ -10,13 +10,8 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Int, UInt8
 
 from gtrxl_jax.envs.base import Step
-from gtrxl_jax.envs.cells import Cell, draw_cells, progress_bar
-from gtrxl_jax.envs.popgym.cards import SUITS, draw, full_deck, num_cards
+from gtrxl_jax.envs.popgym.cards import SUITS, draw, draw_suits, full_deck, num_cards
 from gtrxl_jax.envs.popgym.task import Task, TaskParams, integer, signed
-
-COLUMNS = 16
-"""Cards in a row of a picture."""
-_COLOURS = np.array([Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT])
 
 
 @struct.dataclass
@@ -97,17 +92,9 @@ class RepeatPrevious(Task):
         return spaces.Discrete(SUITS)
 
     def render(self, state: RepeatPreviousState, params: TaskParams) -> UInt8[np.ndarray, "H W 3"]:
-        """Draw the suits of the last k cards, the one asked for first, and the time, on the host.
-
-        The suits 0 to 3 are red, blue, orange and green.
-        """
+        """Draw the last k cards, the one asked for first, see `draw_suits`."""
         is_shown = np.arange(self.k) >= self.k - 1 - int(state.time)
-        cards = np.where(is_shown, _COLOURS[np.asarray(state.recent)], Cell.FLOOR)
-        rows = -(-self.k // COLUMNS)
-        cells = np.full((rows + 4, COLUMNS + 2), Cell.WALL)
-        cells[1:-3, 1:-1].flat[: self.k] = cards
-        cells[-2, 1:-1] = progress_bar(int(state.time) / self.episode_length, COLUMNS)
-        return draw_cells(cells, pixels=24)
+        return draw_suits(state.recent, is_shown, int(state.time) / self.episode_length)
 
 
 @struct.dataclass
