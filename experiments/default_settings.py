@@ -3,11 +3,11 @@
     python experiments/default_settings.py
     python experiments/default_settings.py --workers 2 --only CartPole-v1 Pendulum-v1
 
-This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, and with
-GTrXL also that of `--algorithm.name ppo`, five seeds each, fewer where a run is long. Only the
-memory size and the number of steps depend on the task, and in the MinAtar games, evaluation samples
-actions: these games have little randomness of their own, and all episodes of the most likely
-actions can be the same one. The LSTM has one layer, and about as many parameters as GTrXL.
+This runs the equivalent of `gtrxl train --env.name TASK` with GTrXL and with an LSTM, which learn
+by PPO, and by V-MPO with `--algorithm.name vmpo`: five seeds each, fewer where a run is long. Only
+the memory size and the number of steps depend on the task, and in the MinAtar games, evaluation
+samples actions: these games have little randomness of their own, and all episodes of the most
+likely actions can be the same one. The LSTM has one layer, and about as many parameters as GTrXL.
 
 With `--peer PATH`, a checkout of purejaxrl, its PPO plays the MinAtar games for as many steps; its
 score is that of its episodes at the end of training, whose actions are sampled too.
@@ -36,9 +36,10 @@ from gtrxl_jax.plots.tables import median, solved_share, table
 
 STUDY = "default_settings"
 AGENTS: dict[str, tuple[AlgorithmConfig, str, dict[str, Any]]] = {
-    "gtrxl": (VMPOConfig(), "gtrxl", {}),
-    "lstm": (VMPOConfig(), "lstm", {"width": 120}),
-    "gtrxl, PPO": (PPOConfig(), "gtrxl", {}),
+    "gtrxl": (PPOConfig(), "gtrxl", {}),
+    "lstm": (PPOConfig(), "lstm", {"width": 120}),
+    "gtrxl, V-MPO": (VMPOConfig(), "gtrxl", {}),
+    "lstm, V-MPO": (VMPOConfig(), "lstm", {"width": 120}),
 }
 """The algorithm, the core and its settings, besides the memory size."""
 GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")

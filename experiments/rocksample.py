@@ -41,7 +41,7 @@ from gtrxl_jax.acting.rollout import begin, rollout
 from gtrxl_jax.envs.knowledge import time_limit
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import PPOConfig
+from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
 from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config.run import EvaluationConfig
@@ -75,7 +75,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
         unroll=64,
     )
     if cell == VMPO:
-        return config
+        return dataclasses.replace(config, algorithm=VMPOConfig())
     ppo = PPOConfig(
         gamma=GAMMA,
         gae_lambda=0.7,

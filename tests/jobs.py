@@ -10,16 +10,18 @@ from flax import struct
 from gymnax.environments import environment, spaces
 
 from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, EvaluationConfig, OnlineConfig
 
 
 def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
-    """Return a small T-Maze config; `env__num_envs=4` changes a nested field."""
+    """Return a small T-Maze config of V-MPO; `env__num_envs=4` changes a nested field."""
     of_transformers: dict[str, Any] = {"heads": 2, "memory_size": 5} if "trxl" in core else {}
     job = OnlineConfig(
         env=EnvConfig(params={"corridor_length": 2}, num_envs=8),
         core=core_config(core, layers=1, width=8, **of_transformers),
         agent=AgentConfig(encoder_width=8, head_width=8),
+        algorithm=VMPOConfig(),
         evaluation=EvaluationConfig(episodes=16, interval=0),
         total_steps=600,
         unroll=7,

@@ -115,6 +115,7 @@ def make_agent(
     num_tasks: int | None = None,
     reward_clip: float | None = None,
     initial_scale: float = 0.5,
+    max_scale: float = 1.0,
     clock: bool = False,
     memoryless: bool = False,
 ) -> Agent:
@@ -132,6 +133,7 @@ def make_agent(
       reward_clip: if given, the previous reward is clipped to [-reward_clip, reward_clip] as an
         input; the learner's rewards are not clipped.
       initial_scale: initial scale of a Gaussian policy, see `PolicyHead`.
+      max_scale: the largest scale of a Gaussian policy.
       clock: add the number of steps since the start of the episode to the core's inputs, see
         `ClockedCore`.
       memoryless: see `Agent`.
@@ -149,6 +151,7 @@ def make_agent(
         "num_tasks": 1 if num_tasks is None else num_tasks,
         "reward_clip": 1 if reward_clip is None else reward_clip,
         "initial_scale": initial_scale,
+        "max_scale": max_scale,
     }.items():
         if not value > 0:
             raise ValueError(f"{name} must be above 0, not {value!r}")
@@ -160,7 +163,11 @@ def make_agent(
         encoder=InputEncoder(encoder, action, core.width, reward_clip, **precision),
         core=with_clock(core) if clock else core,
         policy_head=PolicyHead(
-            action=action, hidden=head_width, initial_scale=initial_scale, **precision
+            action=action,
+            hidden=head_width,
+            initial_scale=initial_scale,
+            max_scale=max_scale,
+            **precision,
         ),
         value_head=ValueHead(num_tasks=num_tasks, hidden=head_width, **precision),
         memoryless=memoryless,

@@ -25,7 +25,9 @@ class PolicyHead(nn.Module):
     continuous actions, and a `Hybrid` for actions with several parts. A Gaussian is in the units of
     the environment's actions. It is initialised to the middle of the action's range with a standard
     deviation of `initial_scale` half-widths of the range (0 and `initial_scale` if the range is
-    unbounded). It is not truncated to the range.
+    unbounded). It is not truncated to the range. Its standard deviation is at most `max_scale`:
+    environments clip actions, so that a wider policy only chooses between the bounds at random, yet
+    has a higher entropy.
 
     The last layer is initialised a hundred times smaller than usual, so every policy starts near
     uniform (Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning?").
@@ -33,7 +35,7 @@ class PolicyHead(nn.Module):
     Attributes:
       action: the layout of the actions.
       initial_scale: standard deviation at initialisation, in half-widths of the action's range.
-      min_scale: lower bound on the standard deviation, in the same unit.
+      min_scale, max_scale: bounds of the standard deviation, in the same unit.
       hidden: units of the hidden layer.
       dtype: computation dtype of the hidden layer; None follows the inputs.
       param_dtype: dtype of the parameters and the outputs.
@@ -42,6 +44,7 @@ class PolicyHead(nn.Module):
     action: ActionSpec
     initial_scale: float = 0.5
     min_scale: float = 1e-3
+    max_scale: float = 1.0
     hidden: int = 256
     dtype: Any = None
     param_dtype: Any = jnp.float32
@@ -67,16 +70,16 @@ class PolicyHead(nn.Module):
         return gaussian if gaussian is not None else categoricals[0]
 
     def _gaussian(self, mean: Float[Array, "... C"], spread: Float[Array, "... C"]) -> Gaussian:
-        if not 0 < self.min_scale < self.initial_scale:
+        low, initial, high = self.min_scale, self.initial_scale, self.max_scale
+        if not 0 < low < initial < high:
             raise ValueError(
-                f"policy initial_scale {self.initial_scale} and min_scale {self.min_scale} "
-                "must satisfy 0 < min_scale < initial_scale"
+                f"policy min_scale {low}, initial_scale {initial} and max_scale {high} "
+                "must satisfy 0 < min_scale < initial_scale < max_scale"
             )
         centre, half = self.action.range_of(mean)
-        # The inverse softplus, so that an output of 0 yields the initial scale.
-        initial = self.initial_scale - self.min_scale
-        offset = initial + math.log(-math.expm1(-initial))
-        scale = self.min_scale + nn.softplus(spread + offset)
+        # The inverse of the sigmoid, so that an output of 0 yields the initial scale.
+        offset = math.log((initial - low) / (high - initial))
+        scale = low + (high - low) * nn.sigmoid(spread + offset)
         return Gaussian(mean=centre + half * mean, scale=half * scale)
 
 

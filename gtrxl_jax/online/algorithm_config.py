@@ -58,7 +58,7 @@ class AlgorithmConfig(abc.ABC):
         """
 
     @staticmethod
-    def named(name: str = "vmpo") -> type["AlgorithmConfig"]:
+    def named(name: str = "ppo") -> type["AlgorithmConfig"]:
         """Return the config class of an algorithm.
 
         Raises:

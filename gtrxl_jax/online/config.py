@@ -8,7 +8,7 @@ import tyro
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig, VMPOConfig
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.runs.config import serialization
 from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.validation import MOST_STEPS, check_choice, check_interval, number
@@ -67,6 +67,9 @@ class AgentConfig:
     """Clip the previous reward to this absolute value when it is used as an input."""
     initial_scale: float = 0.5
     """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
+    max_scale: float = 1.0
+    """Upper bound of that standard deviation, in the same unit. Actions are clipped to their range:
+    a wider policy is no more random, but an entropy bonus would make it ever wider."""
     clock: bool = False
     """Add the number of steps since the start of the episode to the core's inputs: for tasks where
     what has to be remembered depends on it, which attention with relative positions cannot know."""
@@ -79,7 +82,7 @@ class OptimiserConfig:
     """Adam (Kingma and Ba 2015)."""
 
     learning_rate: float | None = None
-    """Peak learning rate; by default that of the algorithm: 2e-3 for V-MPO, 5e-4 for PPO."""
+    """Peak learning rate; by default that of the algorithm: 5e-4 for PPO, 2e-3 for V-MPO."""
     beta_2: float = number(0.999, at_least=0, below=1)
     """Decay of Adam's mean of squared gradients, which is over about 1 / (1 - beta_2) steps. When
     the gradients of a policy that had settled grow again, the mean lags behind, so that the first
@@ -104,13 +107,13 @@ class OnlineConfig(RunConfig):
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
     core: CoreConfig = dataclasses.field(default_factory=core_config)
     agent: AgentConfig = dataclasses.field(default_factory=AgentConfig)
-    algorithm: AlgorithmConfig = dataclasses.field(default_factory=VMPOConfig)
+    algorithm: AlgorithmConfig = dataclasses.field(default_factory=PPOConfig)
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
     sweep: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Hyperparameters sampled log-uniformly for each seed, as in the V-MPO paper, with their
     bounds: --sweep epsilon_alpha 0.001 0.1 learning_rate 1e-4 1e-3"""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    total_steps: int = number(400_000, at_most=MOST_STEPS)
+    total_steps: int = number(200_000, at_most=MOST_STEPS)
     """Number of environment steps for each seed."""
     unroll: int = 32
     """Number of steps of a segment, T: the longest distance that a gradient crosses."""
@@ -130,6 +133,11 @@ class OnlineConfig(RunConfig):
             raise ValueError(
                 f"env.num_envs * segments, {batch}, is not divisible by algorithm.minibatches "
                 f"{self.algorithm.minibatches}: use a multiple of it"
+            )
+        if self.agent.initial_scale >= self.agent.max_scale:
+            raise ValueError(
+                f"agent.initial_scale {self.agent.initial_scale} is not below agent.max_scale "
+                f"{self.agent.max_scale}: lower it, or raise the maximum"
             )
         for name, bounds in self.sweep.items():
             check_choice("hyperparameter in sweep", name, self.hyperparameters)

@@ -45,7 +45,8 @@ def test_policy_of_each_action_space(spec, kind, lead):
 def test_policy_against_numpy():
     rng = np.random.default_rng(1)
     spec = ActionSpec(BOUNDS, (2, 3))
-    head = PolicyHead(spec, hidden=5, initial_scale=0.4, min_scale=0.01, param_dtype=jnp.float64)
+    scales = {"min_scale": 0.01, "initial_scale": 0.4, "max_scale": 2.0}
+    head = PolicyHead(spec, hidden=5, **scales, param_dtype=jnp.float64)
     x = features(6, dtype=jnp.float64)
     params = jax.tree.map(
         lambda p: p + rng.standard_normal(p.shape), head.init(jax.random.key(0), x)
@@ -57,7 +58,7 @@ def test_policy_against_numpy():
     raw = np.maximum(np.asarray(x) @ hidden["kernel"] + hidden["bias"], 0) @ output["kernel"]
     mean, spread, first, second = np.split(raw + output["bias"], [3, 6, 8], axis=-1)
     centre, half = np.array([0.0, 5.0, 0.0]), np.array([1.0, 5.0, 1.0])
-    scale = 0.01 + np.log1p(np.exp(spread + np.log(np.expm1(0.4 - 0.01))))
+    scale = 0.01 + 1.99 / (1 + np.exp(-spread) * (2.0 - 0.4) / (0.4 - 0.01))
     np.testing.assert_allclose(policy.gaussian.mean, centre + half * mean, atol=1e-12)
     np.testing.assert_allclose(policy.gaussian.scale, half * scale, atol=1e-12)
     np.testing.assert_allclose(policy.categoricals[0].logits, first, atol=1e-12)
@@ -74,10 +75,22 @@ def test_initial_policy_is_near_uniform_and_centred():
     np.testing.assert_allclose(policy.gaussian.scale / half, 0.3, atol=0.02)
 
 
-@pytest.mark.parametrize(("initial", "minimum"), [(0.5, 0.5), (0.1, 0.2), (0.5, 0.0)])
-def test_invalid_scales_are_rejected(initial, minimum):
-    head = PolicyHead(ActionSpec(BOUNDS), initial_scale=initial, min_scale=minimum)
-    with pytest.raises(ValueError, match=f"initial_scale {initial} and min_scale {minimum}"):
+def test_no_policy_is_wider_than_the_maximum():
+    """Actions are clipped to their range, so that more entropy would be no more exploration."""
+    head = PolicyHead(ActionSpec(BOUNDS))
+    x = features(100)
+    params = head.init(jax.random.key(0), x)
+    params["params"]["output"]["bias"] = jnp.full(6, 1e3)
+    half = np.array([[1.0, 5.0, 1.0]])
+    np.testing.assert_allclose(head.apply(params, x).scale / half, 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scales", [(0.5, 0.5, 1.0), (0.2, 0.1, 1.0), (0.0, 0.5, 1.0), (0.1, 1, 1)])
+def test_invalid_scales_are_rejected(scales):
+    names = ("min_scale", "initial_scale", "max_scale")
+    head = PolicyHead(ActionSpec(BOUNDS), **dict(zip(names, scales, strict=True)))
+    message = "min_scale {}, initial_scale {} and max_scale {}".format(*scales)
+    with pytest.raises(ValueError, match=message):
         head.init(jax.random.key(0), features(1))
 
 

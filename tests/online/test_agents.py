@@ -89,7 +89,8 @@ def test_truncation_bootstraps_from_final_observation(clock):
 def test_environment_receives_clipped_actions():
     """The rollout keeps the sampled actions for the loss."""
     env = EnvConfig(name="Echo-v0", num_envs=8)
-    trainer = OnlineTrainer(small_job("lstm", env=env, agent__initial_scale=3.0))
+    job = small_job("lstm", env=env, agent__initial_scale=3.0, agent__max_scale=6.0)
+    trainer = OnlineTrainer(job)
     state = jax.jit(trainer.init)(0)
     rollout = jax.device_get(jax.jit(trainer.rollout)(state, jax.random.key(1))[1])
     drawn_BT2, steps = rollout.actions, rollout.timesteps

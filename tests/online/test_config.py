@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.online.algorithm_config import PPOConfig
+from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import (
     PRESETS,
     EnvConfig,
@@ -79,6 +79,7 @@ def test_invalid_json_raises(text, error, message):
 
 POSITIVE = [
     "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
+    "agent.max_scale", "algorithm.clip_epsilon", "algorithm.value_clip",
     *(f"algorithm.{name}" for name in (
         "popart_rate", "gamma", "target_period", "epsilon_eta", "epsilon_alpha", "epsilon_mean",
         "epsilon_covariance", "multiplier_rate", "value_cost", "initial_eta", "initial_alpha",
@@ -87,7 +88,7 @@ POSITIVE = [
     "optimiser.learning_rate", "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll",
     "segments", "updates_per_iteration", "num_seeds", "parameter_shards",
 ]  # fmt: skip
-OPTIONAL = ["agent.reward_clip", "optimiser.clip_norm"]
+OPTIONAL = ["agent.reward_clip", "algorithm.value_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
     "optimiser.beta_2", "optimiser.warmup", "optimiser.final", "optimiser.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
@@ -99,13 +100,22 @@ CORE_SIZES = [
 ]  # fmt: skip
 
 
+def base(field):
+    """Return a config that has the field: of PPO, or of V-MPO for the settings of V-MPO alone."""
+    config = preset("debug")
+    name, _, inner = field.rpartition(".")
+    if name == "algorithm" and not hasattr(config.algorithm, inner):
+        config = changed(config, algorithm=VMPOConfig())
+    return config
+
+
 def with_field(field, value):
-    return changed(preset("debug"), **{field.replace(".", "__"): value})
+    return changed(base(field), **{field.replace(".", "__"): value})
 
 
 def whole(field):
     name, _, inner = field.rpartition(".")
-    owner = getattr(preset("debug"), name) if name else preset("debug")
+    owner = getattr(base(field), name) if name else base(field)
     return isinstance(getattr(owner, inner), int)
 
 
@@ -127,16 +137,19 @@ def test_numbers_out_of_range_raise(field):
 
 
 def test_range_of_every_number_is_tested():
-    fields = {name for name, kind in field_names(OnlineConfig()) if kind in (int, float)}
+    configs = OnlineConfig(), OnlineConfig(algorithm=VMPOConfig())
+    fields = {
+        name for config in configs for name, kind in field_names(config) if kind in (int, float)
+    }
     assert fields <= {*POSITIVE, *MAY_BE_ZERO, *CORE_SIZES}
 
 
 def test_best_checkpoint_with_sweep_over_seeds_raises():
-    sweep = {"epsilon_eta": (0.01, 0.1)}
+    sweep = {"clip_epsilon": (0.1, 0.3)}
     config = changed(preset("debug"), sweep=sweep, checkpoint__best="evaluation/return")
     validate(config)
     with pytest.raises(
-        ValueError, match=r"^checkpoint.best evaluation/return .* sweep.epsilon_eta"
+        ValueError, match=r"^checkpoint.best evaluation/return .* sweep.clip_epsilon"
     ):
         validate(changed(config, num_seeds=2))
 
@@ -148,6 +161,11 @@ def test_sweep_without_positive_interval_raises(bounds):
     message = r"^sweep.learning_rate must be \(low, high\) with 0 < low < high"
     with pytest.raises(ValueError, match=message):
         validate(changed(preset("debug"), sweep={"learning_rate": bounds}))
+
+
+def test_initial_scale_not_below_the_maximum_raises():
+    with pytest.raises(ValueError, match=r"^agent.initial_scale 1.5 is not below agent.max_scale"):
+        validate(changed(preset("debug"), agent__initial_scale=1.5))
 
 
 def test_sweep_of_other_fields_raises():
@@ -206,14 +224,12 @@ def test_other_invalid_values_raise(field, value, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"clip_epsilon": 0.0}, "algorithm.clip_epsilon must be above 0 and finite, not 0.0"),
         ({"clip_epsilon": 1.0}, "algorithm.clip_epsilon must be below 1, not 1.0"),
-        ({"value_clip": -0.2}, "algorithm.value_clip must be above 0 and finite, not -0.2"),
         ({"minibatches": 3}, "8, is not divisible by algorithm.minibatches 3: use a multiple"),
     ],
 )
 def test_invalid_ppo_settings_raise(settings, message):
-    validate(changed(preset("debug"), algorithm=PPOConfig()))
+    validate(preset("debug"))
     with pytest.raises(ValueError, match=message):
         validate(changed(preset("debug"), algorithm=PPOConfig(**settings)))
 
@@ -222,7 +238,7 @@ def test_sweep_of_settings_of_algorithm():
     sweep = {"clip_epsilon": (0.1, 0.3)}
     validate(changed(preset("debug"), sweep=sweep, algorithm=PPOConfig()))
     with pytest.raises(ValueError, match="hyperparameter in sweep 'clip_epsilon'"):
-        validate(changed(preset("debug"), sweep=sweep))
+        validate(changed(preset("debug"), sweep=sweep, algorithm=VMPOConfig()))
 
 
 @pytest.mark.parametrize(
@@ -277,11 +293,11 @@ def test_decay_over_horizon():
 
 
 def test_learning_rate_is_given_or_of_algorithm():
-    config = preset("debug")
-    ppo = changed(config, algorithm=PPOConfig())
-    assert (config.learning_rate, ppo.learning_rate) == (2e-3, 5e-4)
+    ppo = preset("debug")
+    vmpo = changed(ppo, algorithm=VMPOConfig())
+    assert (vmpo.learning_rate, ppo.learning_rate) == (2e-3, 5e-4)
     assert changed(ppo, optimiser__learning_rate=3e-4).learning_rate == 3e-4
-    for own in (config, ppo):
+    for own in (vmpo, ppo):
         drawn = draw_hyperparameters(own, jax.random.key(0))
         np.testing.assert_allclose(drawn["learning_rate"], own.learning_rate, rtol=1e-6)
 
