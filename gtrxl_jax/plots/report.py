@@ -14,9 +14,9 @@ from gtrxl_jax.envs.knowledge import chance_of, picture_of, require_picture
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.plots.attention import attention_map, attention_over_episode
-from gtrxl_jax.plots.constraints import constraints
 from gtrxl_jax.plots.curves import learning_curves, success_against_horizon
 from gtrxl_jax.plots.episodes import save_gif
+from gtrxl_jax.plots.updates import updates
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import read_result
 
@@ -25,7 +25,7 @@ RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
 
 
 def draw_curves(folder: Path, label: str) -> list[Path]:
-    """Draw a run's learning curve (success if reported, else return), and V-MPO's constraints."""
+    """Draw a run's learning curve (success if reported, else return) and its updates."""
     metrics = read_metrics(folder / "metrics.jsonl")
     name = "episode/success" if "episode/success" in metrics else "episode/return"
     curves = {"training": metrics[name]}
@@ -42,10 +42,10 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
         y_limits=(-0.02, 1.02) if success else None,
         middle="" if differ else "median" if success else "IQM",
     )
-    if "psi/kl" not in metrics:
+    if not {"psi/kl", "clip_fraction"} & metrics.keys():
         return [path]
-    constraints(metrics, folder / "constraints.png")
-    return [path, folder / "constraints.png"]
+    updates(metrics, folder / "updates.png")
+    return [path, folder / "updates.png"]
 
 
 def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:

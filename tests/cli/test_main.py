@@ -95,7 +95,7 @@ def test_debug_job_writes_complete_run(debug):
 
     # At the interval of 1000, rounded up to whole iterations, and at the end.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
-    names = ("learning_curve", "constraints", "attention", "attention_over_episode")
+    names = ("learning_curve", "updates", "attention", "attention_over_episode")
     pictures = {"episode.gif", *(f"{name}.png" for name in names)}
     for name in pictures:
         assert (folder / name).stat().st_size > 500
@@ -179,7 +179,7 @@ def test_several_seeds_and_tasks(tmp_path):
     assert len(result["evaluation"]["success/task_0"]["per_seed"]) == 3
     assert "learning_curve" in err
     assert "attention" not in err
-    assert "constraints" not in err
+    assert "updates.png" not in err
     files = {path.name for path in folder.iterdir()}
     assert {"episode_task_0.gif", "episode_task_1.gif", "seed_0", "seed_1", "seed_2"} < files
 

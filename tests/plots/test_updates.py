@@ -1,11 +1,11 @@
-"""The plot of V-MPO's constraints."""
+"""The plot of an algorithm's updates."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from gtrxl_jax.plots import constraints as module
-from gtrxl_jax.plots.constraints import constraints
+from gtrxl_jax.plots import updates as module
+from gtrxl_jax.plots.updates import updates
 
 
 def metrics_of_a_run(*seeds):
@@ -24,7 +24,7 @@ def test_panels_show_ratios_to_bounds(tmp_path, monkeypatch, seeds):
     figures = []
     monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))
     metrics = metrics_of_a_run(*seeds)
-    constraints(metrics, tmp_path / "constraints.png")
+    updates(metrics, tmp_path / "updates.png")
     kls, shares, entropy = figures[0].axes
     lines = {line.get_label(): line.get_ydata() for line in kls.lines}
     mean = metrics["kl/mean"].reshape(20, -1).mean(axis=1)
@@ -35,9 +35,24 @@ def test_panels_show_ratios_to_bounds(tmp_path, monkeypatch, seeds):
     np.testing.assert_allclose(entropy.lines[0].get_ydata(), expected)
 
 
+def test_panels_of_ppo_show_its_kl_and_clipping(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))
+    metrics = {
+        name: values
+        for name, values in metrics_of_a_run().items()
+        if not name.startswith(("psi/", "bound/"))
+    } | {"clip_fraction": np.linspace(0.1, 0.2, 20)}
+    updates(metrics, tmp_path / "updates.png")
+    lines = {line.get_label(): line.get_ydata() for line in figures[0].axes[0].lines}
+    assert list(lines) == ["KL, mean", "KL, covariance", "clipped"]
+    np.testing.assert_allclose(lines["KL, mean"], metrics["kl/mean"])
+    np.testing.assert_allclose(lines["clipped"], metrics["clip_fraction"])
+
+
 def test_png_is_written(tmp_path):
-    constraints(metrics_of_a_run(), tmp_path / "constraints.png")
-    with Image.open(tmp_path / "constraints.png") as image:
+    updates(metrics_of_a_run(), tmp_path / "updates.png")
+    with Image.open(tmp_path / "updates.png") as image:
         assert min(image.size) > 500
 
 
@@ -45,5 +60,5 @@ def test_missing_metrics_raise(tmp_path):
     metrics = metrics_of_a_run()
     del metrics["bound/psi"]
     with pytest.raises(ValueError, match=r"no \['bound/psi'\].*V-MPO"):
-        constraints(metrics, tmp_path / "constraints.png")
+        updates(metrics, tmp_path / "updates.png")
     assert not list(tmp_path.iterdir())
