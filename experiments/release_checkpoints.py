@@ -44,13 +44,13 @@ AGENTS = {
     "minigrid": [
         "train",
         *("--env.name", "MiniGrid-MemoryS9-v0", "--env.params", "view_size", "3"),
-        *("--core.memory-size", "64", "--total-steps", "2000000"),
+        *("--core.memory-size", "64", "--algorithm.name", "ppo", "--total-steps", "2000000"),
     ],
     "repeat_previous": [
         "train",
         *("--env.name", "RepeatPreviousHard-v0", "--core.memory-size", "64", "--unroll", "64"),
         # As in popgym_baselines.py.
-        *("--algorithm.gae-lambda", "0.5"),
+        *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
         *("--optimiser.learning-rate", "0.001", "--total-steps", "700000"),
     ],
     "autoencode": [
@@ -58,7 +58,7 @@ AGENTS = {
         *("--env.name", "AutoencodeEasy-v0", "--env.num-envs", "20"),
         *("--core.memory-size", "104", "--unroll", "104", "--agent.clock"),
         # As in popgym_baselines.py, for longer.
-        *("--algorithm.gae-lambda", "0.5"),
+        *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
         *("--algorithm.minibatches", "4", "--algorithm.entropy-final", "1"),
         *("--optimiser.learning-rate", "0.001", "--total-steps", "1500000"),
     ],
