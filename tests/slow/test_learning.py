@@ -77,10 +77,11 @@ def test_offline_rate_generalises_beyond_dt_window(tmp_path):
     assert all(success["dt"][n] <= 0.75 for n in (150, 360, 900))
 
 
-def test_ppo_balances_cartpole(tmp_path):
+@pytest.mark.parametrize("algorithm", ["ppo", "vmpo"])
+def test_agent_balances_cartpole(tmp_path, algorithm):
     folder = tmp_path / "run"
     gtrxl(
-        *("train", "--folder", folder, "--algorithm.name", "ppo"),
+        *("train", "--folder", folder, "--algorithm.name", algorithm),
         *("--env.name", "CartPole-v1", "--total-steps", "300000"),
     )
     evaluation = json.loads((folder / "result.json").read_text())["evaluation"]
