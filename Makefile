@@ -18,7 +18,7 @@ unit: $(VENV)/.installed  ## the quick tests: without training, programs and who
 	  --numprocesses $(PYTEST_WORKERS) --dist worksteal
 
 slow: $(VENV)/.installed  ## the tests that train agents to a score, run every program, and type every command of the pages
-	$(VENV)/bin/python -m pytest -m slow
+	$(VENV)/bin/python -m pytest -m slow --numprocesses $(PYTEST_WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

@@ -9,7 +9,7 @@ The command, commit, device, date and seed are in the card of each. Expected: a 
 returns of 500 in CartPole, above 90 in Numpad and above 0.9 in RepeatPrevious and Autoencode, after
 about a minute each on two cores, up to five with long episodes.
 
-Prints the rows of the README's table.
+Prints the rows of the table in checkpoints/README.md.
 """
 
 import dataclasses
@@ -98,7 +98,7 @@ def release(name: str) -> str:
     longest = f"success/{lengths[-1]}" if lengths else ""
     shown = [score for score in ("success", "return", longest) if score in scores]
     cells = (
-        f"[{name}](checkpoints/{name}/card.md)",
+        f"[{name}]({name}/card.md)",
         f"`{' '.join(['gtrxl', *AGENTS[name]])}`",
         f"{sum(array.size for array in read_params(to)[0].values()):,}",
         f"{sum(sizes.values()) / 1e6:.2f} MB",

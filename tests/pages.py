@@ -10,9 +10,9 @@ README = ROOT / "README.md"
 
 
 def pages() -> list[Path]:
-    """Return the README and the pages of the site, in the order in which they are read."""
+    """Return the READMEs and the pages of the site, in the order in which they are read."""
     names = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
-    return [README, *(ROOT / "docs" / name for name in names)]
+    return [README, ROOT / "checkpoints" / "README.md", *(ROOT / "docs" / name for name in names)]
 
 
 def code(language: str, page: Path = README) -> str:

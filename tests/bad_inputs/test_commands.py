@@ -41,7 +41,7 @@ TRAIN = {
     "--optimiser.learning-rate 0": "optimiser.learning_rate must be above 0 and finite",
     "--algorithm.gamma 1.5": "algorithm.gamma must be at most 1, not 1.5",
     "--algorithm.gamma inf": "algorithm.gamma must be",
-    "--sweep epsilon_alpha 1 0.1": "sweep.epsilon_alpha must be (low, high)",
+    "--sweep clip_epsilon 1 0.1": "sweep.clip_epsilon must be (low, high)",
     # environments
     "--env.name TMazePasive-v0": "unknown environment 'TMazePasive-v0': did you mean 'TMazeP",
     "--env.name Cartpole": "unknown environment 'Cartpole': did you mean 'CartPole-v1' or",
