@@ -44,7 +44,8 @@ def anchors(page):
 
 
 @pytest.mark.parametrize(
-    "name", ["README", "CONTRIBUTING", "CHANGELOG", "checkpoints/README", "experiments/launch/README"]
+    "name",
+    ["README", "CONTRIBUTING", "CHANGELOG", "checkpoints/README", "experiments/launch/README"],
 )
 def test_links_outside_the_site_resolve(name):
     """Those between the pages of the site are checked when it is built."""

@@ -9,6 +9,7 @@ import abc
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import FrozenDict
@@ -26,6 +27,8 @@ MIN_CONV_SIDE = 3
 MIN_NATURE_SIDE = 36
 # Images with at least this side are treated as pictures, smaller ones as grids of cells.
 PICTURE_SIDE = 32
+# The most images that are encoded together on CPU.
+PART = 32
 
 
 class MLPEncoder(nn.Module):
@@ -84,11 +87,30 @@ class ImageEncoder(nn.Module, abc.ABC):
         shape = self.spec.feature_shape
         lead = leading_axes(x.shape, len(shape))
         height, width, channels = (*shape, 1)[:3]
-        x = self.trunk(x.reshape(-1, height, width, channels))
+        x = self._in_parts(x.reshape(-1, height, width, channels))
         x = nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(
             x.reshape(*lead, -1)
         )
         return nn.relu(x)
+
+    def _in_parts(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
+        """Apply the trunk; on CPU to few images at a time, whose activations fit the caches.
+
+        Each part has images from all of the batch, so that devices that share it share every part.
+        """
+        images = len(x_NHWC)
+        part = max(n for n in range(1, PART + 1) if images % n == 0)
+        if jax.default_backend() != "cpu" or part < PART // 4 or images <= 2 * PART:
+            return self.trunk(x_NHWC)
+        parts = nn.scan(
+            lambda encoder, _, part: (None, encoder.trunk(part)),
+            variable_broadcast="params",
+            split_rngs={"params": False},
+            in_axes=1,
+            out_axes=1,
+        )
+        _, y = parts(self, None, x_NHWC.reshape(part, images // part, *x_NHWC.shape[1:]))
+        return y.reshape(images, *y.shape[2:])
 
 
 class SmallConvEncoder(ImageEncoder):

@@ -8,7 +8,7 @@ has the fast layout, but JAX's two gradients of it do not. Here they are written
 
 Eigen's kernels are slow for strides and few channels, as in the first layer of DQN's network, and
 the gradients of strided convolutions are mostly products with zeros. These convolutions are matrix
-products here, of few images at a time, since those of many exceed the caches.
+products here. The fastest are those of few images, which fit the caches: see `ImageEncoder`.
 """
 
 import functools
@@ -22,8 +22,6 @@ from jaxtyping import Array, Float
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 Pads = tuple[tuple[int, int], ...]
-IMAGES = 32
-"""The most images of a matrix product."""
 
 
 def convolve(
@@ -116,10 +114,7 @@ _convolve.defvjp(_forward, _backward)
 def _strided(
     x: Array, kernel: Array, strides: tuple[int, ...], pads: Pads, precision: Any
 ) -> Array:
-    output = jax.lax.map(
-        lambda part: _by_blocks(part, kernel, strides, pads, precision), _in_parts(x)
-    )
-    return output.reshape(len(x), *output.shape[2:])
+    return _by_blocks(x, kernel, strides, pads, precision)
 
 
 def _strided_forward(x: Array, kernel: Array, strides: Any, pads: Pads, precision: Any) -> Any:
@@ -127,30 +122,15 @@ def _strided_forward(x: Array, kernel: Array, strides: Any, pads: Pads, precisio
 
 
 def _strided_backward(
-    strides: Any, pads: Pads, precision: Any, inputs: Any, g: Array
+    strides: Any, pads: Pads, precision: Any, inputs: tuple[Array, Array], g: Array
 ) -> tuple[Array, Array]:
-    x, kernel = inputs
-
-    def add(of_kernel: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
-        # The blocks are formed again, since they are several times larger than the images.
-        _, pull = jax.vjp(lambda x, k: _by_blocks(x, k, strides, pads, precision), part[0], kernel)
-        of_x, change = pull(part[1])
-        return of_kernel + change, of_x
-
-    parts = (_in_parts(x), _in_parts(g))
-    of_kernel, of_x = jax.lax.scan(add, jnp.zeros_like(kernel), parts)
-    return of_x.reshape(x.shape), of_kernel
+    # The blocks are formed again, since they are several times larger than the images.
+    _, pull = jax.vjp(lambda x, k: _by_blocks(x, k, strides, pads, precision), *inputs)
+    of_x, of_kernel = pull(g)
+    return of_x, of_kernel
 
 
 _strided.defvjp(_strided_forward, _strided_backward)
-
-
-def _in_parts(x_NHWC: Array) -> Array:
-    """Divide images into equal parts of at most `IMAGES`, or into one if that leaves small ones."""
-    images = len(x_NHWC)
-    part = max(n for n in range(1, IMAGES + 1) if images % n == 0)
-    part = part if part >= IMAGES // 4 else images
-    return x_NHWC.reshape(images // part, part, *x_NHWC.shape[1:])
 
 
 def _by_blocks(

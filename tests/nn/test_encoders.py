@@ -7,6 +7,7 @@ import pytest
 from gymnax.environments import spaces
 
 from gtrxl_jax.nn.encoders import (
+    PART,
     DictEncoder,
     InputEncoder,
     MLPEncoder,
@@ -14,6 +15,7 @@ from gtrxl_jax.nn.encoders import (
     SmallConvEncoder,
     make_encoder,
 )
+from gtrxl_jax.parallel.collectives import collectives
 from gtrxl_jax.specs import ActionSpec, ArraySpec, observation_spec
 from gtrxl_jax.timestep import zero_timestep
 
@@ -154,6 +156,48 @@ def test_small_conv_and_mlp_against_numpy():
     for layer in (params["params"]["Dense_0"], params["params"]["Dense_1"]):
         x = relu(x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
     np.testing.assert_allclose(encoder.apply(params, jnp.asarray(grid)), x, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("name", "side"), [("conv", 5), ("nature", 36)])
+def test_many_images_are_encoded_in_parts(name, side):
+    """With the features and gradients of few images at a time, which are not divided."""
+    rng = np.random.default_rng(6)
+    images = jnp.asarray(rng.random((3 * PART, side, side, 2)))
+    encoder = make_encoder(images[0], name, width=4, param_dtype=jnp.float64)
+    params = encoder.init(jax.random.key(0), images[0])
+    weights = jnp.asarray(rng.standard_normal((len(images), 4)))
+
+    def learn(params, images, weights):
+        return jax.vjp(lambda p, x: jnp.sum(encoder.apply(p, x) * weights), params, images)[1](1.0)
+
+    def count(images):
+        return str(jax.make_jaxpr(encoder.apply)(params, images)).count("scan[")
+
+    assert [count(images), count(images[:PART]), count(images[: 2 * PART + 3])] == [1, 0, 0]
+    of_params, of_images = jax.jit(learn)(params, images, weights)
+    parts = [
+        jax.jit(learn)(params, images[n : n + PART], weights[n : n + PART])
+        for n in range(0, len(images), PART)
+    ]
+    jax.tree.map(
+        lambda whole, *of_parts: np.testing.assert_allclose(whole, sum(of_parts), atol=1e-9),
+        of_params,
+        *(of_params for of_params, _ in parts),
+    )
+    expected = jnp.concatenate([of_images for _, of_images in parts])
+    np.testing.assert_allclose(of_images, expected, atol=1e-12)
+
+
+def test_parts_of_a_batch_on_devices_are_on_the_same_devices():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    batch = jax.sharding.NamedSharding(mesh, jax.P("data"))
+    images = jax.ShapeDtypeStruct((PART, 5, 6, 6, 2), jnp.float32, sharding=batch)
+    encoder = make_encoder(jnp.zeros((6, 6, 2)), "conv", width=4)
+    params = encoder.init(jax.random.key(0), jnp.zeros((6, 6, 2)))
+    gradient = jax.jit(jax.grad(lambda params, x: jnp.sum(encoder.apply(params, x) ** 2)))
+    sent = collectives(gradient.lower(params, images).compile().as_text())
+    assert {one.kind for one in sent} == {"all-reduce"}
 
 
 def test_images_without_channel_axis_and_pixel_scale():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.nn.encoders import make_encoder
-from gtrxl_jax.ops.convolution import IMAGES, convolve
+from gtrxl_jax.ops.convolution import convolve
 
 LAYOUT = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
 CASES = [
@@ -32,7 +32,7 @@ def arrays(side, window, images=2):
     )
 
 
-@pytest.mark.parametrize("images", [0, 2, 3 * IMAGES, IMAGES + 5])
+@pytest.mark.parametrize("images", [0, 2, 37])
 @pytest.mark.parametrize(("side", "window", "strides", "padding"), CASES)
 def test_output_and_gradients_equal_jax(side, window, strides, padding, images):
     def with_gradients(function):
