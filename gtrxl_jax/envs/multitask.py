@@ -97,6 +97,15 @@ class MultiTaskStream:
             [task.reset(jax.random.fold_in(key, k)) for k, task in enumerate(self.tasks)]
         )
 
+    def stagger(self, state: MultiTaskState, key: PRNGKey) -> MultiTaskState:
+        """Truncate each running episode at a random step. See `Stream.stagger`."""
+        return MultiTaskState(
+            tuple(
+                task.stagger(state.tasks[k], jax.random.fold_in(key, k))
+                for k, task in enumerate(self.tasks)
+            )
+        )
+
     def step(self, state: MultiTaskState, action: Any) -> tuple[MultiTaskState, TimeStep]:
         """Advance every environment by one time step. See `Stream.step`."""
         return _together(

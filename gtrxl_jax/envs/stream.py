@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from gtrxl_jax.envs.knowledge import legal_actions
+from gtrxl_jax.envs.knowledge import legal_actions, time_limit
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.ops.legal import check_legal
 from gtrxl_jax.parallel.placement import on_each_device
@@ -51,12 +52,16 @@ class StreamState:
       key: one PRNG key for each environment, so that its trajectory depends neither on the number
         of environments nor on the device that holds it.
       episode: statistics of the running episodes, to be read after each step.
+      cut: number of actions after which the running episode is truncated, see `Stream.stagger`.
     """
 
     env: Any
     key: Key[Array, " B"] | UInt[Array, "B 2"]
     episode: EpisodeStats
+    cut: Int[Array, " B"]
 
+
+_NEVER = np.iinfo(np.int32).max
 
 _Seen = tuple[Any, Any]
 """The observation and the state of an environment."""
@@ -150,6 +155,22 @@ class Stream:
         key_B, key_env_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
         return jax.vmap(self._first_one)(key_B, jax.vmap(self._reset_one)(key_env_B))
 
+    def stagger(self, state: StreamState, key: PRNGKey) -> StreamState:
+        """Truncate each running episode at a random step, at most that of the time limit.
+
+        Episodes of equal lengths that start together also end together: every rollout is then from
+        one part of all episodes. After this, it has steps from all parts.
+
+        Args:
+          state: the state returned by `reset`.
+          key: a PRNG key; environment i uses `fold_in(key, i)`.
+        """
+        limit = jnp.asarray(time_limit(self.env, self.params), jnp.int32)
+        cut_B = jax.vmap(
+            lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 1, limit + 1, jnp.int32)
+        )(jnp.arange(self.num_envs))
+        return dataclasses.replace(state, cut=cut_B)
+
     def step(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
         """Advance every environment by one time step, resetting those whose episode has ended.
 
@@ -170,7 +191,7 @@ class Stream:
         key_B, key_env_B = jax.vmap(jax.random.split, out_axes=1)(state.key)
         seen, outcome = jax.vmap(self._advance_one)(key_env_B, state.env, action)
         seen = self._restart(state.episode.done, key_env_B, seen)
-        return jax.vmap(self._next_one)(state.episode, key_B, action, seen, outcome)
+        return jax.vmap(self._next_one)(state.episode, state.cut, key_B, action, seen, outcome)
 
     def _restart(self, first_B: Bool[Array, " B"], key_B: Any, seen: _Seen) -> _Seen:
         """Replace the observations and states of the environments that begin an episode.
@@ -219,18 +240,26 @@ class Stream:
         success = no if self.reports_success else None
         before = EpisodeStats(~no, zero, jnp.zeros((), jnp.int32), success)
         action = action_spec(self.action_space).zeros()
-        return self._next_one(before, key, action, seen, _Outcome(zero, no, no, success))
+        never = jnp.int32(_NEVER)
+        return self._next_one(before, never, key, action, seen, _Outcome(zero, no, no, success))
 
     def _next_one(
-        self, before: EpisodeStats, key: PRNGKey, action: Any, seen: _Seen, outcome: _Outcome
+        self,
+        before: EpisodeStats,
+        cut: Int[Array, ""],
+        key: PRNGKey,
+        action: Any,
+        seen: _Seen,
+        outcome: _Outcome,
     ) -> tuple[StreamState, TimeStep]:
-        """Return the step after one with the statistics `before`."""
+        """Return the step after one with the statistics `before`, of an episode cut at `cut`."""
         first, (observation, env_state) = before.done, seen
+        truncated = outcome.truncated | (before.length + 1 >= cut)
 
         def unless_first(x: Array) -> Array:
             return jax.lax.select(first, jnp.zeros_like(x), x)
 
-        terminated, truncated = map(unless_first, (outcome.terminated, outcome.truncated))
+        terminated, truncated = map(unless_first, (outcome.terminated, truncated))
         last = terminated | truncated
         legal = self._legal(env_state)
         timestep = TimeStep(
@@ -249,7 +278,8 @@ class Stream:
             length=unless_first(before.length + 1),
             success=None if outcome.success is None else unless_first(outcome.success),
         )
-        return StreamState(env_state, key, episode), timestep
+        cut = jax.lax.select(first, jnp.int32(_NEVER), cut)
+        return StreamState(env_state, key, episode, cut), timestep
 
     def _legal(self, env_state: Any) -> Array | None:
         with standard_dtype_promotion():

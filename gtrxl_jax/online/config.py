@@ -29,6 +29,9 @@ class EnvConfig:
     environments are divided equally among the tasks."""
     num_envs: int = 32
     """Number of parallel environments, B: the batch size of the learner."""
+    stagger: bool = False
+    """Truncate the first episode of each environment at a random step. Where all episodes have the
+    same length, they otherwise end together, and every rollout is from the same part of all."""
     references: str = ""
     """A TOML or JSON file with the returns of a random and of a reference policy in each task, for
     normalised scores; see `gtrxl_jax.online.normalised`."""

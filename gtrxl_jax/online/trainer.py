@@ -147,6 +147,8 @@ class OnlineTrainer:
         example = zero_timestep(self.observation_space, self.action_space, 1, 1)
         params = replaced(self.agent.init(key_network, memory, example)["params"], given or {})
         stream, timestep = self.stream.reset(key_stream)
+        if self.config.env.stagger:
+            stream = self.stream.stagger(stream, jax.random.fold_in(key_stream, len(self.tasks)))
         return TrainState(
             learner=self.algorithm.init(params, drawn | (hyperparameters or {})),
             stream=stream,

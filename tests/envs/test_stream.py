@@ -150,6 +150,32 @@ def test_first_follows_last_and_statistics_accumulate(name):
         np.testing.assert_array_equal(episode.length[t], length)
 
 
+def test_staggered_environments_end_at_different_steps():
+    """The first episodes are cut at random steps; all others have the whole length, here 5."""
+    stream = Stream(*make_env("MemoryChain-v0", memory_length=4), 64)
+
+    def play(key):
+        first, timestep = stream.reset(key)
+        spread = stream.stagger(first, jax.random.fold_in(key, 1))
+
+        def step(carry, _):
+            state, timestep = stream.step(carry, jnp.zeros(64, jnp.int32))
+            return state, (timestep, state.episode)
+
+        return spread.cut, [jax.lax.scan(step, state, length=20)[1] for state in (first, spread)]
+
+    cut_B, (together, staggered) = jax.device_get(jax.jit(play)(jax.random.key(0)))
+    assert set(cut_B) == {1, 2, 3, 4, 5}
+    np.testing.assert_array_equal(together[0].last.any(axis=1), together[0].last.all(axis=1))
+    timestep, episode = staggered
+    for b, cut in enumerate(cut_B):
+        (ends,) = np.nonzero(timestep.last[:, b])
+        assert list(episode.length[ends, b]) == [cut, *[5] * (len(ends) - 1)]
+        # Truncated, so that the value of the step is bootstrapped, unless it ends by itself.
+        assert timestep.discount[ends[0], b] == (cut < 5)
+        assert not timestep.discount[ends[1:], b].any()
+
+
 def test_environment_is_independent_of_batch_size():
     env, params = make_env("TMazePassive-v0", corridor_length=3)
     few = run(Stream(env, params, 3), jax.random.key(7))

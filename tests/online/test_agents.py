@@ -86,6 +86,23 @@ def test_truncation_bootstraps_from_final_observation(clock):
     assert seen == {False, True}
 
 
+@pytest.mark.parametrize("stagger", [False, True])
+def test_rollouts_of_staggered_environments_have_ends_of_episodes(stagger):
+    env = EnvConfig("MemoryChain-v0", {"memory_length": 19}, num_envs=64, stagger=stagger)
+    trainer = OnlineTrainer(small_job("lstm", env=env, unroll=5))
+
+    @jax.jit
+    def ends():
+        def step(state, key):
+            state, experience, _ = trainer.rollout(state, key)
+            return state, jnp.sum(experience.timesteps.last[:, 1:])
+
+        return jax.lax.scan(step, trainer.init(0), jax.random.split(jax.random.key(0), 12))[1]
+
+    # Episodes of 20 actions and a reset: together, they end in every fourth or fifth rollout.
+    assert np.all(ends() > 0) == stagger
+
+
 def test_environment_receives_clipped_actions():
     """The rollout keeps the sampled actions for the loss."""
     env = EnvConfig(name="Echo-v0", num_envs=8)
