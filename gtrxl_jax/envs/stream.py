@@ -52,13 +52,14 @@ class StreamState:
       key: one PRNG key for each environment, so that its trajectory depends neither on the number
         of environments nor on the device that holds it.
       episode: statistics of the running episodes, to be read after each step.
-      cut: number of actions after which the running episode is truncated, see `Stream.stagger`.
+      cut: number of actions after which the running episode is truncated, see `Stream.stagger`;
+        None without it.
     """
 
     env: Any
     key: Key[Array, " B"] | UInt[Array, "B 2"]
     episode: EpisodeStats
-    cut: Int[Array, " B"]
+    cut: Int[Array, " B"] | None
 
 
 _NEVER = np.iinfo(np.int32).max
@@ -240,13 +241,12 @@ class Stream:
         success = no if self.reports_success else None
         before = EpisodeStats(~no, zero, jnp.zeros((), jnp.int32), success)
         action = action_spec(self.action_space).zeros()
-        never = jnp.int32(_NEVER)
-        return self._next_one(before, never, key, action, seen, _Outcome(zero, no, no, success))
+        return self._next_one(before, None, key, action, seen, _Outcome(zero, no, no, success))
 
     def _next_one(
         self,
         before: EpisodeStats,
-        cut: Int[Array, ""],
+        cut: Int[Array, ""] | None,
         key: PRNGKey,
         action: Any,
         seen: _Seen,
@@ -254,7 +254,10 @@ class Stream:
     ) -> tuple[StreamState, TimeStep]:
         """Return the step after one with the statistics `before`, of an episode cut at `cut`."""
         first, (observation, env_state) = before.done, seen
-        truncated = outcome.truncated | (before.length + 1 >= cut)
+        truncated = outcome.truncated
+        if cut is not None:
+            truncated |= before.length + 1 >= cut
+            cut = jax.lax.select(first, jnp.int32(_NEVER), cut)
 
         def unless_first(x: Array) -> Array:
             return jax.lax.select(first, jnp.zeros_like(x), x)
@@ -278,7 +281,6 @@ class Stream:
             length=unless_first(before.length + 1),
             success=None if outcome.success is None else unless_first(outcome.success),
         )
-        cut = jax.lax.select(first, jnp.int32(_NEVER), cut)
         return StreamState(env_state, key, episode, cut), timestep
 
     def _legal(self, env_state: Any) -> Array | None:
