@@ -41,7 +41,7 @@ EXPECTED = {
         assert errors[0] < 1e-5 < 1e-4 < errors[1], errors
         assert first_minibatch.max() < 1e-5, first_minibatch
         reached = {k: int((curve[0] >= 0.9).argmax()) for k, curve in curves.items()}
-        late = 1.3 * max(reached["GTrXL, segments of 8"], reached["LSTM, segments of 32"])
+        late = 1.2 * max(reached["GTrXL, segments of 8"], reached["LSTM, segments of 32"])
         assert reached["LSTM, segments of 8"] > late or not reached["LSTM, segments of 8"], reached
         assert min(scores["GTrXL, segments of 8"], scores["LSTM, segments of 32"]) > 0.95, scores
         assert scores["GTrXL without memory"] < 0.65, scores
@@ -60,10 +60,12 @@ EXPECTED = {
     "study": Expected(
         {"image/png": 4},
         """
-        assert sum(text.count(f"| {n}/5 [") for n in (4, 5)) == len(by_core) == 3, text
-        speed = {k: np.nanmedian([seed.steps_to(0.95) for seed in by_core[k]]) for k in by_core}
-        assert speed["lstm"] > max(speed["gtrxl"], speed["gru"]), speed
-        assert min(seed.score_after(0.5) for seed in by_core["lstm"]) < 0.65
+        assert [text.count(f"| {n}/5 [") for n in (3, 5)] == [2, 1] and len(by_core) == 3, text
+        steps = {k: np.array([seed.steps_to(0.95) for seed in by_core[k]]) for k in by_core}
+        rate_S = read_result(runs["gru"]).drawn["learning_rate"]
+        for core in ("gru", "lstm"):
+            assert np.array_equal(np.isnan(steps[core]), rate_S < np.sort(rate_S)[2]), steps
+            assert np.nanmedian(steps[core]) < 0.6 * np.median(steps["gtrxl"]), steps
         """,
     ),
 }

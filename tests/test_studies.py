@@ -91,7 +91,7 @@ def test_study_saves_records_and_report(name, tmp_path):
 
 def require_record_and_report(folder, shown):
     """Assert that a study of one run has saved its record, and its report, which it printed."""
-    assert "1 runs of" in shown
+    assert "1 run of" in shown
     assert "| --- |" in shown
     (kept,) = folder.glob("*/*.json")
     (report,) = folder.glob("*.md")

@@ -179,7 +179,7 @@ def test_several_seeds_and_tasks(tmp_path):
     assert len(result["evaluation"]["success/task_0"]["per_seed"]) == 3
     assert "learning_curve" in err
     assert "attention" not in err
-    assert "updates.png" not in err
+    assert "updates.png" in err
     files = {path.name for path in folder.iterdir()}
     assert {"episode_task_0.gif", "episode_task_1.gif", "seed_0", "seed_1", "seed_2"} < files
 

@@ -85,6 +85,9 @@ def small(words):
         values = words.index(option) + 1
         end = next((n for n in range(values, len(words)) if words[n][:2] == "--"), len(words))
         words[end:end] = SHORT
+    if line.startswith("gtrxl train-offline --task.name MiniGrid-Memory "):
+        # The curriculum needs episodes that fit into one segment.
+        words += ["--context", "20"]
     if line.startswith("gtrxl train-offline ") and not {"--preset", "--task.name"} & {*words}:
         words += ["--evaluation.lengths", "12"]
     return words
