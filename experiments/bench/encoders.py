@@ -31,7 +31,7 @@ class Settings:
     """What to time."""
 
     preset: str = "default"
-    batch: int = 64
+    batch: int = 256
     loop: int = 4
     """Number of gradients in the loop."""
     updates: int = 5
