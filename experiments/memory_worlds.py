@@ -58,12 +58,17 @@ class World:
     learning_rate: float | None = None
     num_envs: int = 16
     unroll: int = 64
+    stagger: bool = False
 
 
 WORLDS = {
     "Numpad 2 x 2": World("NumpadDiscrete-v0", {"size": 2}, 64, 1_000_000),
-    "Numpad 3 x 3": World("NumpadDiscrete-v0", {"size": 3}, 100, 2_000_000),
-    "Numpad 2 x 2, sphere": World("Numpad-v0", {"size": 2}, 128, 3_000_000),
+    "Numpad 3 x 3": World(
+        "NumpadDiscrete-v0", {"size": 3}, 100, 6_000_000, PPOConfig(), stagger=True
+    ),
+    "Numpad 2 x 2, sphere": World(
+        "Numpad-v0", {"size": 2}, 128, 3_000_000, PPOConfig(), unroll=128, stagger=True
+    ),
     "MiniGrid-Memory 9 x 9": World(
         "MiniGrid-Memory", {"size": 9, "view_size": 3, "num_actions": 3}, 64, 1_500_000, PPOConfig()
     ),
@@ -89,7 +94,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell: the defaults with these settings changed."""
     memory = {"memory_size": world.memory_size} if core == "gtrxl" else {}
     return OnlineConfig(
-        env=EnvConfig(world.env, world.params, num_envs=world.num_envs),
+        env=EnvConfig(world.env, world.params, num_envs=world.num_envs, stagger=world.stagger),
         core=core_config(core, "small", **SIZES[core], **memory),
         algorithm=world.algorithm,
         optimiser=OptimiserConfig(learning_rate=world.learning_rate),
