@@ -1,11 +1,13 @@
-"""The ray caster and Memory Maze on it, beside the original on MuJoCo where that is installed.
+"""The ray caster, with Memory Maze and Two-Colors on it, beside memory-maze and vizdoom.
 
     python experiments/bench/raycast.py
-    python experiments/bench/raycast.py --original PATH     # a folder that has memory_maze/
+    python experiments/bench/raycast.py --peers PATH     # a folder with the two packages
 
-This times images alone, from random places of random mazes; steps with random actions without
-resets; steps of `Stream`, as in training, while no episode ends; and resets. The original is
-memory-maze 1.0.3 with dm_control; of its `__init__`, which imports the old gym, nothing is run.
+This times images alone, from random places; steps with random actions without resets; steps of
+`Stream`, as in training, while no episode ends; and resets. The peers are run where they are
+installed: memory-maze 1.0.3 with dm_control, of whose `__init__`, which imports the old gym,
+nothing is run; and the scenario "basic" of vizdoom, with 4 tics for each step, in its smallest
+image of 160 x 120 pixels, which RATE shrinks to the 64 x 112 of Two-Colors.
 """
 
 import dataclasses
@@ -13,6 +15,7 @@ import functools
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +36,18 @@ class Settings:
     steps: int = 16
     """Number of steps in a program."""
     sizes: tuple[int, ...] = (9, 15)
-    side: int = 64
-    """Height and width of the images."""
-    original: Path | None = None
-    """The folder of the package memory_maze; None where it is installed."""
-    original_steps: int = 100
+    peers: Path | None = None
+    """A folder with packages of the peers, beside those that are installed."""
+    peer_steps: int = 100
+    """Number of steps of memory-maze; vizdoom takes ten times as many."""
     rounds: int = 5
     keep: bool = True
     """Write the table to results/bench."""
 
 
-def of_size(size: int, settings: Settings) -> list[Row]:
-    """Measure images and steps per second in mazes of one size."""
-    env, params = make_env(
-        f"MemoryMaze-{size}x{size}-v0", height=settings.side, width=settings.side
-    )
+def of_env(label: str, name: str, settings: Settings) -> list[Row]:
+    """Measure images and steps per second in one environment."""
+    env, params = make_env(name)
     stream = Stream(env, params, settings.batch)
     (state, _), key = jax.jit(stream.reset)(jax.random.key(0)), jax.random.key(1)
     action_TB = jax.random.randint(key, (settings.steps, settings.batch), 0, env.num_actions)
@@ -88,15 +88,13 @@ def of_size(size: int, settings: Settings) -> list[Row]:
         settings.batch * settings.steps,
         sum(x.nbytes for x in jax.tree.leaves(state.env)),
     )
-    rows = [Row(f"{size} x {size}: {what}", number / s, "1/s") for what, s in seconds.items()]
-    return [*rows, Row(f"{size} x {size}: state", bytes_ / settings.batch, "bytes")]
+    rows = [Row(f"{label}: {what}", number / s, "1/s") for what, s in seconds.items()]
+    return [*rows, Row(f"{label}: state", bytes_ / settings.batch, "bytes")]
 
 
-def of_original(settings: Settings) -> list[Row]:
-    """Measure steps per second of the original at 9 x 9; no rows if it cannot be imported."""
+def of_memory_maze(settings: Settings) -> list[Row]:
+    """Measure steps per second of memory-maze at 9 x 9; no rows if it cannot be imported."""
     try:
-        if settings.original is not None:
-            sys.path.insert(0, str(settings.original))
         folder = next(p for p in map(Path, sys.path) if (p / "memory_maze/tasks.py").exists())
         package = types.ModuleType("memory_maze")
         package.__path__ = [str(folder / "memory_maze")]
@@ -108,18 +106,53 @@ def of_original(settings: Settings) -> list[Row]:
     env = tasks.memory_maze_9x9(seed=0)
     env.reset()
     rng = np.random.default_rng(0)
+    seconds = timed(lambda: env.step(rng.integers(6)), settings.peer_steps)
+    return [Row("memory-maze 1.0.3, 9 x 9: steps", 1 / seconds, "1/s")]
+
+
+def of_vizdoom(settings: Settings) -> list[Row]:
+    """Measure steps per second of vizdoom; no rows if it cannot be imported."""
+    try:
+        import vizdoom  # type: ignore[import-not-found]
+    except ImportError:
+        print("vizdoom is not installed here: its speed is left out")
+        return []
+    game = vizdoom.DoomGame()
+    game.load_config(str(Path(vizdoom.scenarios_path) / "basic.cfg"))
+    game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
+    game.set_screen_format(vizdoom.ScreenFormat.RGB24)
+    game.set_window_visible(False)
+    game.init()
+    rng = np.random.default_rng(0)
+
+    def step() -> None:
+        if game.is_episode_finished():
+            game.new_episode()
+        game.make_action(list(np.eye(3)[rng.integers(3)]), 4)
+        game.get_state()
+
+    seconds = timed(step, 10 * settings.peer_steps)
+    game.close()
+    return [Row(f"vizdoom {vizdoom.__version__}: steps", 1 / seconds, "1/s")]
+
+
+def timed(call: Callable[[], Any], times: int) -> float:
+    """Return the mean seconds of a call."""
     began = time.perf_counter()
-    for _ in range(settings.original_steps):
-        env.step(rng.integers(6))
-    taken = time.perf_counter() - began
-    return [Row("memory-maze 1.0.3, 9 x 9: steps", settings.original_steps / taken, "1/s")]
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - began) / times
 
 
 def main(settings: Settings) -> None:
-    """Time every size, then the original."""
-    rows = [row for size in settings.sizes for row in of_size(size, settings)]
-    title = f"Memory Maze, {settings.batch} environments, {settings.side} x {settings.side} RGB"
-    show("raycast", title, rows + of_original(settings), keep=settings.keep)
+    """Time every environment, then the peers."""
+    if settings.peers is not None:
+        sys.path.append(str(settings.peers))
+    mazes = {f"maze {n} x {n}": f"MemoryMaze-{n}x{n}-v0" for n in settings.sizes}
+    envs = mazes | {"Two-Colors": "TwoColors-v0"}
+    rows = [row for label, name in envs.items() for row in of_env(label, name, settings)]
+    rows += of_memory_maze(settings) + of_vizdoom(settings)
+    show("raycast", f"The ray caster, {settings.batch} environments", rows, keep=settings.keep)
 
 
 if __name__ == "__main__":

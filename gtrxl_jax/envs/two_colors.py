@@ -32,9 +32,6 @@ from gtrxl_jax.envs.raycast import (
 LEFT, RIGHT, FORWARD, LEFT_FORWARD, RIGHT_FORWARD = range(5)
 """The actions."""
 
-SIDE = 12
-"""Cells along a side of the room including its walls; a cell is 128 of Doom's units wide."""
-
 RADIUS = 0.125
 """Half of the width of the agent's body, in cells."""
 
@@ -113,12 +110,13 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     `[height, width, 3]`, the view of the agent.
 
     Args:
+      size: number of cells along a side of the room; a cell is 128 of Doom's units wide.
       items: number of items of each colour.
       height: rows of the image.
       width: columns of the image.
 
     Raises:
-      ValueError: if the image is smaller than 8 x 8.
+      ValueError: if the room is smaller than 3 x 3 cells, or the image than 8 x 8.
     """
 
     cue, cue_at_start = Cue("colour", (0, 1)), True
@@ -126,9 +124,11 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     """The settings of RATE."""
     num_actions = 5
 
-    def __init__(self, items: int = 8, height: int = 64, width: int = 112) -> None:
+    def __init__(self, size: int = 10, items: int = 8, height: int = 64, width: int = 112) -> None:
+        if size < 3:
+            raise ValueError(f"size must be at least 3, got {size}")
         super().__init__(height, width)
-        self.items = items
+        self.size, self.items = size, items
 
     def reset_env(
         self, key: jax.Array, params: TwoColorsParams
@@ -138,12 +138,12 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         zero = jnp.zeros((), jnp.float32)
         state = TwoColorsState(
             time=jnp.zeros((), jnp.int32),
-            position_2=jnp.array([(1 + SIDE / 2) / 2, SIDE / 2]),
+            position_2=jnp.array([(1 + self._middle) / 2, self._middle]),
             heading=zero,
             speed=zero,
             health=jnp.asarray(params.max_health, jnp.float32),
             colour=jax.random.bernoulli(key_colour).astype(jnp.int32),
-            item_N2=_places(key_item, 2 * self.items),
+            item_N2=self._places(key_item),
         )
         return self.observe(key, state, None, params), state
 
@@ -156,7 +156,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         forward = (action >= FORWARD).astype(jnp.float32)
         heading = wrapped(state.heading + turn * jnp.deg2rad(jnp.float32(1)) * params.turn)
         length, speed = settle(state.speed, forward * params.move_speed, 1.0, params.move_lag)
-        position_2, _ = move(_walls(), state.position_2, length * direction(heading), RADIUS)
+        position_2, _ = move(self._walls(), state.position_2, length * direction(heading), RADIUS)
 
         apart_N = jnp.linalg.norm(state.item_N2 - position_2[None], axis=1)
         taken_N = apart_N <= params.touch_distance
@@ -171,7 +171,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             heading=heading,
             speed=speed,
             health=jnp.clip(health, 0, params.max_health),
-            item_N2=jnp.where(taken_N[:, None], _places(key, 2 * self.items), state.item_N2),
+            item_N2=jnp.where(taken_N[:, None], self._places(key), state.item_N2),
         )
         dead = state.health <= 0
         reward = params.item_reward * right + jnp.where(
@@ -210,17 +210,31 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         action = jnp.where(jnp.abs(turn) < 0.8, walking, turning)
         return jnp.where(jnp.any(is_goal_N), action, RIGHT).astype(jnp.int32)
 
+    @property
+    def _middle(self) -> float:
+        """x and y of the middle of the room, whose walls are a cell thick."""
+        return 1 + self.size / 2
+
+    def _walls(self) -> Int[Array, "S S"]:
+        side = self.size + 2
+        return jnp.ones((side, side), jnp.int8).at[1:-1, 1:-1].set(0)
+
+    def _places(self, key: jax.Array) -> Float[Array, "N 2"]:
+        """Draw places in the room, away from its walls."""
+        shape = (2 * self.items, 2)
+        return jax.random.uniform(key, shape, minval=1.3, maxval=self.size + 0.7)
+
     def _colours(self) -> Int[Array, " N"]:
         return jnp.repeat(jnp.arange(2, dtype=jnp.int32), self.items)
 
     def scene(self, state: TwoColorsState, params: TwoColorsParams) -> Scene:
-        middle_12 = jnp.full((1, 2), SIDE / 2)
+        middle_12 = jnp.full((1, 2), self._middle)
         pillar = jnp.where(self.shows_cue(state, params), jnp.float32(0.16), jnp.float32(0))
         colour_23 = rgb(_ITEMS)
         number = 2 * self.items
         return Scene(
-            wall_HW=_walls(),
-            floor_HW=jnp.zeros((SIDE, SIDE), jnp.int8),
+            wall_HW=self._walls(),
+            floor_HW=jnp.zeros_like(self._walls()),
             walls=Materials(rgb(_WALL)[None], jnp.full(1, 4.0)),
             floors=Materials(rgb(_FLOOR)[None], jnp.full(1, 2.0)),
             wall_height=jnp.float32(1),
@@ -241,12 +255,3 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             field_of_view=jnp.float32(FIELD_OF_VIEW),
             pitch=jnp.float32(0),
         )
-
-
-def _walls() -> Int[Array, "S S"]:
-    return jnp.ones((SIDE, SIDE), jnp.int8).at[1:-1, 1:-1].set(0)
-
-
-def _places(key: jax.Array, number: int) -> Float[Array, "N 2"]:
-    """Draw places in the room, away from its walls."""
-    return jax.random.uniform(key, (number, 2), minval=1.3, maxval=SIDE - 1.3)

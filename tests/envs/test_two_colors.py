@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import make_env
-from gtrxl_jax.envs.two_colors import FORWARD, LEFT, RIGHT, SIDE
+from gtrxl_jax.envs.two_colors import FORWARD, LEFT, RIGHT
 
 B = 16
 
@@ -14,7 +14,11 @@ B = 16
 @pytest.fixture(scope="module")
 def room():
     """Return the environment, its parameters, jitted reset and step, and B states."""
-    env, params = make_env("TwoColors-v0", items=4, height=16, width=28)
+    return of_size(10)
+
+
+def of_size(size):
+    env, params = make_env("TwoColors-v0", size=size, items=4, height=16, width=28)
     key_B = jax.random.split(jax.random.key(0), B)
     reset = jax.jit(jax.vmap(env.reset_env, (0, None)))
     step = jax.jit(jax.vmap(env.step_env, (0, 0, 0, None)))
@@ -40,7 +44,7 @@ def test_items_change_health_and_reward(room):
     assert not dead_B.any()
     moved_BN = (next_B.item_N2 != state_B.item_N2).any(-1)
     np.testing.assert_array_equal(moved_BN, np.arange(8) == np.array(index_B)[:, None])
-    assert ((next_B.item_N2 > 1) & (next_B.item_N2 < SIDE - 1)).all()
+    assert ((next_B.item_N2 > 1) & (next_B.item_N2 < 11)).all()
 
 
 def test_acid_kills_without_reward(room):
@@ -97,9 +101,9 @@ def test_oracle_ignores_what_is_behind_the_agent(room):
     """Otherwise, a model cannot learn to imitate it."""
     env, params, (_, state_B), _ = room
     oracle = jax.jit(jax.vmap(env.oracle_action, (0, None)))
-    state_B = state_B.replace(position_2=jnp.full((B, 2), SIDE / 2))
-    is_behind_BN = state_B.item_N2[..., :1] < SIDE / 2
-    near_2 = jnp.array([SIDE / 2 - 0.5, SIDE / 2 + 0.1])
+    state_B = state_B.replace(position_2=jnp.full((B, 2), 6.0))
+    is_behind_BN = state_B.item_N2[..., :1] < 6
+    near_2 = jnp.array([5.5, 6.1])
     moved_BN2 = jnp.where(is_behind_BN, near_2[None, None], state_B.item_N2)
     assert (moved_BN2 != state_B.item_N2).any()
     actions = [oracle(state_B.replace(item_N2=x), params) for x in (state_B.item_N2, moved_BN2)]
@@ -116,3 +120,18 @@ def test_agent_walks_forward_up_to_wall(room):
     for _ in range(8):
         _, state_B, *_ = step(state_B, jnp.full(B, FORWARD))
     np.testing.assert_allclose(state_B.position_2, [[1.125, 2.0]] * B, atol=1e-5)
+
+
+def test_smaller_room():
+    env, params, (_, state_B), step = of_size(4)
+    np.testing.assert_array_equal(state_B.position_2, [[2.0, 3.0]] * B)
+    assert ((state_B.item_N2 > 1) & (state_B.item_N2 < 5)).all()
+    assert (np.asarray(state_B.item_N2) > 4).any()
+    for _ in range(30):
+        _, state_B, *_ = step(state_B, jnp.full(B, FORWARD))
+    np.testing.assert_allclose(state_B.position_2, [[5 - 0.125, 3.0]] * B, atol=1e-5)
+
+
+def test_too_small_room_raises():
+    with pytest.raises(ValueError, match="size must be at least 3, got 2"):
+        make_env("TwoColors-v0", size=2)
