@@ -113,6 +113,7 @@ def make_agent(
     encoder_width: int = 256,
     head_width: int = 256,
     num_tasks: int | None = None,
+    reward_scale: float = 1.0,
     reward_clip: float | None = None,
     initial_scale: float = 0.5,
     max_scale: float = 1.0,
@@ -130,8 +131,9 @@ def make_agent(
       encoder_width: F, the feature width of the encoders that `make_encoder` builds.
       head_width: hidden units of each head.
       num_tasks: N, one value per task; None for a single value without a task axis.
-      reward_clip: if given, the previous reward is clipped to [-reward_clip, reward_clip] as an
-        input; the learner's rewards are not clipped.
+      reward_scale: factor on the previous reward as an input, so that it is neither too small to be
+        noticed nor much larger than 1; the learner's rewards stay as they are.
+      reward_clip: if given, the scaled previous reward is clipped to [-reward_clip, reward_clip].
       initial_scale: initial scale of a Gaussian policy, see `PolicyHead`.
       max_scale: the largest scale of a Gaussian policy.
       clock: add the number of steps since the start of the episode to the core's inputs, see
@@ -149,6 +151,7 @@ def make_agent(
         "encoder_width": encoder_width,
         "head_width": head_width,
         "num_tasks": 1 if num_tasks is None else num_tasks,
+        "reward_scale": reward_scale,
         "reward_clip": 1 if reward_clip is None else reward_clip,
         "initial_scale": initial_scale,
         "max_scale": max_scale,
@@ -160,7 +163,7 @@ def make_agent(
     if isinstance(encoder, str):
         encoder = make_encoder(observation_space, encoder, width=encoder_width, **precision)
     return Agent(
-        encoder=InputEncoder(encoder, action, core.width, reward_clip, **precision),
+        encoder=InputEncoder(encoder, action, core.width, reward_scale, reward_clip, **precision),
         core=with_clock(core) if clock else core,
         policy_head=PolicyHead(
             action=action,

@@ -185,7 +185,8 @@ class InputEncoder(nn.Module):
       observation: the observation's encoder.
       action: the layout of the previous action, see `ActionSpec.features`.
       width: D, the width of the core.
-      reward_clip: if given, rewards are clipped to [-reward_clip, reward_clip].
+      reward_scale: rewards are multiplied by it.
+      reward_clip: if given, scaled rewards are clipped to [-reward_clip, reward_clip].
       dtype: computation dtype; None for `param_dtype`.
       param_dtype: dtype of the parameters.
     """
@@ -193,6 +194,7 @@ class InputEncoder(nn.Module):
     observation: nn.Module
     action: ActionSpec
     width: int
+    reward_scale: float = 1.0
     reward_clip: float | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
@@ -200,7 +202,7 @@ class InputEncoder(nn.Module):
     @nn.compact
     def __call__(self, timestep: TimeStep) -> Float[Array, "... D"]:
         dtype = self.dtype or self.param_dtype
-        reward = timestep.reward.astype(dtype)
+        reward = timestep.reward.astype(dtype) * self.reward_scale
         if self.reward_clip is not None:
             reward = jnp.clip(reward, -self.reward_clip, self.reward_clip)
         inputs = {

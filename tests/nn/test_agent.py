@@ -300,6 +300,7 @@ def test_custom_encoder():
         ({"encoder": "resnet"}, "fits no key"),
         ({"encoder_width": 0}, "encoder_width must be above 0, not 0"),
         ({"num_tasks": 0}, "num_tasks must be above 0, not 0"),
+        ({"reward_scale": 0.0}, "reward_scale must be above 0, not 0.0"),
         ({"reward_clip": -1.0}, "reward_clip must be above 0, not -1.0"),
     ],
 )

@@ -270,14 +270,14 @@ def timestep():
 
 
 def test_input_encoder_against_numpy(timestep):
-    encoder = input_encoder(reward_clip=1.0)
+    encoder = input_encoder(reward_scale=0.5, reward_clip=1.0)
     params = encoder.init(jax.random.key(0), timestep)
     features = MLPEncoder(ArraySpec((4,)), (8,)).apply(
         {"params": params["params"]["observation"]}, timestep.observation
     )
     going_on = ~np.asarray(timestep.first)[..., None]
     action = np.eye(3)[np.asarray(timestep.action)] * going_on
-    reward = np.clip(np.asarray(timestep.reward), -1, 1)[..., None] * going_on
+    reward = np.clip(np.asarray(timestep.reward) / 2, -1, 1)[..., None] * going_on
     dense = jax.tree.map(np.asarray, params["params"]["Dense_0"])
     expected = np.concatenate([features, action, reward], axis=-1) @ dense["kernel"] + dense["bias"]
     np.testing.assert_allclose(encoder.apply(params, timestep), expected, atol=1e-6)
