@@ -78,8 +78,8 @@ def test_invalid_json_raises(text, error, message):
 
 
 POSITIVE = [
-    "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale", "agent.reward_scale",
-    "agent.max_scale", "algorithm.clip_epsilon", "algorithm.value_clip",
+    "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
+    "agent.max_scale", "agent.reward_scale", "algorithm.clip_epsilon", "algorithm.value_clip",
     *(f"algorithm.{name}" for name in (
         "popart_rate", "gamma", "target_period", "epsilon_eta", "epsilon_alpha", "epsilon_mean",
         "epsilon_covariance", "multiplier_rate", "value_cost", "initial_eta", "initial_alpha",
