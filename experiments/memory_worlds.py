@@ -4,11 +4,13 @@
     python experiments/memory_worlds.py --workers 2 --only "Numpad 2 x 2"
 
 Numpad on a grid of 2 x 2 and 3 x 3 pads, Numpad with the sphere on 2 x 2, and MiniGrid-Memory of
-9 x 9 and 13 x 13 with a view of 3. Agents learn Numpad with V-MPO and MiniGrid-Memory, where it
-requires several times the steps, with PPO. All settings are the defaults, except those that follow
-from the task: the memory size, and the unroll and the number of environments, which are the same
-for all cores; MiniGrid-Memory of 9 x 9 is learned at a second learning rate too. Layers are those
-of each core's default, and widths such that all cores have as many parameters, within 2 %.
+9 x 9 and 13 x 13 with a view of 3, of 9 x 9 also with images of 36 x 36 pixels. Agents learn Numpad
+of 2 x 2 on a grid with V-MPO and the others with PPO. All settings are the defaults, except those
+that follow from the task: the memory size, and the unroll and the number of environments, which are
+the same for all cores; and environments that are not in lockstep (`env.stagger`) in the worlds of
+Numpad that are learned with PPO. MiniGrid-Memory of 9 x 9 is learned at a second learning rate too.
+Layers are those of each core's default, and widths such that all cores have as many parameters,
+within 2 %.
 
 For comparison, policies that do not learn play each world: one that chooses at random, and the best
 that a perfect memory can do: the explorer of Numpad, which finds the sequence by trial, or the
@@ -77,6 +79,14 @@ WORLDS = {
         {"size": 9, "view_size": 3, "num_actions": 3},
         64,
         1_500_000,
+        PPOConfig(),
+        learning_rate=1e-3,
+    ),
+    "MiniGrid-Memory 9 x 9, images": World(
+        "MiniGrid-Memory",
+        {"size": 9, "view_size": 3, "num_actions": 3, "observation": "rgb", "tile_size": 12},
+        64,
+        600_000,
         PPOConfig(),
         learning_rate=1e-3,
     ),
