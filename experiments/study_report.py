@@ -1,5 +1,6 @@
 """Reports on the records of a study (see `study`), and their provenance."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from study import Record
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
+
+COLUMNS = 3
+"""The most panels in a row of a figure."""
 
 
 def by_cell(records: Sequence[Record], *names: str) -> dict[Any, list[Record]]:
@@ -80,9 +84,14 @@ def draw_returns(
     """
     if not panels:
         return
-    figure = new_figure(2.3 * len(panels) + 1.2, 2.5)
+    columns = min(len(panels), COLUMNS)
+    rows = math.ceil(len(panels) / columns)
+    figure = new_figure(2.3 * columns + 1.2, 2.5 * rows)
     entries: dict[str, Any] = {}
-    for task, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+    axes_RC = figure.subplots(rows, columns, squeeze=False)
+    for axes in axes_RC.flat[len(panels) :]:
+        axes.remove()
+    for task, axes in zip(panels, axes_RC.flat, strict=False):
         for core, look in looks(cores):
             for run in cells.get((task, core), []):
                 steps = np.array(run["curve"][curve]["step"]) / 1e6
@@ -93,6 +102,7 @@ def draw_returns(
         axes.set_title(task.removesuffix("-v0"), fontsize=9)
         axes.set_xlabel("million steps")
         style_axes(axes)
-    figure.axes[0].set_ylabel("return")
+    for axes in axes_RC[:, 0]:
+        axes.set_ylabel("return")
     legend_outside(figure, "", entries)
     save_figure(figure, path)
