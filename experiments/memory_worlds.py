@@ -66,7 +66,7 @@ class World:
 WORLDS = {
     "Numpad 2 x 2": World("NumpadDiscrete-v0", {"size": 2}, 64, 1_000_000),
     "Numpad 3 x 3": World(
-        "NumpadDiscrete-v0", {"size": 3}, 100, 6_000_000, PPOConfig(), stagger=True
+        "NumpadDiscrete-v0", {"size": 3}, 100, 10_000_000, PPOConfig(), stagger=True
     ),
     "Numpad 2 x 2, sphere": World(
         "Numpad-v0", {"size": 2}, 128, 3_000_000, PPOConfig(), unroll=128, stagger=True

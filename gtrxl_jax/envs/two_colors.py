@@ -82,7 +82,6 @@ class TwoColorsParams(environment.EnvParams):
       move_lag: time constant of the speed, in steps.
       turn: angle of a turn, in degrees.
       touch_distance: an item is taken by an agent this close to it.
-      glow: how much of the pillar's colour the ceiling has while the pillar is there, from 0 to 1.
     """
 
     max_steps_in_episode: int = 2100
@@ -96,7 +95,6 @@ class TwoColorsParams(environment.EnvParams):
     move_lag: float = struct.field(default=2.54, metadata={"minimum": 0.001})
     turn: float = struct.field(default=14.0, metadata={"minimum": 0.0})
     touch_distance: float = struct.field(default=0.28, metadata={"minimum": 0.0})
-    glow: float = struct.field(default=0.0, metadata={"minimum": 0.0})
 
 
 class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
@@ -232,11 +230,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     def scene(self, state: TwoColorsState, params: TwoColorsParams) -> Scene:
         middle_12 = jnp.full((1, 2), self._middle)
         pillar = jnp.where(self.shows_cue(state, params), jnp.float32(0.16), jnp.float32(0))
-        colour_23, ceiling_3 = rgb(_ITEMS), rgb(_CEILING)
-        glow = (
-            jnp.where(self.shows_cue(state, params), jnp.float32(1), jnp.float32(0)) * params.glow
-        )
-        ceiling_3 += glow * (colour_23[state.colour] - ceiling_3)
+        colour_23 = rgb(_ITEMS)
         number = 2 * self.items
         return Scene(
             wall_HW=self._walls(),
@@ -244,7 +238,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             walls=Materials(rgb(_WALL)[None], jnp.full(1, 4.0)),
             floors=Materials(rgb(_FLOOR)[None], jnp.full(1, 2.0)),
             wall_height=jnp.float32(1),
-            sky_23=jnp.stack([ceiling_3] * 2),
+            sky_23=jnp.stack([rgb(_CEILING)] * 2),
             posts=Posts(
                 jnp.concatenate([middle_12, state.item_N2]),
                 jnp.append(pillar, jnp.full(number, 0.15)),
