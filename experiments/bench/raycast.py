@@ -13,6 +13,7 @@ image of 160 x 120 pixels, which RATE shrinks to the 64 x 112 of Two-Colors.
 import dataclasses
 import functools
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable
@@ -118,6 +119,8 @@ def of_vizdoom(settings: Settings) -> list[Row]:
         print("vizdoom is not installed here: its speed is left out")
         return []
     game = vizdoom.DoomGame()
+    scratch = tempfile.TemporaryDirectory()
+    game.set_doom_config_path(str(Path(scratch.name) / "vizdoom.ini"))
     game.load_config(str(Path(vizdoom.scenarios_path) / "basic.cfg"))
     game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
     game.set_screen_format(vizdoom.ScreenFormat.RGB24)
@@ -133,6 +136,7 @@ def of_vizdoom(settings: Settings) -> list[Row]:
 
     seconds = timed(step, 10 * settings.peer_steps)
     game.close()
+    scratch.cleanup()
     return [Row(f"vizdoom {vizdoom.__version__}: steps", 1 / seconds, "1/s")]
 
 
