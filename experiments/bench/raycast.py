@@ -7,7 +7,7 @@ This times images alone, from random places; steps with random actions without r
 `Stream`, as in training, while no episode ends; and resets. The peers are run where they are
 installed: memory-maze 1.0.3 with dm_control, of whose `__init__`, which imports the old gym,
 nothing is run; and the scenario "basic" of vizdoom, with 4 tics for each step, in its smallest
-image of 160 x 120 pixels, which RATE shrinks to the 64 x 112 of Two-Colors.
+image of 160 x 120 pixels.
 """
 
 import dataclasses
