@@ -24,6 +24,10 @@ SPACE: Any = (gymnax.Space, gymnasium.Space)
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
 MAX_DISCRETE_CATEGORIES = 4096
+# Arrays of bytes with shorter sides are grids of cells rather than images.
+MIN_IMAGE_SIDE = 8
+# Added to the standard deviation of an image, of which 1 is the range: noise is not amplified.
+MIN_CONTRAST = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +49,12 @@ class ArraySpec:
     low: int = 0
 
     @property
+    def is_image(self) -> bool:
+        """Whether these are pixels, uint8 from 0 to 255: `[H, W, C]`, or `[H, W]` for grey ones."""
+        is_bytes = self.dtype == "uint8" and self.scale == 1 / 255
+        return is_bytes and len(self.shape) in (2, 3) and min(self.shape[:2]) >= MIN_IMAGE_SIDE
+
+    @property
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of one observation's features; one-hot encoding widens the last axis."""
         if self.categories is None:
@@ -55,6 +65,10 @@ class ArraySpec:
     def features(self, x: Array, dtype: Any) -> Float[Array, "..."]:
         """Convert observations `[..., *shape]` to features `[..., *feature_shape]` of `dtype`.
 
+        Images are standardised: each has mean 0 and variance 1 over its pixels and channels. What
+        most images have in common, such as the brightness of the walls, would otherwise drive
+        ReLUs to be inactive for all of them, and hide small differences.
+
         Raises:
           ValueError: if the last axes of x differ from `shape`.
         """
@@ -64,6 +78,9 @@ class ArraySpec:
                 f"observation has shape {x.shape}, but one observation of its space has {shape}: "
                 "only leading axes [B] or [B, T] may be added"
             )
+        if self.is_image:
+            wide = np.promote_types(dtype, np.float32)
+            return _standardised(x.astype(wide) * self.scale, len(shape)).astype(dtype)
         if self.categories is None:
             features = x.astype(dtype)
             return features if self.scale == 1 else features * self.scale
@@ -71,6 +88,14 @@ class ArraySpec:
         return jax.nn.one_hot(index, self.categories, dtype=dtype).reshape(
             *lead, *self.feature_shape
         )
+
+
+def _standardised(pixels: Float[Array, "..."], rank: int) -> Float[Array, "..."]:
+    """Subtract the mean of each image, its last `rank` axes, and divide by the deviation."""
+    axes = tuple(range(-rank, 0))
+    pixels = pixels - jnp.mean(pixels, axes, keepdims=True)
+    variance = jnp.mean(jnp.square(pixels), axes, keepdims=True)
+    return pixels * jax.lax.rsqrt(variance + MIN_CONTRAST**2)
 
 
 def leading_axes(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -83,7 +108,7 @@ def observation_spec(space: Any, field: str = "observation_space") -> Any:
 
     Booleans and floats are used unchanged. `Discrete` and integer boxes of 3 to
     `MAX_BOX_CATEGORIES` values are encoded one-hot; other integers are divided by the largest
-    magnitude of the box, so an image of 0 .. 255 becomes 0 .. 1.
+    magnitude of the box. Images, uint8 of 0 .. 255, are standardised: see `ArraySpec.features`.
 
     Args:
       space: a gymnax or gymnasium space; or arrays (or `jax.ShapeDtypeStruct`) of the shape of one

@@ -44,12 +44,39 @@ def test_observation_spec(space, expected):
     assert observation_spec(space) == expected
 
 
+@pytest.mark.parametrize(
+    ("space", "is_image"),
+    [
+        (spaces.Box(0, 255, (84, 84, 3), jnp.uint8), True),
+        (gymnasium.spaces.Box(0, 255, (8, 9), np.uint8), True),
+        (spaces.Box(0, 255, (7, 7, 3), jnp.uint8), False),
+        (spaces.Box(0, 6, (9, 9, 3), jnp.uint8), False),
+        (spaces.Box(0, 255, (128,), jnp.uint8), False),
+        (spaces.Box(0.0, 1.0, (84, 84, 3)), False),
+        (spaces.Box(0, 1, (10, 10, 4), jnp.bool_), False),
+    ],
+)
+def test_images_are_bytes_of_some_size(space, is_image):
+    assert observation_spec(space).is_image == is_image
+
+
+def test_an_image_without_contrast_has_finite_features_and_gradients():
+    image = jnp.full((8, 8, 3), 255, jnp.uint8)
+    features = observation_spec(image).features(image, jnp.float32)
+    np.testing.assert_array_equal(features, np.zeros((8, 8, 3)))
+
+
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 def test_features_of_observations(lead):
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (*lead, 4, 4, 3), dtype=np.uint8)
     features = observation_spec(image[(0,) * len(lead)]).features(jnp.asarray(image), jnp.float32)
     np.testing.assert_allclose(features, image / 255, rtol=1e-6)
+
+    image = rng.integers(0, 256, (*lead, 8, 9, 3), dtype=np.uint8)
+    features = observation_spec(image[(0,) * len(lead)]).features(jnp.asarray(image), jnp.float32)
+    mean, variance = (f(image / 255, axis=(-3, -2, -1), keepdims=True) for f in (np.mean, np.var))
+    np.testing.assert_allclose(features, (image / 255 - mean) / np.sqrt(variance + 1e-4), atol=1e-5)
 
     signs = rng.integers(-1, 2, (*lead, 4))
     spec = observation_spec(spaces.Box(-1, 1, (4,), jnp.int32))

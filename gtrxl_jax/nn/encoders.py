@@ -6,6 +6,7 @@ that is None, regardless of the observation's dtype.
 """
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
+from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.timestep import TimeStep
@@ -32,7 +34,13 @@ PART = 32
 
 
 class MLPEncoder(nn.Module):
-    """Flattening, then a linear layer and ReLU for each of `widths`, which may be empty."""
+    """Flattening, then a linear layer and ReLU for each of `widths`, which may be empty.
+
+    The first layer of an image of N values divides them by sqrt(N), and its initial weights have
+    variance 1 instead of 1 / N. Adam changes every weight by about the learning rate, however many
+    there are, so that a step could otherwise change the outputs of this layer much more than those
+    of others.
+    """
 
     spec: ArraySpec
     widths: tuple[int, ...] = (256,)
@@ -43,13 +51,19 @@ class MLPEncoder(nn.Module):
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
         x = self.spec.features(observation, self.dtype or self.param_dtype)
         x = x.reshape(*leading_axes(x.shape, len(self.spec.feature_shape)), -1)
+        scale = math.sqrt(x.shape[-1]) if self.spec.is_image else 1.0
         for width in self.widths:
-            x = nn.relu(nn.Dense(width, dtype=self.dtype, param_dtype=self.param_dtype)(x))
+            init = nn.initializers.variance_scaling(scale**2, "fan_in", "truncated_normal")
+            precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+            x = nn.relu(nn.Dense(width, kernel_init=init, **precision)(x / scale))
+            scale = 1.0
         return x
 
 
 class ImageEncoder(nn.Module, abc.ABC):
     """A convolutional `trunk`, then flattening, a linear layer and ReLU.
+
+    For images of bytes, a layer norm precedes that ReLU, so that its units stay active.
 
     Attributes:
       spec: an image `[H, W, C]`, or `[H, W]` for a single channel.
@@ -91,6 +105,8 @@ class ImageEncoder(nn.Module, abc.ABC):
         x = nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(
             x.reshape(*lead, -1)
         )
+        if self.spec.is_image:
+            x = LayerNorm(dtype=self.dtype, param_dtype=self.param_dtype)(x)
         return nn.relu(x)
 
     def _in_parts(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:

@@ -107,6 +107,11 @@ def pool(x_HWC):
     return out
 
 
+def standardised(image):
+    pixels = image / 255
+    return (pixels - pixels.mean()) / np.sqrt(pixels.var() + 1e-4)
+
+
 def relu(x):
     return np.maximum(x, 0)
 
@@ -120,19 +125,22 @@ def test_resnet_against_numpy():
     rng = np.random.default_rng(2)
     image = rng.integers(0, 256, (13, 10, 3), dtype=np.uint8)
     encoder = ResNetEncoder(
-        observation_spec(image), channels=(2, 3, 3), width=4, param_dtype=jnp.float64
+        observation_spec(image), channels=(2, 3, 3), width=16, param_dtype=jnp.float64
     )
     params = randomised(jax.jit(encoder.init)(jax.random.key(0), jnp.asarray(image)), rng)
     layers = params["params"]
     convs = iter(layers[f"Conv_{i}"] for i in range(15))
-    x = image / 255
+    x = standardised(image)
     for _ in range(3):
         x = pool(conv(x, next(convs)))
         for _ in range(2):
             x = x + conv(relu(conv(relu(x), next(convs))), next(convs))
-    dense = layers["Dense_0"]
-    expected = relu(relu(x).ravel() @ np.asarray(dense["kernel"]) + np.asarray(dense["bias"]))
+    dense, norm = (jax.tree.map(np.asarray, layers[name]) for name in ("Dense_0", "LayerNorm_0"))
+    y = relu(x).ravel() @ dense["kernel"] + dense["bias"]
+    y = (y - y.mean()) / np.sqrt(y.var() + 1e-6)
+    expected = relu(y * norm["scale"] + norm["bias"])
     assert x.shape == (2, 2, 3)
+    assert np.any(expected)
     actual = jax.jit(encoder.apply)(params, jnp.asarray(image))
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9)
 
@@ -156,6 +164,47 @@ def test_small_conv_and_mlp_against_numpy():
     for layer in (params["params"]["Dense_0"], params["params"]["Dense_1"]):
         x = relu(x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
     np.testing.assert_allclose(encoder.apply(params, jnp.asarray(grid)), x, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_mlp_of_an_image_against_numpy():
+    rng = np.random.default_rng(4)
+    image = rng.integers(0, 256, (8, 9, 3), dtype=np.uint8)
+    encoder = MLPEncoder(observation_spec(image), widths=(5, 4), param_dtype=jnp.float64)
+    params = randomised(encoder.init(jax.random.key(0), jnp.asarray(image)), rng)
+    first, second = (params["params"][f"Dense_{n}"] for n in range(2))
+    x = standardised(image).ravel() / np.sqrt(image.size)
+    for layer in (first, second):
+        x = relu(x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
+    assert np.any(x)
+    np.testing.assert_allclose(encoder.apply(params, jnp.asarray(image)), x, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "conv"])
+def test_images_look_the_same_in_any_light(name):
+    """The features do not depend on brightness and contrast, but on colours."""
+    rng = np.random.default_rng(5)
+    image = rng.integers(0, 100, (12, 10, 3)).astype(np.uint8)
+    encoder = make_encoder(image, name, width=16)
+    params = encoder.init(jax.random.key(0), jnp.asarray(image))
+    features, brighter, mirrored = (
+        np.asarray(encoder.apply(params, jnp.asarray(x)))
+        for x in (image, 2 * image + 50, image[..., ::-1])
+    )
+    np.testing.assert_allclose(brighter, features, atol=0.01)
+    assert np.abs(mirrored - features).max() > 0.1
+
+
+def test_features_of_images_of_any_size_are_as_large_as_those_of_vectors():
+    def scale(values):
+        encoder = make_encoder(values[0], "mlp", width=64)
+        return float(jnp.std(encoder.apply(encoder.init(jax.random.key(0), values), values)))
+
+    rng = np.random.default_rng(8)
+    of_vectors = scale(jnp.asarray(rng.standard_normal((64, 50)), jnp.float32))
+    for side in (8, 40):
+        of_images = scale(jnp.asarray(rng.integers(0, 256, (64, side, side, 3)), jnp.uint8))
+        assert 0.8 < of_images / of_vectors < 1.25
 
 
 @pytest.mark.usefixtures("x64")
@@ -200,17 +249,14 @@ def test_parts_of_a_batch_on_devices_are_on_the_same_devices():
     assert {one.kind for one in sent} == {"all-reduce"}
 
 
-def test_images_without_channel_axis_and_pixel_scale():
-    image = np.random.default_rng(4).integers(0, 256, (9, 9), dtype=np.uint8)
-    encoder = make_encoder(image, "conv", width=4)
-    params = encoder.init(jax.random.key(0), jnp.asarray(image))
+def test_images_without_channel_axis():
+    """A grey image has the features of one with a channel of the same values."""
+    image = jnp.asarray(np.random.default_rng(4).integers(0, 256, (9, 9), dtype=np.uint8))
+    encoder, same = (make_encoder(x, "conv", width=4) for x in (image, image[..., None]))
+    params = encoder.init(jax.random.key(0), image)
     assert params["params"]["Conv_0"]["kernel"].shape == (3, 3, 1, 16)
-    same = make_encoder(np.zeros((9, 9, 1), np.float32), "conv", width=4)
-    np.testing.assert_allclose(
-        encoder.apply(params, jnp.asarray(image)),
-        same.apply(params, jnp.asarray(image[..., None] / 255, jnp.float32)),
-        atol=1e-6,
-    )
+    features = encoder.apply(params, image)
+    np.testing.assert_allclose(features, same.apply(params, image[..., None]), atol=1e-6)
 
 
 def test_dict_features_are_concatenated():
