@@ -197,6 +197,9 @@ class InputEncoder(nn.Module):
     linear layer. On the first step of an episode the action and the reward are set to zero, since
     they belong to the previous episode.
 
+    It records the metric "inactive", the share of the observation's features that are zero in all
+    steps of a batch: of the units behind a ReLU, the share of those that do nothing.
+
     Attributes:
       observation: the observation's encoder.
       action: the layout of the previous action, see `ActionSpec.features`.
@@ -232,12 +235,18 @@ class InputEncoder(nn.Module):
                     f"timestep.{name} has the leading axes {x.shape[:-1]}, but timestep.first has "
                     f"{timestep.first.shape}: all fields must have the axes [B], or all [B, T]"
                 )
+        self._record(inputs["observation"])
         first = timestep.first[..., None]
         for name in ("action", "reward"):
             # Select instead of multiplying by zero, which would keep NaN.
             inputs[name] = jnp.where(first, jnp.zeros_like(inputs[name]), inputs[name])
         x = jnp.concatenate(list(inputs.values()), axis=-1)
         return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+
+    def _record(self, features: Float[Array, "... F"]) -> None:
+        if not self.is_initializing():
+            is_zero_F = jnp.all(features == 0, axis=tuple(range(features.ndim - 1)))
+            self.sow("metrics", "inactive", jnp.mean(is_zero_F.astype(jnp.float32)))
 
 
 IMAGE_ENCODERS: dict[str, tuple[type[ImageEncoder], int]] = {

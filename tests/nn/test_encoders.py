@@ -329,6 +329,18 @@ def test_input_encoder_against_numpy(timestep):
     np.testing.assert_allclose(encoder.apply(params, timestep), expected, atol=1e-6)
 
 
+def test_share_of_inactive_units_is_recorded(timestep):
+    """Of 8 units, two have a bias below all inputs; another is active in a single step."""
+    encoder = input_encoder()
+    params = encoder.init(jax.random.key(0), timestep)
+    dense = params["params"]["observation"]["Dense_0"]
+    dense["kernel"] = jnp.eye(4, 8)
+    dense["bias"] = jnp.array([0.0, 1, 1, 1, 1, 1, -9, -9])
+    seen = jnp.zeros((2, 3, 4)).at[1, 2, 0].set(1.0)
+    _, recorded = encoder.apply(params, timestep.replace(observation=seen), mutable=["metrics"])
+    np.testing.assert_allclose(recorded["metrics"]["inactive"], [2 / 8])
+
+
 def test_first_step_ignores_previous_episode(timestep):
     encoder = input_encoder()
     params = encoder.init(jax.random.key(0), timestep)

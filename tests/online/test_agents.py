@@ -47,6 +47,7 @@ def test_cores_and_action_types_learn(core, changes, parts):
     gates = {name for name in metrics if name.startswith("core/")}
     expected = {f"core/blocks_0/{gate}_gate/opening" for gate in ("attention", "feedforward")}
     assert gates == (expected if core == "gtrxl" else set())
+    assert 0 <= metrics["encoder/inactive"] < 1
 
 
 @pytest.fixture(scope="module")
