@@ -47,8 +47,12 @@ class DataConfig:
     weight: str = choice("", WEIGHTS)
     """How episodes are sampled: uniform, or in proportion to their length. The default depends on
     the environment."""
+    validation: float = number(0.0, at_least=0, below=1)
+    """Fraction of the episodes, of all lengths alike, that is held out from training, on a batch of
+    which the loss is computed after each iteration: loss/validation. 0: none."""
     seed: int = number(0, at_least=0)
-    """Seed of the oracle's episodes, which are the same for all seeds of a run."""
+    """Seed of the oracle's episodes and of those held out, which are the same for all seeds of a
+    run."""
 
 
 @dataclasses.dataclass(frozen=True)

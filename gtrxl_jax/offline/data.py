@@ -5,28 +5,30 @@ differ by rounding.
 """
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Generator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.data.minari import MinariReader
-from gtrxl_jax.data.segments import Sampling
+from gtrxl_jax.data.segments import Sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.environments import require_spaces, warn_of_other_environment
 from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
+from gtrxl_jax.segments import Segments
 
 THREADS = 4
 """The number of threads that read a dataset, one batch each."""
 
 
-Feed = Generator[tuple[int, Any], None, None]
+Feed = Generator[tuple[int, tuple[Any, Segments | None]], None, None]
 
 
 @runtime_checkable
@@ -38,6 +40,9 @@ class Data(Protocol):
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and the data of each iteration from `first` on. Close after use.
+
+        The data are a pair: those to train on, and a batch `[B, N, K]` of windows of episodes that
+        are held out, the same in all iterations of a stage; None without validation.
 
         Args:
           first: number of the first iteration, counted from 1.
@@ -52,12 +57,13 @@ class Data(Protocol):
 class InMemory:
     """Data replicated on every device, from which the program of an iteration samples.
 
-    The data of an iteration are the `Trajectories`, and a tuple with the indices of the episodes of
+    The data to train on are the `Trajectories`, and a tuple with the indices of the episodes of
     each stage.
     """
 
-    def __init__(self, config: OfflineConfig, trajectories: Trajectories):
+    def __init__(self, config: OfflineConfig, sampling: Sampling, trajectories: Trajectories):
         self._config = config
+        self._sampling = sampling
         self._trajectories = trajectories
 
     def returns(self) -> Float[np.ndarray, " E"]:
@@ -69,17 +75,30 @@ class InMemory:
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and all trajectories, with the episodes of stages, see `Data.feed`."""
         config, length_E = self._config, np.asarray(self._trajectories.length)
-        of_stages = tuple(episodes_of(config, n, length_E) for n in config.stages)
-        placed = replicated((self._trajectories, of_stages), mesh)
-        for number in range(first, config.num_iterations + 1):
-            yield config.stage(number), placed
+        episodes = [episodes_of(config, n, length_E) for n in config.stages]
+        placed = replicated((self._trajectories, tuple(of.training for of in episodes)), mesh)
+        for stage, numbers in _by_stage(config, first):
+            validation = None
+            if config.data.validation:
+                windows = sample_segments(
+                    self._trajectories,
+                    jax.random.fold_in(_validation_key(config), 0),
+                    config.batch_size,
+                    *config.windows(stage),
+                    self._sampling.start,
+                    self._sampling.weight,
+                    episodes[stage].validation,
+                )
+                validation = replicated(windows, mesh)
+            for _ in numbers:
+                yield stage, (placed, validation)
 
 
 class Streamed:
     """Data read from disk by threads, one iteration ahead.
 
-    The data of an iteration are the `Segments` of its updates, `[U, B, N, K]`. Each batch is split
-    over the devices, and a process reads only its own part.
+    The data to train on are the `Segments` of an iteration's updates, `[U, B, N, K]`. Each batch is
+    split over the devices, and a process reads only its own part.
     """
 
     def __init__(self, config: OfflineConfig, sampling: Sampling):
@@ -103,17 +122,28 @@ class Streamed:
             warn_of_other_environment(config, reader.metadata)
             # For all stages now, so that one without episodes raises before training begins.
             episodes = [episodes_of(config, n, reader.length) for n in config.stages]
-            iterations = range(first, config.num_iterations + 1)
-            for stage, group in itertools.groupby(iterations, config.stage):
-                numbers = list(group)
-                batches = load_segments(
-                    reader,
+            for stage, numbers in _by_stage(config, first):
+                load = functools.partial(
+                    load_segments, reader, sampling=self._sampling, rows=rows, batch=batch_size
+                )
+                segments, context = config.windows(stage)
+                validation = None
+                if config.data.validation:
+                    windows = load(
+                        _validation_key(config),
+                        segments=segments,
+                        context=context,
+                        episodes=episodes[stage].validation,
+                        ahead=1,
+                        threads=1,
+                    )
+                    with contextlib.closing(windows):
+                        validation = split_local_rows(next(windows), mesh, batch_size, axis=0)
+                batches = load(
                     key,
-                    batch_size,
-                    *config.windows(stage),
-                    self._sampling,
-                    episodes=episodes[stage],
-                    rows=rows,
+                    segments=segments,
+                    context=context,
+                    episodes=episodes[stage].training,
                     first=(numbers[0] - 1) * updates,
                     ahead=max(updates, THREADS),
                     threads=THREADS,
@@ -122,27 +152,66 @@ class Streamed:
                     for _ in numbers:
                         read = [next(batches) for _ in range(updates)]
                         stacked = jax.tree.map(lambda *x: np.stack(x), *read)
-                        yield stage, split_local_rows(stacked, mesh, batch_size, axis=1)
+                        training = split_local_rows(stacked, mesh, batch_size, axis=1)
+                        yield stage, (training, validation)
 
 
-def episodes_of(
-    config: OfflineConfig, segments: int, length: Int[np.ndarray, " E"]
-) -> Int[np.ndarray, " F"]:
-    """Return the indices of a stage's episodes: with a curriculum, those that fit its segments.
+def _by_stage(config: OfflineConfig, first: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield each stage with the numbers of its iterations, from iteration `first` on."""
+    iterations = range(first, config.num_iterations + 1)
+    for stage, numbers in itertools.groupby(iterations, config.stage):
+        yield stage, list(numbers)
+
+
+def _validation_key(config: OfflineConfig) -> Key[Array, ""]:
+    return jax.random.key(config.data.seed)
+
+
+class Episodes(NamedTuple):
+    """Indices of the episodes of a stage, to train on and held out."""
+
+    training: Int[np.ndarray, " F"]
+    validation: Int[np.ndarray, " H"]
+
+
+def episodes_of(config: OfflineConfig, segments: int, length: Int[np.ndarray, " E"]) -> Episodes:
+    """Return the episodes of a stage: with a curriculum, those that fit its segments.
 
     Raises:
-      ValueError: if there are none.
+      ValueError: if there are none, or validation is configured and none of them is held out.
     """
-    if not config.curriculum:
-        return np.arange(len(length), dtype=np.int32)
-    longest = segments * config.context
-    (index,) = np.nonzero(length <= longest)
-    if not index.size:
+    longest, fraction = segments * config.context, config.data.validation
+    fits_E = length <= longest if config.curriculum else np.ones(len(length), bool)
+    if not fits_E.any():
         raise ValueError(
             f"curriculum requires episodes of at most {longest} steps, but the shortest has "
             f"{np.min(length)}: add shorter episodes, or disable curriculum"
         )
-    return index.astype(np.int32)
+    held_out_E = held_out(length, fraction, config.data.seed)
+    training, validation = (
+        np.flatnonzero(chosen_E).astype(np.int32)
+        for chosen_E in (fits_E & ~held_out_E, fits_E & held_out_E)
+    )
+    if fraction and not validation.size:
+        raise ValueError(
+            f"data.validation {fraction} holds out none of {fits_E.sum()} episodes"
+            f"{f' of at most {longest} steps' if config.curriculum else ''}: increase it, or add "
+            "episodes"
+        )
+    return Episodes(training, validation)
+
+
+def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[np.ndarray, " E"]:
+    """Mark a fraction of the episodes, at random among those of each length.
+
+    At least one episode remains, and the fraction of the shortest n, for any n, is rounded down.
+    """
+    # Sorted by length, and at random where lengths are equal.
+    order_E = np.lexsort((np.random.default_rng(seed).random(len(length)), length))
+    whole_E = np.floor(np.arange(len(length) + 1) * fraction)
+    marked_E = np.zeros(len(length), bool)
+    marked_E[order_E] = np.diff(whole_E) > 0
+    return marked_E
 
 
 def best_tenth(returns: Float[np.ndarray, " E"]) -> float:

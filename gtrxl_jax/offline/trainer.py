@@ -44,9 +44,9 @@ from gtrxl_jax.offline.evaluation import SequencePolicy, make_play
 from gtrxl_jax.offline.metrics import (
     SUMS,
     Metrics,
-    last_steps,
-    memory_metrics,
-    step_sums,
+    over_segments,
+    segment_by_segment,
+    step_means,
 )
 from gtrxl_jax.offline.optimiser import make_optimiser
 from gtrxl_jax.parallel.placement import (
@@ -114,6 +114,8 @@ class OfflineTrainer:
         self.title = f"{config.model.name}, trained offline for {config.subject}"
         self.environment = (config.task.name, parameters(config))
         self.observation_space, self.action_space = spaces
+        if config.data.validation:
+            self.shown += ("loss/validation",)
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
         self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
@@ -160,7 +162,7 @@ class OfflineTrainer:
             return Streamed(config, self._sampling)
         if self._trajectories is None:
             self._trajectories = trajectories_of(config)
-        return InMemory(config, self._trajectories)
+        return InMemory(config, self._sampling, self._trajectories)
 
     def feed(self, first: int, mesh: Mesh) -> Feed:
         """Yield the curriculum's stage and the data of each iteration, see `Data.feed`."""
@@ -206,6 +208,7 @@ class OfflineTrainer:
     def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
         """Sample a batch, or select the one read for this update, and learn from it."""
         key_data, key_dropout = _keys(state.key)
+        data, _ = data
         if isinstance(data, Segments):
             # Iterations begin at multiples of `updates_per_iteration`.
             place = state.update % self.config.updates_per_iteration
@@ -225,22 +228,34 @@ class OfflineTrainer:
             )
         return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
 
-    def summarise(self, metrics: dict[str, Real[Array, " U"]]) -> Metrics:
-        """Compute means over an iteration's updates."""
+    def summarise(
+        self, metrics: dict[str, Real[Array, " U"]], state: OfflineState, data: Any
+    ) -> Metrics:
+        """Compute means over an iteration's updates, and the loss of the windows held out."""
         diverged = over_updates(metrics["nonfinite"])
-        return {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"} | diverged
+        means = {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"}
+        _, held_out = data
+        if held_out is not None:
+            means |= self.validate(state.params, held_out)
+        return means | diverged
+
+    def validate(self, params: Any, batch: Segments) -> Metrics:
+        """Return loss and accuracies of a batch `[B, N, K]`, without dropout."""
+        params = gather_parameters(params)
+        segments, last = segment_by_segment(split_batch(batch))
+        memory = self._initial_memory(params, len(batch.mask))
+        _, sums = over_segments(self.model, params, memory, segments, last)
+        return step_means(sums, "/validation")
 
     def learn(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
     ) -> tuple[OfflineState, Metrics]:
         """Learn from a batch `[B, N, K]`, with one optimiser step for each chunk of segments."""
         size, segments, _ = batch.mask.shape
-        batch = split_batch(batch)
         chunk = self.config.chunk(segments)
         # [N / C, C, B, K, ...]: chunks of C segments; the gradient does not cross chunks.
         chunks, last = jax.tree.map(
-            lambda x: jnp.moveaxis(x, 1, 0).reshape(-1, chunk, size, *x.shape[2:]),
-            (batch, last_steps(batch.mask)),
+            lambda x: x.reshape(-1, chunk, *x.shape[1:]), segment_by_segment(split_batch(batch))
         )
         keys = jax.random.split(key, (segments // chunk, chunk))
         memory = self._initial_memory(state.params, size)
@@ -264,11 +279,7 @@ class OfflineTrainer:
             one, (state.params, state.optimiser, memory), (numbers, chunks, last, keys)
         )
         sums = {name: jnp.sum(metrics.pop(name)) for name in SUMS}
-        metrics = jax.tree.map(jnp.mean, metrics) | {
-            "loss": sums["loss"] / sums["steps"],
-            "accuracy": sums["correct"] / sums["steps"],
-            "accuracy/last_step": sums["last_correct"] / jnp.maximum(sums["last"], 1),
-        }
+        metrics = jax.tree.map(jnp.mean, metrics) | step_means(sums)
         metrics["learning_rate"] = rate
         sound = {
             "loss": jnp.isfinite(metrics["loss"]),
@@ -308,22 +319,10 @@ class OfflineTrainer:
         memory = jax.tree.map(
             lambda new, old: jnp.where(is_first, new, old), fresh, jax.lax.stop_gradient(memory)
         )
-
-        def one(memory: Any, inputs: Any) -> Any:
-            segment, last_BK, key = inputs
-            following, policy = self.model.apply(
-                {"params": params}, memory, segment, False, rngs={"dropout": key}
-            )
-            sums = step_sums(policy, segment, last_BK)
-            return following, sums | memory_metrics(memory, following)
-
         # With a single segment, the backward pass uses the activations immediately.
         remat = self.config.remat and len(keys) > 1
-        step = jax.checkpoint(one) if remat else one
-        memory, records = jax.lax.scan(step, memory, (chunk, last, keys))
-        sums = {name: jnp.sum(records.pop(name)) for name in SUMS}
-        metrics = jax.tree.map(jnp.mean, records) | sums
-        return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
+        memory, metrics = over_segments(self.model, params, memory, chunk, last, keys, remat)
+        return metrics["loss"] / jnp.maximum(metrics["steps"], 1), (memory, metrics)
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes of each length: `success/90`, ...; {} without an environment."""

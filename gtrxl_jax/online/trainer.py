@@ -226,7 +226,10 @@ class OnlineTrainer:
         yield from itertools.repeat((None, None), self.num_iterations + 1 - first)
 
     def summarise(
-        self, metrics: tuple[dict[str, Real[Array, " U"]], dict[str, Float[Array, "U N"]]]
+        self,
+        metrics: tuple[dict[str, Real[Array, " U"]], dict[str, Float[Array, "U N"]]],
+        state: Any = None,
+        data: Any = None,
     ) -> Summary:
         """Compute means over an iteration's updates, and over the episodes finished in it."""
         learning, sums = metrics

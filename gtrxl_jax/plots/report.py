@@ -51,14 +51,18 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
 def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     """Draw the losses of offline runs, `folder/name` each, and their success by episode length.
 
+    Losses are those of the training and, with `data.validation`, of the episodes held out.
+
     The second figure is drawn only for runs evaluated at several common lengths. For the T-Maze it
     includes the results published for RATE.
     """
     losses, steps, scores = {}, {}, {}
     for name in names:
         metrics = read_metrics(folder / name / "metrics.jsonl")
-        losses[name] = np.atleast_2d(np.log10(metrics["loss"]).T)
-        steps[name] = metrics["step"]
+        for curve, metric in {name: "loss", f"{name}, held out": "loss/validation"}.items():
+            if metric in metrics:
+                losses[curve] = np.atleast_2d(np.log10(metrics[metric]).T)
+                steps[curve] = metrics["step"]
         result = read_result(folder / name)
         if result is None:
             raise FileNotFoundError(f"{folder / name} has no result: finish the run first")

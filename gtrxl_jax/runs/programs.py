@@ -149,7 +149,7 @@ def make_iteration(trainer: Trainer, stage: Hashable = None) -> Callable[..., tu
             return trainer.update(state, data, stage)
 
         state, metrics = jax.lax.scan(update, state, length=trainer.config.updates_per_iteration)
-        return state, trainer.summarise(metrics)
+        return state, trainer.summarise(metrics, state, data)
 
     return iteration
 

@@ -103,10 +103,15 @@ class Trainer(Protocol):
         The state counts the updates.
         """
 
-    def summarise(self, metrics: Any) -> dict[str, Array]:
-        """Return the metrics of an iteration, all scalars, from those of its U updates, `[U, ...]`.
+    def summarise(self, metrics: Any, state: Any, data: Any) -> dict[str, Array]:
+        """Return the metrics of an iteration, all scalars.
 
         They include the report of `divergence.over_updates`.
+
+        Args:
+          metrics: those of the iteration's U updates, `[U, ...]`.
+          state: the state after the updates.
+          data: the data of the iteration.
         """
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:

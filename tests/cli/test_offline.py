@@ -16,11 +16,12 @@ from tests.nn.models import Shallow
 def test_train_compare_and_evaluate_models(tmp_path, capsys):
     folder = tmp_path / "run"
     small = ["--total-updates", "2", "--updates-per-iteration", "1", "--evaluation.episodes", "4"]
-    small += ["--devices", "1"]
+    small += ["--devices", "1", "--data.validation", "0.25"]
     command = ["train-offline", "--preset", "debug", "--baselines", "bc-mlp", *small]
     main([*command, "--folder", str(folder)])
     shown = capsys.readouterr()
     assert shown.out.count("success/16") == 2
+    assert shown.err.count("  validation ") >= 2
     for name in ("rate", "bc-mlp"):
         result = json.loads((folder / name / "result.json").read_text())
         assert set(result["evaluation"]) >= {"success/8", "success/16"}

@@ -57,11 +57,12 @@ def test_files_and_batches_hold_bytes(path):
         assert {episode["observations"].dtype for episode in file.values()} == {np.dtype(np.uint8)}
     trainer = OfflineTrainer(config_of(path, data__stream=True))
     feed = trainer.feed(1, trainer.mesh())
-    read = next(feed)[1].observations
+    _, (training, _) = next(feed)
+    read = training.observations
     feed.close()
     assert (read.dtype, read.shape) == (np.uint8, (5, 8, 2, 6, 36, 36, 3))
     trainer = OfflineTrainer(config_of(path))
-    held, _ = next(trainer.feed(1, trainer.mesh()))[1]
+    (held, _), _ = next(trainer.feed(1, trainer.mesh()))[1]
     assert held.observations.dtype == np.uint8
     assert len(np.unique(held.observations)) > 5
     batch = jax.eval_shape(lambda held: sample_segments(held, jax.random.key(0), 4, 2, 6), held)

@@ -33,6 +33,7 @@ CONFIG = changed(
     curriculum=True,
     devices=2,
     data__start="uniform",
+    data__validation=0.2,
     model__name="bc-lstm",
     evaluation__lengths=(8,),
 )
@@ -60,6 +61,7 @@ def test_resumed_streamed_run_matches_in_memory_run(path, tmp_path, monkeypatch)
         train(OfflineTrainer(config_of(path)), folder=tmp_path / "run", writers=[CrashAt(6)])
     streamed = train(OfflineTrainer(config_of(path)), folder=tmp_path / "run")
     assert lines(tmp_path / "run") == lines(tmp_path / "held")
+    assert all("loss/validation" in line for line in lines(tmp_path / "run") if "loss" in line)
     jax.tree.map(np.testing.assert_array_equal, streamed.params_per_seed, held.params_per_seed)
     assert streamed.result.evaluation == held.result.evaluation
 
@@ -71,9 +73,12 @@ def test_feed_splits_batches_over_devices(path):
     feed = trainer.feed(2, mesh)
     stages, (second, third, _) = zip(*feed, strict=True)
     assert stages == (0, 1, 1)
+    (second, held_second), (third, held_third) = second, third
     assert second.mask.shape == (2, 8, 1, 4)
     assert third.mask.shape == (2, 8, 2, 4)
     assert {shard.data.shape for shard in third.mask.addressable_shards} == {(2, 4, 2, 4)}
+    assert held_second.mask.shape == (8, 1, 4)
+    assert {shard.data.shape for shard in held_third.mask.addressable_shards} == {(4, 2, 4)}
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -39,12 +39,12 @@ def learn(trainer, state, batch):
 
 
 def data_of(trainer):
-    """Return the data of the first iteration."""
+    """Return the data of the first iteration, and the windows that are held out."""
     return next(trainer.feed(1, trainer.mesh()))[1]
 
 
 def batch_of(trainer, segments=2, context=4):
-    whole, of_stages = data_of(trainer)
+    (whole, of_stages), _ = data_of(trainer)
     key = jax.random.key(3)
     return sample_segments(whole, key, 8, segments, context, episodes=of_stages[-1])
 
@@ -146,7 +146,7 @@ def test_curriculum_stages(trajectories):
     trainer = make(trajectories, curriculum=True, total_updates=40, **QUICK)
     stages, (data, *_) = zip(*trainer.feed(1, trainer.mesh()), strict=True)
     assert stages == (0, 0, 1, 1)
-    whole, of_stages = data
+    (whole, of_stages), _ = data
     assert [int(np.max(whole.length[index])) for index in of_stages] == [3, 7]
     assert [len(index) for index in of_stages] == [32, 64]
     state = start(trainer)

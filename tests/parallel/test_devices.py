@@ -30,7 +30,12 @@ ONLINE = small_job(
     total_steps=2 * 2 * 7 * 16,  # two iterations of two updates
 )
 OFFLINE = changed(
-    preset("debug"), evaluation__lengths=(8,), total_updates=6, updates_per_iteration=2, bptt=0
+    preset("debug"),
+    evaluation__lengths=(8,),
+    total_updates=6,
+    updates_per_iteration=2,
+    bptt=0,
+    data__validation=0.25,
 )
 SPLIT = (8, 4)
 """Numbers of devices and of parameter shards. The data are split in two, the parameters in four."""

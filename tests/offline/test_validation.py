@@ -1,0 +1,104 @@
+"""Episodes that are held out: which they are, that they are not trained on, and their loss."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.data import episodes_of, held_out
+from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.runs.programs import make_iteration
+from tests.jobs import changed
+
+CONFIG = changed(
+    preset("debug"), model__name="bc-lstm", curriculum=True, data__validation=0.25, total_updates=40
+)
+
+
+@pytest.fixture(scope="module")
+def trajectories():
+    return trajectories_of(CONFIG)
+
+
+def first_data(trainer):
+    return next(trainer.feed(1, trainer.mesh()))[1]
+
+
+def test_fraction_of_each_length_is_held_out():
+    length = np.random.default_rng(0).permutation(np.repeat([3, 5, 9], [10, 20, 30]))
+    marked = held_out(length, 0.1, seed=0)
+    assert [marked[length == n].sum() for n in (3, 5, 9)] == [1, 2, 3]
+    np.testing.assert_array_equal(marked, held_out(length, 0.1, seed=0))
+    assert np.any(marked != held_out(length, 0.1, seed=1))
+    assert not held_out(length, 0.0, seed=0).any()
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.3, 0.5, 0.99])
+@pytest.mark.parametrize("number", [1, 2, 7, 100])
+def test_fraction_is_rounded_down(fraction, number):
+    assert held_out(np.ones(number, int), fraction, 0).sum() == int(number * fraction)
+
+
+def test_stages_divide_their_episodes(trajectories):
+    length = np.asarray(trajectories.length)
+    for segments, number in ((1, 32), (2, 64)):
+        training, validation = episodes_of(CONFIG, segments, length)
+        assert len(validation) == number // 4
+        both = np.sort(np.concatenate([training, validation]))
+        np.testing.assert_array_equal(both, np.flatnonzero(length <= 4 * segments))
+
+
+@pytest.mark.integration
+def test_held_out_episodes_are_not_trained_on(trajectories):
+    """Their observations are NaN, which only the loss of the validation shows."""
+    marked = held_out(np.asarray(trajectories.length), 0.25, 0)
+    observations = jnp.where(marked[:, None, None], jnp.nan, trajectories.observations)
+    trainer = OfflineTrainer(CONFIG, trajectories.replace(observations=observations))
+    state = jax.jit(trainer.init)(0)
+    for stage in (0, 1):
+        data = list(trainer.feed(1, trainer.mesh()))[2 * stage][1]
+        state, metrics = jax.jit(make_iteration(trainer, stage))(state, data)
+        assert np.isfinite(metrics["loss"])
+        assert np.isnan(metrics["loss/validation"])
+
+
+@pytest.mark.integration
+def test_loss_is_that_of_training_without_dropout(trajectories):
+    """The windows that are held out, learned from: their loss before the update is the same."""
+    config = changed(CONFIG, curriculum=False, model__dropout=0.0)
+    trainer = OfflineTrainer(config, trajectories)
+    dropping = OfflineTrainer(changed(config, model__dropout=0.5), trajectories)
+    state = jax.jit(trainer.init)(0)
+    _, windows = first_data(trainer)
+    _, learned = jax.jit(trainer.learn)(state, windows, jax.random.key(0))
+    for of in (trainer, dropping):
+        found = jax.jit(of.validate)(state.params, windows)
+        assert set(found) == {
+            f"{name}/validation" for name in ("loss", "accuracy", "accuracy/last_step")
+        }
+        for name, value in found.items():
+            np.testing.assert_allclose(value, learned[name.removesuffix("/validation")], rtol=1e-5)
+
+
+@pytest.mark.integration
+def test_without_validation_there_is_no_metric(trajectories):
+    trainer = OfflineTrainer(changed(CONFIG, data__validation=0.0), trajectories)
+    data = first_data(trainer)
+    assert data[1] is None
+    _, metrics = jax.eval_shape(make_iteration(trainer, 0), jax.jit(trainer.init)(0), data)
+    assert not [name for name in metrics if "validation" in name]
+    assert "loss/validation" not in trainer.shown
+
+
+def test_too_few_episodes_raise(trajectories):
+    config = changed(CONFIG, data__validation=0.02)
+    with pytest.raises(ValueError, match="0.02 holds out none of 32 episodes of at most 4 steps"):
+        first_data(OfflineTrainer(config, trajectories))
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0])
+def test_fraction_out_of_range_raises(fraction):
+    with pytest.raises(ValueError, match="data.validation must be"):
+        OfflineTrainer(changed(CONFIG, data__validation=fraction))
