@@ -29,6 +29,7 @@ STUDIES = {
     "popgym_baselines": ([], "popgym_baselines"),
     "rate_associative": ([], "rate_associative"),
     "rate_minigrid": ([], "rate_minigrid"),
+    "rate_two_colors": ([], "rate_two_colors"),
     "rocksample": ([], "rocksample"),
     **{
         f"rate_tmaze {part}": ([part], f"rate_tmaze_{part}")
