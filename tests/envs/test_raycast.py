@@ -117,10 +117,15 @@ OBJECTS = {
 
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_objects_are_hidden_by_walls(kind):
+    def red(image):
+        return (image[..., 0] > 100) & (image[..., 1:] == 0).all(-1)
+
     behind, _ = picture(OBJECTS[kind], block=True)
-    np.testing.assert_array_equal(behind, picture(block=True)[0])
+    assert not red(behind).any()
+    # The two are different programs, whose rounding may differ at the edges of a texture.
+    assert np.mean(behind != picture(block=True)[0]) < 0.02
     shown, overhead = picture(OBJECTS[kind])
-    red_RC = (shown[..., 0] > 100) & (shown[..., 1:] == 0).all(-1)
+    red_RC = red(shown)
     # At a distance of 5, a half-width of 0.4 covers 0.4 / 5 * 24 pixels to each side.
     assert red_RC.any(0).sum() == pytest.approx(2 * 0.4 / 5 * 24, abs=1)
     assert red_RC.any(1).sum() == pytest.approx(2 * 0.4 / 5 * 24, abs=1)
