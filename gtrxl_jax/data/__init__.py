@@ -9,9 +9,9 @@ from gtrxl_jax.data.trajectories import (
     Trajectories,
     check,
     concatenate,
+    held_out,
     returns_to_go,
     select,
-    split,
 )
 from gtrxl_jax.segments import Segments
 
@@ -24,8 +24,8 @@ __all__ = [
     "concatenate",
     "cut_segments",
     "dataset_spaces",
+    "held_out",
     "returns_to_go",
     "sample_segments",
     "select",
-    "split",
 ]

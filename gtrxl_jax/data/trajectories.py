@@ -10,7 +10,7 @@ import gymnasium
 import jax
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key, UInt
+from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.data.spaces import Spaces
 
@@ -116,32 +116,28 @@ def concatenate(sets: Sequence[Trajectories]) -> Trajectories:
     )
 
 
-def split(
-    trajectories: Trajectories, fraction: float, key: Key[Array, ""] | UInt[Array, "2"]
-) -> tuple[Trajectories, Trajectories]:
-    """Split episodes at random into a training set and a validation set.
+def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[np.ndarray, " E"]:
+    """Mark a fraction of the episodes for validation, at random among those of each length.
+
+    `select(trajectories, ~marked)` and `select(trajectories, marked)` divide a set.
 
     Args:
-      trajectories: at least two episodes.
-      fraction: fraction of the episodes for validation, above 0 and below 1. It is rounded such
-        that each set has at least one episode.
-      key: one PRNG key.
-
-    Returns:
-      Training and validation set, each in the original order.
+      length: number of actions of each episode.
+      fraction: fraction to mark, at least 0 and below 1. Among the shortest n episodes, for any n,
+        it is rounded down, so that at least one episode remains.
+      seed: seed of the choice.
 
     Raises:
-      ValueError: if the fraction is out of range, or there are fewer than two episodes.
+      ValueError: if the fraction is out of range.
     """
-    episodes = trajectories.num_episodes
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction must be above 0 and below 1, got {fraction}")
-    if episodes < 2:
-        raise ValueError(f"a split requires at least 2 episodes, got {episodes}: collect more")
-    size = min(max(round(fraction * episodes), 1), episodes - 1)
-    order = np.asarray(jax.random.permutation(key, episodes))
-    validation = np.isin(np.arange(episodes), order[:size])
-    return select(trajectories, ~validation), select(trajectories, validation)
+    if not 0 <= fraction < 1:
+        raise ValueError(f"fraction must be at least 0 and below 1, got {fraction}")
+    # Sorted by length, and at random where lengths are equal.
+    order_E = np.lexsort((np.random.default_rng(seed).random(len(length)), length))
+    whole_E = np.floor(np.arange(len(length) + 1) * fraction)
+    marked_E = np.zeros(len(length), bool)
+    marked_E[order_E] = np.diff(whole_E) > 0
+    return marked_E
 
 
 def check(trajectories: Trajectories) -> None:

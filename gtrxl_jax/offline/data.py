@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import Sampling, sample_segments
-from gtrxl_jax.data.trajectories import Trajectories
+from gtrxl_jax.data.trajectories import Trajectories, held_out
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.environments import require_spaces, warn_of_other_environment
 from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
@@ -199,19 +199,6 @@ def episodes_of(config: OfflineConfig, segments: int, length: Int[np.ndarray, " 
             "episodes"
         )
     return Episodes(training, validation)
-
-
-def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[np.ndarray, " E"]:
-    """Mark a fraction of the episodes, at random among those of each length.
-
-    At least one episode remains, and the fraction of the shortest n, for any n, is rounded down.
-    """
-    # Sorted by length, and at random where lengths are equal.
-    order_E = np.lexsort((np.random.default_rng(seed).random(len(length)), length))
-    whole_E = np.floor(np.arange(len(length) + 1) * fraction)
-    marked_E = np.zeros(len(length), bool)
-    marked_E[order_E] = np.diff(whole_E) > 0
-    return marked_E
 
 
 def best_tenth(returns: Float[np.ndarray, " E"]) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gtrxl_jax
-from gtrxl_jax.data import Sampling, check, concatenate, minari, select, split
+from gtrxl_jax.data import Sampling, check, concatenate, held_out, minari, select
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.envs.registry import make_env
@@ -102,14 +102,9 @@ CALLS = {
         "only trajectories with the same spaces can be concatenated",
     ),
     "fraction": (
-        lambda: split(make_set(), 1.0, jax.random.key(0)),
+        lambda: held_out(make_set().length, 1.0, seed=0),
         ValueError,
-        "fraction must be above 0 and below 1, got 1.0",
-    ),
-    "one episode": (
-        lambda: split(make_set((4,)), 0.5, jax.random.key(0)),
-        ValueError,
-        "at least 2 episodes, got 1: collect more",
+        "fraction must be at least 0 and below 1, got 1.0",
     ),
     "logger": (
         lambda: make_loggers(["csw"], "run", "{}"),

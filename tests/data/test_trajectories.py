@@ -1,11 +1,11 @@
-"""Trajectories: returns-to-go, concatenation, splits and validation."""
+"""Trajectories: returns-to-go, concatenation, division and validation."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.data import check, concatenate, returns_to_go, select, split
+from gtrxl_jax.data import check, concatenate, held_out, returns_to_go, select
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_episode, make_set
 
 
@@ -66,24 +66,33 @@ def test_select_leaves_original_unchanged():
     jax.tree.map(np.testing.assert_array_equal, whole, before)
 
 
-@pytest.mark.parametrize(
-    ("fraction", "expected"), [(0.25, 5), (0.1, 2), (0.001, 1), (0.999, 19), (0.5, 10)]
-)
-def test_split_is_disjoint_and_keyed(fraction, expected):
+def test_fraction_of_each_length_is_held_out():
+    length = np.random.default_rng(0).permutation(np.repeat([3, 5, 9], [10, 20, 30]))
+    marked = held_out(length, 0.1, seed=0)
+    assert [marked[length == n].sum() for n in (3, 5, 9)] == [1, 2, 3]
+    np.testing.assert_array_equal(marked, held_out(length, 0.1, seed=0))
+    assert np.any(marked != held_out(length, 0.1, seed=1))
+    assert not held_out(length, 0.0, seed=0).any()
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.3, 0.5, 0.99])
+@pytest.mark.parametrize("number", [1, 2, 7, 100])
+def test_fraction_is_rounded_down(fraction, number):
+    assert held_out(np.ones(number, int), fraction, 0).sum() == int(number * fraction)
+
+
+@pytest.mark.parametrize("fraction", [1.0, -0.5, float("nan")])
+def test_fraction_out_of_range_raises(fraction):
+    with pytest.raises(ValueError, match="fraction must be at least 0 and below 1"):
+        held_out(np.ones(5, int), fraction, 0)
+
+
+def test_set_is_divided():
     whole = make_set(range(1, 21))
-    training, validation = split(whole, fraction, jax.random.key(0))
-    assert validation.num_episodes == expected
+    marked = held_out(whole.length, 0.25, 0)
+    training, validation = select(whole, ~marked), select(whole, marked)
+    assert validation.num_episodes == 5
     assert sorted([*training.length, *validation.length]) == list(range(1, 21))
-    again = split(whole, fraction, jax.random.key(0))[1]
-    other = split(whole, fraction, jax.random.key(1))[1]
-    np.testing.assert_array_equal(validation.length, again.length)
-    assert validation.length.tolist() != other.length.tolist()
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5, float("nan")])
-def test_split_fraction_out_of_range_raises(fraction):
-    with pytest.raises(ValueError, match="fraction must be above 0 and below 1"):
-        split(make_set(), fraction, jax.random.key(0))
 
 
 def with_value(field, index, value):

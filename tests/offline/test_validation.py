@@ -1,12 +1,13 @@
-"""Episodes that are held out: which they are, that they are not trained on, and their loss."""
+"""Held-out episodes: those of each stage, that they are not trained on, and their loss."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gtrxl_jax.data import held_out
 from gtrxl_jax.offline.config import preset
-from gtrxl_jax.offline.data import episodes_of, held_out
+from gtrxl_jax.offline.data import episodes_of
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.programs import make_iteration
@@ -24,21 +25,6 @@ def trajectories():
 
 def first_data(trainer):
     return next(trainer.feed(1, trainer.mesh()))[1]
-
-
-def test_fraction_of_each_length_is_held_out():
-    length = np.random.default_rng(0).permutation(np.repeat([3, 5, 9], [10, 20, 30]))
-    marked = held_out(length, 0.1, seed=0)
-    assert [marked[length == n].sum() for n in (3, 5, 9)] == [1, 2, 3]
-    np.testing.assert_array_equal(marked, held_out(length, 0.1, seed=0))
-    assert np.any(marked != held_out(length, 0.1, seed=1))
-    assert not held_out(length, 0.0, seed=0).any()
-
-
-@pytest.mark.parametrize("fraction", [0.01, 0.3, 0.5, 0.99])
-@pytest.mark.parametrize("number", [1, 2, 7, 100])
-def test_fraction_is_rounded_down(fraction, number):
-    assert held_out(np.ones(number, int), fraction, 0).sum() == int(number * fraction)
 
 
 def test_stages_divide_their_episodes(trajectories):
