@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.attention.absorbed import AbsorbedAttention, AbsorbedWeights
 from gtrxl_jax.nn.attention.projected import AttentionCache, RelativeAttention
 from gtrxl_jax.nn.gates import make_gate
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.ops import attention as ops
 
@@ -32,9 +33,9 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: Float[Array, "... D"], deterministic: bool = True
     ) -> Float[Array, "... D"]:
-        x = nn.Dense(self.feedforward_width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+        x = Dense(self.feedforward_width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
         x = nn.Dropout(self.dropout_rate)(nn.relu(x), deterministic)
-        return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+        return Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
 
 
 class Block(nn.Module):

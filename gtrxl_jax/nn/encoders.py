@@ -16,6 +16,7 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
@@ -55,7 +56,7 @@ class MLPEncoder(nn.Module):
         for width in self.widths:
             init = nn.initializers.variance_scaling(scale**2, "fan_in", "truncated_normal")
             precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-            x = nn.relu(nn.Dense(width, kernel_init=init, **precision)(x / scale))
+            x = nn.relu(Dense(width, kernel_init=init, **precision)(x / scale))
             scale = 1.0
         return x
 
@@ -102,9 +103,7 @@ class ImageEncoder(nn.Module, abc.ABC):
         lead = leading_axes(x.shape, len(shape))
         height, width, channels = (*shape, 1)[:3]
         x = self._in_parts(x.reshape(-1, height, width, channels))
-        x = nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(
-            x.reshape(*lead, -1)
-        )
+        x = Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x.reshape(*lead, -1))
         if self.spec.is_image:
             x = LayerNorm(dtype=self.dtype, param_dtype=self.param_dtype)(x)
         return nn.relu(x)
@@ -241,7 +240,7 @@ class InputEncoder(nn.Module):
             # Select instead of multiplying by zero, which would keep NaN.
             inputs[name] = jnp.where(first, jnp.zeros_like(inputs[name]), inputs[name])
         x = jnp.concatenate(list(inputs.values()), axis=-1)
-        return nn.Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+        return Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
 
     def _record(self, features: Float[Array, "... F"]) -> None:
         if not self.is_initializing():

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 from gtrxl_jax.ops.legal import check_legal, mask_logits
@@ -114,8 +115,8 @@ def _mlp(
 ) -> Float[Array, "... N"]:
     """Apply Linear(D, hidden), ReLU and Linear(hidden, outputs) as submodules of the head."""
     dtype, param_dtype = head.dtype, head.param_dtype
-    x = nn.relu(nn.Dense(head.hidden, dtype=dtype, param_dtype=param_dtype, name="hidden")(x))
-    output = nn.Dense(outputs, param_dtype=param_dtype, kernel_init=init, name="output")
+    x = nn.relu(Dense(head.hidden, dtype=dtype, param_dtype=param_dtype, name="hidden")(x))
+    output = Dense(outputs, param_dtype=param_dtype, kernel_init=init, name="output")
     return output(x.astype(param_dtype))
 
 

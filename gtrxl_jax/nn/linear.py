@@ -1,10 +1,23 @@
-"""Linear maps that gates and valves share."""
+"""Linear maps."""
 
 from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
+
+from gtrxl_jax.ops.linear import multiply
+
+
+def _last_axis(x: Array, kernel: Array, dimension_numbers: Any, **settings: Any) -> Array:
+    del dimension_numbers  # nn.Dense always contracts the last axis with the first
+    return multiply(x, kernel, **settings)
+
+
+class Dense(nn.Dense):
+    """`nn.Dense` that computes with `ops.linear.multiply`."""
+
+    dot_general: Any = _last_axis
 
 
 def square_products(
@@ -14,5 +27,5 @@ def square_products(
 
     Called in a compact method, it makes a submodule `name`; `precision` are `nn.Dense`'s dtypes.
     """
-    dense = nn.Dense(count * x.shape[-1], use_bias=False, name=name, **precision)
+    dense = Dense(count * x.shape[-1], use_bias=False, name=name, **precision)
     return jnp.split(dense(x), count, axis=-1)

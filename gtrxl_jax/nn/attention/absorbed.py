@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.attention.layer import AttentionLayer
 from gtrxl_jax.ops.absorbed_attention import absorbed_attention, rotate_by_position
 from gtrxl_jax.ops.attention import Spans, sinusoids
+from gtrxl_jax.ops.linear import multiply
 
 
 @struct.dataclass
@@ -87,13 +88,11 @@ class AbsorbedAttention(AttentionLayer):
         Returns:
           The output and the attention weights.
         """
-        batch, num_queries, width = x_BTD.shape
-        # Flattened to two axes, so that XLA fuses the bias into the matrix product.
-        x_RD = x_BTD.reshape(-1, width)
+        batch, num_queries, _ = x_BTD.shape
 
         def project(kernel_DI: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
-            projected_RI = x_RD @ kernel_DI + bias_HE.reshape(1, -1)
-            return projected_RI.reshape(batch, num_queries, *bias_HE.shape)
+            projected_BTI = multiply(x_BTD, kernel_DI) + bias_HE.reshape(1, 1, -1)
+            return projected_BTI.reshape(batch, num_queries, *bias_HE.shape)
 
         out_BTHD, weights_BTHS = absorbed_attention(
             project(weights.content, weights.content_bias),
@@ -103,8 +102,8 @@ class AbsorbedAttention(AttentionLayer):
             mask_BTS,
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
-        out_RI = out_BTHD.reshape(len(x_RD), -1)
-        return (out_RI @ weights.output).reshape(x_BTD.shape), weights_BTHS
+        out_BTI = out_BTHD.reshape(batch, num_queries, -1)
+        return multiply(out_BTI, weights.output), weights_BTHS
 
     def __call__(
         self,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.inputs import check_inputs
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.ops.attention import sinusoids
 
 
@@ -46,7 +47,7 @@ class ClockedCore(MemoryCore):
         # Parameters and metrics keep the names that they have without a clock.
         nn.share_scope(self, self.inner)
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.of_time = nn.Dense(self.width, use_bias=False, **precision)
+        self.of_time = Dense(self.width, use_bias=False, **precision)
 
     def initial_memory(self, batch_size: int) -> Clocked:
         """Return the core's initial memory, at time 0."""

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.cores.recurrent import Carry, LSTMCell
 from gtrxl_jax.nn.inputs import check_inputs
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.ops.losses import masked_mean
 from gtrxl_jax.validation import choice, number
 
@@ -121,9 +122,9 @@ class DNCCore(MemoryCore):
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         self.controller = [LSTMCell(self.width, **precision) for _ in range(self.layers)]
-        self.query = nn.Dense(self.heads * (2 * self.width + 1), **precision)
-        self.output = nn.Dense(self.width, **precision)
-        self.predictor = nn.Dense(self.width, **precision)
+        self.query = Dense(self.heads * (2 * self.width + 1), **precision)
+        self.output = Dense(self.width, **precision)
+        self.predictor = Dense(self.width, **precision)
 
     def initial_memory(self, batch_size: int) -> DNCMemory:
         """Return a memory without rows, and carries of zero."""

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.inputs import check_inputs
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.validation import choice
 
 Carry = Any
@@ -59,9 +60,9 @@ class LSTMCell(nn.Module):
         def bias_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             return jnp.zeros(shape, dtype).at[self.features : 2 * self.features].set(1)
 
-        def dense(**settings: Any) -> nn.Dense:
+        def dense(**settings: Any) -> Dense:
             precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-            return nn.Dense(4 * self.features, **precision, **settings)
+            return Dense(4 * self.features, **precision, **settings)
 
         cell, hidden = carry
         from_input = dense(use_bias=False, name="input")(x)

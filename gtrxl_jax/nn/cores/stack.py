@@ -19,6 +19,7 @@ from gtrxl_jax.nn.blocks import FeedForward
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.gates import GATES, make_gate
 from gtrxl_jax.nn.inputs import check_inputs
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.validation import choice, number
 
@@ -61,10 +62,10 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
         """The dtype of the recurrence: float32 or wider."""
         return np.promote_types(self.param_dtype, np.float32)
 
-    def dense(self, features: int, name: str, **settings: Any) -> nn.Dense:
+    def dense(self, features: int, name: str, **settings: Any) -> Dense:
         """Return a linear map to `features`, in the layer's precision."""
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        return nn.Dense(features, name=name, **precision, **settings)
+        return Dense(features, name=name, **precision, **settings)
 
     def normalised(self, y: Float[Array, "... D"]) -> Float[Array, "... D"]:
         """Return the readout of a memory, normalised over the features by a trained layer norm."""

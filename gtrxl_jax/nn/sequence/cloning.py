@@ -10,6 +10,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
 
@@ -26,7 +27,7 @@ class MLPCloning(nn.Module):
 
     def setup(self) -> None:
         precision: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.hidden = [nn.Dense(width, **precision) for width in self.widths]
+        self.hidden = [Dense(width, **precision) for width in self.widths]
         self.dropout = nn.Dropout(self.dropout_rate)
 
     def initial_memory(self, batch_size: int) -> tuple[()]:
@@ -74,7 +75,7 @@ class RecurrentCloning(nn.Module):
             "dtype": self.core.dtype,
             "param_dtype": self.core.param_dtype,
         }
-        self.projection = nn.Dense(self.core.width, **precision)
+        self.projection = Dense(self.core.width, **precision)
         self.dropout = nn.Dropout(self.dropout_rate)
 
     def initial_memory(self, batch_size: int) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.nn.sequence.trajectory import (
     Window,
@@ -42,8 +43,8 @@ class GPTBlock(nn.Module):
             num_heads=self.heads, dropout_rate=self.attention_dropout_rate, **precision
         )(LayerNorm(**precision)(x_BTD), mask=mask_B1TT, deterministic=deterministic)
         x_BTD = x_BTD + dropout(attended)
-        hidden = nn.gelu(nn.Dense(4 * self.width, **precision)(LayerNorm(**precision)(x_BTD)))
-        return x_BTD + dropout(nn.Dense(self.width, **precision)(hidden))
+        hidden = nn.gelu(Dense(4 * self.width, **precision)(LayerNorm(**precision)(x_BTD)))
+        return x_BTD + dropout(Dense(self.width, **precision)(hidden))
 
 
 class DecisionTransformer(nn.Module):

@@ -13,6 +13,7 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import ActionSpec
@@ -39,9 +40,9 @@ class TrajectoryEmbedding(nn.Module):
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.return_projection = nn.Dense(self.width, **precision)
-        self.observation_projection = nn.Dense(self.width, **precision)
-        self.action_projection = nn.Dense(self.width, **precision)
+        self.return_projection = Dense(self.width, **precision)
+        self.observation_projection = Dense(self.width, **precision)
+        self.action_projection = Dense(self.width, **precision)
 
     def observe(self, returns_to_go: Float[Array, "..."], observation: Any) -> Array:
         """Return the R and o tokens, `[..., 2, D]`."""
@@ -81,7 +82,7 @@ class ActionHead(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> ActionDistribution:
         sizes, num_continuous = self.action.discrete, self.action.num_continuous
-        output = nn.Dense(self.action.num_features, param_dtype=self.param_dtype, name="output")
+        output = Dense(self.action.num_features, param_dtype=self.param_dtype, name="output")
         starts = [num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
         raw, *logits = jnp.split(output(x.astype(self.param_dtype)), starts, axis=-1)
         gaussian = self._gaussian(raw) if num_continuous else None
