@@ -16,9 +16,14 @@ the colour takes as many wrong items as right ones, so the share of right items 
 since the start. The return-to-go is reset to the target in each segment, as RATE does in MuJoCo,
 since episodes are longer than those of the training.
 
+Items tell the colour too, by what they did to who took them. Therefore the models also play in a
+room that is empty for some time after the pillar, so that only a memory can tell which items to
+take when they are back.
+
 Writes experiments/results/rate_two_colors/ (one file per run), .md and .png.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -58,6 +63,8 @@ UPDATES = 2000
 STEPS, EPISODES = 600, 64
 ENDS = (15, 30, 45, 60, 120, 300, 600)
 """The ends of the intervals in which items are counted."""
+EMPTY, AFTER = (0, 30, 60, 120), 60
+"""The steps for which the room is empty, and those after them in which items are counted."""
 NAMES = [f"{begin + 1}-{end}" for begin, end in zip((0, *ENDS), ENDS, strict=False)]
 
 
@@ -75,33 +82,61 @@ def job(model: str, updates: int | None) -> OfflineConfig:
     )
 
 
-def play(policy: Policy, params: Any, seed: int) -> dict[str, float]:
-    """Return the scores of a policy: returns and lengths by colour, and items by interval."""
-    env, env_params = make_env(ENV, **ARGUMENTS, max_steps_in_episode=STEPS)
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """First episodes of E environments: what was taken at each step, and how they ended."""
+
+    colour_E: np.ndarray
+    taken_ET: dict[str, np.ndarray]
+    return_E: np.ndarray
+    length_E: np.ndarray
+
+    def counts(self, begin: int, end: int) -> dict[str, float]:
+        """Return the number of right and wrong items that were taken in an interval of steps."""
+        return {kind: float(x_ET[:, begin:end].sum()) for kind, x_ET in self.taken_ET.items()}
+
+
+def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0) -> Played:
+    """Play with a policy, in a room that is empty for `empty` steps after the pillar."""
+    limits = {"max_steps_in_episode": steps, "empty_steps": empty}
+    env, env_params = make_env(ENV, **ARGUMENTS, **limits)
     stream = Stream(env, env_params, EPISODES)
 
     @jax.jit
-    def episodes(params: Any, key: jax.Array) -> Any:
+    def run(params: Any, key: jax.Array) -> Any:
         key_stream, key_act = jax.random.split(key)
         start = begin(policy, params, stream, key_stream)
         _, played = rollout(
-            policy, params, stream, start, key_act, STEPS, record=lambda state: state.env.health
+            policy, params, stream, start, key_act, steps, record=lambda state: state.env.health
         )
         return start.stream.env.colour, played.timesteps.reward[:, 1:], played.recorded, played
 
-    colour_E, reward_ET, health_ET, played = jax.device_get(episodes(params, jax.random.key(seed)))
+    colour_E, reward_ET, health_ET, played = jax.device_get(run(params, jax.random.key(seed)))
     end_E, each = first_episode(played.episodes), np.arange(EPISODES)
-    return_E = played.episodes.episode_return[each, end_E]
-    length_E = played.episodes.length[each, end_E]
-    taken = {"right": reward_ET > 0.5, "wrong": np.diff(health_ET, axis=1, prepend=100.0) < -20}
-    is_first_ET = np.arange(STEPS)[None] <= end_E[:, None]
-    result = {"return": float(return_E.mean()), "length": float(length_E.mean())}
+    is_first_ET = np.arange(steps)[None] <= end_E[:, None]
+    lost_ET = np.diff(health_ET, axis=1, prepend=100.0) < -20
+    return Played(
+        colour_E=colour_E,
+        taken_ET={"right": (reward_ET > 0.5) & is_first_ET, "wrong": lost_ET & is_first_ET},
+        return_E=played.episodes.episode_return[each, end_E],
+        length_E=played.episodes.length[each, end_E],
+    )
+
+
+def play(policy: Policy, params: Any, seed: int) -> dict[str, float]:
+    """Return the scores of a policy: returns and lengths by colour, and items by interval."""
+    played = episodes(policy, params, seed, STEPS)
+    result = {"return": float(played.return_E.mean()), "length": float(played.length_E.mean())}
     for value, name in enumerate(("red", "green")):
-        result[f"return/{name}"] = float(return_E[colour_E == value].mean())
-    for kind, taken_ET in taken.items():
-        for name, begin_, end in zip(NAMES, (0, *ENDS), ENDS, strict=False):
-            counted_ET = (taken_ET & is_first_ET)[:, begin_:end]
-            result[f"{kind}/{name}"] = float(counted_ET.sum())
+        result[f"return/{name}"] = float(played.return_E[played.colour_E == value].mean())
+    for name, begin_, end in zip(NAMES, (0, *ENDS), ENDS, strict=False):
+        for kind, count in played.counts(begin_, end).items():
+            result[f"{kind}/{name}"] = count
+    for empty in EMPTY:
+        back = PILLAR + empty
+        played = episodes(policy, params, seed, back + AFTER, empty)
+        for kind, count in played.counts(back, back + AFTER).items():
+            result[f"{kind}/after {empty} empty"] = count
     return result
 
 
@@ -137,7 +172,7 @@ def share_of_right(records: Sequence[Record], name: str) -> np.ndarray:
 
 def report(options: Options, records: Sequence[Record]) -> None:
     """Write the table and the figure of the available records."""
-    rows, curves = [], {}
+    rows, waits, curves = [], [], {}
     for label, of_cell in by_cell(records, "model").items():
         share_SN = np.stack([share_of_right(of_cell, name) for name in NAMES], axis=1)
         if label in MODELS:
@@ -145,6 +180,9 @@ def report(options: Options, records: Sequence[Record]) -> None:
         shares = map(median, share_SN.T)
         numbers = (mean_entry(scores(of_cell, key), 1) for key in ("return", "length"))
         rows.append([label, *shares, *numbers])
+        if waited := [r for r in of_cell if f"right/after {EMPTY[-1]} empty" in r["scores"]]:
+            after = (share_of_right(waited, f"after {empty} empty") for empty in EMPTY)
+            waits.append([label, *(", ".join(f"{x:.2f}" for x in np.sort(x_S)) for x_S in after)])
     success_against_horizon(
         curves,
         np.array(ENDS),
@@ -164,6 +202,9 @@ def report(options: Options, records: Sequence[Record]) -> None:
             f"likely actions. The pillar is there for {PILLAR} steps; training episodes have "
             f"{CONTEXT * SEGMENTS}. Who does not know the colour has 0.5.",
             table(["model", *NAMES, "return", "steps"], rows),
+            f"Share of right items, for each seed, in the {AFTER} steps after the room has been "
+            "empty for some steps, which begin when the pillar disappears:",
+            table(["model", *map(str, EMPTY)], waits),
             "Published, in Doom, in the room of 10 x 10 with 8 items of each colour, over 2,100 "
             "steps, with a red and with a green pillar: RATE 42.2 and 36.3, DT 6.7 and 36.4.",
             origin(records),

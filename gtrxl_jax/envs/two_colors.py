@@ -72,6 +72,8 @@ class TwoColorsParams(environment.EnvParams):
     Attributes:
       max_steps_in_episode: time limit in actions, of four of Doom's tics each.
       pillar_steps: number of observations that can show the pillar.
+      empty_steps: number of steps after that without items. An agent has to remember the colour for
+        as long, since nothing that it sees or does tells it.
       acid: health lost in each step.
       item_health: health gained from an item of the pillar's colour, and lost from another.
       max_health: health at the start, and the most that items can restore.
@@ -86,6 +88,7 @@ class TwoColorsParams(environment.EnvParams):
 
     max_steps_in_episode: int = 2100
     pillar_steps: int = 45
+    empty_steps: int = struct.field(default=0, metadata={"minimum": 0})
     acid: float = struct.field(default=10 / 32, metadata={"minimum": 0.0})
     item_health: float = struct.field(default=25.0, metadata={"minimum": 0.0})
     max_health: float = struct.field(default=100.0, metadata={"minimum": 1.0})
@@ -159,7 +162,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         position_2, _ = move(self._walls(), state.position_2, length * direction(heading), RADIUS)
 
         apart_N = jnp.linalg.norm(state.item_N2 - position_2[None], axis=1)
-        taken_N = apart_N <= params.touch_distance
+        taken_N = (apart_N <= params.touch_distance) & self._has_items(state, params)
         is_right_N = self._colours() == state.colour
         right, wrong = (
             jnp.sum(taken_N & kind_N).astype(jnp.float32) for kind_N in (is_right_N, ~is_right_N)
@@ -197,7 +200,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         bearing_N = wrapped(jnp.arctan2(offset_N2[:, 1], offset_N2[:, 0]) - state.heading)
         in_view_N = jnp.abs(bearing_N) < FIELD_OF_VIEW / 2
         is_right_N = self._colours() == state.colour
-        is_goal_N = is_right_N & in_view_N
+        is_goal_N = is_right_N & in_view_N & self._has_items(state, params)
         nearest = jnp.argmin(jnp.where(is_goal_N, apart_N, jnp.inf))
         unit_N2 = offset_N2 / apart_N[:, None]
         # Wrong items repel within 0.8 cells.
@@ -209,6 +212,10 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         turning = jnp.where(turn > 0, RIGHT, LEFT)
         action = jnp.where(jnp.abs(turn) < 0.8, walking, turning)
         return jnp.where(jnp.any(is_goal_N), action, RIGHT).astype(jnp.int32)
+
+    def _has_items(self, state: TwoColorsState, params: TwoColorsParams) -> Bool[Array, ""]:
+        since = state.time - params.pillar_steps
+        return (since < 0) | (since >= params.empty_steps)
 
     @property
     def _middle(self) -> float:
@@ -230,6 +237,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     def scene(self, state: TwoColorsState, params: TwoColorsParams) -> Scene:
         middle_12 = jnp.full((1, 2), self._middle)
         pillar = jnp.where(self.shows_cue(state, params), jnp.float32(0.16), jnp.float32(0))
+        item = jnp.where(self._has_items(state, params), jnp.float32(0.15), jnp.float32(0))
         colour_23 = rgb(_ITEMS)
         number = 2 * self.items
         return Scene(
@@ -241,7 +249,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             sky_23=jnp.stack([rgb(_CEILING)] * 2),
             posts=Posts(
                 jnp.concatenate([middle_12, state.item_N2]),
-                jnp.append(pillar, jnp.full(number, 0.15)),
+                jnp.append(pillar, jnp.full(number, item)),
                 jnp.array([(0.0, 0.6)] + [(0.0, 0.15)] * number),
                 colour_23[jnp.append(state.colour, self._colours())],
             ),

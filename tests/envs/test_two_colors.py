@@ -78,6 +78,31 @@ def test_pillar_is_seen_until_it_disappears(room):
     assert len({image.tobytes() for image in np.asarray(gone)}) == 1
 
 
+def test_room_is_empty_after_the_pillar(room):
+    env, params, (_, state_B), step = room
+    params = params.replace(pillar_steps=10, empty_steps=5)
+    # Each agent stands on an item, looks at another, and takes the first only while there are any.
+    place_2 = jnp.array([6.0, 9.0])
+    item_N2 = jnp.tile(jnp.array([7.0, 9.0]), (8, 1)).at[0].set(place_2)
+    state_B = state_B.replace(
+        position_2=jnp.tile(place_2, (B, 1)),
+        heading=jnp.zeros(B),
+        item_N2=jnp.tile(item_N2, (B, 1, 1)),
+        time=jnp.arange(B),
+        colour=jnp.zeros(B, jnp.int32),
+    )
+    image_B = jax.vmap(env.observe, (None, 0, None, None))(jax.random.key(0), state_B, None, params)
+    has_items_B = ~np.isin(np.arange(B), range(10, 15))
+    *_, info = step(state_B, jnp.full(B, LEFT), params=params)
+    np.testing.assert_array_equal(info["right"] > 0, has_items_B)
+    is_bare_B = [image.tobytes() == np.asarray(image_B[10]).tobytes() for image in image_B]
+    np.testing.assert_array_equal(is_bare_B, ~has_items_B)
+    # The oracle waits, turning.
+    action_B = jax.vmap(env.oracle_action, (0, None))(state_B, params)
+    assert (np.asarray(action_B)[~has_items_B] == RIGHT).all()
+    assert (np.asarray(action_B)[has_items_B] != RIGHT).all()
+
+
 def test_oracle_outlives_idle_agent(room):
     env, params, (_, state_B), step = room
     oracle = jax.jit(jax.vmap(env.oracle_action, (0, None)))
