@@ -65,6 +65,8 @@ ENDS = (15, 30, 45, 60, 120, 300, 600)
 """The ends of the intervals in which items are counted."""
 EMPTY, AFTER = (0, 30, 60, 120), 60
 """The steps for which the room is empty, and those after them in which items are counted."""
+FEWEST = 10
+"""Of fewer items, no share is reported."""
 NAMES = [f"{begin + 1}-{end}" for begin, end in zip((0, *ENDS), ENDS, strict=False)]
 
 
@@ -165,9 +167,13 @@ def grid(options: Options) -> list[Run]:
 
 
 def share_of_right(records: Sequence[Record], name: str) -> np.ndarray:
-    """Return the share of right items among those taken in an interval, for each seed."""
+    """Return the share of right items among those taken in an interval, for each seed.
+
+    It is NaN where there are fewer than `FEWEST`.
+    """
     right_S, wrong_S = scores(records, f"right/{name}"), scores(records, f"wrong/{name}")
-    return np.where(right_S + wrong_S > 0, right_S / np.maximum(right_S + wrong_S, 1), np.nan)
+    taken_S = right_S + wrong_S
+    return np.where(taken_S >= FEWEST, right_S / np.maximum(taken_S, 1), np.nan)
 
 
 def report(options: Options, records: Sequence[Record]) -> None:
@@ -180,9 +186,12 @@ def report(options: Options, records: Sequence[Record]) -> None:
         shares = map(median, share_SN.T)
         numbers = (mean_entry(scores(of_cell, key), 1) for key in ("return", "length"))
         rows.append([label, *shares, *numbers])
-        if waited := [r for r in of_cell if f"right/after {EMPTY[-1]} empty" in r["scores"]]:
-            after = (share_of_right(waited, f"after {empty} empty") for empty in EMPTY)
-            waits.append([label, *(", ".join(f"{x:.2f}" for x in np.sort(x_S)) for x_S in after)])
+        # Records of earlier versions have no counts after an empty room.
+        waited = [r for r in of_cell if f"right/after {EMPTY[-1]} empty" in r["scores"]]
+        after = [share_of_right(waited, f"after {empty} empty") for empty in EMPTY]
+        known = [np.sort(share_S[~np.isnan(share_S)]) for share_S in after]
+        if any(share_S.size for share_S in known):
+            waits.append([label, *(", ".join(f"{x:.2f}" for x in share_S) for share_S in known)])
     success_against_horizon(
         curves,
         np.array(ENDS),
@@ -200,7 +209,8 @@ def report(options: Options, records: Sequence[Record]) -> None:
             f"median over seeds; and return and steps survived of at most {STEPS}, mean with the "
             f"95 % interval over seeds. {EPISODES} episodes for each seed, played with the most "
             f"likely actions. The pillar is there for {PILLAR} steps; training episodes have "
-            f"{CONTEXT * SEGMENTS}. Who does not know the colour has 0.5.",
+            f"{CONTEXT * SEGMENTS}. Who does not know the colour has 0.5. Shares of fewer than "
+            f"{FEWEST} items are omitted.",
             table(["model", *NAMES, "return", "steps"], rows),
             f"Share of right items, for each seed, in the {AFTER} steps after the room has been "
             "empty for some steps, which begin when the pillar disappears:",

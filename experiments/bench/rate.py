@@ -91,7 +91,7 @@ def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
     held = [jax.jit(trainer.init)(0)]
 
     def call() -> Any:
-        held[0], metrics = iteration(held[0], batches)
+        held[0], metrics = iteration(held[0], (batches, None))
         return metrics
 
     return call

@@ -6,18 +6,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gtrxl_jax.ops.linear import multiply
-
-
-def _last_axis(x: Array, kernel: Array, dimension_numbers: Any, **settings: Any) -> Array:
-    del dimension_numbers  # nn.Dense always contracts the last axis with the first
-    return multiply(x, kernel, **settings)
+from gtrxl_jax.ops.linear import by_rows
 
 
 class Dense(nn.Dense):
-    """`nn.Dense` that computes with `ops.linear.multiply`."""
+    """`nn.Dense` that computes by rows, see `ops.linear`."""
 
-    dot_general: Any = _last_axis
+    def __call__(self, inputs: Float[Array, "... I"]) -> Float[Array, "... O"]:
+        return by_rows(super().__call__, inputs)
 
 
 def square_products(

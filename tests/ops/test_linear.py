@@ -1,4 +1,4 @@
-"""Products with a matrix: equal to x @ matrix, with any leading axes."""
+"""Linear maps by rows: equal to x @ matrix, with any leading axes."""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.nn.linear import Dense
-from gtrxl_jax.ops.linear import multiply
+from gtrxl_jax.ops.linear import by_rows
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (0,), (2, 3), (2, 0), (2, 3, 4)])
 def test_product_and_gradients(lead, x64):
     rng = np.random.default_rng(0)
     x, matrix = rng.standard_normal((*lead, 5)), rng.standard_normal((5, 4))
-    y, pull = jax.vjp(multiply, jnp.asarray(x), jnp.asarray(matrix))
+    y, pull = jax.vjp(
+        lambda x, matrix: by_rows(lambda rows: rows @ matrix, x),
+        jnp.asarray(x),
+        jnp.asarray(matrix),
+    )
     np.testing.assert_allclose(y, x @ matrix, atol=1e-12)
     g = rng.standard_normal(y.shape)
     to_x, to_matrix = pull(jnp.asarray(g))

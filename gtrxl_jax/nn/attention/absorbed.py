@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.attention.layer import AttentionLayer
 from gtrxl_jax.ops.absorbed_attention import absorbed_attention, rotate_by_position
 from gtrxl_jax.ops.attention import Spans, sinusoids
-from gtrxl_jax.ops.linear import multiply
+from gtrxl_jax.ops.linear import by_rows
 
 
 @struct.dataclass
@@ -91,7 +91,8 @@ class AbsorbedAttention(AttentionLayer):
         batch, num_queries, _ = x_BTD.shape
 
         def project(kernel_DI: Array, bias_HE: Array) -> Float[Array, "B T H E"]:
-            projected_BTI = multiply(x_BTD, kernel_DI) + bias_HE.reshape(1, 1, -1)
+            bias_1I = bias_HE.reshape(1, -1)
+            projected_BTI = by_rows(lambda x_RD: x_RD @ kernel_DI + bias_1I, x_BTD)
             return projected_BTI.reshape(batch, num_queries, *bias_HE.shape)
 
         out_BTHD, weights_BTHS = absorbed_attention(
@@ -103,7 +104,7 @@ class AbsorbedAttention(AttentionLayer):
             drop=functools.partial(self.dropout, deterministic=deterministic),
         )
         out_BTI = out_BTHD.reshape(batch, num_queries, -1)
-        return multiply(out_BTI, weights.output), weights_BTHS
+        return by_rows(lambda out_RI: out_RI @ weights.output, out_BTI), weights_BTHS
 
     def __call__(
         self,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.attention.layer import AttentionLayer, Kernel
 from gtrxl_jax.ops import attention as ops
-from gtrxl_jax.ops.linear import multiply
+from gtrxl_jax.ops.linear import by_rows
 
 
 @struct.dataclass
@@ -48,7 +48,7 @@ class RelativeAttention(AttentionLayer):
 
     def _linear(self, kernel: Kernel, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
         x, kernel_IO = promote_dtype(x, kernel(), dtype=self.dtype)
-        return multiply(x, kernel_IO)
+        return by_rows(lambda x_RI: x_RI @ kernel_IO, x)
 
     def _biases(self, dtype: DTypeLike) -> tuple[Array, Array]:
         return self.content_bias.astype(dtype), self.position_bias.astype(dtype)
