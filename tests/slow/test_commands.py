@@ -88,6 +88,9 @@ def small(words):
     if line.startswith("gtrxl train-offline --task.name MiniGrid-Memory "):
         # The curriculum needs episodes that fit into one segment.
         words += ["--context", "20"]
+    if "--data.validation" in words:
+        # Some of the few episodes, and some that are as long as the curriculum's first stage.
+        words += ["--data.validation", "0.5"]
     if line.startswith("gtrxl train-offline ") and not {"--preset", "--task.name"} & {*words}:
         words += ["--evaluation.lengths", "12"]
     return words
