@@ -26,5 +26,5 @@ def run(*command: object) -> str:
         # Tables must not be wrapped.
         env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": flags(1), "COLUMNS": "200"},
         check=True,
-        timeout=300,
+        timeout=1200,
     ).stdout
