@@ -46,7 +46,8 @@ $(VENV)/.locked: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
 	  || { echo "gtrxl_jax needs Python 3.11 or 3.12; $(PYTHON) is another. Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(VENV)/bin/python -m pip install --quiet --no-compile --require-hashes --requirement requirements.lock
+	-$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib  # on all cores, unlike pip
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml

@@ -21,11 +21,14 @@ from tests.nn.cores import (
     random_segment,
     small_core,
 )
+from tests.tiers import slow_except
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
-every_core = pytest.mark.parametrize("name", WITH_ONE_GATE)
+# A stack of LSTMs, and a transformer with all parts that the others have.
+QUICK = {"lstm", "gtrxl/gru"}
+every_core = pytest.mark.parametrize("name", slow_except(WITH_ONE_GATE, QUICK))
 every_transformer = pytest.mark.parametrize(
-    "name", [name for name in WITH_ONE_GATE if name in TRANSFORMERS]
+    "name", slow_except([name for name in WITH_ONE_GATE if name in TRANSFORMERS], QUICK)
 )
 
 
@@ -69,7 +72,7 @@ def live(memory):
     return memory.replace(inputs=inputs)
 
 
-@pytest.mark.parametrize("name", ALL_CORES)
+@pytest.mark.parametrize("name", slow_except(ALL_CORES, WITH_ONE_GATE))
 @pytest.mark.parametrize("seed", range(2))
 def test_stepping_equals_segment_for_any_cut(name, seed):
     rng = np.random.default_rng(seed)

@@ -34,11 +34,16 @@ from tests.nn.models import (
     segment,
     small_model,
 )
+from tests.tiers import slow_except
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
-every_model = pytest.mark.parametrize("name", MODELS)
+# These have all the parts that the others combine, except other valves.
+QUICK = {"rate", "rate, long cache, gtrxl", "dt-gpt", "bc-mlp", "bc-lstm"}
+every_model = pytest.mark.parametrize("name", slow_except(MODELS, QUICK))
 # For properties within a segment.
-with_one_valve = pytest.mark.parametrize("name", [n for n in MODELS if n not in VALVES_ALONE])
+with_one_valve = pytest.mark.parametrize(
+    "name", slow_except([n for n in MODELS if n not in VALVES_ALONE], QUICK)
+)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -178,7 +183,13 @@ def test_bfloat16_keeps_parameters_and_policies_in_float32(name):
         assert all(x.dtype != jnp.float32 for x in jax.tree.leaves(after))
 
 
-@pytest.mark.parametrize("name", ["rate", "rate, lstm", "rate, cache only", "dt-gpt", "bc-lstm"])
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        ["rate", "rate, lstm", "rate, cache only", "dt-gpt", "bc-lstm"],
+        quick=["rate, cache only", "bc-lstm"],
+    ),
+)
 def test_bfloat16_predictions_are_close_to_float32(name):
     """The error, over all segments, is a small part of the spread of the logits."""
     with jax.enable_x64(False):

@@ -14,6 +14,7 @@ from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from tests.data.sets import make_set
 from tests.jobs import changed
+from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
@@ -77,7 +78,13 @@ def test_encoder_fits_observations(name):
     assert type(encoder) is SHAPES[name][-1]
 
 
-@pytest.mark.parametrize("name", {preset: name for name, (preset, *_) in SHAPES.items()}.values())
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        {preset: name for name, (preset, *_) in SHAPES.items()}.values(),
+        quick=["tmaze", "vizdoom", "mujoco"],
+    ),
+)
 def test_update_of_whole_size_has_shapes(name):
     """Traced, not compiled."""
     trainer = trainer_of(name)
@@ -91,17 +98,13 @@ def test_update_of_whole_size_has_shapes(name):
     assert len(blocks) == PRESETS[SHAPES[name][0]]["layers"]
 
 
-# One with images and discrete actions, and one with vectors and continuous actions, are quick.
+# `test_dataset_alone.py` trains on vectors and continuous actions.
 @pytest.mark.parametrize(
     "name",
-    [
-        "memory-maze",
-        "mujoco",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("vizdoom", "atari", "minigrid, of this package")
-        ),
-    ],
+    slow_except(
+        ["memory-maze", "mujoco", "vizdoom", "atari", "minigrid, of this package"],
+        quick=["memory-maze"],
+    ),
 )
 def test_updates_decrease_loss(name):
     """One layer of the preset's width and heads, and its encoder."""

@@ -15,6 +15,7 @@ from gtrxl_jax.runs.loop import train
 from gtrxl_jax.timestep import zero_timestep
 from tests.comparison import lines
 from tests.jobs import changed
+from tests.programs import compiled_once
 
 pytestmark = pytest.mark.integration
 
@@ -48,18 +49,24 @@ def trajectories():
 
 
 @pytest.fixture(scope="module")
-def whole(trajectories, tmp_path_factory):
+def trainer(trajectories):
+    with compiled_once():
+        yield OfflineTrainer(CONFIG, trajectories)
+
+
+@pytest.fixture(scope="module")
+def whole(trainer, tmp_path_factory):
     """The folder and result of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    return folder, train(OfflineTrainer(CONFIG, trajectories), folder=folder)
+    return folder, train(trainer, folder=folder)
 
 
-def test_resumed_run_is_bit_identical(whole, trajectories, tmp_path):
+def test_resumed_run_is_bit_identical(whole, trainer, tmp_path):
     """The run crashes between the stages of its curriculum."""
     folder = tmp_path / "run"
     with pytest.raises(Crash):
-        train(OfflineTrainer(CONFIG, trajectories), folder=folder, writers=[CrashAt(9)])
-    again = train(OfflineTrainer(CONFIG, trajectories), folder=folder)
+        train(trainer, folder=folder, writers=[CrashAt(9)])
+    again = train(trainer, folder=folder)
     assert lines(folder) == lines(whole[0])
     jax.tree.map(np.testing.assert_array_equal, again.params_per_seed, whole[1].params_per_seed)
     assert again.result.evaluation == whole[1].result.evaluation

@@ -50,6 +50,7 @@ def config_of(path, stream=True, **changes):
     return changed(CONFIG, data__path=str(path), data__stream=stream, **changes)
 
 
+@pytest.mark.slow  # tests/offline/test_dataset_alone.py has one that is not interrupted
 def test_resumed_streamed_run_matches_in_memory_run(path, tmp_path, monkeypatch):
     """Bit-identical over the stages of a curriculum, on two devices."""
     # The older emitters, which tests use by default, round a value differently in each kernel that

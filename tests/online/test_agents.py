@@ -25,9 +25,11 @@ CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
     [
         ("lstm", {"env": PENDULUM, "algorithm__multipliers": "adam"}, {"mean", "covariance"}),
         ("trxl", {"env": CLOCK}, {"categorical", "mean", "covariance"}),
-        ("trxl-i", {"env": PENDULUM, "core__remat": True}, {"mean", "covariance"}),
-        ("gtrxl", {"core__dtype": "bfloat16"}, {"categorical"}),
-        ("gtrxl", {"agent__clock": True}, {"categorical"}),
+        pytest.param(
+            *("trxl-i", {"env": PENDULUM, "core__remat": True}, {"mean", "covariance"}),
+            marks=pytest.mark.slow,
+        ),
+        ("gtrxl", {"core__dtype": "bfloat16", "agent__clock": True}, {"categorical"}),
     ],
 )
 def test_cores_and_action_types_learn(core, changes, parts):

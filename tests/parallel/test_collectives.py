@@ -11,6 +11,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.parallel.collectives import Collective, collectives
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
+from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +57,7 @@ def crossing(trainer):
     return collectives(text), [leaf.shape for leaf in jax.tree.leaves(programs.like.params)]
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", slow_except(JOBS, ["online, minibatches", "offline"]))
 def test_data_parallel_sends_gradients_and_scalars(kind):
     make, config = JOBS[kind]
     sent, parameters = crossing(make(config))

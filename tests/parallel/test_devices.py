@@ -90,8 +90,8 @@ def assert_close(actual, expected, tolerance):
         np.testing.assert_allclose(a, b, rtol=most, atol=most, err_msg=name)
 
 
-# Online, test_resume_with_different_split is the quick one.
-@pytest.mark.parametrize("kind", [pytest.param("online", marks=pytest.mark.slow), "offline"])
+@pytest.mark.slow  # test_resume_with_different_split is quicker
+@pytest.mark.parametrize("kind", ["online", "offline"])
 def test_split_run_matches_single_device(kind, x64):
     state, metrics, programs = outcome(trainer_of(kind, *SPLIT))
     expected_state, expected_metrics, expected_scores = on_one_device(kind)
@@ -100,6 +100,7 @@ def test_split_run_matches_single_device(kind, x64):
     assert_close(programs.evaluate(state.params, 1), expected_scores, 1e-9)
 
 
+@pytest.mark.slow
 def test_float32_differs_only_by_summation_order():
     """One update only: Adam's second would amplify the rounding errors of zero gradients.
 

@@ -23,6 +23,7 @@ from gtrxl_jax.runs.results import read_result
 from tests.comparison import assert_close, assert_same, lines
 from tests.jobs import changed, small_job
 from tests.processes import EXPERIMENTS, run
+from tests.programs import compiled_once
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +38,7 @@ CONFIG = small_job(
     num_seeds=2,
     devices=2,
 )
+TRAINER = OnlineTrainer(CONFIG)
 ITERATION, ITERATIONS = CONFIG.steps_per_iteration, CONFIG.num_iterations
 
 
@@ -59,15 +61,21 @@ def crash():
     raise Crash
 
 
-def state_of(folder, trainer=None):
-    return checkpoint.restore(folder, Programs(trainer or OnlineTrainer(CONFIG)).like)[0]
+@pytest.fixture(scope="module", autouse=True)
+def _shared():
+    with compiled_once():
+        yield
+
+
+def state_of(folder, trainer=TRAINER):
+    return checkpoint.restore(folder, Programs(trainer).like)[0]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """An uninterrupted run: its folder, its result and its final state."""
     folder = tmp_path_factory.mktemp("whole")
-    result = train(OnlineTrainer(CONFIG), folder=folder).result
+    result = train(TRAINER, folder=folder).result
     return folder, result, state_of(folder)
 
 
@@ -75,11 +83,11 @@ def test_crashed_run_resumes_bit_identically(whole, tmp_path):
     iterations = sorted(random.Random(0).sample(range(1, ITERATIONS + 1), 2))
     for iteration in iterations:
         with pytest.raises(Crash):
-            train(OnlineTrainer(CONFIG), writers=[Stop(iteration, crash)], folder=tmp_path)
+            train(TRAINER, writers=[Stop(iteration, crash)], folder=tmp_path)
         # The iteration's metrics have been written, but not its checkpoint.
         assert lines(tmp_path)[-1]["step"] == iteration * ITERATION
         assert max(available_steps(tmp_path), default=0) < iteration * ITERATION
-    result = train(OnlineTrainer(CONFIG), folder=tmp_path).result
+    result = train(TRAINER, folder=tmp_path).result
     folder, expected, state = whole
     assert lines(tmp_path) == lines(folder)
     assert_same(state_of(tmp_path), state)
@@ -90,7 +98,7 @@ def test_crashed_run_resumes_bit_identically(whole, tmp_path):
 
 def test_resume_with_other_number_of_devices(whole, tmp_path):
     with pytest.raises(Crash):
-        train(OnlineTrainer(CONFIG), writers=[Stop(4, crash)], folder=tmp_path)
+        train(TRAINER, writers=[Stop(4, crash)], folder=tmp_path)
     trainer = OnlineTrainer(CONFIG)
     trainer.mesh = lambda: make_mesh(4, CONFIG.env.num_envs)
     train(trainer, folder=tmp_path)
@@ -114,11 +122,11 @@ def test_signals_save_and_run_resumes(whole, tmp_path, monkeypatch):
         stop, last = Stop(asked, functools.partial(ask, number)), asked + 1
         message = f"{number.name} at step {last * ITERATION:,}"
         with pytest.raises(RunInterrupted, match=message) as stopped:
-            train(OnlineTrainer(CONFIG), writers=[stop], folder=tmp_path)
+            train(TRAINER, writers=[stop], folder=tmp_path)
         assert stopped.value.exit_code == code
         assert available_steps(tmp_path)[-1] == last * ITERATION
         assert lines(tmp_path) == lines(whole[0])[:last]
-    train(OnlineTrainer(CONFIG), folder=tmp_path)
+    train(TRAINER, folder=tmp_path)
     assert lines(tmp_path) == lines(whole[0])
     assert_same(state_of(tmp_path), whole[2])
 
@@ -126,7 +134,7 @@ def test_signals_save_and_run_resumes(whole, tmp_path, monkeypatch):
 def test_finished_run_is_loaded(whole):
     folder, result, state = whole
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    again = train(OnlineTrainer(CONFIG), writers=[Stop(1, crash)], folder=folder)
+    again = train(TRAINER, writers=[Stop(1, crash)], folder=folder)
     assert again.result == result
     assert_same(again.params_per_seed[1], jax.tree.map(lambda x: x[1], state.params))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -176,10 +184,6 @@ def test_unknown_best_score_raises_before_training(tmp_path):
 
 def kill_and_resume(*arguments):
     run(EXPERIMENTS / "kill_and_resume.py", "--no-keep", *arguments)
-
-
-def test_killed_process_resumes():
-    kill_and_resume("--kills", "1")
 
 
 @pytest.mark.slow
