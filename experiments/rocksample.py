@@ -11,7 +11,7 @@ The cells are
     GTrXL, swapped    POBAX's order: the published transformer
     GRU               the published GRU
     GTrXL, V-MPO      the first core with the default algorithm and its default settings
-    GRU, V-MPO        the GRU with the same settings
+    GRU, V-MPO        the GRU with that algorithm, its environments and its window
 
 with the settings of POBAX's scripts for this task, 5 million steps and three seeds. The transformer
 has 2 layers of width 96, 8 heads of width 32, a memory of 128 and a gradient window of 64; the GRU

@@ -11,12 +11,8 @@ from gtrxl_jax.runs.programs import Programs
 
 @contextlib.contextmanager
 def compiled_once():
-    """Within the context, all runs of a trainer share their programs.
-
-    Yields:
-      A function from a trainer to its programs.
-    """
+    """Within the context, all runs of a trainer share their programs."""
     programs_of = functools.cache(Programs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "Programs", lambda trainer, compiling: programs_of(trainer))
-        yield programs_of
+        yield
