@@ -50,10 +50,10 @@ from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config.run import EvaluationConfig
 from gtrxl_jax.runs.loop import Trained
 
-PPO_CELLS = RIGHT, SWAPPED, GRU = ("GTrXL", "GTrXL, swapped", "GRU")
-VMPO_CELLS = VMPO, GRU_VMPO = ("GTrXL, V-MPO", "GRU, V-MPO")
-VALUE_COST = 2.0
-VALUE_CELLS = VMPO_VALUE, GRU_VALUE = tuple(f"{cell}, value cost 2" for cell in VMPO_CELLS)
+SWAPPED, GRU = "GTrXL, swapped", "GRU"
+PPO_CELLS = ("GTrXL", SWAPPED, GRU)
+VMPO_CELLS = ("GTrXL, V-MPO", "GRU, V-MPO")
+VALUE_CELLS = ("GTrXL, V-MPO, value cost 2", "GRU, V-MPO, value cost 2")
 PUBLISHED = {SWAPPED: "about 11", GRU: "12.8"}
 """POBAX's discounted returns; 8.3 without memory."""
 TOTAL_STEPS = 5_000_000
@@ -82,8 +82,8 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
     )
     gru = core_config("gru", layers=1, width=256)
     if cell not in PPO_CELLS:
-        core = gru if cell in (GRU_VMPO, GRU_VALUE) else config.core
-        vmpo = VMPOConfig(value_cost=VALUE_COST) if cell in VALUE_CELLS else VMPOConfig()
+        core = gru if cell.startswith(GRU) else config.core
+        vmpo = VMPOConfig(value_cost=2.0) if cell in VALUE_CELLS else VMPOConfig()
         return dataclasses.replace(config, algorithm=vmpo, core=core)
     ppo = PPOConfig(
         gamma=GAMMA,
