@@ -13,11 +13,12 @@ The cells are
     GTrXL, V-MPO      the first core with the default algorithm and its default settings
     GRU, V-MPO        the GRU with that algorithm, its environments and its window
 
-and the last two again with "value cost 2", a weight of the value loss of 2 instead of 0.25, so that
-the value has a larger share in the gradient of the core (`share/value` in the metrics), all
-with the settings of POBAX's scripts for this task, 5 million steps and three seeds. The transformer
-has 2 layers of width 96, 8 heads of width 32, a memory of 128 and a gradient window of 64; the GRU
-has width 256, its own learning rate, entropy bonus and number of environments, and a window of 128.
+and the last two again, and the swapped order of the gate, with "value cost 2": a weight of the
+value loss of 2 instead of 0.25, so that the value has a larger share in the gradient of the core
+(`share/value` in the metrics). All have the settings of POBAX's scripts for this task, 5 million
+steps and three seeds. The transformer has 2 layers of width 96, 8 heads of width 32, a memory of
+128 and a gradient window of 64; the GRU has width 256, its own learning rate, entropy bonus and
+number of environments, and a window of 128.
 
 What differs from POBAX for all cells: PopArt instead of normalised rewards, advantages normalised
 for each rollout instead of each minibatch, bootstrapping at the time limit, the previous reward
@@ -53,7 +54,8 @@ from gtrxl_jax.runs.loop import Trained
 SWAPPED, GRU = "GTrXL, swapped", "GRU"
 PPO_CELLS = ("GTrXL", SWAPPED, GRU)
 VMPO_CELLS = ("GTrXL, V-MPO", "GRU, V-MPO")
-VALUE_CELLS = ("GTrXL, V-MPO, value cost 2", "GRU, V-MPO, value cost 2")
+SWAPPED_VMPO = "GTrXL, swapped, V-MPO, value cost 2"
+VALUE_CELLS = ("GTrXL, V-MPO, value cost 2", SWAPPED_VMPO, "GRU, V-MPO, value cost 2")
 PUBLISHED = {SWAPPED: "about 11", GRU: "12.8"}
 """POBAX's discounted returns; 8.3 without memory."""
 TOTAL_STEPS = 5_000_000
@@ -74,7 +76,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
     """Return the config of a cell."""
     config = OnlineConfig(
         env=EnvConfig("RockSample-11-11", {"map_seed": MAP_SEED}, num_envs=16),
-        core=transformer("swapped" if cell == SWAPPED else "stream_first"),
+        core=transformer("swapped" if cell in (SWAPPED, SWAPPED_VMPO) else "stream_first"),
         agent=AgentConfig(encoder="linear", reward_clip=1.0),
         evaluation=EvaluationConfig(episodes=EPISODES, interval=0, policy="sample"),
         total_steps=total_steps,
