@@ -4,10 +4,11 @@
     python experiments/memory_horizon.py --workers 2 --only gtrxl lstm
 
 In the passive T-Maze, the cue is shown at the first step and the turn is taken L steps later. There
-are two studies, both with 2 layers and with the same settings and steps for every core:
+are two studies, with 2 layers and with the same settings and steps for every core:
 
     whole     corridors of 25 to 400, with a memory that holds the whole episode, L + 4 steps. The
-              control is a memoryless GTrXL.
+              control is a memoryless GTrXL. In corridors of 100 and 200, LSTM and GRU also have
+              one wider layer.
     layers    corridors of 10, 24 and 40, with a memory of 16 steps for each layer: within the span
               of one layer, within the span of the stack only, and beyond both, where a transformer
               has no access to the cue. LSTM and GRU have no such limit.
@@ -34,14 +35,27 @@ from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.plots.curves import success_against_horizon
 from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 
-WIDTHS = {"gtrxl": 64, "trxl": 104, "trxl-i": 104, "lstm": 98, "gru": 114}
 CUT_OFF = "gtrxl, memory cut off"
-CORES = (*WIDTHS, CUT_OFF)
-CORRIDORS = dict.fromkeys((25, 50, 100, 200), CORES) | {400: ("gtrxl", "lstm")}
+SIZES = {
+    "gtrxl": ("gtrxl", 2, 64),
+    "trxl": ("trxl", 2, 104),
+    "trxl-i": ("trxl-i", 2, 104),
+    "lstm": ("lstm", 2, 98),
+    "gru": ("gru", 2, 114),
+    CUT_OFF: ("gtrxl", 2, 64),
+    "lstm, one layer": ("lstm", 1, 139),
+    "gru, one layer": ("gru", 1, 161),
+}
+"""The name, layers and width of each core."""
+TWO_LAYERS = tuple(core for core, (_, layers, _) in SIZES.items() if layers == 2)
+CORRIDORS = {
+    **dict.fromkeys((25, 50), TWO_LAYERS),
+    **dict.fromkeys((100, 200), tuple(SIZES)),
+    400: ("gtrxl", "lstm"),
+}
 SPAN, SHORT = 16, (10, 24, 40)
 SEEDS = dict.fromkeys((*SHORT, 400), 3)
 """Number of seeds for some corridors; 5 for the others."""
-LAYERS = 2
 TOTAL_STEPS = 1_000_000
 ENTROPY_COST = 0.02
 """The default when most of these runs were made."""
@@ -52,11 +66,11 @@ through the gradient within a segment."""
 
 def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineConfig:
     """Return the config of a cell: the defaults with these settings changed."""
-    name = "gtrxl" if core == CUT_OFF else core
+    name, layers, width = SIZES[core]
     memory = {"memory_size": memory_size} if "trxl" in name else {}
     return OnlineConfig(
         env=EnvConfig(params={"corridor_length": corridor}, num_envs=NUM_ENVS),
-        core=core_config(name, "small", layers=LAYERS, width=WIDTHS[name], **memory),
+        core=core_config(name, "small", layers=layers, width=width, **memory),
         agent=AgentConfig(memoryless=core == CUT_OFF),
         algorithm=VMPOConfig(entropy_cost=ENTROPY_COST),
         total_steps=total_steps,
@@ -86,7 +100,7 @@ def grid(options: Options) -> list[Run]:
     """Return all runs of both studies."""
     steps = options.steps or TOTAL_STEPS
     cells = [("whole", n, core, n + 4) for n, cores in CORRIDORS.items() for core in cores]
-    cells += [("layers", n, core, SPAN) for n in SHORT for core in CORES]
+    cells += [("layers", n, core, SPAN) for n in SHORT for core in TWO_LAYERS]
     runs = [
         Run({"study": study, "core": core, "corridor": n}, seed, job(core, n, memory, steps))
         for study, n, core, memory in cells
@@ -102,7 +116,7 @@ def grid(options: Options) -> list[Run]:
 def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> None:
     """Write the tables and the figures of the available records."""
     paragraphs: list[Any] = [
-        f"Passive T-Maze, {LAYERS} layers, the same settings and "
+        "Passive T-Maze, 2 layers where not stated, the same settings and "
         f"{max(record['steps'] for record in records):,} steps for every core. Chance is 0.5 for "
         "an agent that reaches the junction. Parameters of the cores: "
         + ", ".join(f"{core} {size:,}" for core, size in num_parameters(runs).items())
@@ -117,7 +131,7 @@ def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> 
         if not cells:
             continue
         corridors = sorted({n for _, n in cells})
-        cores = [core for core in CORES if any((core, n) in cells for n in corridors)]
+        cores = [core for core in SIZES if any((core, n) in cells for n in corridors)]
         rows = [[core, *(entry(cells.get((core, n), [])) for n in corridors)] for core in cores]
         paragraphs += [f"## {title}", table(["core", *(f"L = {n}" for n in corridors)], rows)]
         success_against_horizon(
