@@ -28,7 +28,8 @@ play the map of the published transformer; POBAX's GRU played another one.
 The score is POBAX's: the return discounted by 0.99 of the policy that is trained, with sampled
 actions. It is measured on fresh episodes here, and was on those of training there.
 
-Writes experiments/results/rocksample/ (one file per run) and rocksample.md.
+Writes experiments/results/rocksample/ (one file per run), rocksample.md and .png, the returns of
+the agents with V-MPO over training.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ import jax
 import numpy as np
 import tyro
 from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
+from study_report import by_cell, draw_returns, origin, scores, write_report
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.rollout import begin, rollout
@@ -186,9 +187,30 @@ def report(options: Options, records: Sequence[Record]) -> None:
     )
 
 
+def draw(options: Options, records: Sequence[Record]) -> None:
+    """Draw the returns of the agents with V-MPO over training, with either value cost."""
+    panels = {"value cost 0.25": VMPO_CELLS, "value cost 2": VALUE_CELLS}
+    cells = {
+        (panel, cell.split(", V-MPO")[0]): runs
+        for cell, runs in by_cell(records, "agent").items()
+        for panel, names in panels.items()
+        if cell in names
+    }
+    at_exit = [("the exit at once", 10.0, "--")]
+    draw_returns(
+        cells,
+        PPO_CELLS,
+        {panel: at_exit for panel in panels if any(panel == name for name, _ in cells)},
+        options.results / "rocksample.png",
+        "episode/return",
+    )
+
+
 def main(options: Options) -> None:
     """Run the missing runs, and write the report."""
-    report(options, run_study("rocksample", grid(options), options))
+    records = run_study("rocksample", grid(options), options)
+    report(options, records)
+    draw(options, records)
 
 
 if __name__ == "__main__":
