@@ -4,11 +4,12 @@
     python experiments/memory_horizon.py --workers 2 --only gtrxl lstm
 
 In the passive T-Maze, the cue is shown at the first step and the turn is taken L steps later. There
-are two studies, with 2 layers and with the same settings and steps for every core:
+are two studies, with 2 layers, unrolls of 128 and the same settings and steps for every core, where
+not stated:
 
     whole     corridors of 25 to 400, with a memory that holds the whole episode, L + 4 steps. The
               control is a memoryless GTrXL. In corridors of 100 and 200, LSTM and GRU also have
-              one wider layer.
+              one wider layer, and in 200 an unroll that holds the whole episode as well.
     layers    corridors of 10, 24 and 40, with a memory of 16 steps for each layer: within the span
               of one layer, within the span of the stack only, and beyond both, where a transformer
               has no access to the cue. LSTM and GRU have no such limit.
@@ -36,21 +37,26 @@ from gtrxl_jax.plots.curves import success_against_horizon
 from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 
 CUT_OFF = "gtrxl, memory cut off"
-SIZES = {
-    "gtrxl": ("gtrxl", 2, 64),
-    "trxl": ("trxl", 2, 104),
-    "trxl-i": ("trxl-i", 2, 104),
-    "lstm": ("lstm", 2, 98),
-    "gru": ("gru", 2, 114),
-    CUT_OFF: ("gtrxl", 2, 64),
-    "lstm, one layer": ("lstm", 1, 139),
-    "gru, one layer": ("gru", 1, 161),
+CORES = {
+    "gtrxl": ("gtrxl", 2, 64, 128),
+    "trxl": ("trxl", 2, 104, 128),
+    "trxl-i": ("trxl-i", 2, 104, 128),
+    "lstm": ("lstm", 2, 98, 128),
+    "gru": ("gru", 2, 114, 128),
+    CUT_OFF: ("gtrxl", 2, 64, 128),
+    "lstm, one layer": ("lstm", 1, 139, 128),
+    "gru, one layer": ("gru", 1, 161, 128),
+    "lstm, one layer, unroll 256": ("lstm", 1, 139, 256),
+    "gru, one layer, unroll 256": ("gru", 1, 161, 256),
 }
-"""The name, layers and width of each core."""
-TWO_LAYERS = tuple(core for core, (_, layers, _) in SIZES.items() if layers == 2)
+"""The name, layers, width and unroll of each core. By default, unrolls have 32 steps: an LSTM
+learns what to remember only through the gradient within a segment."""
+TWO_LAYERS = tuple(core for core, (_, layers, _, _) in CORES.items() if layers == 2)
+ONE_LAYER = ("lstm, one layer", "gru, one layer")
 CORRIDORS = {
     **dict.fromkeys((25, 50), TWO_LAYERS),
-    **dict.fromkeys((100, 200), tuple(SIZES)),
+    100: TWO_LAYERS + ONE_LAYER,
+    200: tuple(CORES),
     400: ("gtrxl", "lstm"),
 }
 SPAN, SHORT = 16, (10, 24, 40)
@@ -59,22 +65,21 @@ SEEDS = dict.fromkeys((*SHORT, 400), 3)
 TOTAL_STEPS = 1_000_000
 ENTROPY_COST = 0.02
 """The default when most of these runs were made."""
-NUM_ENVS, UNROLL = 8, 128
-"""1024 steps per update, as by default, but longer segments: an LSTM learns what to remember only
-through the gradient within a segment."""
+STEPS_PER_UPDATE = 1024
+"""As by default."""
 
 
 def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineConfig:
     """Return the config of a cell: the defaults with these settings changed."""
-    name, layers, width = SIZES[core]
+    name, layers, width, unroll = CORES[core]
     memory = {"memory_size": memory_size} if "trxl" in name else {}
     return OnlineConfig(
-        env=EnvConfig(params={"corridor_length": corridor}, num_envs=NUM_ENVS),
+        env=EnvConfig(params={"corridor_length": corridor}, num_envs=STEPS_PER_UPDATE // unroll),
         core=core_config(name, "small", layers=layers, width=width, **memory),
         agent=AgentConfig(memoryless=core == CUT_OFF),
         algorithm=VMPOConfig(entropy_cost=ENTROPY_COST),
         total_steps=total_steps,
-        unroll=UNROLL,
+        unroll=unroll,
     )
 
 
@@ -116,10 +121,10 @@ def grid(options: Options) -> list[Run]:
 def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> None:
     """Write the tables and the figures of the available records."""
     paragraphs: list[Any] = [
-        "Passive T-Maze, 2 layers where not stated, the same settings and "
+        "Passive T-Maze, 2 layers and unrolls of 128 where not stated, the same settings and "
         f"{max(record['steps'] for record in records):,} steps for every core. Chance is 0.5 for "
         "an agent that reaches the junction. Parameters of the cores: "
-        + ", ".join(f"{core} {size:,}" for core, size in num_parameters(runs).items())
+        + "; ".join(f"{core} {size:,}" for core, size in num_parameters(runs).items())
         + ".",
         ENTRIES,
     ]
@@ -131,7 +136,7 @@ def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> 
         if not cells:
             continue
         corridors = sorted({n for _, n in cells})
-        cores = [core for core in SIZES if any((core, n) in cells for n in corridors)]
+        cores = [core for core in CORES if any((core, n) in cells for n in corridors)]
         rows = [[core, *(entry(cells.get((core, n), [])) for n in corridors)] for core in cores]
         paragraphs += [f"## {title}", table(["core", *(f"L = {n}" for n in corridors)], rows)]
         success_against_horizon(
