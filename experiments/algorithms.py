@@ -6,7 +6,7 @@
 This runs the equivalent of `gtrxl train --algorithm.name ALGORITHM --env.name TASK` with GTrXL.
 Only the memory size and the number of steps depend on the task, and in RepeatPrevious the lambda,
 for the reason given in popgym_baselines.py. V-MPO learns one pass over each rollout, PPO four
-epochs.
+epochs. V-MPO also has its paper's weight of the value loss, 1 instead of 0.25.
 
 Writes experiments/results/algorithms/ (one file per run) and algorithms.md.
 """
@@ -26,6 +26,7 @@ from gtrxl_jax.plots.tables import median, solved_share, table
 STUDY = "algorithms"
 ALGORITHMS: dict[str, AlgorithmConfig] = {
     "vmpo": VMPOConfig(),
+    "vmpo, value cost 1": VMPOConfig(value_cost=1.0),
     "ppo": PPOConfig(),
 }
 
