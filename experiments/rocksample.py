@@ -32,8 +32,8 @@ play the map of the published transformer; POBAX's GRU played another one.
 The score is POBAX's: the return discounted by 0.99 of the policy that is trained, with sampled
 actions. It is measured on fresh episodes here, and was on those of training there.
 
-Writes experiments/results/rocksample/ (one file per run), rocksample.md and .png, the returns of
-the agents with V-MPO over training.
+Writes experiments/results/rocksample/ (one file per run), rocksample.md and .png, the returns over
+training of the agents with V-MPO and with larger rollouts.
 """
 
 import dataclasses
@@ -201,10 +201,14 @@ def report(options: Options, records: Sequence[Record]) -> None:
 
 
 def draw(options: Options, records: Sequence[Record]) -> None:
-    """Draw the returns of the agents with V-MPO over training, with either value cost."""
-    panels = {"value cost 0.25": VMPO_CELLS, "value cost 2": VALUE_CELLS}
+    """Draw the returns over training of the agents that leave the exit."""
+    panels = {
+        "V-MPO": VMPO_CELLS,
+        "V-MPO, value cost 2": VALUE_CELLS,
+        "PPO, 64 environments": BATCH_CELLS,
+    }
     cells = {
-        (panel, cell.split(", V-MPO")[0]): runs
+        (panel, SWAPPED if cell.startswith(SWAPPED) else cell.split(",")[0]): runs
         for cell, runs in by_cell(records, "agent").items()
         for panel, names in panels.items()
         if cell in names
