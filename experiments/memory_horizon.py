@@ -16,7 +16,8 @@ not stated:
 
 Widths are chosen such that all cores have as many parameters as a GTrXL of width 64, within 10 %.
 
-Writes experiments/results/memory_horizon/ (one file per run), memory_horizon.md and two figures.
+Writes experiments/results/memory_horizon/ (one file per run), memory_horizon.md and two figures, of
+the cores with two layers.
 """
 
 from collections.abc import Sequence
@@ -140,7 +141,7 @@ def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> 
         rows = [[core, *(entry(cells.get((core, n), [])) for n in corridors)] for core in cores]
         paragraphs += [f"## {title}", table(["core", *(f"L = {n}" for n in corridors)], rows)]
         success_against_horizon(
-            {core: by_seed(cells, core, corridors) for core in cores},
+            {core: by_seed(cells, core, corridors) for core in cores if core in TWO_LAYERS},
             corridors,
             options.results / f"memory_horizon_{study}.png",
             span=span,
