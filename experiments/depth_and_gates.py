@@ -3,7 +3,8 @@
     python experiments/depth_and_gates.py
     python experiments/depth_and_gates.py --workers 2 --only 8 gru trxl
 
-The task is the passive T-Maze with a corridor of 25 and a memory that holds the whole episode. The
+The task is the passive T-Maze with a corridor of 25 and a memory that holds the whole episode; the
+algorithm is V-MPO. The
 cores are TrXL, TrXL-I and GTrXL with each of its gates, with the gate biases of the paper (gru 2,
 the others 1), and for the gru gate also with a bias of 0; at 2, 4 and 8 layers, with three learning
 rates and three seeds each.
@@ -85,7 +86,8 @@ def report(options: Options, records: Sequence[Record]) -> None:
         options.results / "depth_and_gates.md",
         "Depth, gates and learning rates",
         [
-            f"Passive T-Maze, a corridor of {CORRIDOR}, {records[0]['steps']:,} steps. {ENTRIES}",
+            f"Passive T-Maze, a corridor of {CORRIDOR}, V-MPO, {records[0]['steps']:,} steps. "
+            f"{ENTRIES}",
             table(head, success),
             "Environment steps to a success of at least 0.95, in training or in an evaluation: "
             "median over the seeds that reached it.",

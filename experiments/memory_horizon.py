@@ -4,8 +4,8 @@
     python experiments/memory_horizon.py --workers 2 --only gtrxl lstm
 
 In the passive T-Maze, the cue is shown at the first step and the turn is taken L steps later. There
-are two studies, with 2 layers, unrolls of 128 and the same settings and steps for every core, where
-not stated:
+are two studies, with V-MPO, and with 2 layers, unrolls of 128 and the same settings and steps for
+every core, where not stated:
 
     whole     corridors of 25 to 400, with a memory that holds the whole episode, L + 4 steps. The
               control is a memoryless GTrXL. In corridors of 100 and 200, LSTM and GRU also have
@@ -122,9 +122,9 @@ def grid(options: Options) -> list[Run]:
 def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> None:
     """Write the tables and the figures of the available records."""
     paragraphs: list[Any] = [
-        "Passive T-Maze, 2 layers and unrolls of 128 where not stated, the same settings and "
-        f"{max(record['steps'] for record in records):,} steps for every core. Chance is 0.5 for "
-        "an agent that reaches the junction. Parameters of the cores: "
+        "Passive T-Maze, V-MPO, 2 layers and unrolls of 128 where not stated, the same settings "
+        f"and {max(record['steps'] for record in records):,} steps for every core. Chance is 0.5 "
+        "for an agent that reaches the junction. Parameters of the cores: "
         + "; ".join(f"{core} {size:,}" for core, size in num_parameters(runs).items())
         + ".",
         ENTRIES,

@@ -81,7 +81,8 @@ def test_options_named_in_pages_exist():
     found = 0
     for page in pages():
         # In commands and prose, --core.memory-size; in prose also `core.memory_size`.
-        for named in re.findall(rf"(?:--|`)((?:{groups})\.[a-z_-]+)\b", page.read_text("utf-8")):
+        pattern = rf"(?:--|`)((?:no-)?(?:{groups})\.[a-z0-9_-]+)\b"
+        for named in re.findall(pattern, page.read_text("utf-8")):
             name = named.replace("-", "_")
             assert name in known or name.replace(".no_", ".") in known, f"{page}: {named}"
             found += 1

@@ -22,7 +22,7 @@ class AlgorithmConfig(abc.ABC):
     """Weight of the value loss; 1 in the V-MPO paper."""
     entropy_cost: float = number(0.05, at_least=0)
     """Weight of an entropy bonus, the policy's mean entropy in nats. It prevents the policy from
-    drifting to one action when all are equally good, and from hardening at a mediocre score. The
+    drifting to one action when all are equally good, and from collapsing to a mediocre one. The
     V-MPO paper uses none."""
     entropy_final: float = number(1.0, at_least=0, at_most=1)
     """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long

@@ -118,7 +118,7 @@ class OnlineConfig(RunConfig):
     optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
     sweep: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Hyperparameters sampled log-uniformly for each seed, as in the V-MPO paper, with their
-    bounds: --sweep epsilon_alpha 0.001 0.1 learning_rate 1e-4 1e-3"""
+    bounds: --sweep entropy_cost 0.01 0.1 learning_rate 1e-4 1e-3"""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     total_steps: int = number(200_000, at_most=MOST_STEPS)
     """Number of environment steps for each seed."""

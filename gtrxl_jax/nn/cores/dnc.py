@@ -106,8 +106,8 @@ class DNCCore(MemoryCore):
 
     Attributes:
       layers: L, the number of layers of the controller, of width D.
-      slots: S, the number of rows. To keep a step's information surely, as many as there are steps
-        until its use.
+      slots: S, the number of rows. To keep every step's information, as many as there are
+        steps until its use.
       heads: K, the number of read heads.
       retroactive_decay: gamma.
       prediction_cost: c, the weight of the predictive loss.
