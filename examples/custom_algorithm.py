@@ -47,7 +47,7 @@ class Reinforce(Algorithm):
         params, settings = trainable["params"], state.hyperparameters
         y_BSD, reports = self.features(params, experience)
         output = self.heads(params, y_BSD, experience.timesteps)
-        targets = self.targets(state, experience, output.value)
+        targets = self.targets(state, experience, output.value, self.config.epochs)
         values_BT = targets.values(output.value)
         advantages_BT = jax.lax.stop_gradient(targets.returns_BT - values_BT)
 

@@ -173,7 +173,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
 
         keys = jax.random.split(key_learn, config.epochs)
         learned, metrics = jax.lax.scan(epoch, (params, state.optimiser), keys)
-        returns = jnp.mean(episodes.episode_return, where=episodes.done)  # of those that ended
+        returns = jnp.mean(episodes.episode_return, where=episodes.done)  # NaN if none ended
         return State(*learned, acting, key), {"return": returns, **metrics}
 
     return init, update

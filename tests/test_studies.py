@@ -20,6 +20,7 @@ from tests.processes import EXPERIMENTS, run
 
 STUDIES = {
     "algorithms": ([], "algorithms"),
+    "cores_on_default_job": ([], "cores_on_default_job"),
     "craftax_symbolic": ([], "craftax_symbolic"),
     "default_job": ([], "default_job"),
     "default_settings": ([], "default_settings"),

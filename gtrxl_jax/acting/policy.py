@@ -257,8 +257,9 @@ class RandomPolicy(Policy):
     ) -> tuple[tuple[()], Any, tuple[()]]:
         """Sample from the legal actions."""
         spec = action_spec(self.action_space)
-        action = spec.sample(key, len(timestep.first))
+        key_any, key_legal = jax.random.split(key)
+        action = spec.sample(key_any, len(timestep.first))
         if timestep.legal is not None:
-            choices = draw_choices(key, timestep.legal, spec.discrete)
+            choices = draw_choices(key_legal, timestep.legal, spec.discrete)
             action = {**action, "discrete": choices} if spec.is_hybrid else choices[..., 0]
         return (), action, ()

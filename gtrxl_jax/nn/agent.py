@@ -61,7 +61,8 @@ class Agent(nn.Module):
       policy_head: maps `[..., D]`, and the legal actions or None, to a distribution.
       value_head: maps `[..., D]` to values.
       memoryless: present every step to the core as the first of an episode, which disables its
-        memory: the ablation of memory. The previous action and reward are still inputs.
+        memory: the ablation of memory. The previous action and reward are still inputs; a clock
+        stays at 0.
     """
 
     encoder: nn.Module

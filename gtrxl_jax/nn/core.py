@@ -39,7 +39,7 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
          gradient to earlier steps. A trained initial state is a parameter that takes effect there.
       3. y_t does not depend on x_s for s > t, and no gradient enters the incoming memory.
       4. A fresh memory has the same effect as `first`: unwritten memory has no influence.
-      5. A step multiplies no memory by a parameter: `start` has already projected it.
+      5. A step does not project the memory: `start` already has.
       6. It works under jit, vmap, scan, grad and remat, in bfloat16, and with a sharded batch.
 
     Memories and caches are pytrees of arrays; the leading axis of a memory's arrays is the batch.

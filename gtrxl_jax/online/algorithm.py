@@ -311,9 +311,16 @@ class Algorithm(abc.ABC):
         )
 
     def targets(
-        self, state: LearnerState, experience: Experience, value_BSN: Float[Array, "B S N"]
+        self,
+        state: LearnerState,
+        experience: Experience,
+        value_BSN: Float[Array, "B S N"],
+        passes: int = 1,
     ) -> Targets:
-        """Compute what values are regressed to, given the value head's outputs; no gradient."""
+        """Compute what values are regressed to, given the value head's outputs; no gradient.
+
+        `passes` is how often this is called for each segment, which PopArt counts once.
+        """
         steps, task_B = experience.timesteps, experience.task
         task_BS = jnp.broadcast_to(task_B[:, None], steps.last.shape)
         mask_BT = transition_mask(steps.last)
@@ -322,7 +329,7 @@ class Algorithm(abc.ABC):
         returns_BT = self.returns(state, steps, value_BS)
         statistics = state.popart
         if self.config.popart:
-            rate = self.config.popart_rate
+            rate = self.config.popart_rate / passes
             statistics = popart.update(statistics, returns_BT, task_BS[:, :-1], mask_BT, rate)
         factor_N, shift_N = popart.conversion(state.popart, statistics)
         returns_BT = popart.normalise(statistics, returns_BT, task_BS[:, :-1])

@@ -11,7 +11,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.runs.config import serialization
 from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.validation import MOST_STEPS, check_choice, check_interval, number
+from gtrxl_jax.validation import MOST_STEPS, check_choice, check_interval, number, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,8 @@ class AgentConfig:
     """Add the number of steps since the start of the episode to the core's inputs: for tasks where
     what has to be remembered depends on it, which attention with relative positions cannot know."""
     memoryless: bool = False
-    """Present every step to the core as the first of an episode, as a control without memory."""
+    """Present every step to the core as the first of an episode, as a control without memory. A
+    clock then stays at 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +150,9 @@ class OnlineConfig(RunConfig):
         for name, bounds in self.sweep.items():
             check_choice("hyperparameter in sweep", name, self.hyperparameters)
             check_interval(f"sweep.{name}", bounds)
+            owner: Any = self.optimiser if name == "learning_rate" else self.algorithm
+            for bound in bounds:
+                validate(dataclasses.replace(owner, **{name: bound}), "sweep.")
         if self.checkpoint.best and self.num_seeds > 1 and self.sweep:
             raise ValueError(
                 f"checkpoint.best {self.checkpoint.best} would be a mean over seeds that differ in "

@@ -16,7 +16,8 @@ def draw_minibatches(
 
     Each minibatch receives one row, at random, of each group of `minibatches` consecutive rows. A
     group is on one device if the number of rows of a device is a multiple of `minibatches`, so that
-    taking a minibatch sends nothing. All tasks have equal shares of it, as of the batch.
+    taking a minibatch sends nothing. Tasks have equal shares of the batch, and of a minibatch on
+    average.
 
     Args:
       key: for the order within the groups.

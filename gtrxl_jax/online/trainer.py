@@ -216,7 +216,9 @@ class OnlineTrainer:
         """Roll out and learn. Returns the new state, and the metrics and `episode_sums`."""
         key = jax.random.fold_in(state.key, state.update)
         state, experience, episodes = self.rollout(state, key)
-        learner, metrics = self.algorithm.update(state.learner, experience, key)
+        # The rollout has drawn its own keys from 0 to its number of steps, exclusively.
+        key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
+        learner, metrics = self.algorithm.update(state.learner, experience, key_learn)
         sums = episode_sums(episodes, experience.task, self.stream.num_tasks)
         state = dataclasses.replace(state, learner=learner, update=state.update + 1)
         return state, (metrics, sums)

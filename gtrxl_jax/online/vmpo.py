@@ -69,7 +69,7 @@ class VMPO(Algorithm):
         params = trainable["params"]
         y_BSD, reports = self.features(params, experience)
         output = self.heads(params, y_BSD, experience.timesteps)
-        targets = self.targets(state, experience, output.value)
+        targets = self.targets(state, experience, output.value, self.config.epochs)
 
         def losses(y_BSD: Array, psi_BT: Array | None = None) -> Any:
             """Compute losses and advantages in each task's normalised units, comparable by task."""

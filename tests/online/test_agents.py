@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentConfig, RecurrentCore
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.minibatches import draw_minibatches
 from gtrxl_jax.online.trainer import OnlineTrainer, make_stream
@@ -232,6 +233,18 @@ def test_losses_of_core_are_trained_on():
     assert metrics["loss/auxiliary"] > 3
     terms = [value for name, value in metrics.items() if name.startswith("loss/")]
     np.testing.assert_allclose(total, sum(terms), rtol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["vmpo", "ppo"])
+def test_popart_counts_each_step_once_in_several_epochs(algorithm):
+    def weight(epochs):
+        kind = AlgorithmConfig.named(algorithm)
+        config = kind(epochs=epochs, minibatches=2, popart_rate=1e-3)
+        trainer = OnlineTrainer(small_job("lstm", algorithm=config))
+        state, _ = jax.jit(trainer.update)(jax.jit(trainer.init)(0))
+        return float(state.learner.popart.weight_N[0])
+
+    np.testing.assert_allclose(weight(4), weight(1), rtol=1e-3)
 
 
 def test_update_takes_one_step_per_minibatch():

@@ -163,6 +163,12 @@ def test_sweep_without_positive_interval_raises(bounds):
         validate(changed(preset("debug"), sweep={"learning_rate": bounds}))
 
 
+@pytest.mark.parametrize("name", ["gamma", "gae_lambda", "clip_epsilon"])
+def test_sweep_beyond_the_range_of_a_field_raises(name):
+    with pytest.raises(ValueError, match=rf"^sweep.{name} must be (at most|below) 1, not 1.5"):
+        validate(changed(preset("debug"), sweep={name: (0.5, 1.5)}))
+
+
 def test_initial_scale_not_below_the_maximum_raises():
     with pytest.raises(ValueError, match=r"^agent.initial_scale 1.5 is not below agent.max_scale"):
         validate(changed(preset("debug"), agent__initial_scale=1.5))

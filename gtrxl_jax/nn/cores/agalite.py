@@ -49,8 +49,9 @@ class AGaLiTeConfig(StackConfig):
     """Width of a head, K; width / heads if not given."""
     features: int = 4
     """Number of products of each key and query with trained features, eta."""
-    terms: int = 2
-    """Number of oscillations that approximate the matrix memory, R."""
+    terms: int = 1
+    """Number of oscillations that approximate the matrix memory, R. Since cos(w t) = cos(-w t),
+    they have (R + 1) // 2 frequencies: the authors' choice, 2, computes the same as 1."""
     timescale: tuple[float, float] = interval((10.0, 1000.0))
     """The range of the time constants 1 / b at initialisation, in steps; about 2 in the paper."""
 
@@ -84,16 +85,18 @@ class AGaLiTeLayer(RecurrentLayer):
         s_t = (1 - g_t) * s_{t-1} + g_t * k_t,  y_t = C_t^T q_t / s_t^T q_t
 
     AGaLiTe replaces C by R pairs of vectors. C sums products of a key and a value of the same step.
-    A sum of cos(w_r t) cos(w_r t') over frequencies is large only for equal steps t = t', so that
-    the product of two sums over all steps approximates it:
+    A sum of cos(w_r t) cos(w_r t') over many frequencies is large only for equal steps t = t', so
+    that the product of two sums over all steps approximates it:
 
         K_t^r = (1 - g_t) * K_{t-1}^r + cos(w_r t) g_t * k_t
         V_t^r = (1 - b_t) * V_{t-1}^r + cos(w_r t) b_t * v_t
         y_t = sum_r V_t^r (K_t^r^T q_t) / (2 R s_t^T q_t + eps)
 
-    As in the authors' code, the w_r are spaced evenly from -pi to pi, and eps is 1e-5. t counts the
-    steps of the episode, from 1. N = eta K, and a layer's state has H (R (N + K) + N) numbers. The
-    output is LN(W y + b), over all heads.
+    As in the authors' code, the w_r are spaced evenly from -pi to pi, and eps is 1e-5. Of w_r and
+    -w_r the cosines are equal, so that the authors' R = 2 has a single frequency, pi, and computes
+    the same as R = 1, the default here: one sum of keys and one of values, with alternating signs.
+    t counts the steps of the episode, from 1. N = eta K, and a layer's state has H (R (N + K) + N)
+    numbers. The output is LN(W y + b), over all heads.
 
     Two choices differ from the authors' code, where an agent at initialisation cannot tell what it
     saw 30 steps ago. With biases of 0, b is 1/2 and the values of a step are halved 30 times; those

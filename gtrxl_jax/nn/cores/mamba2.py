@@ -134,7 +134,7 @@ class Mamba2Layer(RecurrentLayer):
         )
         y_BTHP = jnp.exp(log_scale_BTH)[..., None] * y_BTHP + skip_H[None, None, :, None] * v_BTHP
         y = nn.silu(z) * y_BTHP.reshape(z.shape)
-        # The squares of h C are smaller than the usual 1e-6 at initialisation.
+        # In an episode's first steps, the squares of h C can be smaller than the usual 1e-6.
         y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + 1e-10)
         y = (scale_C[None, None] * y).astype(x_BTD.dtype)
         return Mamba2State(inputs, memory), self.dense(self.width, "output", use_bias=False)(y)
@@ -142,7 +142,9 @@ class Mamba2Layer(RecurrentLayer):
     def _convolve(self, before: Array, u_BTC: Array, first_BT: Array) -> tuple[Array, Array]:
         """Return the last inputs of the episode, and the sums over it and the LAGS steps before."""
         steps, channels = u_BTC.shape[1:]
-        init = nn.initializers.variance_scaling(1.0, "fan_in", "uniform", in_axis=0, out_axis=())
+        init = nn.initializers.variance_scaling(
+            1 / 3, "fan_in", "uniform", in_axis=0, out_axis=(), batch_axis=1
+        )
         kernel = self.param("kernel", init, (LAGS + 1, channels), self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros_init(), (channels,), self.param_dtype)
         kernel, bias = kernel.astype(self.wide), bias.astype(self.wide)
