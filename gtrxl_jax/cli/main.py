@@ -191,6 +191,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     trainer.mesh()
     if done := finished(trainer, folder):
         _tell(f"finished already: {describe(done.evaluation)} | {folder}")
+        _report_divergence(done, trainer)
         return None
     steps = trainer.num_iterations * trainer.steps_per_iteration
     writers = make_loggers(command.log, folder, trainer.config_json)
@@ -208,16 +209,21 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
             raise
         _fail("gtrxl", str(failure), 1)
     result = trained.result
-    for divergence in result.diverged:
-        _tell(f"gtrxl: {divergence}", sys.stderr)
-    if len(result.diverged) == trainer.config.num_seeds:
-        sys.exit(1)
+    _report_divergence(result, trainer)
     _tell(
         f"{describe(result.evaluation)} | {result.steps:,} steps per seed in "
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
     return trained
+
+
+def _report_divergence(result: Any, trainer: Any) -> None:
+    """Print what has diverged, and exit if all seeds have."""
+    for divergence in result.diverged:
+        _tell(f"gtrxl: {divergence}", sys.stderr)
+    if len(result.diverged) == trainer.config.num_seeds:
+        sys.exit(1)
 
 
 def _is_first() -> bool:

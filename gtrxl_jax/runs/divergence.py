@@ -6,7 +6,7 @@ quantity in it as two of its metrics, so that no additional transfer to the host
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -97,6 +97,13 @@ def over_updates(nonfinite_U: Int[Array, " U"]) -> dict[str, Int[Array, ""]]:
     """Reduce the results of `first_nonfinite` for the updates of an iteration to two metrics."""
     quantity, update = first_failure(nonfinite_U)
     return {_QUANTITY: quantity, _UPDATE: update}
+
+
+def mask(diverged: Iterable[Divergence], first_seed: int, num_seeds: int) -> Bool[np.ndarray, "*S"]:
+    """Return whether each seed has diverged: `[S]`, or a scalar for a single one."""
+    gone_S = np.zeros(num_seeds, bool)
+    gone_S[[one.seed - first_seed for one in diverged]] = True
+    return gone_S if num_seeds > 1 else gone_S.reshape(())
 
 
 def take_from(

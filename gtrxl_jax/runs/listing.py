@@ -5,6 +5,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import (
     MAY_GROW,
@@ -15,7 +17,8 @@ from gtrxl_jax.runs.directory import (
     load_config,
     settings,
 )
-from gtrxl_jax.runs.results import read_record, read_result
+from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.runs.results import Result, read_record, read_result
 from gtrxl_jax.runs.scores import main_scores
 
 
@@ -80,7 +83,7 @@ def _overview(folder: Path) -> Overview:
         state = "running"
     elif damaged:
         state = "damaged"
-    elif result and len(result.diverged) == config.get("num_seeds"):
+    elif _has_diverged(folder, result, config.get("num_seeds")):
         state = "diverged"
     elif result and result.steps >= total:
         state = "finished"
@@ -100,6 +103,15 @@ def _overview(folder: Path) -> Overview:
         device=record.get("device", ""),
         updated=latest.stat().st_mtime,
     )
+
+
+def _has_diverged(folder: Path, result: Result | None, num_seeds: int | None) -> bool:
+    """Return whether all seeds have: by the result, or where the run stopped, by its metrics."""
+    if result:
+        return len(result.diverged) == num_seeds
+    metrics = folder / "metrics.jsonl"
+    diverged = read_metrics(metrics).get("diverged") if metrics.exists() else None
+    return diverged is not None and bool(np.all(diverged[-1] == 1))
 
 
 def _what(config: dict[str, Any]) -> str:

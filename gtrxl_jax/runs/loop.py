@@ -165,7 +165,7 @@ class _Loop:
             if self._interruption:
                 self._interruption.working()
             running = None
-            while upcoming and not self._all_diverged:
+            while upcoming and not self._has_diverged.all():
                 program = self._programs.iteration(*upcoming)
                 self._profile.begin_iteration()
                 state, metrics = program(state, upcoming[1])
@@ -191,8 +191,8 @@ class _Loop:
         return self._progress.iteration * self._trainer.steps_per_iteration
 
     @property
-    def _all_diverged(self) -> bool:
-        return len(self._progress.diverged) == self._config.num_seeds
+    def _has_diverged(self) -> np.ndarray:
+        return divergence.mask(self._progress.diverged, self._config.seed, self._config.num_seeds)
 
     def _require_score(self) -> None:
         """Raise, before compilation, if the best checkpoint depends on an unknown score."""
@@ -271,13 +271,15 @@ class _Loop:
             self._scores = self._evaluate(state)
             metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
             best = self._is_best(metrics)
+        if diverged:
+            metrics["diverged"] = self._has_diverged.astype(float)
         self._writer.write(self._step, metrics)
         if diverged and self._config.on_divergence == "stop":
             raise DivergedError("; ".join(map(str, diverged)))
         progress.train_seconds = time.monotonic() - self._since
         if not (saver and saver.busy):
             self._writer.phase("")
-        if saver and state is not None and not self._all_diverged:
+        if saver and state is not None and not self._has_diverged.all():
             self._save(saver, state, best, requested)
 
     def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
@@ -291,16 +293,14 @@ class _Loop:
         """Return scores `[E]` or `[S, E]`, which are NaN for seeds that have diverged."""
         self._writer.phase("evaluating")
         scores = self._programs.evaluate(state.params, self._progress.iteration)
-        for one in self._progress.diverged:
-            index = one.seed - self._config.seed if self._config.num_seeds > 1 else ...
-            for score in scores.values():
-                score[index] = np.nan
+        for score in scores.values():
+            score[self._has_diverged] = np.nan
         return scores
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
         """Return whether the mean score over seeds that have not diverged is the best so far."""
         name = self._config.checkpoint.best
-        if not name or self._all_diverged:
+        if not name or self._has_diverged.all():
             return False
         score = float(np.nanmean(metrics[name]))
         return self._progress.is_best(self._step, score, self._config.checkpoint.best_is)

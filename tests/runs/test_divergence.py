@@ -26,6 +26,7 @@ from gtrxl_jax.runs.divergence import (
     over_updates,
     take_from,
 )
+from gtrxl_jax.runs.listing import overviews
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.results import read_result
 from tests.jobs import Clock, small_job
@@ -111,7 +112,11 @@ def test_nan_from_environment_stops_run(name, quantity, tmp_path):
     )
     assert available_steps(tmp_path) == []
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert "diverged/quantity" not in json.loads(line)
+    row = json.loads(line)
+    assert "diverged/quantity" not in row
+    assert row["diverged"] == 1
+    (run,) = overviews(tmp_path)
+    assert run.state == "diverged"
     assert read_result(tmp_path) is None
 
 
