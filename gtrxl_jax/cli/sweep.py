@@ -141,7 +141,7 @@ def cell_name(cell: Mapping[str, Any]) -> str:
     for name, value in cell.items():
         field = name.rsplit(".")[-1]
         parts.append(str(value) if field == "name" else f"{field}-{value}")
-    return re.sub("[^A-Za-z0-9._-]+", "-", "-".join(parts)).strip("-") or "run"
+    return re.sub("[^A-Za-z0-9._+-]+", "-", "-".join(parts)).strip("-") or "run"
 
 
 def to_arguments(settings: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gtrxl_jax.cli import studies, sweep
-from gtrxl_jax.cli.sweep import read_sweep, run_sweep
+from gtrxl_jax.cli.sweep import cell_name, read_sweep, run_sweep
 
 FILE = """
 seeds = 2
@@ -55,6 +55,11 @@ def test_cells_of_grid(tmp_path):
 def test_sweep_without_grid_is_one_run(tmp_path):
     (cell,) = read_sweep(write(tmp_path, "[settings]\ncheckpoint.interval = 2\n")).cells
     assert (cell.name, cell.config.checkpoint.interval) == ("run", 2)
+
+
+def test_names_of_cells_differ_in_the_signs_of_exponents():
+    names = [cell_name({"algorithm.name": "ppo", "env.params.x": x}) for x in (1e30, 1e-30, -2)]
+    assert names == ["ppo-x-1e+30", "ppo-x-1e-30", "ppo-x--2"]
 
 
 @pytest.mark.parametrize(
