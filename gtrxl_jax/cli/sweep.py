@@ -84,12 +84,14 @@ def read_sweep(path: Path) -> Sweep:
     """Read and check all cells of a sweep.
 
     Raises:
-      FileNotFoundError: if there is no such file.
+      OSError: if it cannot be read.
       ValueError: if it is not TOML, has an unknown field, or a cell's config is invalid.
     """
     try:
         content = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise OSError(f"a sweep needs a TOML file: {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     for name in content:
         check_choice(f"field in {path}", name, FIELDS)
