@@ -40,7 +40,7 @@ from gtrxl_jax.plugins import import_plugin
 from gtrxl_jax.runs.cores import share_of_cores
 from gtrxl_jax.runs.preemption import EXIT_CODES
 from gtrxl_jax.runs.restoring import finished_run
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import check_choice, require_count
 
 FIELDS = ("seeds", "goal", "settings", "grid", "draw")
 POLL = 0.1
@@ -85,22 +85,15 @@ def read_sweep(path: Path) -> Sweep:
 
     Raises:
       OSError: if it cannot be read.
+      TypeError: if a field has a value of the wrong type.
       ValueError: if it is not TOML, has an unknown field, or a cell's config is invalid.
     """
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise OSError(f"a sweep needs a TOML file: {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
-    for name in content:
-        check_choice(f"field in {path}", name, FIELDS)
-    settings, grid, draw = (content.get(name, {}) for name in ("settings", "grid", "draw"))
-    common = flatten(settings) | {"num_seeds": content.get("seeds", 1)}
-    if draw:
-        common["sweep"] = draw
+    content = read_file(path)
+    common = flatten(content["settings"]) | {"num_seeds": content["seeds"]}
+    if content["draw"]:
+        common["sweep"] = content["draw"]
     cells: dict[str, Cell] = {}
-    for chosen in combinations(flatten(grid)):
+    for chosen in combinations(flatten(content["grid"])):
         name = cell_name(chosen)
         if name in cells:
             raise ValueError(f"{path}: two cells of the grid have the same name, {name}")
@@ -109,7 +102,27 @@ def read_sweep(path: Path) -> Sweep:
             cells[name] = Cell(name, tuple(arguments), parse_train(arguments).config)
         except ValueError as error:
             raise ValueError(f"{path}, cell {name}: {error}") from None
-    return Sweep(tuple(cells.values()), content.get("goal"))
+    return Sweep(tuple(cells.values()), content["goal"])
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return all fields of the file of a sweep; raises as `read_sweep` does, except for cells."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise OSError(f"a sweep needs a TOML file: {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    for name in content:
+        check_choice(f"field in {path}", name, FIELDS)
+    require_count(f"seeds in {path}", content.setdefault("seeds", 1))
+    goal = content.setdefault("goal", None)
+    if isinstance(goal, bool) or not isinstance(goal, int | float | None):
+        raise TypeError(f"goal in {path} must be a number, not {goal!r}")
+    for name in ("settings", "grid", "draw"):
+        if not isinstance(content.setdefault(name, {}), dict):
+            raise TypeError(f"{name} in {path} must be a table, such as [{name}]")
+    return content
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -78,6 +78,24 @@ def test_invalid_files_are_rejected(tmp_path, text, message):
         read_sweep(write(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("goal = '0.9'", "goal in .* must be a number, not '0.9'"),
+        ("goal = true", "goal in .* must be a number, not True"),
+        ("seeds = [0, 1]", r"seeds in .* must be a whole number, got \[0, 1\]"),
+        ("seeds = 1.5", "seeds in .* must be a whole number, got 1.5"),
+        ("seeds = 0", "seeds in .* must be at least 1, got 0"),
+        ("settings = 5", r"settings in .* must be a table, such as \[settings\]"),
+        ("grid = [1, 2]", r"grid in .* must be a table, such as \[grid\]"),
+        ("draw = 1", r"draw in .* must be a table, such as \[draw\]"),
+    ],
+)
+def test_fields_of_wrong_type_are_rejected(tmp_path, text, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        read_sweep(write(tmp_path, text))
+
+
 def test_commands_are_listed(tmp_path, capsys):
     studies.sweep([str(write(tmp_path, FILE)), "--folder", "runs/b", "--list"])
     lines = capsys.readouterr().out.splitlines()
