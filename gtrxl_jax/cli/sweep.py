@@ -43,6 +43,14 @@ from gtrxl_jax.runs.restoring import finished_run
 from gtrxl_jax.validation import check_choice, require_count
 
 FIELDS = ("seeds", "goal", "settings", "grid", "draw")
+INSTEAD = {
+    "num_seeds": "use `seeds = 3` at the top of the file",
+    "sweep": "use the table [draw]",
+    "folder": "cells have folders of their own: use the command's --folder",
+    "pictures": "cells draw none: omit it",
+    "help": "it is no option of a run: omit it",
+}
+"""What to write instead of the options that neither [settings] nor [grid] may set."""
 POLL = 0.1
 """Seconds between two looks at the processes."""
 
@@ -89,11 +97,14 @@ def read_sweep(path: Path) -> Sweep:
       ValueError: if it is not TOML, has an unknown field, or a cell's config is invalid.
     """
     content = read_file(path)
-    common = flatten(content["settings"]) | {"num_seeds": content["seeds"]}
+    common = flatten(content["settings"])
+    check_options("settings", common)
+    common["num_seeds"] = content["seeds"]
     if content["draw"]:
         common["sweep"] = content["draw"]
     cells: dict[str, Cell] = {}
     for chosen in combinations(flatten(content["grid"])):
+        check_options("grid", chosen)
         name = cell_name(chosen)
         if name in cells:
             raise ValueError(f"{path}: two cells of the grid have the same name, {name}")
@@ -123,6 +134,20 @@ def read_file(path: Path) -> dict[str, Any]:
         if not isinstance(content.setdefault(name, {}), dict):
             raise TypeError(f"{name} in {path} must be a table, such as [{name}]")
     return content
+
+
+def check_options(table: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for names that may not be set, or that stand for a group of options."""
+    config = OnlineConfig()
+    for name in settings:
+        option = name.replace("-", "_")
+        if option in INSTEAD:
+            raise ValueError(f"{name} in [{table}]: {INSTEAD[option]}")
+        group = getattr(config, option, None)
+        if dataclasses.is_dataclass(group):
+            first = f"{name}.{dataclasses.fields(group)[0].name}"
+            value = "[...]" if table == "grid" else "..."
+            raise ValueError(f"{name} in [{table}] is a group of options: use {first} = {value}")
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

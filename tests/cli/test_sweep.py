@@ -71,6 +71,13 @@ def test_names_of_cells_differ_in_the_signs_of_exponents():
         ("[grid]\ncore.name = ['lstn']", "cell lstn: unknown core.name 'lstn'"),
         ("[grid]\ncore.name = ['lstm', 'lstm']", "two cells of the grid have the same name, lstm"),
         ("[settings]\nunrol = 3", "cell run: .*unrol"),
+        ("[settings]\nnum_seeds = 3", r"num_seeds in \[settings\]: use `seeds = 3` at the top"),
+        ("[settings]\nfolder = 'x'", r"folder in \[settings\]: .* use the command's --folder"),
+        ("[grid]\nfolder = ['x', 'y']", r"folder in \[grid\]: .* use the command's --folder"),
+        ("[settings]\nhelp = true", r"help in \[settings\]: it is no option of a run"),
+        ("[settings]\ncore = 'lstm'", r"core in \[settings\] .*: use core.name = \.\.\."),
+        ("[grid]\ncore = ['gtrxl', 'lstm']", r"core in \[grid\] .*: use core.name = \[\.\.\.\]"),
+        ("[grid]\noptimiser = [1e-3]", r"use optimiser.learning_rate = \[\.\.\.\]"),
     ],
 )
 def test_invalid_files_are_rejected(tmp_path, text, message):
