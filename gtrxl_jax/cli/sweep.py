@@ -100,14 +100,17 @@ def read_sweep(path: Path) -> Sweep:
     common = flatten(content["settings"])
     check_options("settings", common)
     common["num_seeds"] = content["seeds"]
-    if content["draw"]:
-        common["sweep"] = content["draw"]
+    if draw := ranges(content["draw"]):
+        common["sweep"] = draw
     cells: dict[str, Cell] = {}
     for chosen in combinations(flatten(content["grid"])):
         check_options("grid", chosen)
         name = cell_name(chosen)
         if name in cells:
             raise ValueError(f"{path}: two cells of the grid have the same name, {name}")
+        for drawn in draw:
+            if (fixed := f"algorithm.{drawn}") in common | chosen:
+                raise ValueError(f"{drawn} in [draw] and {fixed} are both set: omit one of them")
         arguments = to_arguments(common | chosen)
         try:
             cells[name] = Cell(name, tuple(arguments), parse_train(arguments).config)
@@ -156,6 +159,26 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         name = f"{prefix}{key}"
         found |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found
+
+
+def ranges(draw: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the ranges in [draw] by hyperparameter, which may be named as an option is.
+
+    Raises:
+      ValueError: if a range is not a pair of numbers, or a hyperparameter has two.
+    """
+    found: dict[str, list[float]] = {}
+    for option, bounds in flatten(draw).items():
+        numbers = isinstance(bounds, list) and all(type(x) in (int, float) for x in bounds)
+        if not numbers or len(bounds) != 2:
+            raise ValueError(f"{option} in [draw] must be [low, high], not {bounds!r}")
+        name = option.removeprefix("algorithm.")
+        if option == "optimiser.learning_rate":
+            name = "learning_rate"
+        if name in found:
+            raise ValueError(f"{name} is twice in [draw]: omit one of the two")
+        found[name] = bounds
     return found
 
 

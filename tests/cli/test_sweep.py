@@ -85,6 +85,36 @@ def test_invalid_files_are_rejected(tmp_path, text, message):
         read_sweep(write(tmp_path, text))
 
 
+def test_draws_may_be_named_as_options_are(tmp_path):
+    draw = "[draw]\noptimiser.learning_rate = [1e-4, 1]\nalgorithm.gamma = [0.9, 0.99]"
+    (cell,) = read_sweep(write(tmp_path, draw)).cells
+    assert cell.config.sweep == {"learning_rate": (1e-4, 1.0), "gamma": (0.9, 0.99)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learning_rate = 1e-4", r"^learning_rate in \[draw\] must be \[low, high\], not 0.0001"),
+        ("gamma = [0.5, 0.6, 0.7]", r"^gamma in \[draw\] must be \[low, high\], not \[0.5, 0.6"),
+        ("algorithm.gamma = ['a', 'b']", r"^algorithm.gamma in \[draw\] must be \[low, high\]"),
+        ("gamma = [0.9, 0.5]", "sweep.gamma must be .low, high. with 0 < low < high"),
+        ("gamma = [0.5, 0.9]\nalgorithm.gamma = [0.5, 0.9]", r"^gamma is twice in \[draw\]"),
+        ("agent.encoder_width = [1, 2]", "hyperparameter in sweep 'agent.encoder_width'"),
+        (
+            "gamma = [0.5, 0.9]\n[grid]\nalgorithm.gamma = [0.9]",
+            r"^gamma in \[draw\] and algorithm.gamma are both set: omit one of them",
+        ),
+        (
+            "learning_rate = [1e-4, 1e-3]\n[settings]\noptimiser.learning_rate = 1e-3",
+            "sweep.learning_rate and optimiser.learning_rate are both set: omit one of them",
+        ),
+    ],
+)
+def test_invalid_draws_are_rejected(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_sweep(write(tmp_path, f"[draw]\n{text}"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
