@@ -40,9 +40,17 @@ from gtrxl_jax.plugins import import_plugin
 from gtrxl_jax.runs.cores import share_of_cores
 from gtrxl_jax.runs.preemption import EXIT_CODES
 from gtrxl_jax.runs.restoring import finished_run
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import check_choice, require_count
 
 FIELDS = ("seeds", "goal", "settings", "grid", "draw")
+INSTEAD = {
+    "num_seeds": "use `seeds = 3` at the top of the file",
+    "sweep": "use the table [draw]",
+    "folder": "cells have folders of their own: use the command's --folder",
+    "pictures": "cells draw none: omit it",
+    "help": "it is no option of a run: omit it",
+}
+"""What to write instead of the options that neither [settings] nor [grid] may set."""
 POLL = 0.1
 """Seconds between two looks at the processes."""
 
@@ -84,30 +92,65 @@ def read_sweep(path: Path) -> Sweep:
     """Read and check all cells of a sweep.
 
     Raises:
-      FileNotFoundError: if there is no such file.
+      OSError: if it cannot be read.
+      TypeError: if a field has a value of the wrong type.
       ValueError: if it is not TOML, has an unknown field, or a cell's config is invalid.
     """
-    try:
-        content = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
-    for name in content:
-        check_choice(f"field in {path}", name, FIELDS)
-    settings, grid, draw = (content.get(name, {}) for name in ("settings", "grid", "draw"))
-    common = flatten(settings) | {"num_seeds": content.get("seeds", 1)}
-    if draw:
+    content = read_file(path)
+    common = flatten(content["settings"])
+    check_options("settings", common)
+    common["num_seeds"] = content["seeds"]
+    if draw := ranges(content["draw"]):
         common["sweep"] = draw
     cells: dict[str, Cell] = {}
-    for chosen in combinations(flatten(grid)):
+    for chosen in combinations(flatten(content["grid"])):
+        check_options("grid", chosen)
         name = cell_name(chosen)
         if name in cells:
             raise ValueError(f"{path}: two cells of the grid have the same name, {name}")
+        for drawn in draw:
+            if (fixed := f"algorithm.{drawn}") in common | chosen:
+                raise ValueError(f"{drawn} in [draw] and {fixed} are both set: omit one of them")
         arguments = to_arguments(common | chosen)
         try:
             cells[name] = Cell(name, tuple(arguments), parse_train(arguments).config)
         except ValueError as error:
             raise ValueError(f"{path}, cell {name}: {error}") from None
-    return Sweep(tuple(cells.values()), content.get("goal"))
+    return Sweep(tuple(cells.values()), content["goal"])
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return all fields of the file of a sweep; raises as `read_sweep` does, except for cells."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise OSError(f"a sweep needs a TOML file: {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    for name in content:
+        check_choice(f"field in {path}", name, FIELDS)
+    require_count(f"seeds in {path}", content.setdefault("seeds", 1))
+    goal = content.setdefault("goal", None)
+    if isinstance(goal, bool) or not isinstance(goal, int | float | None):
+        raise TypeError(f"goal in {path} must be a number, not {goal!r}")
+    for name in ("settings", "grid", "draw"):
+        if not isinstance(content.setdefault(name, {}), dict):
+            raise TypeError(f"{name} in {path} must be a table, such as [{name}]")
+    return content
+
+
+def check_options(table: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for names that may not be set, or that stand for a group of options."""
+    config = OnlineConfig()
+    for name in settings:
+        option = name.replace("-", "_")
+        if option in INSTEAD:
+            raise ValueError(f"{name} in [{table}]: {INSTEAD[option]}")
+        group = getattr(config, option, None)
+        if dataclasses.is_dataclass(group):
+            first = f"{name}.{dataclasses.fields(group)[0].name}"
+            value = "[...]" if table == "grid" else "..."
+            raise ValueError(f"{name} in [{table}] is a group of options: use {first} = {value}")
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -116,6 +159,26 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         name = f"{prefix}{key}"
         found |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found
+
+
+def ranges(draw: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the ranges in [draw] by hyperparameter, which may be named as an option is.
+
+    Raises:
+      ValueError: if a range is not a pair of numbers, or a hyperparameter has two.
+    """
+    found: dict[str, list[float]] = {}
+    for option, bounds in flatten(draw).items():
+        numbers = isinstance(bounds, list) and all(type(x) in (int, float) for x in bounds)
+        if not numbers or len(bounds) != 2:
+            raise ValueError(f"{option} in [draw] must be [low, high], not {bounds!r}")
+        name = option.removeprefix("algorithm.")
+        if option == "optimiser.learning_rate":
+            name = "learning_rate"
+        if name in found:
+            raise ValueError(f"{name} is twice in [draw]: omit one of the two")
+        found[name] = bounds
     return found
 
 
@@ -141,7 +204,7 @@ def cell_name(cell: Mapping[str, Any]) -> str:
     for name, value in cell.items():
         field = name.rsplit(".")[-1]
         parts.append(str(value) if field == "name" else f"{field}-{value}")
-    return re.sub("[^A-Za-z0-9._-]+", "-", "-".join(parts)).strip("-") or "run"
+    return re.sub("[^A-Za-z0-9._+-]+", "-", "-".join(parts)).strip("-") or "run"
 
 
 def to_arguments(settings: Mapping[str, Any]) -> list[str]:

@@ -153,6 +153,10 @@ class OnlineConfig(RunConfig):
             owner: Any = self.optimiser if name == "learning_rate" else self.algorithm
             for bound in bounds:
                 validate(dataclasses.replace(owner, **{name: bound}), "sweep.")
+        if "learning_rate" in self.sweep and self.optimiser.learning_rate is not None:
+            raise ValueError(
+                "sweep.learning_rate and optimiser.learning_rate are both set: omit one of them"
+            )
         if self.checkpoint.best and self.num_seeds > 1 and self.sweep:
             raise ValueError(
                 f"checkpoint.best {self.checkpoint.best} would be a mean over seeds that differ in "

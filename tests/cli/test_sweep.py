@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gtrxl_jax.cli import studies, sweep
-from gtrxl_jax.cli.sweep import read_sweep, run_sweep
+from gtrxl_jax.cli.sweep import cell_name, read_sweep, run_sweep
 
 FILE = """
 seeds = 2
@@ -57,6 +57,11 @@ def test_sweep_without_grid_is_one_run(tmp_path):
     assert (cell.name, cell.config.checkpoint.interval) == ("run", 2)
 
 
+def test_names_of_cells_differ_in_the_signs_of_exponents():
+    names = [cell_name({"algorithm.name": "ppo", "env.params.x": x}) for x in (1e30, 1e-30, -2)]
+    assert names == ["ppo-x-1e+30", "ppo-x-1e-30", "ppo-x--2"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -66,10 +71,65 @@ def test_sweep_without_grid_is_one_run(tmp_path):
         ("[grid]\ncore.name = ['lstn']", "cell lstn: unknown core.name 'lstn'"),
         ("[grid]\ncore.name = ['lstm', 'lstm']", "two cells of the grid have the same name, lstm"),
         ("[settings]\nunrol = 3", "cell run: .*unrol"),
+        ("[settings]\nnum_seeds = 3", r"num_seeds in \[settings\]: use `seeds = 3` at the top"),
+        ("[settings]\nfolder = 'x'", r"folder in \[settings\]: .* use the command's --folder"),
+        ("[grid]\nfolder = ['x', 'y']", r"folder in \[grid\]: .* use the command's --folder"),
+        ("[settings]\nhelp = true", r"help in \[settings\]: it is no option of a run"),
+        ("[settings]\ncore = 'lstm'", r"core in \[settings\] .*: use core.name = \.\.\."),
+        ("[grid]\ncore = ['gtrxl', 'lstm']", r"core in \[grid\] .*: use core.name = \[\.\.\.\]"),
+        ("[grid]\noptimiser = [1e-3]", r"use optimiser.learning_rate = \[\.\.\.\]"),
     ],
 )
 def test_invalid_files_are_rejected(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
+        read_sweep(write(tmp_path, text))
+
+
+def test_draws_may_be_named_as_options_are(tmp_path):
+    draw = "[draw]\noptimiser.learning_rate = [1e-4, 1]\nalgorithm.gamma = [0.9, 0.99]"
+    (cell,) = read_sweep(write(tmp_path, draw)).cells
+    assert cell.config.sweep == {"learning_rate": (1e-4, 1.0), "gamma": (0.9, 0.99)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learning_rate = 1e-4", r"^learning_rate in \[draw\] must be \[low, high\], not 0.0001"),
+        ("gamma = [0.5, 0.6, 0.7]", r"^gamma in \[draw\] must be \[low, high\], not \[0.5, 0.6"),
+        ("algorithm.gamma = ['a', 'b']", r"^algorithm.gamma in \[draw\] must be \[low, high\]"),
+        ("gamma = [0.9, 0.5]", "sweep.gamma must be .low, high. with 0 < low < high"),
+        ("gamma = [0.5, 0.9]\nalgorithm.gamma = [0.5, 0.9]", r"^gamma is twice in \[draw\]"),
+        ("agent.encoder_width = [1, 2]", "hyperparameter in sweep 'agent.encoder_width'"),
+        (
+            "gamma = [0.5, 0.9]\n[grid]\nalgorithm.gamma = [0.9]",
+            r"^gamma in \[draw\] and algorithm.gamma are both set: omit one of them",
+        ),
+        (
+            "learning_rate = [1e-4, 1e-3]\n[settings]\noptimiser.learning_rate = 1e-3",
+            "sweep.learning_rate and optimiser.learning_rate are both set: omit one of them",
+        ),
+    ],
+)
+def test_invalid_draws_are_rejected(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_sweep(write(tmp_path, f"[draw]\n{text}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("goal = '0.9'", "goal in .* must be a number, not '0.9'"),
+        ("goal = true", "goal in .* must be a number, not True"),
+        ("seeds = [0, 1]", r"seeds in .* must be a whole number, got \[0, 1\]"),
+        ("seeds = 1.5", "seeds in .* must be a whole number, got 1.5"),
+        ("seeds = 0", "seeds in .* must be at least 1, got 0"),
+        ("settings = 5", r"settings in .* must be a table, such as \[settings\]"),
+        ("grid = [1, 2]", r"grid in .* must be a table, such as \[grid\]"),
+        ("draw = 1", r"draw in .* must be a table, such as \[draw\]"),
+    ],
+)
+def test_fields_of_wrong_type_are_rejected(tmp_path, text, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         read_sweep(write(tmp_path, text))
 
 

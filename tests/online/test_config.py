@@ -169,6 +169,14 @@ def test_sweep_beyond_the_range_of_a_field_raises(name):
         validate(changed(preset("debug"), sweep={name: (0.5, 1.5)}))
 
 
+def test_sweep_of_a_fixed_learning_rate_raises():
+    config = changed(preset("debug"), sweep={"learning_rate": (1e-4, 1e-3)})
+    validate(config)
+    message = r"^sweep.learning_rate and optimiser.learning_rate are both set: omit one of them"
+    with pytest.raises(ValueError, match=message):
+        validate(changed(config, optimiser__learning_rate=1e-3))
+
+
 def test_initial_scale_not_below_the_maximum_raises():
     with pytest.raises(ValueError, match=r"^agent.initial_scale 1.5 is not below agent.max_scale"):
         validate(changed(preset("debug"), agent__initial_scale=1.5))
