@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from gtrxl_jax import comparison
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.comparison import compare, find_runs, read_seeds
+from gtrxl_jax.comparison import seeds as module
 from gtrxl_jax.ops.statistics import wilson_interval
 from gtrxl_jax.runs.results import Result, write_result
 from gtrxl_jax.runs.scores import scores_of
@@ -51,7 +51,7 @@ def write_run(folder, config, values, final=None, score="success"):
 def _as_online(monkeypatch):
     """The configs are only the parts of an online config that are read."""
     monkeypatch.setattr(
-        comparison, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
+        module, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
     )
 
 

@@ -1,0 +1,52 @@
+"""The names of tasks, agents and variants in a comparison, from the configs of its runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gtrxl_jax.runs.directory import MAY_CHANGE, MAY_GROW
+
+OF_TASK = ("env.name", "env.params", "env.tasks")
+OF_SEEDS = ("seed", "num_seeds", "sweep")
+
+
+def task_of(env: Mapping[str, Any]) -> str:
+    """Return the environment and its parameters: "TMazePassive-v0, corridor_length 30"."""
+    parts = [f"{name} {value}" for name, value in env["params"].items()]
+    parts += [" ".join(f"{n} {v}" for n, v in task.items()) for task in env["tasks"]]
+    return ", ".join([env["name"], *parts])
+
+
+def variants_of(
+    configs: Sequence[Mapping[str, Any]], agents: Sequence[str], tasks: Sequence[str]
+) -> list[str]:
+    """Return the settings of each run that differ between runs of the same agent and task."""
+    flat = [_flat(config) for config in configs]
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one, agent, task in zip(flat, agents, tasks, strict=True):
+        cells.setdefault((agent, task), []).append(one)
+    differ: dict[str, dict[str, None]] = {agent: {} for agent in agents}
+    for (agent, _), cell in cells.items():
+        names = dict.fromkeys(name for one in cell for name in one)
+        differ[agent] |= {
+            name: None for name in names if len({json.dumps(one.get(name)) for one in cell}) > 1
+        }
+    texts = []
+    for one, config, agent in zip(flat, configs, agents, strict=True):
+        settings = [(name.rsplit(".")[-1], one.get(name)) for name in differ[agent]]
+        # What is off is not named: False, null, and what is empty.
+        parts = [f"{name} {x}" for name, x in settings if x or type(x) in (int, float)]
+        parts += [f"sampled {name}" for name in config["sweep"]]
+        texts.append(", ".join(parts))
+    return texts
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the settings that make a variant by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if name in (*OF_TASK, *OF_SEEDS, *MAY_CHANGE, *MAY_GROW):
+            continue
+        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found
