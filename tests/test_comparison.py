@@ -131,6 +131,17 @@ def test_scores_at_stages_and_goal(tmp_path):
     assert np.isnan(read_seeds([begun])[0].score_after(0.5))
 
 
+def test_runs_without_metrics_are_left_out_and_named(tmp_path):
+    write_run(tmp_path / "a", config_of(), [0.5] * 4, [1.0])
+    waiting = write_run(tmp_path / "b", config_of(rate=1e-3), [])
+    text, _ = compare([tmp_path], tmp_path)
+    (row,) = rows_of(text)
+    assert (row["agent"], row["solved"][:3]) == ("lstm", "1/1")
+    assert f"\nLeft out, without metrics so far: {waiting}.\n" in text
+    with pytest.raises(FileNotFoundError, match="the runs have no metrics yet"):
+        compare([waiting], tmp_path)
+
+
 def test_unusable_folders_are_rejected(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no online run with metrics"):
         find_runs([tmp_path])

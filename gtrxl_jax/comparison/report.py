@@ -38,7 +38,8 @@ def compare(
       FileNotFoundError: if there is no run with metrics.
       ValueError: if a path is an offline run.
     """
-    seeds = read_seeds(find_runs(paths))
+    folders = find_runs(paths)
+    seeds = read_seeds(folders)
     if not seeds:
         raise FileNotFoundError("the runs have no metrics yet: compare them after an iteration")
     folder = Path(folder)
@@ -51,7 +52,9 @@ def compare(
         draw_curves(of_task, pictures[-1])
     pictures.append(folder / "comparison_ranking.png")
     draw_ranking(by_task, pictures[-1])
-    text = "\n\n".join(["# Comparison", "\n".join(_table(by_task, goal)), _explanation(goal)])
+    notes = _notes(folders, seeds)
+    lines = "\n".join(_table(by_task, goal))
+    text = "\n\n".join(["# Comparison", lines, *notes, _explanation(goal)])
     path = folder / "comparison.md"
     with atomic(path) as temporary:
         temporary.write_text(text + "\n")
@@ -94,6 +97,13 @@ def _entries(groups: Sequence[Sequence[Seed]], goal: float | None) -> list[str]:
         median([seed.steps_to(goal) for seed in seeds], digits=0),
         text + (f", {unfinished} of {count} unfinished" if unfinished else ""),
     ]
+
+
+def _notes(folders: Sequence[Path], seeds: Sequence[Seed]) -> list[str]:
+    """Return a line for each reason for which runs are left out."""
+    read = {seed.folder for seed in seeds}
+    waiting = [str(folder) for folder in folders if folder not in read]
+    return [f"Left out, without metrics so far: {', '.join(waiting)}."] if waiting else []
 
 
 def _explanation(goal: float | None) -> str:

@@ -21,6 +21,7 @@ class Seed:
     """One seed of an online run.
 
     Attributes:
+      folder: that of the run.
       task: the environment and its parameters, as "TMazePassive-v0, corridor_length 30".
       agent: the core and, if they differ among the runs, the algorithm.
       variant: the settings in which runs of the same agent and task differ; empty if in none.
@@ -33,6 +34,7 @@ class Seed:
       is_finished: whether the run has its result.
     """
 
+    folder: Path
     task: str
     agent: str
     variant: str
@@ -93,9 +95,13 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def read_seeds(folders: Sequence[Path]) -> list[Seed]:
-    """Return the seeds of online runs, in the order of the runs."""
+    """Return the seeds of online runs, in the order of the runs.
+
+    A run without metrics, which is still compiling, has none, and no influence on the others.
+    """
+    metrics = {folder: read_metrics(folder / "metrics.jsonl") for folder in folders}
+    folders = [folder for folder in folders if len(metrics[folder]["step"])]
     configs = [settings(folder) for folder in folders]
-    read = [(read_metrics(f / "metrics.jsonl"), read_result(f)) for f in folders]
     tasks = [task_of(config["env"]) for config in configs]
     several = len({config["algorithm"]["name"] for config in configs}) > 1
     agents = [
@@ -104,18 +110,18 @@ def read_seeds(folders: Sequence[Path]) -> list[Seed]:
     ]
     # A score that all runs of a task have.
     have = dict.fromkeys(tasks, True)
-    for task, (metrics, _) in zip(tasks, read, strict=True):
-        have[task] &= "episode/success" in metrics
+    for task, folder in zip(tasks, folders, strict=True):
+        have[task] &= "episode/success" in metrics[folder]
     variants = variants_of(configs, agents, tasks)
     seeds = []
-    for config, task, agent, variant, (metrics, result) in zip(
-        configs, tasks, agents, variants, read, strict=True
+    for folder, config, task, agent, variant in zip(
+        folders, configs, tasks, agents, variants, strict=True
     ):
-        score = "success" if have[task] else "return"
-        common: dict[str, Any] = {"task": task, "agent": agent, "variant": variant}
+        result = read_result(folder)
+        common: dict[str, Any] = {"folder": folder, "task": task, "agent": agent}
+        common |= {"variant": variant, "score": "success" if have[task] else "return"}
         common |= {"total": config["total_steps"], "is_finished": result is not None}
-        if len(metrics["step"]):
-            seeds += _seeds(config["num_seeds"], score, metrics, result, common)
+        seeds += _seeds(config["num_seeds"], metrics[folder], result, common)
     return seeds
 
 
@@ -129,12 +135,11 @@ def grouped(seeds: Iterable[Seed], key: Callable[[Seed], str]) -> dict[str, list
 
 def _seeds(
     count: int,
-    score: str,
     metrics: Mapping[str, np.ndarray],
     result: Result | None,
     common: dict[str, Any],
 ) -> list[Seed]:
-    step_N = metrics["step"]
+    step_N, score = metrics["step"], common["score"]
 
     def column(name: str, seed: int) -> Float[np.ndarray, " N"]:
         values = metrics.get(name, np.full(len(step_N), np.nan))
@@ -149,7 +154,6 @@ def _seeds(
         known = latest[np.isfinite(latest)]
         seeds.append(
             Seed(
-                score=score,
                 final=final[number] if final else float(known[-1]) if len(known) else np.nan,
                 step_N=step_N,
                 value_N=value_N,
