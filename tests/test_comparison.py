@@ -107,7 +107,24 @@ def test_settings_that_differ_make_variants(tmp_path):
     ]
     runs.append(write_run(tmp_path / "g", config_of("gru", sweep={"gamma": [0.9, 1]}), [0.5] * 4))
     labels = [seed.label for seed in read_seeds(runs)]
-    assert labels == ["lstm, learning_rate 0.001", "lstm, learning_rate 0.01", "gru, sampled gamma"]
+    assert labels == [
+        "lstm, learning_rate 0.001",
+        "lstm, learning_rate 0.01",
+        "gru, sampled gamma in [0.9, 1]",
+    ]
+
+
+def test_ranges_of_drawn_settings_make_variants(tmp_path):
+    for n, bounds in enumerate([[1e-4, 1e-2], [1e-6, 1e-5], [1e-4, 1e-2]]):
+        config = config_of(seed=n, sweep={"learning_rate": bounds})
+        write_run(tmp_path / str(n), config, [0.5] * 4, [1.0])
+    write_run(tmp_path / "3", config_of(), [0.5] * 4, [1.0])
+    rows = {row["agent"]: row["solved"] for row in rows_of(compare([tmp_path], tmp_path)[0])}
+    assert {agent: solved[:3] for agent, solved in rows.items()} == {
+        "lstm, sampled learning_rate in [0.0001, 0.01]": "2/2",
+        "lstm, sampled learning_rate in [1e-06, 1e-05]": "1/1",
+        "lstm": "1/1",
+    }
 
 
 def test_settings_that_are_off_are_not_named(tmp_path):

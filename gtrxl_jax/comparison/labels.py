@@ -20,7 +20,10 @@ def task_of(env: Mapping[str, Any]) -> str:
 def variants_of(
     configs: Sequence[Mapping[str, Any]], agents: Sequence[str], tasks: Sequence[str]
 ) -> list[str]:
-    """Return the settings of each run that differ between runs of the same agent and task."""
+    """Return the settings of each run that differ between runs of the same agent and task.
+
+    Settings that are drawn for each seed are always named.
+    """
     flat = [_flat(config) for config in configs]
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one, agent, task in zip(flat, agents, tasks, strict=True):
@@ -36,7 +39,8 @@ def variants_of(
         settings = [(name.rsplit(".")[-1], one.get(name)) for name in differ[agent]]
         # What is off is not named: False, null, and what is empty.
         parts = [f"{name} {x}" for name, x in settings if x or type(x) in (int, float)]
-        parts += [f"sampled {name}" for name in config["sweep"]]
+        # Of the same name with other bounds, they are other settings.
+        parts += [f"sampled {name} in {bounds}" for name, bounds in sorted(config["sweep"].items())]
         texts.append(", ".join(parts))
     return texts
 
