@@ -159,6 +159,31 @@ def test_runs_without_metrics_are_left_out_and_named(tmp_path):
         compare([waiting], tmp_path)
 
 
+def test_copies_are_counted_once_and_named(tmp_path):
+    a, b, c, d = (tmp_path / name for name in "abcd")
+    write_run(b, config_of(devices=1), [0.5] * 4, [0.0])
+    write_run(a, config_of(num_seeds=3), [[0.5] * 3] * 4, [1.0] * 3)
+    write_run(c, config_of(seed=2, num_seeds=2), [[0.5] * 2] * 4, [0.0, 1.0])
+    write_run(d, config_of(rate=1e-3), [0.5] * 4, [0.0])
+    text, _ = compare([d, c, b, a], tmp_path)
+    solved = {row["agent"]: row["solved"][:3] for row in rows_of(text)}
+    assert solved == {"lstm, learning_rate 0.002": "4/4", "lstm, learning_rate 0.001": "0/1"}
+    assert (
+        "\nLeft out, with the settings and the seed of another run: "
+        f"{c} (seed 2 of {a}); {b} (seed 0 of {a}). Further runs need another `seed`.\n" in text
+    )
+
+
+def test_a_seed_that_draws_from_another_range_is_no_copy(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{n}", config_of(sweep={"gamma": bounds}), [0.5], [1.0])
+        for n, bounds in enumerate([[0.9, 0.99], [0.9, 0.999], [0.9, 0.99]])
+    ]
+    text, _ = compare([tmp_path], tmp_path)
+    assert [row["solved"][:3] for row in rows_of(text)] == ["1/1", "1/1"]
+    assert f"{runs[2]} (seed 0 of {runs[0]})" in text
+
+
 def test_unusable_folders_are_rejected(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no online run with metrics"):
         find_runs([tmp_path])

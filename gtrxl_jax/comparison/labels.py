@@ -7,7 +7,8 @@ from typing import Any
 from gtrxl_jax.runs.directory import MAY_CHANGE, MAY_GROW
 
 OF_TASK = ("env.name", "env.params", "env.tasks")
-OF_SEEDS = ("seed", "num_seeds", "sweep")
+OF_SEEDS = ("seed", "num_seeds")
+NO_VARIANT = (*OF_TASK, *OF_SEEDS, "sweep", *MAY_CHANGE, *MAY_GROW)
 
 
 def task_of(env: Mapping[str, Any]) -> str:
@@ -17,6 +18,11 @@ def task_of(env: Mapping[str, Any]) -> str:
     return ", ".join([env["name"], *parts])
 
 
+def settings_of(config: Mapping[str, Any]) -> str:
+    """Return all settings of a run on which the scores of a seed depend, as JSON."""
+    return json.dumps(_flat(config, (*OF_SEEDS, *MAY_CHANGE, *MAY_GROW)), sort_keys=True)
+
+
 def variants_of(
     configs: Sequence[Mapping[str, Any]], agents: Sequence[str], tasks: Sequence[str]
 ) -> list[str]:
@@ -24,7 +30,7 @@ def variants_of(
 
     Settings that are drawn for each seed are always named.
     """
-    flat = [_flat(config) for config in configs]
+    flat = [_flat(config, NO_VARIANT) for config in configs]
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one, agent, task in zip(flat, agents, tasks, strict=True):
         cells.setdefault((agent, task), []).append(one)
@@ -45,12 +51,13 @@ def variants_of(
     return texts
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the settings that make a variant by their dotted names."""
+def _flat(config: Mapping[str, Any], left_out: Sequence[str], prefix: str = "") -> dict[str, Any]:
+    """Return settings by their dotted names."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
-        if name in (*OF_TASK, *OF_SEEDS, *MAY_CHANGE, *MAY_GROW):
+        if name in left_out:
             continue
-        found |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        nested = isinstance(value, dict)
+        found |= _flat(value, left_out, f"{name}.") if nested else {name: value}
     return found

@@ -43,6 +43,8 @@ def compare(
     if not seeds:
         raise FileNotFoundError("the runs have no metrics yet: compare them after an iteration")
     folder = Path(folder)
+    waiting = _waiting(folders, seeds)
+    seeds, copies = _distinct(seeds)
     by_task = grouped(seeds, lambda seed: seed.task)
     pictures = []
     for task, of_task in by_task.items():
@@ -52,9 +54,8 @@ def compare(
         draw_curves(of_task, pictures[-1])
     pictures.append(folder / "comparison_ranking.png")
     draw_ranking(by_task, pictures[-1])
-    notes = _notes(folders, seeds)
     lines = "\n".join(_table(by_task, goal))
-    text = "\n\n".join(["# Comparison", lines, *notes, _explanation(goal)])
+    text = "\n\n".join(["# Comparison", lines, *waiting, *copies, _explanation(goal)])
     path = folder / "comparison.md"
     with atomic(path) as temporary:
         temporary.write_text(text + "\n")
@@ -99,11 +100,35 @@ def _entries(groups: Sequence[Sequence[Seed]], goal: float | None) -> list[str]:
     ]
 
 
-def _notes(folders: Sequence[Path], seeds: Sequence[Seed]) -> list[str]:
-    """Return a line for each reason for which runs are left out."""
+def _waiting(folders: Sequence[Path], seeds: Sequence[Seed]) -> list[str]:
+    """Return a line that names the runs without seeds, if there are any."""
     read = {seed.folder for seed in seeds}
     waiting = [str(folder) for folder in folders if folder not in read]
     return [f"Left out, without metrics so far: {', '.join(waiting)}."] if waiting else []
+
+
+def _distinct(seeds: Sequence[Seed]) -> tuple[list[Seed], list[str]]:
+    """Return the seeds without copies, and a line that names these, if there are any.
+
+    The same seed with the same settings, also drawn ones, is the same sample: of several, the first
+    by folder is kept, whatever their numbers of steps.
+    """
+    first: dict[tuple[str, int], Seed] = {}
+    for seed in sorted(seeds, key=lambda seed: seed.folder):
+        first.setdefault((seed.settings, seed.number), seed)
+    distinct: list[Seed] = []
+    copies: dict[tuple[Path, Path], list[str]] = {}
+    for seed in seeds:
+        original = first[seed.settings, seed.number]
+        if seed is original:
+            distinct.append(seed)
+        else:
+            copies.setdefault((seed.folder, original.folder), []).append(str(seed.number))
+    if not copies:
+        return distinct, []
+    named = [f"{a} (seed {', '.join(numbers)} of {b})" for (a, b), numbers in copies.items()]
+    line = f"Left out, with the settings and the seed of another run: {'; '.join(named)}."
+    return distinct, [f"{line} Further runs need another `seed`."]
 
 
 def _explanation(goal: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from gtrxl_jax.comparison.labels import task_of, variants_of
+from gtrxl_jax.comparison.labels import settings_of, task_of, variants_of
 from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import load_config, settings
 from gtrxl_jax.runs.logging.writers import read_metrics
@@ -22,6 +22,8 @@ class Seed:
 
     Attributes:
       folder: that of the run.
+      number: the seed itself.
+      settings: the settings of the run on which its score depends, beside the seed.
       task: the environment and its parameters, as "TMazePassive-v0, corridor_length 30".
       agent: the core and, if they differ among the runs, the algorithm.
       variant: the settings in which runs of the same agent and task differ; empty if in none.
@@ -35,6 +37,8 @@ class Seed:
     """
 
     folder: Path
+    number: int
+    settings: str
     task: str
     agent: str
     variant: str
@@ -95,7 +99,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def read_seeds(folders: Sequence[Path]) -> list[Seed]:
-    """Return the seeds of online runs, in the order of the runs.
+    """Return the seeds of online runs, in the order of the runs, including copies.
 
     A run without metrics, which is still compiling, has none, and no influence on the others.
     """
@@ -118,10 +122,12 @@ def read_seeds(folders: Sequence[Path]) -> list[Seed]:
         folders, configs, tasks, agents, variants, strict=True
     ):
         result = read_result(folder)
-        common: dict[str, Any] = {"folder": folder, "task": task, "agent": agent}
-        common |= {"variant": variant, "score": "success" if have[task] else "return"}
+        common: dict[str, Any] = {"folder": folder, "settings": settings_of(config)}
+        common |= {"task": task, "agent": agent, "variant": variant}
+        common |= {"score": "success" if have[task] else "return"}
         common |= {"total": config["total_steps"], "is_finished": result is not None}
-        seeds += _seeds(config["num_seeds"], metrics[folder], result, common)
+        numbers = range(config["seed"], config["seed"] + config["num_seeds"])
+        seeds += _seeds(numbers, metrics[folder], result, common)
     return seeds
 
 
@@ -134,27 +140,28 @@ def grouped(seeds: Iterable[Seed], key: Callable[[Seed], str]) -> dict[str, list
 
 
 def _seeds(
-    count: int,
+    numbers: Sequence[int],
     metrics: Mapping[str, np.ndarray],
     result: Result | None,
     common: dict[str, Any],
 ) -> list[Seed]:
     step_N, score = metrics["step"], common["score"]
 
-    def column(name: str, seed: int) -> Float[np.ndarray, " N"]:
+    def column(name: str, n: int) -> Float[np.ndarray, " N"]:
         values = metrics.get(name, np.full(len(step_N), np.nan))
-        return values if values.ndim == 1 else values[:, seed]
+        return values if values.ndim == 1 else values[:, n]
 
     seeds = []
-    for number in range(count):
-        value_N = column(f"episode/{score}", number)
-        evaluated_N = column(f"evaluation/{score}", number)
+    for n, number in enumerate(numbers):
+        value_N = column(f"episode/{score}", n)
+        evaluated_N = column(f"evaluation/{score}", n)
         final = result and result.per_seed.get(score)
         latest = next((v for v in (evaluated_N, value_N) if np.isfinite(v).any()), value_N)
         known = latest[np.isfinite(latest)]
         seeds.append(
             Seed(
-                final=final[number] if final else float(known[-1]) if len(known) else np.nan,
+                number=number,
+                final=final[n] if final else float(known[-1]) if len(known) else np.nan,
                 step_N=step_N,
                 value_N=value_N,
                 evaluated_N=evaluated_N,
