@@ -9,6 +9,7 @@ from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.comparison import compare, find_runs, read_seeds
 from gtrxl_jax.comparison import seeds as module
+from gtrxl_jax.comparison.labels import task_of
 from gtrxl_jax.ops.statistics import wilson_interval
 from gtrxl_jax.runs.results import Result, write_result
 from gtrxl_jax.runs.scores import scores_of
@@ -182,6 +183,42 @@ def test_a_seed_that_draws_from_another_range_is_no_copy(tmp_path):
     text, _ = compare([tmp_path], tmp_path)
     assert [row["solved"][:3] for row in rows_of(text)] == ["1/1", "1/1"]
     assert f"{runs[2]} (seed 0 of {runs[0]})" in text
+
+
+def test_labels_name_the_tasks_that_are_trained():
+    def label(*tasks, **params):
+        return task_of({"name": "TMazePassive-v0", "params": params, "tasks": list(tasks)})
+
+    cart, length = {"name": "CartPole-v1"}, "corridor_length"
+    assert label() == "TMazePassive-v0"
+    assert label({length: 3}, {length: 4}, corridor_length=9, penalty=0) == (
+        "TMazePassive-v0, corridor_length 3, penalty 0 + corridor_length 4, penalty 0"
+    )
+    assert label({"name": "TMazePassive-v0"}, cart) == "TMazePassive-v0 + CartPole-v1"
+    assert label(cart, {length: 3}, cart, corridor_length=9) == (
+        "CartPole-v1 + TMazePassive-v0, corridor_length 3 + CartPole-v1"
+    )
+    assert label(cart, cart) == "CartPole-v1 + CartPole-v1"
+
+
+def test_tasks_without_a_common_unit(tmp_path):
+    tasks = [{"corridor_length": 3}, {"name": "CartPole-v1"}]
+    several = {"env": config_of()["env"] | {"tasks": tasks}}
+    references = {"CartPole-v1": {"random": 20, "reference": 500}}
+    normalised = {"env": several["env"] | {"reference_returns": references}}
+    runs = [
+        write_run(tmp_path / f"{n}", config_of(seed=n, **env), [5.0] * 4, score="return")
+        for n, env in enumerate([normalised, normalised, several])
+    ]
+    with open(runs[0] / "metrics.jsonl", "a") as file:
+        file.write('{"step": 400, "evaluation/normalised": 0.4}\n')
+    text, _ = compare(runs[:2], tmp_path)  # the second is not yet evaluated
+    (row,) = rows_of(text)
+    assert row["task"] == "TMazePassive-v0, corridor_length 3 + CartPole-v1"
+    assert (row["median"], "mean over tasks" in text) == ("0.40", False)
+    text, _ = compare(runs, tmp_path)
+    assert {row["median"] for row in rows_of(text)} == {"5.00"}
+    assert f"The return of {row['task']} is a mean over tasks" in text
 
 
 def test_unusable_folders_are_rejected(tmp_path):

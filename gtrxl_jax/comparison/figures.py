@@ -11,6 +11,8 @@ from gtrxl_jax.plots.ranking import ranking
 
 STAGES = {"after a quarter": 0.25, "after half": 0.5, "at the end": 1.0}
 """The parts of training at which runs of a single task are ranked, as in GTrXL's figure 5."""
+NAMES = {"success": "success rate", "return": "return", "normalised": "normalised score"}
+"""The name of each score on an axis."""
 
 
 def draw_curves(seeds: Sequence[Seed], path: Path) -> None:
@@ -22,12 +24,13 @@ def draw_curves(seeds: Sequence[Seed], path: Path) -> None:
         for value_N, seed in zip(value_SN, group, strict=True):
             value_N[np.searchsorted(step_N, seed.step_N)] = seed.value_N
         curves[label], steps[label] = value_SN, step_N
-    success = seeds[0].score == "success"
+    score = seeds[0].score
+    success = score == "success"
     learning_curves(
         curves,
         steps,
         path,
-        y_label="success rate in training" if success else "return in training",
+        y_label=NAMES[score] + (" in evaluations" if score == "normalised" else " in training"),
         y_limits=(-0.02, 1.02) if success else None,
         middle="median" if success else "IQM",
     )
@@ -44,5 +47,5 @@ def draw_ranking(by_task: Mapping[str, Sequence[Seed]], path: Path) -> None:
     for title, (of_panel, share) in cells.items():
         agents = grouped(of_panel, lambda seed: seed.agent)
         panels[title] = {a: [s.score_after(share) for s in group] for a, group in agents.items()}
-        y_labels[title] = "success rate" if of_panel[0].score == "success" else "return"
+        y_labels[title] = NAMES[of_panel[0].score]
     ranking(panels, path, y_labels=y_labels)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.runs.directory import MAY_CHANGE, MAY_GROW
 
 OF_TASK = ("env.name", "env.params", "env.tasks")
@@ -12,10 +13,18 @@ NO_VARIANT = (*OF_TASK, *OF_SEEDS, "sweep", *MAY_CHANGE, *MAY_GROW)
 
 
 def task_of(env: Mapping[str, Any]) -> str:
-    """Return the environment and its parameters: "TMazePassive-v0, corridor_length 30"."""
-    parts = [f"{name} {value}" for name, value in env["params"].items()]
-    parts += [" ".join(f"{n} {v}" for n, v in task.items()) for task in env["tasks"]]
-    return ", ".join([env["name"], *parts])
+    """Return the environment and its parameters: "TMazePassive-v0, corridor_length 30".
+
+    Several tasks are joined by " + ". A task whose environment is that of the one before is named
+    by its parameters only.
+    """
+    members = EnvConfig(env["name"], env["params"], tuple(env["tasks"])).members
+    texts, before = [], None
+    for name, params in members:
+        parts = [f"{key} {value}" for key, value in params.items()]
+        texts.append(", ".join(parts if parts and name == before else [name, *parts]))
+        before = name
+    return " + ".join(texts)
 
 
 def settings_of(config: Mapping[str, Any]) -> str:

@@ -48,14 +48,15 @@ def compare(
     by_task = grouped(seeds, lambda seed: seed.task)
     pictures = []
     for task, of_task in by_task.items():
-        name = re.sub("[^A-Za-z0-9.]+", "-", task).strip("-")
+        name = re.sub("[^A-Za-z0-9.+]+", "-", task).strip("-")
         suffix = f"_{name}" if len(by_task) > 1 else ""
         pictures.append(folder / f"comparison_curves{suffix}.png")
         draw_curves(of_task, pictures[-1])
     pictures.append(folder / "comparison_ranking.png")
     draw_ranking(by_task, pictures[-1])
     lines = "\n".join(_table(by_task, goal))
-    text = "\n\n".join(["# Comparison", lines, *waiting, *copies, _explanation(goal)])
+    notes = [*waiting, *copies, *_averaged(by_task), _explanation(goal)]
+    text = "\n\n".join(["# Comparison", lines, *notes])
     path = folder / "comparison.md"
     with atomic(path) as temporary:
         temporary.write_text(text + "\n")
@@ -129,6 +130,21 @@ def _distinct(seeds: Sequence[Seed]) -> tuple[list[Seed], list[str]]:
     named = [f"{a} (seed {', '.join(numbers)} of {b})" for (a, b), numbers in copies.items()]
     line = f"Left out, with the settings and the seed of another run: {'; '.join(named)}."
     return distinct, [f"{line} Further runs need another `seed`."]
+
+
+def _averaged(by_task: Mapping[str, Sequence[Seed]]) -> list[str]:
+    """Return a line that names the agents of several tasks that are compared by their return."""
+    averaged = [
+        task
+        for task, (seed, *_) in by_task.items()
+        if seed.num_tasks > 1 and seed.score == "return"
+    ]
+    if not averaged:
+        return []
+    return [
+        f"The return of {'; '.join(averaged)} is a mean over tasks, which need not have a common "
+        "unit. Runs with `env.references` are compared by their normalised score instead."
+    ]
 
 
 def _explanation(goal: float | None) -> str:

@@ -14,6 +14,7 @@ from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import load_config, settings
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import Result, read_result
+from gtrxl_jax.runs.scores import main_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +25,17 @@ class Seed:
       folder: that of the run.
       number: the seed itself.
       settings: the settings of the run on which its score depends, beside the seed.
-      task: the environment and its parameters, as "TMazePassive-v0, corridor_length 30".
+      task: the environment and its parameters, as "TMazePassive-v0, corridor_length 30"; for an
+        agent of several tasks, those of all.
+      num_tasks: the number of tasks of the agent, over which its scores are means.
       agent: the core and, if they differ among the runs, the algorithm.
       variant: the settings in which runs of the same agent and task differ; empty if in none.
-      score: "success", or "return" for environments without successes.
+      score: "success", or "return" for environments without successes; "normalised" for several
+        tasks with reference returns.
       final: the score of the final evaluation; before that, the latest one; NaN if diverged.
       step_N: steps at which the score was measured.
-      value_N: the score in training at these steps; NaN where no episode ended.
+      value_N: the score in training at these steps; NaN where no episode ended. A normalised score
+        is that of evaluations, as there is none in training.
       evaluated_N: the score in evaluations at these steps; NaN without one.
       total: number of steps of a finished run.
       is_finished: whether the run has its result.
@@ -40,6 +45,7 @@ class Seed:
     number: int
     settings: str
     task: str
+    num_tasks: int
     agent: str
     variant: str
     score: str
@@ -112,10 +118,11 @@ def read_seeds(folders: Sequence[Path]) -> list[Seed]:
         ", ".join([config["core"]["name"], *([config["algorithm"]["name"]] * several)])
         for config in configs
     ]
-    # A score that all runs of a task have.
-    have = dict.fromkeys(tasks, True)
-    for task, folder in zip(tasks, folders, strict=True):
-        have[task] &= "episode/success" in metrics[folder]
+    # The scores that all runs of a task have.
+    scores: dict[str, set[str]] = {}
+    for task, folder, config in zip(tasks, folders, configs, strict=True):
+        names = _scores(config["env"], metrics[folder])
+        scores[task] = scores.get(task, names) & names
     variants = variants_of(configs, agents, tasks)
     seeds = []
     for folder, config, task, agent, variant in zip(
@@ -123,8 +130,8 @@ def read_seeds(folders: Sequence[Path]) -> list[Seed]:
     ):
         result = read_result(folder)
         common: dict[str, Any] = {"folder": folder, "settings": settings_of(config)}
-        common |= {"task": task, "agent": agent, "variant": variant}
-        common |= {"score": "success" if have[task] else "return"}
+        common |= {"task": task, "num_tasks": max(1, len(config["env"]["tasks"]))}
+        common |= {"agent": agent, "variant": variant, "score": main_scores(scores[task])[0]}
         common |= {"total": config["total_steps"], "is_finished": result is not None}
         numbers = range(config["seed"], config["seed"] + config["num_seeds"])
         seeds += _seeds(numbers, metrics[folder], result, common)
@@ -137,6 +144,15 @@ def grouped(seeds: Iterable[Seed], key: Callable[[Seed], str]) -> dict[str, list
     for seed in seeds:
         groups.setdefault(key(seed), []).append(seed)
     return groups
+
+
+def _scores(env: Mapping[str, Any], metrics: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the scores of a run by which it can be compared.
+
+    Of a single task, success and return say more than a normalised score.
+    """
+    scores = {"return", "success"} if "episode/success" in metrics else {"return"}
+    return scores | ({"normalised"} if env["tasks"] and env.get("reference_returns") else set())
 
 
 def _seeds(
@@ -153,7 +169,8 @@ def _seeds(
 
     seeds = []
     for n, number in enumerate(numbers):
-        value_N = column(f"episode/{score}", n)
+        source = "evaluation" if score == "normalised" else "episode"
+        value_N = column(f"{source}/{score}", n)
         evaluated_N = column(f"evaluation/{score}", n)
         final = result and result.per_seed.get(score)
         latest = next((v for v in (evaluated_N, value_N) if np.isfinite(v).any()), value_N)
