@@ -31,7 +31,7 @@ def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
     }
 
 
-def write_run(folder, config, values, final=None, score="success"):
+def write_run(folder, config, values, final=None, score="success", drawn=None):
     """Write a run whose score in training at steps 100, 200, ... is `values` [N] or [N, S]."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -42,7 +42,7 @@ def write_run(folder, config, values, final=None, score="success"):
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
     if final is not None:
         evaluation = scores_of({score: np.array(final)[:, None]})
-        result = Result(evaluation, 100 * len(values), 1.0, 1.0, 1.0)
+        result = Result(evaluation, 100 * len(values), 1.0, 1.0, 1.0, drawn=drawn or {})
         record = {**vars(result), "evaluation": {k: v.record for k, v in evaluation.items()}}
         write_result(folder, json.loads(json.dumps(record).replace("NaN", '"NaN"')))
     return folder
@@ -56,8 +56,9 @@ def _as_online(monkeypatch):
     )
 
 
-def rows_of(text):
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+def rows_of(text, section="# Comparison"):
+    text = text.split(f"{section}\n")[1].split("\n#")[0]
+    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("|")]
     return [dict(zip(rows[0], map(str.strip, row), strict=True)) for row in rows[2:]]
 
 
@@ -183,6 +184,27 @@ def test_a_seed_that_draws_from_another_range_is_no_copy(tmp_path):
     text, _ = compare([tmp_path], tmp_path)
     assert [row["solved"][:3] for row in rows_of(text)] == ["1/1", "1/1"]
     assert f"{runs[2]} (seed 0 of {runs[0]})" in text
+
+
+def test_drawn_settings_are_listed_by_score(tmp_path):
+    sweep = {"learning_rate": [1e-4, 1e-2], "gamma": [0.9, 1]}
+    config = config_of(seed=5, num_seeds=3, sweep=sweep)
+    drawn = {"learning_rate": [1e-4, 2e-3, 5e-3], "gamma": [0.9, 0.98765, 0.95]}
+    write_run(tmp_path / "a", config, [[0.5] * 3] * 4, [np.nan, 0.25, 1.0], drawn=drawn)
+    single = config_of("gru", sweep={"gamma": [0.9, 1]})
+    write_run(tmp_path / "b", single, [0.5] * 4, [0.75], drawn={"gamma": [0.97]})
+    write_run(tmp_path / "c", config_of("gtrxl"), [0.5] * 4, [0.5])
+    text, _ = compare([tmp_path], tmp_path)
+    rows = rows_of(text, "## Drawn settings")
+    assert list(rows[0]) == ["task", "agent", "seed", "learning_rate", "gamma", "score"]
+    assert [list(row.values())[2:] for row in rows] == [
+        ["7", "0.005", "0.95", "1.000"],
+        ["0", "", "0.97", "0.750"],
+        ["6", "0.002", "0.988", "0.250"],
+        ["5", "0.0001", "0.9", ""],
+    ]
+    assert rows[1]["agent"] == "gru, sampled gamma in [0.9, 1]"
+    assert "Drawn" not in compare([tmp_path / "c"], tmp_path)[0]
 
 
 def test_labels_name_the_tasks_that_are_trained():

@@ -56,7 +56,7 @@ def compare(
     draw_ranking(by_task, pictures[-1])
     lines = "\n".join(_table(by_task, goal))
     notes = [*waiting, *copies, *_averaged(by_task), _explanation(goal)]
-    text = "\n\n".join(["# Comparison", lines, *notes])
+    text = "\n\n".join(["# Comparison", lines, *notes, *_drawn(by_task)])
     path = folder / "comparison.md"
     with atomic(path) as temporary:
         temporary.write_text(text + "\n")
@@ -144,6 +144,29 @@ def _averaged(by_task: Mapping[str, Sequence[Seed]]) -> list[str]:
     return [
         f"The return of {'; '.join(averaged)} is a mean over tasks, which need not have a common "
         "unit. Runs with `env.references` are compared by their normalised score instead."
+    ]
+
+
+def _drawn(by_task: Mapping[str, Sequence[Seed]]) -> list[str]:
+    """Return a section with what each seed has drawn and its score; empty if none has drawn."""
+    drawn = [
+        seed
+        for of_task in by_task.values()
+        for seed in sorted(of_task, key=lambda seed: -np.nan_to_num(seed.final, nan=-np.inf))
+        if seed.drawn
+    ]
+    if not drawn:
+        return []
+    names = list(dict.fromkeys(name for seed in drawn for name in seed.drawn))
+    rows = []
+    for seed in drawn:
+        values = [f"{seed.drawn[name]:.3g}" if name in seed.drawn else "" for name in names]
+        rows.append([seed.task, seed.label, seed.number, *values, median([seed.final], 3)])
+    return [
+        "## Drawn settings",
+        "\n".join(table(("task", "agent", "seed", *names, "score"), rows)),
+        "Of the finished runs: what each seed has drawn, and its final score, the best of a task "
+        "first. A seed that diverged has no score.",
     ]
 
 

@@ -37,6 +37,7 @@ class Seed:
       value_N: the score in training at these steps; NaN where no episode ended. A normalised score
         is that of evaluations, as there is none in training.
       evaluated_N: the score in evaluations at these steps; NaN without one.
+      drawn: the settings that were drawn for it, by name; known once the run is finished.
       total: number of steps of a finished run.
       is_finished: whether the run has its result.
     """
@@ -53,6 +54,7 @@ class Seed:
     step_N: Int[np.ndarray, " N"]
     value_N: Float[np.ndarray, " N"]
     evaluated_N: Float[np.ndarray, " N"]
+    drawn: Mapping[str, float]
     total: int
     is_finished: bool
 
@@ -167,6 +169,7 @@ def _seeds(
         values = metrics.get(name, np.full(len(step_N), np.nan))
         return values if values.ndim == 1 else values[:, n]
 
+    drawn = result.drawn if result else {}
     seeds = []
     for n, number in enumerate(numbers):
         source = "evaluation" if score == "normalised" else "episode"
@@ -182,6 +185,7 @@ def _seeds(
                 step_N=step_N,
                 value_N=value_N,
                 evaluated_N=evaluated_N,
+                drawn={name: values[n] for name, values in drawn.items()},
                 **common,
             )
         )
