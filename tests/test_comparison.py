@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from gtrxl_jax import comparison
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.comparison import compare, find_runs, read_seeds
+from gtrxl_jax.comparison import seeds as module
+from gtrxl_jax.comparison.labels import task_of
 from gtrxl_jax.ops.statistics import wilson_interval
 from gtrxl_jax.runs.results import Result, write_result
 from gtrxl_jax.runs.scores import scores_of
@@ -30,7 +31,7 @@ def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
     }
 
 
-def write_run(folder, config, values, final=None, score="success"):
+def write_run(folder, config, values, final=None, score="success", drawn=None):
     """Write a run whose score in training at steps 100, 200, ... is `values` [N] or [N, S]."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -41,7 +42,7 @@ def write_run(folder, config, values, final=None, score="success"):
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
     if final is not None:
         evaluation = scores_of({score: np.array(final)[:, None]})
-        result = Result(evaluation, 100 * len(values), 1.0, 1.0, 1.0)
+        result = Result(evaluation, 100 * len(values), 1.0, 1.0, 1.0, drawn=drawn or {})
         record = {**vars(result), "evaluation": {k: v.record for k, v in evaluation.items()}}
         write_result(folder, json.loads(json.dumps(record).replace("NaN", '"NaN"')))
     return folder
@@ -51,12 +52,13 @@ def write_run(folder, config, values, final=None, score="success"):
 def _as_online(monkeypatch):
     """The configs are only the parts of an online config that are read."""
     monkeypatch.setattr(
-        comparison, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
+        module, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
     )
 
 
-def rows_of(text):
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+def rows_of(text, section="# Comparison"):
+    text = text.split(f"{section}\n")[1].split("\n#")[0]
+    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("|")]
     return [dict(zip(rows[0], map(str.strip, row), strict=True)) for row in rows[2:]]
 
 
@@ -100,6 +102,15 @@ def test_tasks_are_pooled_and_diverged_seeds_unsolved(tmp_path):
     }
 
 
+def test_run_that_stopped_at_divergence_is_unsolved(tmp_path):
+    run = write_run(tmp_path / "run", config_of(), [1.0] * 4)
+    with (run / "metrics.jsonl").open("a") as file:
+        row = {"step": 500, "time": 0.0, "episode/success": 1.0, "diverged": 1.0}
+        file.write(json.dumps(row) + "\n")
+    (row,) = rows_of(compare([tmp_path], tmp_path)[0])
+    assert row["solved"][:3] == "0/1"
+
+
 def test_settings_that_differ_make_variants(tmp_path):
     runs = [
         write_run(tmp_path / str(rate), config_of(rate=rate, devices=rate), [0.5] * 4)
@@ -107,7 +118,24 @@ def test_settings_that_differ_make_variants(tmp_path):
     ]
     runs.append(write_run(tmp_path / "g", config_of("gru", sweep={"gamma": [0.9, 1]}), [0.5] * 4))
     labels = [seed.label for seed in read_seeds(runs)]
-    assert labels == ["lstm, learning_rate 0.001", "lstm, learning_rate 0.01", "gru, sampled gamma"]
+    assert labels == [
+        "lstm, learning_rate 0.001",
+        "lstm, learning_rate 0.01",
+        "gru, sampled gamma in [0.9, 1]",
+    ]
+
+
+def test_ranges_of_drawn_settings_make_variants(tmp_path):
+    for n, bounds in enumerate([[1e-4, 1e-2], [1e-6, 1e-5], [1e-4, 1e-2]]):
+        config = config_of(seed=n, sweep={"learning_rate": bounds})
+        write_run(tmp_path / str(n), config, [0.5] * 4, [1.0])
+    write_run(tmp_path / "3", config_of(), [0.5] * 4, [1.0])
+    rows = {row["agent"]: row["solved"] for row in rows_of(compare([tmp_path], tmp_path)[0])}
+    assert {agent: solved[:3] for agent, solved in rows.items()} == {
+        "lstm, sampled learning_rate in [0.0001, 0.01]": "2/2",
+        "lstm, sampled learning_rate in [1e-06, 1e-05]": "1/1",
+        "lstm": "1/1",
+    }
 
 
 def test_settings_that_are_off_are_not_named(tmp_path):
@@ -129,6 +157,99 @@ def test_scores_at_stages_and_goal(tmp_path):
     assert (row["solved"][:3], row["steps to the goal"]) == ("1/1", "400")
     begun = write_run(tmp_path / "b", config_of(), [-9.0], score="return")
     assert np.isnan(read_seeds([begun])[0].score_after(0.5))
+
+
+def test_runs_without_metrics_are_left_out_and_named(tmp_path):
+    write_run(tmp_path / "a", config_of(), [0.5] * 4, [1.0])
+    waiting = write_run(tmp_path / "b", config_of(rate=1e-3), [])
+    text, _ = compare([tmp_path], tmp_path)
+    (row,) = rows_of(text)
+    assert (row["agent"], row["solved"][:3]) == ("lstm", "1/1")
+    assert f"\nLeft out, without metrics so far: {waiting}.\n" in text
+    with pytest.raises(FileNotFoundError, match="the runs have no metrics yet"):
+        compare([waiting], tmp_path)
+
+
+def test_copies_are_counted_once_and_named(tmp_path):
+    a, b, c, d = (tmp_path / name for name in "abcd")
+    write_run(b, config_of(devices=1), [0.5] * 4, [0.0])
+    write_run(a, config_of(num_seeds=3), [[0.5] * 3] * 4, [1.0] * 3)
+    write_run(c, config_of(seed=2, num_seeds=2), [[0.5] * 2] * 4, [0.0, 1.0])
+    write_run(d, config_of(rate=1e-3), [0.5] * 4, [0.0])
+    text, _ = compare([d, c, b, a], tmp_path)
+    solved = {row["agent"]: row["solved"][:3] for row in rows_of(text)}
+    assert solved == {"lstm, learning_rate 0.002": "4/4", "lstm, learning_rate 0.001": "0/1"}
+    assert (
+        "\nLeft out, with the settings and the seed of another run: "
+        f"{c} (seed 2 of {a}); {b} (seed 0 of {a}). Further runs need another `seed`.\n" in text
+    )
+
+
+def test_a_seed_that_draws_from_another_range_is_no_copy(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{n}", config_of(sweep={"gamma": bounds}), [0.5], [1.0])
+        for n, bounds in enumerate([[0.9, 0.99], [0.9, 0.999], [0.9, 0.99]])
+    ]
+    text, _ = compare([tmp_path], tmp_path)
+    assert [row["solved"][:3] for row in rows_of(text)] == ["1/1", "1/1"]
+    assert f"{runs[2]} (seed 0 of {runs[0]})" in text
+
+
+def test_drawn_settings_are_listed_by_score(tmp_path):
+    sweep = {"learning_rate": [1e-4, 1e-2], "gamma": [0.9, 1]}
+    config = config_of(seed=5, num_seeds=3, sweep=sweep)
+    drawn = {"learning_rate": [1e-4, 2e-3, 5e-3], "gamma": [0.9, 0.98765, 0.95]}
+    write_run(tmp_path / "a", config, [[0.5] * 3] * 4, [np.nan, 0.25, 1.0], drawn=drawn)
+    single = config_of("gru", sweep={"gamma": [0.9, 1]})
+    write_run(tmp_path / "b", single, [0.5] * 4, [0.75], drawn={"gamma": [0.97]})
+    write_run(tmp_path / "c", config_of("gtrxl"), [0.5] * 4, [0.5])
+    text, _ = compare([tmp_path], tmp_path)
+    rows = rows_of(text, "## Drawn settings")
+    assert list(rows[0]) == ["task", "agent", "seed", "learning_rate", "gamma", "score"]
+    assert [list(row.values())[2:] for row in rows] == [
+        ["7", "0.005", "0.95", "1.000"],
+        ["0", "", "0.97", "0.750"],
+        ["6", "0.002", "0.988", "0.250"],
+        ["5", "0.0001", "0.9", ""],
+    ]
+    assert rows[1]["agent"] == "gru, sampled gamma in [0.9, 1]"
+    assert "Drawn" not in compare([tmp_path / "c"], tmp_path)[0]
+
+
+def test_labels_name_the_tasks_that_are_trained():
+    def label(*tasks, **params):
+        return task_of({"name": "TMazePassive-v0", "params": params, "tasks": list(tasks)})
+
+    cart, length = {"name": "CartPole-v1"}, "corridor_length"
+    assert label() == "TMazePassive-v0"
+    assert label({length: 3}, {length: 4}, corridor_length=9, penalty=0) == (
+        "TMazePassive-v0, corridor_length 3, penalty 0 + corridor_length 4, penalty 0"
+    )
+    assert label({"name": "TMazePassive-v0"}, cart) == "TMazePassive-v0 + CartPole-v1"
+    assert label(cart, {length: 3}, cart, corridor_length=9) == (
+        "CartPole-v1 + TMazePassive-v0, corridor_length 3 + CartPole-v1"
+    )
+    assert label(cart, cart) == "CartPole-v1 + CartPole-v1"
+
+
+def test_tasks_without_a_common_unit(tmp_path):
+    tasks = [{"corridor_length": 3}, {"name": "CartPole-v1"}]
+    several = {"env": config_of()["env"] | {"tasks": tasks}}
+    references = {"CartPole-v1": {"random": 20, "reference": 500}}
+    normalised = {"env": several["env"] | {"reference_returns": references}}
+    runs = [
+        write_run(tmp_path / f"{n}", config_of(seed=n, **env), [5.0] * 4, score="return")
+        for n, env in enumerate([normalised, normalised, several])
+    ]
+    with open(runs[0] / "metrics.jsonl", "a") as file:
+        file.write('{"step": 400, "evaluation/normalised": 0.4}\n')
+    text, _ = compare(runs[:2], tmp_path)  # the second is not yet evaluated
+    (row,) = rows_of(text)
+    assert row["task"] == "TMazePassive-v0, corridor_length 3 + CartPole-v1"
+    assert (row["median"], "mean over tasks" in text) == ("0.40", False)
+    text, _ = compare(runs, tmp_path)
+    assert {row["median"] for row in rows_of(text)} == {"5.00"}
+    assert f"The return of {row['task']} is a mean over tasks" in text
 
 
 def test_unusable_folders_are_rejected(tmp_path):

@@ -62,7 +62,7 @@ EXPECTED = {
         """
         steps = {k: np.array([seed.steps_to(0.95) for seed in by_core[k]]) for k in by_core}
         rate_S = read_result(runs["gru"]).drawn["learning_rate"]
-        assert "gtrxl, sampled learning_rate | 5/5 [" in text, text
+        assert "gtrxl, sampled learning_rate in [0.0003, 0.01] | 5/5 [" in text, text
         for core in ("gru", "lstm"):
             missed_S = np.isnan(steps[core])
             assert missed_S.sum() < 4 and all(missed_S[np.argsort(rate_S)][: missed_S.sum()]), steps
