@@ -56,6 +56,14 @@ def test_actions_match_segment_form(run):
     np.testing.assert_allclose(np.stack(values, axis=1), output.value, rtol=1e-4, atol=1e-5)
 
 
+def test_other_batch_size_raises(run):
+    loaded = gtrxl_jax.load(run[0])
+    _, timestep = loaded.trainer.stream.reset(jax.random.key(0))
+    rows = loaded.trainer.stream.num_envs
+    with pytest.raises(ValueError, match=f"start with {rows} rows, .* `init` of .* a loaded run"):
+        loaded.act(loaded.init(batch_size=1), timestep, jax.random.key(0))
+
+
 def test_missing_best_checkpoint_raises(run):
     with pytest.raises(ValueError, match="has no best checkpoint: its config names no score"):
         gtrxl_jax.load(run[0], best=True)

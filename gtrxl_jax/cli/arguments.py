@@ -7,11 +7,13 @@ from typing import Annotated
 
 import tyro
 
-from gtrxl_jax.cli.parsing import Chooser, parse
+from gtrxl_jax.cli.parsing import Chooser, parse, require_settings
+from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import PRESETS, core_config
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
+from gtrxl_jax.online.algorithm_config import ALGORITHMS
 from gtrxl_jax.plugins import import_plugin, with_name
 from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers
@@ -68,7 +70,8 @@ def parse_train(arguments: Sequence[str]) -> Train:
     argument overrides a field of these.
 
     Raises:
-      ValueError: if a preset is unknown, or the config is invalid.
+      ValueError: if a preset is unknown, an argument is a setting of another core or algorithm, or
+        the config is invalid.
     """
     chooser = Chooser()
     chooser.add_argument("--preset", default="default")
@@ -93,6 +96,8 @@ def parse_train(arguments: Sequence[str]) -> Train:
         # The preset's sweep may be of settings that this algorithm lacks.
         sweep = {name: base.sweep[name] for name in base.hyperparameters if name in base.sweep}
         base = dataclasses.replace(base, sweep=sweep)
+    require_settings(rest, "core", base.core, CORES)
+    require_settings(rest, "algorithm", base.algorithm, ALGORITHMS)
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
     sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
@@ -143,6 +148,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
+    require_settings(rest, "model", model, models.MODELS)
     base = dataclasses.replace(base, model=model)
     command = parse(
         TrainOffline,

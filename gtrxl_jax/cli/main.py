@@ -314,6 +314,7 @@ def _list(arguments: Sequence[str]) -> None:
     import gymnax
 
     import gtrxl_jax.envs.registry  # noqa: F401, registers the environments of the package
+    from gtrxl_jax.envs.adapters.suites import missing_extra
     from gtrxl_jax.nn.core import CORES
     from gtrxl_jax.nn.cores import registry as cores
     from gtrxl_jax.nn.gates import GATES
@@ -323,7 +324,7 @@ def _list(arguments: Sequence[str]) -> None:
     from gtrxl_jax.online import config as configs
     from gtrxl_jax.online.algorithm_config import ALGORITHMS
 
-    names = {
+    names: dict[str, Any] = {
         "presets": list(configs.PRESETS),
         "offline presets": list(offline_config.PRESETS),
         "models": list(models.MODELS),
@@ -332,11 +333,20 @@ def _list(arguments: Sequence[str]) -> None:
         "algorithms": list(ALGORITHMS),
         "cores": list(CORES),
         "gates": list(GATES),
-        "core presets": sorted({name for presets in cores.PRESETS.values() for name in presets}),
+        "core presets": {
+            name: list(cores.PRESETS.get(kind, ["small"])) for name, kind in CORES.items()
+        },
         "environments": sorted(gymnax.registered_envs),
     }
     if options.json:
         print(json.dumps(names, indent=2))
-    else:
-        for kind, values in names.items():
-            print(f"{kind}: {', '.join(values)}")
+        return
+    names["core presets"] = [
+        f"{core} ({', '.join(presets)})" for core, presets in names["core presets"].items()
+    ]
+    names["environments"] = [
+        f"{name} (needs the extra {extra})" if (extra := missing_extra(name)) else name
+        for name in names["environments"]
+    ]
+    for kind, values in names.items():
+        print(f"{kind}: {', '.join(values)}")

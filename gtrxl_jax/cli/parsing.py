@@ -2,12 +2,16 @@
 
 import argparse
 import contextlib
+import dataclasses
 import io
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import tyro
+
+from gtrxl_jax.validation import field_names
 
 Command = TypeVar("Command")
 
@@ -48,7 +52,57 @@ def parse(
     except SystemExit as stopped:
         if not stopped.code:  # --help
             raise
-        raise ValueError(one_line(printed.getvalue())) from None
+        message = one_line(printed.getvalue())
+        raise ValueError(_misused_flag(arguments, message) or message) from None
+
+
+def require_settings(
+    arguments: Sequence[str], group: str, config: Any, kinds: Mapping[str, type]
+) -> None:
+    """Check that no argument is a setting that only other cores, algorithms or models have.
+
+    Options that none of them has are left to `parse`, whose error names similar ones.
+
+    Args:
+      arguments: the arguments.
+      group: the field that holds the config, such as "core".
+      config: the chosen config.
+      kinds: the config class of each registered name.
+
+    Raises:
+      ValueError: if there is such an argument.
+    """
+    own = [name for name, _ in field_names(config) if name != "name"]
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        setting = option.removeprefix(f"--{group}.").replace("-", "_")
+        names = {setting, setting.removeprefix("no_")}  # the latter if it is a flag
+        if not option.startswith(f"--{group}.") or names.intersection(["name", *own]):
+            continue
+        others = [
+            name
+            for name, kind in kinds.items()
+            if names.intersection(field.name for field in dataclasses.fields(kind))
+        ]
+        if others:
+            raise ValueError(
+                f"{group} {config.name} has no setting {setting}, unlike {', '.join(others)}: its "
+                f"settings are {', '.join(own)}"
+            )
+
+
+def _misused_flag(arguments: Sequence[str], message: str) -> str:
+    """Return what is wrong if tyro has refused the value of a flag; empty if it has not."""
+    refused = re.search("Unrecognized options: ([^;]*)", message)
+    values = set(refused[1].split(", ")) & {"true", "false", "True", "False"} if refused else ()
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    for option, value in itertools.pairwise(words):
+        if value in values and option.startswith("--"):
+            group, dot, flag = option.removeprefix("--").rpartition(".")
+            flag = flag.removeprefix("no-")
+            name = f"{group}{dot}{flag}"
+            return f"{name.replace('-', '_')} is a flag: use --{name} or --{group}{dot}no-{flag}"
+    return ""
 
 
 def _whole(argument: str) -> str:

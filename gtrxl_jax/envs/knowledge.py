@@ -24,6 +24,7 @@ import jax
 from gymnax.environments import environment
 
 from gtrxl_jax.envs.pictures import PICTURES, Picture
+from gtrxl_jax.envs.wrapper import Wrapper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +76,13 @@ def chance_of(env: environment.Environment) -> float | None:
 
 
 def picture_of(env: environment.Environment) -> Picture | None:
-    """Return how an environment is drawn, by its own `render` or by `pictures`; None if unknown."""
+    """Return how an environment is drawn, by its own `render` or by `pictures`; None if unknown.
+
+    A wrapper without a picture of its own has that of the environment in it, with the same states.
+    """
     for kind in type(env).__mro__:
+        if kind is Wrapper:
+            return picture_of(env.env)
         if kind in PICTURES:
             return PICTURES[kind]
         # Those of gymnax draw figures of matplotlib instead of images.
@@ -92,7 +98,7 @@ def require_picture(env: environment.Environment) -> Picture:
       ValueError: if there is no picture of it.
     """
     if (picture := picture_of(env)) is None:
-        raise ValueError(f"{type(env).__name__} has no picture: give it a method `render`")
+        raise ValueError(f"{env.name} has no picture: give it a method `render`")
     return picture
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import math
 import numbers
+import urllib.error
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -67,12 +68,19 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
         range, such as a size below 1.
       TypeError: for a value of the wrong type.
       ImportError: if the environment requires a package that is not installed.
+      ConnectionError: if the environment requires a download, which fails.
     """
 
     def create(**arguments: Any) -> tuple[environment.Environment, Any]:
         with standard_dtype_promotion():
             if not is_plugin(name):
-                return gymnax.make(name, **arguments)
+                try:
+                    return gymnax.make(name, **arguments)
+                except urllib.error.URLError as error:
+                    raise ConnectionError(
+                        f"environment {name} cannot download its data ({error.reason}): connect "
+                        "to the internet, or choose another environment"
+                    ) from None
             env = adapt(find_plugin("environment", name, Environment)(**arguments))
             return env, env.default_params
 

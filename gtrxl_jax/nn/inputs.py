@@ -35,7 +35,8 @@ def check_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, ax
     if x.shape[0] != batch_size:
         raise ValueError(
             f"x has shape {x.shape} but the memory has {batch_size} rows: arrays are batch-major, "
-            f"so check the axes of x or call initial_memory({x.shape[0]})"
+            f"so check the axes of x, or start with {x.shape[0]} rows, by `initial_memory` of a "
+            "core or an agent, or `init` of a policy or a loaded run"
         )
     if first.shape != x.shape[:-1]:
         raise ValueError(

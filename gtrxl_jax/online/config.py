@@ -122,7 +122,8 @@ class OnlineConfig(RunConfig):
     bounds: --sweep entropy_cost 0.01 0.1 learning_rate 1e-4 1e-3"""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     total_steps: int = number(200_000, at_most=MOST_STEPS)
-    """Number of environment steps for each seed."""
+    """Number of environment steps for each seed, rounded up to a multiple of
+    env.num_envs * segments * unroll * updates_per_iteration."""
     unroll: int = 32
     """Number of steps of a segment, T: the longest distance that a gradient crosses."""
     segments: int = 1

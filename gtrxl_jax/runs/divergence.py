@@ -58,9 +58,10 @@ class Divergence:
                 f"seed {self.seed} stopped: legal_actions allows none in a state at step "
                 f"{self.step:,}, in which the episode goes on"
             )
+        verb = "are" if self.quantity == "parameters" else "is"
         return (
-            f"seed {self.seed} diverged: its {self.quantity} is not finite, or out of range, at "
-            f"step {self.step:,}"
+            f"seed {self.seed} diverged: its {self.quantity} {verb} not finite, or out of range, "
+            f"at step {self.step:,}"
         )
 
 

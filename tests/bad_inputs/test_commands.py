@@ -5,7 +5,9 @@ import sys
 import pytest
 
 from gtrxl_jax.extras import install_command
+from gtrxl_jax.nn.sequence.registry import register_model
 from tests.bad_inputs.refusal import refused
+from tests.nn.models import Shallow
 
 TRAIN = {
     # presets and names
@@ -61,6 +63,23 @@ TRAIN = {
     "--env.name MiniGrid-MemoryS9-v0 --env.tasks observation rgb --env.tasks view_size 3": (
         "do not fit together: only vectors are padded"
     ),
+    # settings of other cores and algorithms
+    "--core.name lstm --core.memory-size 10": (
+        "core lstm has no setting memory_size, unlike trxl, trxl-i, gtrxl: its settings are layers,"
+    ),
+    "--core.name lstm --core.gate gru": "core lstm has no setting gate, unlike trxl, trxl-i, gtrxl",
+    "--core.name lstm --core.heads=2": "core lstm has no setting heads, unlike trxl",
+    "--core.memroy-size 9": "Unrecognized options: --core.memroy-size, 9; Perhaps you meant: --",
+    "--algorithm.name vmpo --algorithm.clip-epsilon 0.1": (
+        "algorithm vmpo has no setting clip_epsilon, unlike ppo: its settings are gamma, "
+    ),
+    "--algorithm.name vmpo --algorithm.no-normalise-advantages": (
+        "algorithm vmpo has no setting no_normalise_advantages, unlike ppo"
+    ),
+    # flags
+    "--agent.clock false": "agent.clock is a flag: use --agent.clock or --agent.no-clock",
+    "--core.name lstm --core.remat=True": "core.remat is a flag: use --core.remat or --core.no-re",
+    "--no-pictures true": "pictures is a flag: use --pictures or --no-pictures",
     # what cannot be parsed
     "--unroll many": "Error parsing --unroll: invalid literal for int() with base 10: 'many'; --un",
     "--unrol 3": "Unrecognized options: --unrol, 3; Perhaps you meant: --unroll INT",
@@ -134,6 +153,7 @@ TRAIN_OFFLINE = {
     "--baselines gpt": "model.name",
     "--baselines nothing:Model": "there is no module nothing",
     "--model.valve-heads 3": "model.valve_heads 3",
+    "--model.hidden 4": "model rate has no setting hidden, unlike shallow: its settings are bl",
     "--model.valve gruu": "unknown model.valve 'gruu': did you mean 'gru'",
     "--task.name TMazePassive": "TMazePassive-v0",
     "--task.params penalty behid": "unknown penalty 'behid': did you mean 'behind'",
@@ -156,6 +176,7 @@ TRAIN_OFFLINE = {
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("arguments", TRAIN_OFFLINE)
 def test_train_offline(arguments, tmp_path):
+    register_model("shallow", Shallow)
     options = arguments.split()
     if "--preset" not in options:
         options = ["--preset", "debug", *options]

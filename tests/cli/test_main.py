@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 
 import pytest
 from PIL import Image, ImageSequence
@@ -266,12 +267,24 @@ def test_listed_names_are_valid():
         parse_train(["--preset", name])
     for core in names["cores"]:
         parse_train(["--core.name", core])
+        for name in names["core presets"][core]:
+            parse_train(["--core.name", core, "--core-preset", name])
     for gate in names["gates"]:
         parse_train(["--core.gate", gate])
     plain, _ = call("list")
     assert len(plain.splitlines()) == len(names)
-    for kind, values in names.items():
-        assert f"{kind}: {', '.join(values)}\n" in plain
+    assert "gtrxl (paper, thin, small, debug), dnc (large, small, debug)" in plain
+    for kind in names.keys() - {"core presets", "environments"}:
+        assert f"{kind}: {', '.join(names[kind])}\n" in plain
+
+
+def test_listed_environments_name_extras_that_are_missing(monkeypatch):
+    packages = {"craftax": None, "brax": ModuleSpec("brax", None)}
+    monkeypatch.setattr("importlib.util.find_spec", packages.get)
+    plain, _ = call("list")
+    assert "Craftax-Symbolic-v1 (needs the extra craftax)" in plain
+    assert " brax-ant, " in plain
+    assert "MemoryChain-v0, " in plain
 
 
 def test_arguments_override_presets():

@@ -75,7 +75,7 @@ def test_environment_without_picture_raises():
     """That of gymnax draws a figure of matplotlib."""
     env, _ = make_env("Catch-bsuite")
     assert picture_of(env) is None
-    with pytest.raises(ValueError, match="Catch has no picture: give it a method `render`"):
+    with pytest.raises(ValueError, match="Catch-bsuite has no picture: give it a method `render`"):
         require_picture(env)
 
 

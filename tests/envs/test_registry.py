@@ -1,5 +1,7 @@
 """Names, overrides and errors of the registry, and the spaces of every environment."""
 
+from urllib.error import URLError
+
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -202,6 +204,15 @@ def test_invalid_arguments_raise_value_error(name, overrides, message):
 def test_wrong_types_raise_type_error(name, overrides, message):
     with pytest.raises(TypeError, match=message):
         make_env(name, **overrides)
+
+
+def test_failed_download_raises(monkeypatch):
+    def fail():
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("gymnax.utils.load_mnist.load_mnist", fail)
+    with pytest.raises(ConnectionError, match="MNISTBandit-bsuite cannot download its data .no ro"):
+        make_env("MNISTBandit-bsuite")
 
 
 def test_standard_promotion_ends_with_context():

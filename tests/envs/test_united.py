@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import MultiTaskStream, Stream, make_env, time_limit, unite
+from gtrxl_jax.envs.knowledge import require_picture
 from tests.online.test_legal_actions import Ferry
 
 NAMES = ("TMazePassive-v0", "CartPole-v1", "RepeatPreviousEasy-v0")
@@ -101,3 +102,17 @@ def test_extensions_are_those_of_environment():
     assert env.oracle_action(one, stream.params) == stream.env.oracle_action(one, stream.params)
     assert not hasattr(UNITED[1].env, "oracle_action")
     assert env.cue_at_start
+
+
+@pytest.mark.parametrize("task", range(len(NAMES)))
+def test_picture_is_that_of_environment(task):
+    own, united = streams_of(NAMES[task])[0], UNITED[task]
+    state = jax.tree.map(lambda x: x[0], own.reset(jax.random.key(0))[0].env)
+    expected = require_picture(own.env).draw(state, own.params)
+    np.testing.assert_array_equal(require_picture(united.env).draw(state, own.params), expected)
+
+
+def test_environment_without_picture_is_named():
+    names = ("CartPole-v1", "MemoryChain-bsuite")
+    with pytest.raises(ValueError, match="MemoryChain-bsuite has no picture: give it a method"):
+        require_picture(unite(streams_of(*names), names)[1].env)

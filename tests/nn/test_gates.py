@@ -67,8 +67,8 @@ def test_bfloat16_keeps_parameters_in_float32(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("trxl", "core.gate_order swapped applies to gates, but trxl has none: use core.name"),
-        ("trxl-i", "core.gate_order swapped applies to gates, but trxl-i has none"),
+        ("trxl", "core.gate_order swapped has no effect, since trxl has no gates: use core.name"),
+        ("trxl-i", "core.gate_order swapped has no effect, since trxl-i has no gates"),
         ("agalite", "unknown setting of agalite 'gate_order'"),
     ],
 )
@@ -77,3 +77,12 @@ def test_gate_order_without_gates_raises(name, message):
     assert core_config("gtrxl").make().gate_order == "stream_first"
     with pytest.raises(ValueError, match=message):
         core_config(name, gate_order="swapped")
+
+
+@pytest.mark.parametrize("name", ["trxl", "trxl-i"])
+def test_gate_of_core_without_gates_raises(name):
+    assert core_config(name, gate="gru", gate_bias=None).make().gate is None
+    with pytest.raises(ValueError, match=f"core.gate output has no effect, since {name} has"):
+        core_config(name, gate="output")
+    with pytest.raises(ValueError, match="core.gate_bias 0.0 has no effect.* or leave it at None"):
+        core_config(name, gate_bias=0.0)

@@ -99,6 +99,11 @@ gymnax.register("Broken-v0", Broken)
 gymnax.register("Blind-v0", Blind)
 
 
+def test_message_about_parameters():
+    line = "seed 1 diverged: its parameters are not finite, or out of range, at step 2,000"
+    assert str(Divergence(1, "parameters", 2000)) == line
+
+
 @pytest.mark.parametrize(
     ("name", "quantity"), [("Broken-v0", "reward"), ("Blind-v0", "observation")]
 )

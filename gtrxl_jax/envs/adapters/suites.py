@@ -1,6 +1,7 @@
 """The environments of other suites, by name. Each suite is a package that an extra installs."""
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -56,3 +57,15 @@ SUITES: dict[str, Callable[..., environment.Environment]] = {
     name: partial(_make, name, package) for package, names in _CLASSES.items() for name in names
 }
 """The constructor of each environment, by the name under which it is registered."""
+
+
+def missing_extra(name: str) -> str:
+    """Return the extra that an environment needs and that is not installed; empty if there is none.
+
+    Args:
+      name: the name of any environment.
+    """
+    for package, names in _CLASSES.items():
+        if name in names and importlib.util.find_spec(package) is None:
+            return package
+    return ""

@@ -74,11 +74,16 @@ class TransformerConfig(CoreConfig):
     def check(self) -> None:
         """Raise ValueError where heads do not divide the width, or gates are set but missing."""
         width_of_head(self)
-        if self.gate_order == "swapped" and self.name != "gtrxl":
-            raise ValueError(
-                f"core.gate_order swapped applies to gates, but {self.name} has none: use "
-                "core.name gtrxl, or leave it at stream_first"
-            )
+        if self.name == "gtrxl":
+            return
+        # Defaults are valid, so that cores can be swapped by name.
+        for field in ("gate", "gate_bias", "gate_order"):
+            value, default = getattr(self, field), getattr(TransformerConfig, field)
+            if value not in ("", default):
+                raise ValueError(
+                    f"core.{field} {value} has no effect, since {self.name} has no gates: use "
+                    f"core.name gtrxl, or leave it at {default}"
+                )
 
     def make(self) -> "TransformerCore":
         return TransformerCore(
