@@ -96,6 +96,8 @@ def parse_train(arguments: Sequence[str]) -> Train:
         # The preset's sweep may be of settings that this algorithm lacks.
         sweep = {name: base.sweep[name] for name in base.hyperparameters if name in base.sweep}
         base = dataclasses.replace(base, sweep=sweep)
+    if "--sweep" in rest:  # replaces that of the preset
+        base = dataclasses.replace(base, sweep={})
     require_settings(rest, "core", base.core, CORES)
     require_settings(rest, "algorithm", base.algorithm, ALGORITHMS)
     # The preset's environment parameters apply only if the environment is not changed.

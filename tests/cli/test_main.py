@@ -287,6 +287,13 @@ def test_listed_environments_name_extras_that_are_missing(monkeypatch):
     assert "MemoryChain-v0, " in plain
 
 
+def test_sweep_replaces_that_of_the_preset():
+    paper = ["--preset", "paper"]
+    assert parse_train(paper).config.sweep == preset("paper").sweep
+    config = parse_train([*paper, "--sweep", "entropy_cost", "0.01", "0.1"]).config
+    assert config.sweep == {"entropy_cost": (0.01, 0.1)}
+
+
 def test_arguments_override_presets():
     assert parse_train([]).config == preset("default")
     thin = parse_train(["--core-preset", "thin", "--core.layers", "3"]).config.core
