@@ -175,10 +175,7 @@ def _new_folder(*names: str) -> Path:
 
 
 def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
-    """Train in a folder and print the scores. Returns None if the run was already finished.
-
-    Exits the process if the run is interrupted or fails.
-    """
+    """Train and print the scores, or exit on failure. Returns None if it was already finished."""
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
     from gtrxl_jax.runs.divergence import DivergedError
