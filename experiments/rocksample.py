@@ -10,7 +10,7 @@ The cells are
     GTrXL             the paper's order of the gate
     GTrXL, swapped    POBAX's order: the published transformer
     GRU               the published GRU
-    GTrXL, V-MPO      the first core with the default algorithm and its default settings
+    GTrXL, V-MPO      the first core with V-MPO and its default settings
     GRU, V-MPO        the GRU with that algorithm, its environments and its window
 
 and the last two again, and the swapped order of the gate, with "value cost 2": a weight of the
@@ -19,6 +19,10 @@ value loss of 2 instead of 0.25, so that the value has a larger share in the gra
 steps, and three seeds, or five with that value cost. The transformer has 2 layers of width 96, 8
 heads of width 32, a memory of 128 and a gradient window of 64; the GRU has width 256, its own
 learning rate, entropy bonus and number of environments, and a window of 128.
+
+Whether an agent with the settings of POBAX ever leaves the exit is decided early. The cells "early"
+are the beginnings of such runs, whose learning rate decays over 5 million steps as well, with eight
+seeds each, and a third cell has the paper's order with a gate bias of 0 instead of 2.
 
 The cells "PPO, 64 environments" have the default settings of this package's PPO, except for four
 minibatches, four times the environments of the others, and for either core a window of 64. They
@@ -64,20 +68,28 @@ VALUE_CELLS = (
     "GTrXL, swapped, V-MPO, value cost 2",
     "GRU, V-MPO, value cost 2",
 )
+EARLY_CELLS = ("GTrXL, early", "GTrXL, swapped, early", "GTrXL, gate bias 0, early")
 BATCH_CELLS = ("GTrXL, PPO, 64 environments", "GRU, PPO, 64 environments")
 PUBLISHED = {SWAPPED: "about 11", GRU: "12.8"}
 """POBAX's discounted returns; 8.3 without memory."""
-TOTAL_STEPS, BATCH_STEPS = 5_000_000, 2_000_000
+TOTAL_STEPS, BATCH_STEPS, EARLY_STEPS = 5_000_000, 2_000_000, 400_000
+SEEDS = dict.fromkeys(VALUE_CELLS, 5) | dict.fromkeys(EARLY_CELLS, 8)
 GAMMA = 0.99
 EPISODES = 64
 SCORE = "discounted return"
 MAP_SEED = 2024
 
 
-def transformer(gate_order: str = "stream_first") -> CoreConfig:
-    """Return POBAX's transformer, with one of the orders of the second gate."""
+def transformer(cell: str) -> CoreConfig:
+    """Return POBAX's transformer, with the gates of a cell."""
     return core_config(
-        "gtrxl", width=96, heads=8, head_width=32, memory_size=128, gate_order=gate_order
+        "gtrxl",
+        width=96,
+        heads=8,
+        head_width=32,
+        memory_size=128,
+        gate_bias=0.0 if "gate bias 0" in cell else None,
+        gate_order="swapped" if cell.startswith(SWAPPED) else "stream_first",
     )
 
 
@@ -85,7 +97,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
     """Return the config of a cell."""
     config = OnlineConfig(
         env=EnvConfig("RockSample-11-11", {"map_seed": MAP_SEED}, num_envs=16),
-        core=transformer("swapped" if cell.startswith(SWAPPED) else "stream_first"),
+        core=transformer(cell),
         agent=AgentConfig(encoder="linear", reward_clip=1.0),
         evaluation=EvaluationConfig(episodes=EPISODES, interval=0, policy="sample"),
         total_steps=total_steps,
@@ -101,7 +113,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
             algorithm=PPOConfig(minibatches=4),
             total_steps=min(total_steps, BATCH_STEPS),
         )
-    if cell not in PPO_CELLS:
+    if cell not in PPO_CELLS + EARLY_CELLS:
         vmpo = VMPOConfig(value_cost=2.0) if cell in VALUE_CELLS else VMPOConfig()
         return dataclasses.replace(config, algorithm=vmpo, core=core)
     ppo = PPOConfig(
@@ -114,6 +126,9 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
         value_clip=0.2,
     )
     optimiser = OptimiserConfig(learning_rate=2.5e-4, final=0.0, clip_norm=0.5)
+    if cell in EARLY_CELLS:
+        optimiser = dataclasses.replace(optimiser, horizon=total_steps)
+        config = dataclasses.replace(config, total_steps=min(total_steps, EARLY_STEPS))
     if cell != GRU:
         return dataclasses.replace(config, algorithm=ppo, optimiser=optimiser, segments=2)
     return dataclasses.replace(
@@ -163,8 +178,8 @@ def grid(options: Options) -> list[Run]:
             goal=("return", np.inf),
             measure=discounted_return,
         )
-        for cell in PPO_CELLS + BATCH_CELLS + VMPO_CELLS + VALUE_CELLS
-        for seed in range(options.seeds or (5 if cell in VALUE_CELLS else 3))
+        for cell in PPO_CELLS + EARLY_CELLS + BATCH_CELLS + VMPO_CELLS + VALUE_CELLS
+        for seed in range(options.seeds or SEEDS.get(cell, 3))
     ]
 
 
@@ -189,7 +204,8 @@ def report(options: Options, records: Sequence[Record]) -> None:
         options.results / "rocksample.md",
         "A published GTrXL, corrected",
         [
-            "RockSample with 11 x 11 cells and 11 rocks, with the settings of POBAX. Scores are "
+            "RockSample with 11 x 11 cells and 11 rocks. The first cells, up to the early ones, "
+            "have the settings of POBAX, the others this package's and the same cores. Scores are "
             f"returns discounted by {GAMMA}, means of {EPISODES} fresh episodes with sampled "
             "actions: those published by POBAX (8.3 without memory), the mean over seeds with its "
             "95 % interval (Student's t), and each seed. Then medians over seeds: the return "

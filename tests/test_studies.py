@@ -173,9 +173,9 @@ def record_of(run, scores):
 
 def test_rocksample_report_has_published_scores(study, rocksample, tmp_path):
     runs = rocksample.grid(study.Options())
-    assert len(runs) == 7 * 3 + 3 * 5
+    assert len(runs) == 7 * 3 + 3 * 8 + 3 * 5
     steps = [run.job.steps_per_update for run in runs if run.seed == 0]
-    assert steps == 2 * [2048] + [1024] + 2 * [4096] + 5 * [1024]
+    assert steps == 2 * [2048] + [1024] + 3 * [2048] + 2 * [4096] + 5 * [1024]
     records = [
         record_of(run, {rocksample.SCORE: 10.0 + run.seed, "return": 15.0, "length": 30.0})
         for run in runs
