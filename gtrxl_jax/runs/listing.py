@@ -109,8 +109,10 @@ def _has_diverged(folder: Path, result: Result | None, num_seeds: int | None) ->
     """Return whether all seeds have: by the result, or where the run stopped, by its metrics."""
     if result:
         return len(result.diverged) == num_seeds
-    metrics = folder / "metrics.jsonl"
-    diverged = read_metrics(metrics).get("diverged") if metrics.exists() else None
+    try:
+        diverged = read_metrics(folder / "metrics.jsonl").get("diverged")
+    except (FileNotFoundError, ValueError):  # none yet, or damaged
+        return False
     return diverged is not None and bool(np.all(diverged[-1] == 1))
 
 

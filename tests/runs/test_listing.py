@@ -54,6 +54,12 @@ def test_diverged_run(tmp_path):
     assert state(tmp_path) == ("diverged", 112, 300)
 
 
+def test_run_with_damaged_metrics_is_listed(tmp_path):
+    start(tmp_path, step=56)
+    (tmp_path / "metrics.jsonl").write_text("damaged\nlines\n")
+    assert state(tmp_path) == ("stopped", 56, 112)
+
+
 def test_runs_are_sorted_by_update(tmp_path):
     for age, name in enumerate(("new", "old")):
         start(tmp_path / name)
