@@ -140,16 +140,17 @@ def _read_window(reader: MinariReader, episode: int, begin: int, stop: int) -> d
     rewards_T = reader.rewards(episode)
     observations = reader.observations(episode, begin, stop)
     actions = reader.actions(episode, begin, stop)
+    number = reader.numbers[episode]
     one_S, one_T = np.ones((1, stop - begin), bool), np.ones((1, len(rewards_T)), bool)
     with naming(reader.path):
-        check_rewards(rewards_T[None], one_T, (episode, 0))
+        check_rewards(rewards_T[None], one_T, (number, 0))
         check_steps(
             reader.spaces,
             jax.tree.map(lambda x: x[None], observations),
             actions[None],
             one_S,
             one_S,
-            (episode, begin),
+            (number, begin),
         )
     (to_go_T,) = returns_to_go(rewards_T[None], reader.length[episode : episode + 1])
     return {

@@ -8,7 +8,8 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from PIL import Image
 
 import gtrxl_jax
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
-from gtrxl_jax.data.trajectories import Trajectories
+from gtrxl_jax.data.trajectories import Trajectories, clip_rounding
 from gtrxl_jax.extras import install_command
 
 Folder = str | os.PathLike[str]
@@ -50,21 +51,25 @@ class MinariReader:
     """A dataset on disk that is read in parts. Threads may share a reader.
 
     Args:
-      path: see `load`; the same errors are raised here.
+      path: see `load`; the same errors are raised here, except those of single episodes.
+      leave_out: numbers of episodes that are left out, as if the dataset did not have them.
 
     Attributes:
       path: the folder of its files.
       metadata: its provenance.
       spaces: the spaces of its observations and actions.
-      length: the number of actions of each episode.
+      numbers: the number of each episode in the file.
+      length: the number of actions of each episode; 0 for one whose rewards cannot be read, which
+        raises when it is.
     """
 
     path: Path
     metadata: Metadata
     spaces: Spaces
+    numbers: tuple[int, ...]
     length: Int[np.ndarray, " E"]
 
-    def __init__(self, path: Folder):
+    def __init__(self, path: Folder, *, leave_out: Collection[int] = ()):
         minari = import_minari()
         import h5py
 
@@ -86,14 +91,11 @@ class MinariReader:
         with _reading(self.path):
             self._file = h5py.File(self.path / "main_data.hdf5", "r")
         try:
-            with _reading(self.path):
-                episodes = range(int(described["total_episodes"]))
-                self._groups = [_inside(self._file, f"episode_{e}") for e in episodes]
-                self.length = np.array(
-                    [len(_inside(group, "rewards")) for group in self._groups], np.int32
-                )
-            if not self.length.size:
+            total = described["total_episodes"]
+            self.numbers = tuple(n for n in range(total) if n not in leave_out)
+            if not self.numbers:
                 raise ValueError(f"{self.path} contains no episodes")
+            self.length = np.array([self._length(e) for e in range(len(self.numbers))], np.int32)
         except BaseException:
             self.close()
             raise
@@ -105,8 +107,8 @@ class MinariReader:
 
     def rewards(self, episode: int) -> Float[np.ndarray, " n"]:
         """Return all rewards of an episode, float32."""
-        with _reading(self.path, episode):
-            return _inside(self._groups[episode], "rewards")[:].astype(np.float32)
+        with self._reading(episode):
+            return self._part(episode, "rewards")[:].astype(np.float32)
 
     def observations(self, episode: int, start: int, stop: int) -> Any:
         """Return the observations start .. stop - 1 of an episode.
@@ -116,8 +118,9 @@ class MinariReader:
         return self._read(episode, "observations", self.spaces.observation, start, stop)
 
     def actions(self, episode: int, start: int, stop: int) -> Any:
-        """Return the actions start .. stop - 1 of an episode."""
-        return self._read(episode, "actions", self.spaces.action, start, stop)
+        """Return the actions start .. stop - 1 of an episode, see `clip_rounding`."""
+        space = self.spaces.action
+        return clip_rounding(self._read(episode, "actions", space, start, stop), space)
 
     def episode(self, episode: int) -> Trajectories:
         """Return one whole episode as trajectories with E = 1. Its values are not checked.
@@ -127,8 +130,8 @@ class MinariReader:
         """
         self.require_whole(episode)
         length = int(self.length[episode])
-        with _reading(self.path, episode):
-            terminated = bool(self._groups[episode]["terminations"][-1])
+        with self._reading(episode):
+            terminated = bool(self._part(episode, "terminations")[-1])
         return Trajectories(
             observations=jax.tree.map(lambda x: x[None], self.observations(episode, 0, length + 1)),
             actions=self.actions(episode, 0, length)[None],
@@ -145,19 +148,21 @@ class MinariReader:
         """
         if episode in self._whole:
             return
-        length = int(self.length[episode])
+        number = self.numbers[episode]
+        with self._reading(episode):
+            length = len(self._part(episode, "rewards"))
         if not length:
-            raise ValueError(f"{self.path}: episode {episode} is empty")
+            raise ValueError(f"{self.path}: episode {number} is empty")
         expected = {"actions": length, "terminations": length, "truncations": length}
         spaces = {"observations": self.spaces.observation}
         for field, steps in {"observations": length + 1, **expected}.items():
-            with _reading(self.path, episode):
-                node = _inside(self._groups[episode], field)
+            with self._reading(episode):
+                node = self._part(episode, field)
                 lengths = _lengths(node, spaces.get(field))
             for found in lengths:
                 if found != steps:
                     raise ValueError(
-                        f"{self.path}: episode {episode} has {length} rewards and {found} "
+                        f"{self.path}: episode {number} has {length} rewards and {found} "
                         f"{field}, not {steps}"
                     )
         self._whole.add(episode)
@@ -193,8 +198,20 @@ class MinariReader:
                 raise ValueError(f"{field} are up to {np.abs(values).max()}, but {one}")
             return cast
 
-        with _reading(self.path, episode):
-            return read(_inside(self._groups[episode], field), space)
+        with self._reading(episode):
+            return read(self._part(episode, field), space)
+
+    def _part(self, episode: int, name: str) -> Any:
+        """Return a node of an episode."""
+        return _inside(_inside(self._file, f"episode_{self.numbers[episode]}"), name)
+
+    def _length(self, episode: int) -> int:
+        with contextlib.suppress(Exception):  # raised by `require_whole`, for this episode only
+            return len(self._part(episode, "rewards"))
+        return 0
+
+    def _reading(self, episode: int) -> AbstractContextManager[None]:
+        return _reading(self.path, self.numbers[episode])
 
 
 def _inside(group: Any, name: str) -> Any:

@@ -140,11 +140,33 @@ def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[
     return marked_E
 
 
-def check(trajectories: Trajectories) -> None:
+def clip_rounding(actions: Any, space: Any) -> Any:
+    """Clip actions `[..., C]` that exceed the bounds of a Box by no more than rounding.
+
+    Others, and those of other spaces, are returned as they are.
+    """
+    if not isinstance(space, gymnasium.spaces.Box):
+        return actions
+    low, high = _tolerated(space)
+    rounded = (actions >= low) & (actions <= high)
+    return np.where(rounded, np.clip(actions, space.low, space.high), actions)
+
+
+def _tolerated(space: gymnasium.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of a Box, widened by some rounding errors of float32."""
+    slack_low, slack_high = (1e-6 * np.maximum(1, np.abs(x)) for x in (space.low, space.high))
+    return space.low - slack_low, space.high + slack_high
+
+
+def check(trajectories: Trajectories, first: int = 0) -> None:
     """Raise if the trajectories are invalid; on the host.
 
     Observations must have the shapes and dtypes of their space, but may exceed its bounds, as those
-    of published environments do.
+    of published environments do. Actions may exceed theirs by rounding, see `clip_rounding`.
+
+    Args:
+      trajectories: the set.
+      first: number of its first episode, for messages.
 
     Raises:
       TypeError: if an array is missing, of the wrong dtype, or not an array.
@@ -165,13 +187,14 @@ def check(trajectories: Trajectories) -> None:
             e = int(np.argmax(wrong_E))
             raise ValueError(f"length[{e}] is {length[e]}: an episode has {rule}")
     real_ET, observed_ET = (np.arange(n) < length[:, None] + n - steps for n in (steps, steps + 1))
-    check_rewards(rewards, real_ET)
+    check_rewards(rewards, real_ET, (first, 0))
     check_steps(
         trajectories.spaces,
         trajectories.observations,
         trajectories.actions,
         observed_ET,
         real_ET,
+        (first, 0),
     )
 
 
@@ -252,7 +275,8 @@ def _check_bounds(
         low, high = int(space.start), int(space.start) + int(space.n) - 1
         outside_ET = (action_ET < low) | (action_ET > high)
     else:
-        outside_ET = ((action_ET < space.low) | (action_ET > space.high)).any(axis=2)
+        lowest, highest = _tolerated(space)
+        outside_ET = np.any((action_ET < lowest) | (action_ET > highest), axis=2)
     _refuse_first("actions", action_ET, real_ET & outside_ET, at, f"actions must be in {space}")
 
 

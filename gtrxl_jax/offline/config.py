@@ -41,6 +41,9 @@ class DataConfig:
     """Read windows from data.path as they are sampled, for data that exceed memory. The batches of
     an iteration are read during the previous one and held in memory together, see
     updates_per_iteration."""
+    skip_bad: bool = False
+    """Leave out the episodes of data.path that are damaged or have invalid numbers, and name them.
+    By default, the first such episode ends the run before it starts."""
     start: str = choice("", STARTS)
     """Where windows begin: episode (at its first step) or uniform (at any step). The default
     depends on the environment."""
@@ -53,6 +56,8 @@ class DataConfig:
     seed: int = number(0, at_least=0)
     """Seed of the oracle's episodes and of those held out, which are the same for all seeds of a
     run."""
+    fingerprint: Annotated[str, tyro.conf.Suppress] = ""
+    """Hash of the data's contents; the trainer records it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +142,12 @@ class OfflineConfig(RunConfig):
         }.items():
             if value and not self.task.name:
                 raise ValueError(f"{field} requires an environment: set task.name, or omit {field}")
-        if self.data.stream and not self.data.path:
-            raise ValueError(
-                "data.stream requires a dataset on disk: set data.path (`gtrxl collect` writes "
-                "datasets), or disable data.stream"
-            )
+        for field in ("stream", "skip_bad"):
+            if getattr(self.data, field) and not self.data.path:
+                raise ValueError(
+                    f"data.{field} requires a dataset on disk: set data.path (`gtrxl collect` "
+                    f"writes datasets), or disable data.{field}"
+                )
         if self.data.stream and self.num_seeds > 1:
             raise ValueError(
                 f"data.stream supports a single seed, but num_seeds is {self.num_seeds}: "
@@ -278,6 +284,9 @@ def preset(name: str = "default") -> OfflineConfig:
       ValueError: if the name is unknown.
     """
     return PRESETS[check_choice("preset", name, PRESETS)]()
+
+
+serialization.CONFIGS["offline"] = OfflineConfig
 
 
 def to_json(config: OfflineConfig) -> str:

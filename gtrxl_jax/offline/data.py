@@ -15,12 +15,17 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
+from gtrxl_jax.data.fingerprint import Fingerprint
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import Sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories, held_out
 from gtrxl_jax.offline.config import OfflineConfig
-from gtrxl_jax.offline.environments import require_spaces, warn_of_other_environment
+from gtrxl_jax.offline.environments import (
+    require_spaces,
+    sound_episodes,
+    warn_of_other_environment,
+)
 from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
 from gtrxl_jax.segments import Segments
 
@@ -37,6 +42,9 @@ class Data(Protocol):
 
     def returns(self) -> Float[np.ndarray, " E"]:
         """Return the sum of each episode's rewards."""
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the episodes."""
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and the data of each iteration from `first` on. Close after use.
@@ -72,6 +80,11 @@ class InMemory:
         inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
         return np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
 
+    def fingerprint(self) -> str:
+        fingerprint = Fingerprint()
+        fingerprint.add(self._trajectories)
+        return str(fingerprint)
+
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and all trajectories, with the episodes of stages, see `Data.feed`."""
         config, length_E = self._config, np.asarray(self._trajectories.length)
@@ -98,7 +111,8 @@ class Streamed:
     """Data read from disk by threads, one iteration ahead.
 
     The data to train on are the `Segments` of an iteration's updates, `[U, B, N, K]`. Each batch is
-    split over the devices, and a process reads only its own part.
+    split over the devices, and a process reads only its own part. All data are read and checked
+    once, on first use, so that a run does not end at a bad episode when it draws it.
     """
 
     def __init__(self, config: OfflineConfig, sampling: Sampling):
@@ -107,18 +121,31 @@ class Streamed:
 
     def returns(self) -> Float[np.ndarray, " E"]:
         """Return the sum of each episode's rewards, read from disk."""
-        with MinariReader(self._config.data.path) as reader:
-            require_spaces(self._config, reader.spaces)
-            sums = [reader.rewards(e).sum(dtype=np.float64) for e in range(reader.num_episodes)]
-        return np.array(sums)
+        return self._checked.returns_E
+
+    def fingerprint(self) -> str:
+        return self._checked.fingerprint
+
+    @functools.cached_property
+    def _checked(self) -> "_Checked":
+        """Read all episodes once."""
+        config, fingerprint = self._config, Fingerprint()
+        returns: dict[int, float] = {}
+        with MinariReader(config.data.path) as reader:
+            require_spaces(config, reader.spaces)
+            with sound_episodes(config, reader) as episodes:
+                for number, episode in episodes:
+                    fingerprint.add(episode)
+                    returns[number] = float(np.sum(episode.rewards, dtype=np.float64))
+            bad = set(reader.numbers) - returns.keys()
+        return _Checked(np.array(list(returns.values())), bad, str(fingerprint))
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and the segments of each iteration's updates, see `Data.feed`."""
         config = self._config
         updates, batch_size = config.updates_per_iteration, config.batch_size
         rows = local_rows(mesh, batch_size)
-        with MinariReader(config.data.path) as reader:
-            require_spaces(config, reader.spaces)
+        with MinariReader(config.data.path, leave_out=self._checked.bad) as reader:
             warn_of_other_environment(config, reader.metadata)
             # For all stages now, so that one without episodes raises before training begins.
             episodes = [episodes_of(config, n, reader.length) for n in config.stages]
@@ -154,6 +181,20 @@ class Streamed:
                         stacked = jax.tree.map(lambda *x: np.stack(x), *read)
                         training = split_local_rows(stacked, mesh, batch_size, axis=1)
                         yield stage, (training, validation)
+
+
+class _Checked(NamedTuple):
+    """What is known of streamed data after all were read.
+
+    Attributes:
+      returns_E: the sum of each sound episode's rewards.
+      bad: the numbers of the others.
+      fingerprint: that of the sound episodes.
+    """
+
+    returns_E: Float[np.ndarray, " E"]
+    bad: set[int]
+    fingerprint: str
 
 
 def _by_stage(config: OfflineConfig, first: int) -> Iterator[tuple[int, list[int]]]:

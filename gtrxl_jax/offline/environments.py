@@ -1,7 +1,9 @@
 """The environment of an offline run, if any, its spaces, and the trajectories of its oracle."""
 
+import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -92,9 +94,11 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
       ImportError: if the extra "offline" is not installed.
     """
     if config.data.path:
-        trajectories = minari.load(config.data.path)
-        require_spaces(config, trajectories.spaces)
-        warn_of_other_environment(config, minari.load_metadata(config.data.path))
+        with minari.MinariReader(config.data.path) as reader:
+            require_spaces(config, reader.spaces)
+            with sound_episodes(config, reader) as episodes:
+                trajectories = concatenate([episode for _, episode in episodes])
+            warn_of_other_environment(config, reader.metadata)
         return trajectories
     _require_source(config)
     sets = []
@@ -140,6 +144,30 @@ def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
             f"data.path {config.data.path} has {spaces}, but {of} has {expected}: choose a "
             'matching pair, or train without an environment, with task.name ""'
         )
+
+
+@contextlib.contextmanager
+def sound_episodes(
+    config: OfflineConfig, reader: minari.MinariReader
+) -> Iterator[Iterator[tuple[int, Trajectories]]]:
+    """Yield the iterator over the sound episodes of a dataset, see `checked_episodes`.
+
+    With `data.skip_bad`, the others are named on standard error when the block ends.
+
+    Raises:
+      ValueError: if an episode is bad; with `data.skip_bad`, if all are.
+    """
+    bad: list[minari.BadEpisodeError] = []
+    try:
+        yield minari.checked_episodes(reader, bad.append if config.data.skip_bad else None)
+    except minari.BadEpisodeError as error:
+        raise ValueError(
+            f"{error}; repair it, or leave out all bad episodes with data.skip_bad"
+        ) from None
+    if bad:
+        print(f"{len(bad)} of {reader.num_episodes} episodes are left out:", file=sys.stderr)
+    for one in bad:
+        print(f"  {one}", file=sys.stderr)
 
 
 def warn_of_other_environment(config: OfflineConfig, metadata: minari.Metadata) -> None:

@@ -132,9 +132,15 @@ class OfflineTrainer:
 
     @functools.cached_property
     def config_json(self) -> str:
-        """The config with its target return, so that a trained model acts without the data."""
-        evaluation = dataclasses.replace(self.config.evaluation, target_return=self.target_return)
-        return to_json(dataclasses.replace(self.config, evaluation=evaluation))
+        """The config with its target return, so that a trained model acts without the data.
+
+        It also has the fingerprint of a dataset, so that a run never resumes on another.
+        """
+        config, data = self.config, self.config.data
+        evaluation = dataclasses.replace(config.evaluation, target_return=self.target_return)
+        if not data.fingerprint and (data.path or not config.task.name):
+            data = dataclasses.replace(data, fingerprint=self._data.fingerprint())
+        return to_json(dataclasses.replace(config, evaluation=evaluation, data=data))
 
     @functools.cached_property
     def policy(self) -> SequencePolicy:
@@ -156,7 +162,22 @@ class OfflineTrainer:
 
     @functools.cached_property
     def _data(self) -> Data:
-        """The data, read or generated on first use, since acting does not require them."""
+        """The data, read or generated on first use, since acting does not require them.
+
+        Raises:
+          ValueError: if they are not those whose fingerprint the config has; see also
+            `trajectories_of`.
+        """
+        config, data = self.config, self._source()
+        recorded = config.data.fingerprint
+        if recorded and data.fingerprint() != recorded:
+            raise ValueError(
+                f"the data {config.data.path or 'given'} are not those of the run, their contents "
+                "differ: restore the data of the run, or start another one"
+            )
+        return data
+
+    def _source(self) -> Data:
         config = self.config
         if self._trajectories is None and config.data.stream:
             return Streamed(config, self._sampling)

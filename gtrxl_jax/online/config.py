@@ -262,6 +262,9 @@ def preset(name: str = "default") -> OnlineConfig:
     return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
+serialization.CONFIGS["online"] = OnlineConfig
+
+
 def to_json(config: OnlineConfig) -> str:
     """Return the config as JSON, to be stored with the results."""
     return serialization.to_json("online", config)

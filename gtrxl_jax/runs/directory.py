@@ -5,13 +5,14 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from gtrxl_jax import __version__
 from gtrxl_jax.files import atomic
 from gtrxl_jax.parallel import hosts
+from gtrxl_jax.runs.config.serialization import with_defaults
 
 Folder = str | os.PathLike[str]
 
@@ -154,8 +155,13 @@ def require_same_run(folder: Folder, config_json: str) -> None:
     if not Path(folder, "config.json").exists() or not started(folder):
         return
     require_version(folder)
-    found = difference(settings(folder), json.loads(config_json))
-    if found:
+    there, here = settings(folder), json.loads(config_json)
+    if len({_fingerprint(there), _fingerprint(here)} - {""}) > 1:
+        raise ValueError(
+            f"{folder} holds a run on other data than {here['data']['path'] or 'these'}, whose "
+            "contents differ: restore the data of the run, or choose another folder"
+        )
+    if found := difference(there, here):
         raise ValueError(f"{folder} holds another run ({found}): choose another folder")
 
 
@@ -200,20 +206,40 @@ def settings(folder: Folder) -> dict[str, Any]:
     return parsed
 
 
-def difference(there: Any, here: Any, name: str = "") -> str | None:
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
     """Describe the first difference that makes a config `here` another run than that `there`.
+
+    A field that only one of them has was added by a later version, and is at its default in the
+    other. Data are compared by their fingerprint, if both have one, and else by their path.
 
     Returns:
       None if there is none: they are equal except for `MAY_CHANGE`, and `MAY_GROW` is not less.
     """
-    if name in MAY_CHANGE:
+    there, here = with_defaults(there), with_defaults(here)
+    fingerprints = [_fingerprint(config) for config in (there, here)]
+    ignored: tuple[str, ...] = MAY_CHANGE
+    if "" in fingerprints:
+        ignored += ("data.fingerprint",)
+    elif fingerprints[0] == fingerprints[1]:
+        ignored += ("data.path",)
+    return _difference(there, here, ignored)
+
+
+def _fingerprint(config: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a run's data, empty if none was recorded."""
+    data = config.get("data")
+    return str(data.get("fingerprint", "")) if isinstance(data, dict) else ""
+
+
+def _difference(there: Any, here: Any, ignored: tuple[str, ...], name: str = "") -> str | None:
+    if name in ignored:
         return None
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*here, *(there.keys() - here)]:
             if key not in there and not here[key]:
-                continue  # a field that a later version has added, without a value
+                continue  # of a kind of run whose defaults are unknown
             inner = f"{name}.{key}" if name else key
-            found = difference(there.get(key), here.get(key), inner)
+            found = _difference(there.get(key), here.get(key), ignored, inner)
             if found:
                 return found
         return None

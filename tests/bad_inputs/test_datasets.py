@@ -115,6 +115,41 @@ def test_values_do_not_fit(tmp_path, values, how):
     rejected(HOW[how], tmp_path, message)
 
 
+ACTIONS = gymnasium.spaces.Box(np.array([-1.0, 0.0], np.float32), np.float32(1.0), (2,))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("beyond", [np.float32(1e-6), 1e-3])
+def test_actions_beyond_bounds_by_rounding_are_clipped(tmp_path, how, beyond):
+    def widen(x):
+        return (np.where(x > 0.5, 1, [-1, 0]) * (1 + beyond)).astype(np.float32)
+
+    write_theirs(tmp_path / "data", BOX, ACTIONS, actions=widen)
+    if beyond == 1e-3:
+        return rejected(HOW[how], tmp_path, "episode 0, step 0: actions is .*: actions must be in")
+    actions = np.asarray(HOW[how](tmp_path).actions).reshape(-1, 2)
+    assert (actions >= ACTIONS.low).all()
+    assert (actions <= ACTIONS.high).all()
+    assert (abs(actions) == 1).any()
+
+
+def test_bad_episodes_are_left_out(tmp_path):
+    path, whole = tmp_path / "set", make_set((6, 9, 2, 3))
+    minari.save(whole, path)
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        file["episode_1/observations"][5, 0] = np.nan
+        del file["episode_2/rewards"]
+    bad = []
+    np.testing.assert_array_equal(minari.load(path, bad.append).length, [6, 3])
+    assert [error.number for error in bad] == [1, 2]
+    assert "episode 1, step 5: observations is" in str(bad[0])
+    assert "episode 2 cannot be read as a Minari dataset" in str(bad[1])
+    with MinariReader(path, leave_out=(1, 2)) as reader:
+        assert reader.numbers == (0, 3)
+        np.testing.assert_array_equal(reader.length, [6, 3])
+        np.testing.assert_array_equal(reader.episode(1).rewards, whole.rewards[3:, :3])
+
+
 def test_step_of_window_is_named(tmp_path):
     """A window is checked where it is read; rewards everywhere, as returns-to-go need them all."""
     path = tmp_path / "set"

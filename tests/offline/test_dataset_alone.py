@@ -11,8 +11,9 @@ import pytest
 from gtrxl_jax import load, zero_timestep
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.data import dataset_spaces, minari
-from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.config import from_json, preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.runs.directory import load_config
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.validation import validate
 from tests.data.sets import make_set
@@ -105,6 +106,45 @@ def test_streamed_run_matches_in_memory_run(data):
         *(one.params_per_seed for one in runs),
     )
     assert runs[0].result.evaluation == {}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_run_resumes_on_its_data_only(data, stream, tmp_path):
+    """Wherever they are: data are known by their contents."""
+    here, elsewhere, others = (tmp_path / name for name in ("here", "elsewhere", "others"))
+    shutil.copytree(data, here)
+    minari.save(
+        make_set(spaces=SPACES).replace(actions=make_set(spaces=SPACES).actions / 2), others
+    )
+
+    def resume(path, updates=4):
+        config = changed(ALONE, data__path=str(path), data__stream=stream, devices=1)
+        trainer = OfflineTrainer(changed(config, total_updates=updates))
+        return train(trainer, folder=tmp_path / "run")
+
+    resume(here, 2)
+    with pytest.raises(ValueError, match=f"run on other data than {others}, whose contents differ"):
+        resume(others)
+    shutil.move(here, elsewhere)
+    assert resume(elsewhere).result.steps == 4
+    shutil.rmtree(elsewhere)
+    shutil.copytree(others, elsewhere)
+    with pytest.raises(ValueError, match="run on other data"):
+        resume(elsewhere, 6)
+    # A config that has the fingerprint, such as that in the folder, is held to it.
+    trainer = OfflineTrainer(from_json(load_config(tmp_path / "run")))
+    with pytest.raises(ValueError, match=f"the data {elsewhere} are not those of the run"):
+        next(trainer.feed(1, trainer.mesh()))
+
+
+def test_trajectories_of_a_run_are_known():
+    trainer = OfflineTrainer(ALONE, make_set(spaces=SPACES))
+    recorded = from_json(trainer.config_json)
+    assert recorded.data.fingerprint
+    assert OfflineTrainer(recorded, make_set(spaces=SPACES)).config_json == trainer.config_json
+    other = OfflineTrainer(recorded, make_set(spaces=SPACES, seed=1))
+    with pytest.raises(ValueError, match="the data given are not those of the run"):
+        next(other.feed(1, other.mesh()))
 
 
 def test_trajectories_bring_their_spaces():

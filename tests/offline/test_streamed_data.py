@@ -1,5 +1,6 @@
 """Runs whose data are read from disk as they are sampled equal runs with data in memory."""
 
+import operator
 import re
 import shutil
 import sys
@@ -10,12 +11,12 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.data import minari
+from gtrxl_jax.data import minari, sample_segments, select
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.loading import load
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.environments import trajectories_of
-from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.offline.trainer import OfflineTrainer, _keys, _run_key
 from gtrxl_jax.parallel.placement import local_rows
 from gtrxl_jax.runs import programs
 from gtrxl_jax.runs.loop import train
@@ -115,10 +116,75 @@ def test_streamed_run_loads_without_data(path, monkeypatch, tmp_path):
     assert load(tmp_path / "run" / "bc-mlp").config.evaluation.target_return == 1.0
 
 
-def test_damaged_data_raise_during_training(path, tmp_path):
+def damage(path):
+    """Damage two episodes: a number in the middle of one, an array of another; return a copy."""
+    copy = path.parent / "damaged"
+    shutil.copytree(path, copy)
+    with h5py.File(copy / "data" / "main_data.hdf5", "a") as file:
+        file["episode_3/observations"][2] = np.nan
+        del file["episode_7/actions"]
+    return copy
+
+
+@pytest.fixture(scope="module")
+def damaged(path):
+    return damage(path)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_episode_ends_run_before_it_starts(damaged, stream, tmp_path, monkeypatch):
+    monkeypatch.setattr("gtrxl_jax.runs.programs.Programs.init", None)
+    message = (
+        f"^{damaged}/data: episode 3, step 2: observations is .*: numbers must be finite; repair "
+        "it, or leave out all bad episodes with data.skip_bad$"
+    )
+    with pytest.raises(ValueError, match=message):
+        train(OfflineTrainer(config_of(damaged, stream)), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_episodes_are_left_out_and_named(path, damaged, capsys):
+    """Streamed or not, the batches are those of the rest of the data."""
+    rest = select(
+        minari.load(path), [e for e in range(minari.load(path).num_episodes) if e not in (3, 7)]
+    )
+    batches, fingerprints = [], set()
+    for stream in (False, True):
+        config = config_of(damaged, stream, data__skip_bad=True, devices=1)
+        trainer = OfflineTrainer(config)
+        feed = trainer.feed(1, trainer.mesh())
+        _, (data, _) = next(feed)
+        feed.close()
+        summary, first, second = capsys.readouterr().err.splitlines()
+        assert summary == f"2 of {rest.num_episodes + 2} episodes are left out:"
+        assert "episode 3, step 2: observations is" in first
+        assert "episode 7 cannot be read as a Minari dataset" in second
+        fingerprints.add(trainer._data.fingerprint())
+        batches.append(data)
+    (held, of_stages), streamed = batches
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(held), rest)
+    key, _ = _keys(_run_key(CONFIG.seed)[0])
+    for update in range(2):
+        expected = sample_segments(
+            rest, jax.random.fold_in(key, update), 8, 1, 4, "uniform", "uniform", of_stages[0]
+        )
+        read = jax.tree.map(operator.itemgetter(update), streamed)
+        jax.tree.map(np.testing.assert_array_equal, expected, read)
+    assert len(fingerprints) == 1
+    assert OfflineTrainer(config_of(path, devices=1))._data.fingerprint() not in fingerprints
+
+
+def test_all_episodes_are_bad(path, tmp_path):
     shutil.copytree(path, tmp_path / "data")
     with h5py.File(tmp_path / "data" / "data" / "main_data.hdf5", "a") as file:
         for episode in file.values():
-            episode["observations"][0] = np.nan
-    with pytest.raises(ValueError, match="must be finite"):
-        train(OfflineTrainer(config_of(tmp_path / "data")), folder=tmp_path / "run")
+            episode["rewards"][0] = np.nan
+    trainer = OfflineTrainer(config_of(tmp_path / "data", data__skip_bad=True))
+    with pytest.raises(ValueError, match="all of its 64 episodes are bad"):
+        next(trainer.feed(1, trainer.mesh()))
+
+
+def test_skipping_requires_data_on_disk():
+    with pytest.raises(ValueError, match="data.skip_bad requires a dataset on disk"):
+        OfflineTrainer(changed(CONFIG, data__skip_bad=True))

@@ -9,7 +9,10 @@ from threading import Barrier
 
 import pytest
 
-from gtrxl_jax.runs.directory import load_config, locked
+from gtrxl_jax.offline import config as offline
+from gtrxl_jax.online import config as online
+from gtrxl_jax.runs.config import serialization
+from gtrxl_jax.runs.directory import difference, load_config, locked
 
 CONFIG = json.dumps({"seed": 1, "version": "0.1.0", "core": {"name": "gtrxl", "layers": 4}})
 OTHERS = {
@@ -103,6 +106,64 @@ def test_field_of_later_version_is_empty_before(started):
     message = r'init_from is null there, "runs/b" here'
     with pytest.raises(ValueError, match=message), locked(started, changed(init_from="runs/b")):
         pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("online", "agent.reward_scale"),
+        ("online", "core.gate_order"),
+        ("online", "algorithm.gae_lambda"),
+        ("online", "checkpoint"),
+        ("offline", "data.validation"),
+        ("offline", "model.valve"),
+    ],
+)
+def test_field_of_later_version_is_at_its_default_before(run, kind, field):
+    """Before there was a field, runs had what is its default now; also their checkpoints."""
+    config = {"online": online.OnlineConfig, "offline": offline.OfflineConfig}[kind]()
+    here = serialization.to_json(kind, config)
+    older = json.loads(here)
+    *groups, name = field.split(".")
+    group = older
+    for inner in groups:
+        group = group[inner]
+    default = group.pop(name)
+    with locked(run, json.dumps(older)):
+        (run / "checkpoints" / "3").mkdir(parents=True)
+    with locked(run, here):
+        assert load_config(run) == here
+    assert difference(older, json.loads(here)) is None
+    group[name] = {**default, "keep": 77} if isinstance(default, dict) else "another"
+    if name != "checkpoint":
+        assert f'{field} is "another" there' in difference(older, json.loads(here))
+
+
+FINGERPRINTS = {
+    "same data elsewhere": (("a", "x"), ("b", "x"), None),
+    "before there were fingerprints": (("a", ""), ("a", "x"), None),
+    "other data": (("a", "x"), ("a", "y"), "holds a run on other data than a, whose contents"),
+    "other data elsewhere": (("a", "x"), ("b", "y"), "holds a run on other data than b"),
+    "elsewhere, before": (("a", ""), ("b", "x"), 'data.path is "a" there, "b" here'),
+}
+
+
+@pytest.mark.parametrize("case", FINGERPRINTS)
+def test_data_are_known_by_their_fingerprint(run, case):
+    there, here, message = FINGERPRINTS[case]
+    there, here = (
+        changed(data={"path": path, "fingerprint": fingerprint})
+        for path, fingerprint in (there, here)
+    )
+    with locked(run, there):
+        (run / "checkpoints" / "3").mkdir(parents=True)
+    if message is None:
+        with locked(run, here):
+            assert load_config(run) == here
+        return
+    with pytest.raises(ValueError, match=message), locked(run, here):
+        pass
+    assert load_config(run) == there
 
 
 def test_folder_without_run_raises(tmp_path):

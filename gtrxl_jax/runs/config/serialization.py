@@ -1,13 +1,18 @@
 """Serialization of configs, which are nested frozen dataclasses, to JSON."""
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gtrxl_jax import __version__
 from gtrxl_jax.validation import check_choice, validate
 
 Config = TypeVar("Config")
+
+CONFIGS: dict[str, type] = {}
+"""The class of the configs of each kind of run, for `with_defaults`."""
 
 
 def to_json(kind: str, config: Any) -> str:
@@ -49,6 +54,44 @@ def from_json(kind: str, of: type[Config], text: str) -> Config:
     return config
 
 
+def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a parsed config with the default of each field that it lacks, as older ones do.
+
+    Args:
+      fields: the JSON object of `to_json`; unchanged for a kind that is not in `CONFIGS`.
+    """
+    kind = CONFIGS.get(str(fields.get("kind")))
+    return _completed(kind, fields) if kind else dict(fields)
+
+
+def _completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    with contextlib.suppress(ValueError, TypeError):  # for the class of a module not imported
+        kind = _selected(kind, fields)
+    completed = dict(fields)
+    for field in dataclasses.fields(kind):
+        if field.name in completed:
+            nested = completed[field.name]
+            inner = get_type_hints(kind)[field.name]
+            if dataclasses.is_dataclass(inner) and isinstance(nested, dict):
+                completed[field.name] = _completed(inner, nested)
+        elif field.default is not dataclasses.MISSING:
+            completed[field.name] = _as_json(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            completed[field.name] = _as_json(field.default_factory())
+    return completed
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=dataclasses.asdict))
+
+
+def _selected(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """Return the class that the field `name` selects, for a kind of config that has several."""
+    if not hasattr(kind, "named"):
+        return kind
+    return kind.named(fields["name"]) if "name" in fields else kind.named()
+
+
 def _parse(text: str) -> Any:
     try:
         return json.loads(text)
@@ -61,9 +104,7 @@ def _parse(text: str) -> Any:
 def _build(kind: Any, fields: Any, prefix: str) -> Any:
     if not isinstance(fields, dict):
         raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
-    if hasattr(kind, "named"):
-        # The name selects the class of the config.
-        kind = kind.named(fields["name"]) if "name" in fields else kind.named()
+    kind = _selected(kind, fields)
     hints = get_type_hints(kind)
     for name in fields:
         check_choice("config field", prefix + name, [prefix + hint for hint in hints])
