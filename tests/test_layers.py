@@ -60,8 +60,3 @@ def test_imports_are_from_lower_layers(part):
         if (other := part_of(module)) in LEVEL and other != part and LEVEL[other] >= LEVEL[part]
     }
     assert not upward
-
-
-def test_files_are_short():
-    lengths = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
-    assert {path: length for path, length in lengths.items() if length > 350} == {}
