@@ -9,6 +9,9 @@ import dataclasses
 import importlib
 import os
 import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from types import ModuleType
 from typing import Any
 
 from gtrxl_jax.validation import check_choice
@@ -70,33 +73,49 @@ def is_plugin(name: str) -> bool:
     return isinstance(name, str) and ":" in name
 
 
-def import_plugin(name: str) -> None:
-    """Import the module of a `package.module:Name`, which may be in the working directory.
+def import_plugins(names: Iterable[str]) -> None:
+    """Import the module of each `package.module:Name`; a file in the working directory comes first.
 
     Other names are ignored.
 
     Raises:
-      ValueError: if there is no such module, or it raises an error.
+      ValueError: if there is no such module, another one of its name is loaded, or it raises an
+        error.
     """
-    if not is_plugin(name):
-        return
+    for name in names:
+        if is_plugin(name):
+            _import(name)
+
+
+def _import(name: str) -> None:
     module = name.partition(":")[0]
     if not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(f"{name!r} does not begin with the name of a module: use module:Name")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    here = os.getcwd()
+    if sys.path[:1] not in ([here], [""]):
+        sys.path.insert(0, here)  # as `python -m` does
+    importlib.invalidate_caches()  # the file may be new
+    package = module.partition(".")[0]
     try:
         importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and (module == missing or module.startswith(f"{missing}.")):
+            found = f" in {_file(sys.modules[package])}" if package in sys.modules else ""
             raise ValueError(
-                f"{name!r}: there is no module {module}: use an installed module, or a file in the "
-                "working directory, without .py"
+                f"{name!r}: there is no module {module}{found}: use an installed module, or a file "
+                "in the working directory or in a folder of PYTHONPATH, without .py"
             ) from None
         raise ValueError(
             f"{name!r}: the module {module} raises {type(error).__name__}: {error}"
         ) from error
+    file, own = _file(sys.modules[package]), PathFinder.find_spec(package, [here])
+    if own and own.origin and not (os.path.exists(file) and os.path.samefile(file, own.origin)):
+        raise ValueError(f"{name!r}: {package} is {file}, not {own.origin}: rename the latter")
+
+
+def _file(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or "a built-in module"
 
 
 def find_plugin(field: str, name: str, kind: type) -> Any:
@@ -112,8 +131,14 @@ def find_plugin(field: str, name: str, kind: type) -> Any:
     """
     module, _, attribute = name.partition(":")
     if module not in sys.modules:
-        raise ValueError(f"{field} {name!r} needs the module {module}: import it first")
+        raise ValueError(
+            f"{field} {name!r} needs the module {module}: import it first, with --modules {module} "
+            "on the command line"
+        )
     found = getattr(sys.modules[module], attribute, None)
     if not (isinstance(found, type) and issubclass(found, kind)):
-        raise ValueError(f"{field} {name!r}: {module} has no {kind.__name__} named {attribute!r}")
+        raise ValueError(
+            f"{field} {name!r}: {module} has no {kind.__name__} named {attribute!r}, in "
+            f"{_file(sys.modules[module])}"
+        )
     return found

@@ -14,7 +14,7 @@ from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as configs
 from gtrxl_jax.online.algorithm_config import ALGORITHMS
-from gtrxl_jax.plugins import import_plugin, with_name
+from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers
 from gtrxl_jax.validation import validate
@@ -84,14 +84,13 @@ def parse_train(arguments: Sequence[str]) -> Train:
     for name in chosen.environments if len(chosen.environments) > 1 else ():
         rest += ["--env.tasks", "name", name]
     base = configs.preset(chosen.preset)
-    import_plugin(chosen.core or "")
+    import_plugins(filter(None, (chosen.core, chosen.algorithm)))
     if chosen.core_preset:
         core = core_config(chosen.core or base.core.name, chosen.core_preset)
         base = dataclasses.replace(base, core=core)
     elif chosen.core:
         base = dataclasses.replace(base, core=with_name(base.core, chosen.core))
     if chosen.algorithm:
-        import_plugin(chosen.algorithm)
         base = dataclasses.replace(base, algorithm=with_name(base.algorithm, chosen.algorithm))
         # The preset's sweep may be of settings that this algorithm lacks.
         sweep = {name: base.sweep[name] for name in base.hyperparameters if name in base.sweep}
@@ -121,6 +120,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
     train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
     _require_options(train)
     validate(train.config)
+    import_plugins(name for name, _ in train.config.env.members)
     return train
 
 
@@ -146,7 +146,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         # The presets' lengths and curriculum are those of an environment.
         evaluation = dataclasses.replace(base.evaluation, lengths=())
         base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
-    import_plugin(chosen.model or "")
+    import_plugins(filter(None, (chosen.model, chosen.task)))
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
@@ -168,8 +168,8 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     config = command.config
     task = dataclasses.replace(config.task, params={**params, **config.task.params})
     command = dataclasses.replace(command, config=dataclasses.replace(config, task=task))
+    import_plugins(command.baselines)
     for name in (command.config.model.name, *command.baselines):
-        import_plugin(name)
         model = with_name(command.config.model, name)
         validate(dataclasses.replace(command.config, model=model))
     _require_options(command)

@@ -16,7 +16,7 @@ import tyro
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
-from gtrxl_jax.plugins import import_plugin, with_name
+from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.validation import check_choice
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ def _train(arguments: Sequence[str]) -> None:
     from gtrxl_jax.plots import report
 
     config = command.config
-    import_plugin(config.env.name)
     folder = command.folder or _new_folder(config.env.name, config.core.name)
     trainer = OnlineTrainer(config)
     trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
@@ -132,7 +131,6 @@ def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.runs.initial import initial_params
 
     config = command.config
-    import_plugin(config.task.name)
     folder = command.folder or _new_folder(config.subject, config.model.name)
     configs = {
         name: dataclasses.replace(
@@ -273,6 +271,8 @@ def _collect(arguments: Sequence[str]) -> None:
         config: Annotated[CollectionConfig, tyro.conf.arg(name="")]
         folder: tyro.conf.Positional[Path]
         """A new folder for the dataset."""
+        modules: tuple[str, ...] = ()
+        """Modules of custom parts of the run in --policy, to import first."""
         quiet: bool = False
         """Print only errors and the last line."""
 
@@ -282,7 +282,7 @@ def _collect(arguments: Sequence[str]) -> None:
         prog="gtrxl collect",
         description="Collect complete episodes for offline training, as a Minari dataset.",
     )
-    import_plugin(command.config.env.name)
+    import_plugins([command.config.env.name, *(f"{name}:" for name in command.modules)])
     with ConsoleWriter(
         command.config.episodes,
         ("return", "success"),

@@ -36,7 +36,6 @@ from typing import IO, Any
 
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.online.config import OnlineConfig, to_json
-from gtrxl_jax.plugins import import_plugin
 from gtrxl_jax.runs.cores import share_of_cores
 from gtrxl_jax.runs.preemption import EXIT_CODES
 from gtrxl_jax.runs.restoring import finished_run
@@ -244,8 +243,6 @@ def run_sweep(sweep: Sweep, folder: Path, workers: int) -> list[str]:
       ValueError: if the folder of a cell holds another run.
       SystemExit: if a signal has stopped the runs, which are then saved; see `gtrxl train`.
     """
-    for cell in sweep.cells:
-        import_plugin(cell.config.env.name)
     waiting = [cell for cell in sweep.cells if not cell.is_finished(folder)]
     done = len(sweep.cells) - len(waiting)
     print(f"{done} of {len(sweep.cells)} cells are finished already", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 
 from gtrxl_jax.cli.parsing import parse
-from gtrxl_jax.plugins import import_plugin
+from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.validation import check_choice, number, validate
 
 
@@ -25,8 +25,7 @@ class TrainedRun:
 
     def import_modules(self) -> None:
         """Import the modules."""
-        for name in self.modules:
-            import_plugin(f"{name}:")
+        import_plugins(f"{name}:" for name in self.modules)
 
 
 @dataclasses.dataclass(frozen=True)

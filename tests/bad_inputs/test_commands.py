@@ -1,5 +1,6 @@
 """Bad arguments of each command."""
 
+import json
 import sys
 
 import pytest
@@ -103,11 +104,18 @@ TRAIN = {
     "--core.name nothing:Config": "'nothing:Config': there is no module nothing: use an installed",
     "--core.name :Config": "':Config' does not begin with the name of a module: use module:Name",
     "--core.name my-module:Config": "does not begin with the name of a module: use module:Name",
-    "--core.name json:Config": "core.name 'json:Config': json has no CoreConfig named 'Config'",
+    "--core.name string:Config": "core.name 'string:Config': string has no CoreConfig named 'Confi",
+    "--core.name test:Config": "test has no CoreConfig named 'Config', in {inside}/test.py",
+    "--core.name json:Config": "'json:Config': json is {json}, not {inside}/json.py: rename the la",
+    "--core.name time:Config": "time is a built-in module, not {inside}/time.py: rename the latter",
+    "--core.name json.mine:Config": "there is no module json.mine in {json}: use an installed modu",
     "--env.name broken:Env": "'broken:Env': the module broken raises SyntaxError: invalid syntax",
     "--env.name raising:Env": "the module raising raises ZeroDivisionError: division by zero",
     "--env.name needing:Env": "the module needing raises ModuleNotFoundError: No module named 'no",
-    "--env.name json:Env": "environment 'json:Env': json has no Environment named 'Env'",
+    "--env.name leaving:Env": "the module leaving raises SystemExit: 3",
+    "--env.name string:Env": "environment 'string:Env': string has no Environment named 'Env'",
+    "--env.name TMazePassive-v0 broken:Env": "the module broken raises SyntaxError",
+    "--env.tasks name broken:Env": "the module broken raises SyntaxError",
 }
 
 
@@ -121,6 +129,12 @@ def inside(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("def (\n")
     (tmp_path / "raising.py").write_text("1 / 0\n")
     (tmp_path / "needing.py").write_text("import no_such_package\n")
+    (tmp_path / "leaving.py").write_text("raise SystemExit(3)\n")
+    # Of the standard library, too: the first has not been imported, the others have.
+    for name in ("test", "json", "time"):
+        (tmp_path / f"{name}.py").write_text("")
+    yield
+    sys.modules.pop("test", None)
 
 
 @pytest.mark.parametrize("arguments", TRAIN)
@@ -130,7 +144,8 @@ def test_train(arguments, tmp_path, monkeypatch):
     options = arguments.split()
     if "--preset" not in options:
         options = ["--preset", "debug", *options]
-    assert TRAIN[arguments] in refused(tmp_path, "train", *options)
+    line = TRAIN[arguments].format(inside=tmp_path, json=json.__file__)
+    assert line in refused(tmp_path, "train", *options)
 
 
 def test_empty_folder_name(tmp_path):

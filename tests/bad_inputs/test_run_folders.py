@@ -148,7 +148,8 @@ OF_OTHERS = {
     ),
     "module": (
         {"kind": "online", "env": {"name": "not_imported:Env"}},
-        "environment 'not_imported:Env' needs the module not_imported: import it first",
+        "environment 'not_imported:Env' needs the module not_imported: import it first, with "
+        "--modules not_imported on the command line",
     ),
 }
 

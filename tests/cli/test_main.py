@@ -287,6 +287,24 @@ def test_listed_environments_name_extras_that_are_missing(monkeypatch):
     assert "MemoryChain-v0, " in plain
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--env.name", "{0}:A", "{1}:B"],
+        "--env.tasks name {0}:A --env.tasks name {1}:B".split(),
+    ],
+)
+def test_modules_of_all_tasks_are_imported(arguments, tmp_path, monkeypatch):
+    names = [f"user_{tmp_path.name}_{n}" for n in range(2)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    parse_train([argument.format(*names) for argument in arguments])
+    for name in names:
+        assert sys.modules.pop(name).__file__ == str(tmp_path / f"{name}.py")
+
+
 def test_sweep_replaces_that_of_the_preset():
     paper = ["--preset", "paper"]
     assert parse_train(paper).config.sweep == preset("paper").sweep

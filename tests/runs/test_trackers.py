@@ -13,7 +13,7 @@ import pytest
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.runs.logging.loggers import LOGGERS, make_loggers, require_loggers
 from gtrxl_jax.runs.logging.trackers import TensorBoardWriter, TrackioWriter, WandbWriter
-from gtrxl_jax.runs.logging.writers import MetricWriter
+from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter
 
 
 def read_events(folder):
@@ -48,17 +48,31 @@ def test_single_seed_is_in_folder_itself(tmp_path):
 
 
 class Run:
-    """A run of a stand-in: what was logged, and whether it was finished."""
+    """A run of a stand-in: what was logged, and whether it was finished.
 
-    def __init__(self, **options):
+    What has arrived is in `server`, by id: what was logged when the run finishes.
+    """
+
+    def __init__(self, server=None, **options):
         self.options, self.rows, self.finished = options, [], False
+        self.server = {} if server is None else server
+        self.step = max(self.arrived, default=-1) + 1  # after a resumption, that of the server
+
+    @property
+    def arrived(self):
+        return self.server.setdefault(self.options.get("id"), [])
 
     def log(self, data, step=None):
         assert not self.finished
+        assert step >= self.step
         self.rows.append((step, data))
+
+    def deliver(self, rows):
+        self.arrived.extend(step for step, _ in self.rows[:rows])
 
     def finish(self):
         self.finished = True
+        self.deliver(len(self.rows))
 
 
 class Wandb(types.ModuleType):
@@ -71,7 +85,7 @@ class Wandb(types.ModuleType):
 
     def __init__(self, key=True, network=True):
         super().__init__("wandb")
-        self.key, self.network, self.runs, self.in_use = key, network, [], set()
+        self.key, self.network, self.runs, self.in_use, self.server = key, network, [], set(), {}
 
     def login(self, *, prompt, verify):
         assert not prompt
@@ -85,7 +99,7 @@ class Wandb(types.ModuleType):
             raise self.Error("Run initialization has\ntimed out after 30.0 sec.")
         assert options["resume"] == "allow"
         assert options["reinit"] == "create_new"
-        self.runs.append(Run(**options))
+        self.runs.append(Run(None if options["mode"] == "offline" else self.server, **options))
         return self.runs[-1]
 
 
@@ -160,6 +174,59 @@ def test_resumed_run_sends_no_row_twice(name, install, tmp_path):
     assert [step for step, _ in resumed.rows] == [40]
     key = "id" if name == "wandb" else "name"
     assert first.options[key] == resumed.options[key] != other.options[key]
+
+
+def run_to(folder, name, after, steps, kill=None):
+    """Write the metrics after a checkpoint; all but the first `kill` are lost if it is killed."""
+    service = SERVICES[name][1](folder, CONFIG)
+    with JsonLinesWriter(folder / "metrics.jsonl") as lines:
+        for writer in (lines, service):
+            writer.start(after)
+        for step in steps:
+            for writer in (lines, service):
+                writer.write(step, {"x": np.array([step, np.nan])})
+    runs = sys.modules[name].runs[-2:]
+    if kill is None:
+        service.close()
+    else:
+        for run in runs:
+            run.deliver(kill)
+    return runs[0].options["id" if name == "wandb" else "name"]
+
+
+def logged(run):
+    return [step for step, _ in run.rows]
+
+
+def test_wandb_gets_what_a_killed_process_had_queued(install, tmp_path):
+    module = install(Wandb())
+    first = run_to(tmp_path, "wandb", 0, [10, 20, 30], kill=1)
+    assert run_to(tmp_path, "wandb", 20, [30, 40], kill=0) == first
+    assert run_to(tmp_path, "wandb", 40, [50]) == first
+    assert module.server[first] == [10, 20, 30, 40, 50]
+    assert [row["x"] for _, row in module.runs[-2].rows] == [20, 30, 40, 50]
+
+
+def test_trackio_gets_what_a_killed_process_had_queued(install, tmp_path):
+    """What has arrived is not known: all since the last end is sent again."""
+    module = install(Trackio())
+    first = run_to(tmp_path, "trackio", 0, [10])
+    assert run_to(tmp_path, "trackio", 10, [20, 30], kill=1) == first
+    assert run_to(tmp_path, "trackio", 20, [30]) == first
+    assert [logged(run) for run in module.runs[::2]] == [[10], [20, 30], [20, 30]]
+
+
+@pytest.mark.parametrize("keys", [(True, False, True), (False, True, True), (False, False, True)])
+def test_wandb_run_is_whole_wherever_it_ends(keys, install, tmp_path):
+    """A run is whole on the server, and in the last offline folder, under one id."""
+    module = install(Wandb())
+    ids = set()
+    for session, module.key in enumerate(keys):
+        ids.add(run_to(tmp_path, "wandb", 10 * session, [10 * session + 10]))
+        if not module.key:
+            assert logged(module.runs[-2]) == [10 * n + 10 for n in range(session + 1)]
+    assert module.server[ids.pop()] == [10, 20, 30]
+    assert not ids
 
 
 def test_wandb_without_key_is_offline(install, tmp_path, capsys):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from gtrxl_jax.plugins import Registry, import_plugin
+from gtrxl_jax.plugins import Registry, import_plugins
 from gtrxl_jax.runs.logging.tables import CsvWriter
 from gtrxl_jax.runs.logging.trackers import TensorBoardWriter, TrackioWriter, WandbWriter
 from gtrxl_jax.runs.logging.writers import MetricWriter
@@ -23,8 +23,9 @@ def require_loggers(names: Iterable[str]) -> None:
       ValueError: if a name is unknown.
       ImportError: if a package is missing, with the command that installs it.
     """
+    names = list(names)
+    import_plugins(names)
     for name in names:
-        import_plugin(name)
         LOGGERS.find(name).require()
 
 

@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gtrxl_jax.extras import install_command
-from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, per_seed
+from gtrxl_jax.files import atomic
+from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, per_seed, read_metrics
 
 PROJECT = "gtrxl_jax"
 """The default name of the project in trackers that have projects."""
@@ -62,9 +63,8 @@ class TrackerWriter(MetricWriter):
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
         of_seeds = per_seed(metrics, self._config.get("seed", 0))
         for seed, values in of_seeds.items():
-            run = self._run(f"seed_{seed}" if len(of_seeds) > 1 else "")
             finite = {name: float(x) for name, x in values.items() if math.isfinite(x)}
-            self._log(run, int(step), finite)
+            self._log(f"seed_{seed}" if len(of_seeds) > 1 else "", int(step), finite)
 
     def close(self) -> None:
         for run in self._runs.values():
@@ -81,8 +81,8 @@ class TrackerWriter(MetricWriter):
         """Return the tracker's run of this name."""
 
     @abc.abstractmethod
-    def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
-        """Log the values after a step."""
+    def _log(self, name: str, step: int, values: Mapping[str, float]) -> None:
+        """Log the values after a step to the run of this name."""
 
     @abc.abstractmethod
     def _end(self, run: Any) -> None:
@@ -102,9 +102,9 @@ class TensorBoardWriter(TrackerWriter):
         folder = str(self._folder / name)
         return self._package.SummaryWriter(folder, purge_step=self._first or None)
 
-    def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            run.add_scalar(name, value, step)
+    def _log(self, name: str, step: int, values: Mapping[str, float]) -> None:
+        for metric, value in values.items():
+            self._run(name).add_scalar(metric, value, step)
 
     def _end(self, run: Any) -> None:
         run.close()
@@ -113,47 +113,77 @@ class TensorBoardWriter(TrackerWriter):
 class ServiceWriter(TrackerWriter):
     """A tracker that keeps runs under an id, and may fail without ending the run.
 
-    The id, and the last step that was sent, are in a file of the run's folder. What a resumed run
-    has sent before it is not sent again: the numbers are the same.
+    The id is in a file of the run's folder, with the last step that the service is known to have. A
+    resumed run sends what the service lacks, of metrics.jsonl too, since what was queued in a
+    process that was killed is lost; and nothing that it has: the numbers are the same.
     """
 
     _id = ""
-    _sent = 0
+    _arrived = 0
+    _latest = 0
     _failed = False
 
     def start(self, step: int) -> None:
         record: dict[str, Any] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
-            record = json.loads(self._record.read_text())
+            record = json.loads(self._record.read_text("utf-8"))
         resumed = step > 0 and "id" in record
         self._id = record["id"] if resumed else uuid.uuid4().hex[:8]
-        self._sent = record.get("step", 0) if resumed else 0
+        self._arrived = record.get("step", 0) if resumed else 0
+        self._has: dict[str, int] = {}
         first, seeds = self._config.get("seed", 0), self._config.get("num_seeds", 1)
         with self._going_on():
+            self._keep_record()
             for seed in range(first, first + seeds):
                 self._run(f"seed_{seed}" if seeds > 1 else "")
+            if step and (metrics := self._folder / "metrics.jsonl").exists():
+                self._send_again(read_metrics(metrics), step)
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
-        if self._failed or step <= self._sent:
-            return
-        with self._going_on():
-            super().write(step, metrics)
-            self._sent = int(step)
-            self._record.write_text(json.dumps({"id": self._id, "step": self._sent}))
+        if not self._failed:
+            with self._going_on():
+                super().write(step, metrics)
+                self._latest = int(step)
 
     def close(self) -> None:
         with self._going_on():
             super().close()
+            if not self._failed and self._latest > self._arrived:
+                self._arrived = self._latest
+                self._keep_record()
 
-    def _log(self, run: Any, step: int, values: Mapping[str, float]) -> None:
-        run.log(dict(values), step=step)
+    def _run(self, name: str) -> Any:
+        run = super()._run(name)
+        if name not in self._has:
+            self._has[name] = self._last_step(run)
+        return run
+
+    def _last_step(self, run: Any) -> int:
+        """Return the last step that the service has of a run that has been opened."""
+        return self._arrived
+
+    def _send_again(self, columns: Mapping[str, Any], last: int) -> None:
+        """Write the rows up to a step, see `read_metrics`."""
+        metrics = {k: column for k, column in columns.items() if k not in ("step", "time")}
+        for row, step in enumerate(columns["step"]):
+            if step <= last:
+                self.write(step, {name: column[row] for name, column in metrics.items()})
+
+    def _log(self, name: str, step: int, values: Mapping[str, float]) -> None:
+        run = self._run(name)
+        if step > self._has[name]:
+            run.log(dict(values), step=step)
 
     def _end(self, run: Any) -> None:
-        run.finish()
+        run.finish()  # waits until everything has arrived
 
     @property
     def _record(self) -> Path:
         return self._folder / f"{self.name}.json"
+
+    def _keep_record(self) -> None:
+        with atomic(self._record) as temporary:
+            temporary.write_text(json.dumps({"id": self._id, "step": self._arrived}), "utf-8")
 
     def _title(self, name: str) -> str:
         """Return the name of a run: the last parts of the folder, without runs/, and the seed."""
@@ -175,7 +205,7 @@ class WandbWriter(ServiceWriter):
     """Writes to Weights & Biases; offline, into the folder of the run, without a key or network.
 
     The project is WANDB_PROJECT, by default gtrxl_jax; all variables of wandb apply. The runs of
-    several seeds are a group.
+    several seeds are a group. Each offline folder holds the whole run up to its end.
     """
 
     name = package = "wandb"
@@ -194,6 +224,10 @@ class WandbWriter(ServiceWriter):
                     self._go_offline(" ".join(str(error).split()))
                     self._suffix = "offline"  # the id of the failed attempt remains in use
         return self._init(name)
+
+    def _last_step(self, run: Any) -> int:
+        # The step that wandb expects next: the server's, and 0 for a new run or offline.
+        return run.step - 1
 
     def _init(self, name: str) -> Any:
         settings: dict[str, Any] = {}
