@@ -60,6 +60,8 @@ def read_params(folder: Folder) -> tuple[dict[str, np.ndarray], int]:
 def require_params(folder: Folder, there: Mapping[str, Any], like: Any) -> Any:
     """Return the parameters of an export in the containers of `like`.
 
+    They are converted if `jax_enable_x64` is not as it was for the run.
+
     Raises:
       ValueError: if they differ from those of `like` in name, shape or dtype.
     """
@@ -69,8 +71,10 @@ def require_params(folder: Folder, there: Mapping[str, Any], like: Any) -> Any:
         there,
         here,
         f"it does not belong to {Path(folder, 'config.json')}: export the run again",
+        convert=True,
     )
-    return jax.tree.unflatten(jax.tree.structure(like), [there[name] for name in here])
+    arrays = [np.asarray(there[name], leaf.dtype) for name, leaf in here.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), arrays)
 
 
 def _safetensors() -> Any:

@@ -62,7 +62,9 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
         {name: array[0] if num_seeds > 1 else array for name, array in given.items()},
         _selected(here, patterns),
         f"use the settings in {Path(source, 'config.json')}, or name equal parts in init_only",
+        convert=True,
     )
+    given = {name: np.asarray(array, here[name].dtype) for name, array in given.items()}
     if broken := [name for name, array in given.items() if not np.isfinite(array).all()]:
         raise ValueError(f"init_from {source} has diverged: its {broken[0]} is not finite")
     if num_seeds not in (1, config.num_seeds):

@@ -54,17 +54,21 @@ def params_of(
     seeds: Any = 0
     if num_seeds > 1:
         init, seeds = jax.vmap(init), np.arange(num_seeds)
-    step = None
-    if best:
-        known = checkpoint.newest_record(folder)["best"]
-        if not known:
-            raise ValueError(f"{folder} has no best checkpoint: its config names no score for it")
-        step = known[0]
-    (params, drawn), record = checkpoint.restore(
-        folder,
-        jax.eval_shape(init, seeds),
-        step,
-        part=lambda state: (state.params, trainer.drawn(state)),
-    )
+    like = jax.eval_shape(init, seeds)
+
+    def read() -> Any:
+        step = None
+        if best:
+            known = checkpoint.newest_record(folder)["best"]
+            if not known:
+                raise ValueError(
+                    f"{folder} has no best checkpoint: its config names no score for it"
+                )
+            step = known[0]
+        return checkpoint.restore(
+            folder, like, step, part=lambda state: (state.params, trainer.drawn(state))
+        )
+
+    (params, drawn), record = checkpoint.while_saving(folder, read)
     drawn = {name: np.atleast_1d(values).tolist() for name, values in drawn.items()}
     return each_seed(num_seeds, params), record["step"], drawn

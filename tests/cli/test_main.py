@@ -291,7 +291,7 @@ def test_listed_environments_name_extras_that_are_missing(monkeypatch):
     "arguments",
     [
         ["--env.name", "{0}:A", "{1}:B"],
-        "--env.tasks name {0}:A --env.tasks name {1}:B".split(),
+        ["--env.tasks", "name", "{0}:A", "--env.tasks", "name", "{1}:B"],
     ],
 )
 def test_modules_of_all_tasks_are_imported(arguments, tmp_path, monkeypatch):

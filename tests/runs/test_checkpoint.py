@@ -202,6 +202,28 @@ def test_other_architecture_raises(run, change, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_other_precision_is_converted_for_parameters_alone(run, there):
+    def make():
+        return {"params": jnp.linspace(0, 1, 5), "rest": jnp.int32(1)}
+
+    with jax.enable_x64(there):
+        save(run, 1, make(), CONFIG)
+    with jax.enable_x64(not there):
+        like = jax.eval_shape(make)
+        params, _ = checkpoint.restore(run, like, part=lambda state: state["params"])
+        assert params.dtype == like["params"].dtype
+        np.testing.assert_allclose(params, np.linspace(0, 1, 5), rtol=1e-6)
+        message = (
+            r"another precision: params is float\d\d\[5\] there and float\d\d\[5\] here; set J"
+        )
+        with pytest.raises(ValueError, match=message):
+            restore(run, like)
+        wrong = {"params": jax.ShapeDtypeStruct((5,), jnp.int32), "rest": like["rest"]}
+        with pytest.raises(ValueError, match="another architecture in 1 of 2 arrays"):
+            checkpoint.restore(run, wrong, part=lambda state: state["params"])
+
+
 def test_steps_must_increase(run):
     save(run, 2, {"x": jnp.ones(2)}, CONFIG)
     before = sorted(run.rglob("*"))
@@ -324,6 +346,26 @@ def test_damaged_checkpoint_is_skipped(two_checkpoints, tmp_path, capfd, kind, p
     assert (run / "unusable" / "2").is_dir()
     save(run, 2, make_state(seed=2), CONFIG)
     assert_same(restore(run, like), make_state(seed=2))
+
+
+@pytest.mark.parametrize("name", ["_verify", "_read", "_arrays"])
+def test_checkpoint_removed_by_running_process_is_replaced_by_newer_one(
+    name, two_checkpoints, tmp_path, monkeypatch, capfd
+):
+    run = shutil.copytree(two_checkpoints, tmp_path / "run")
+    original, saves = getattr(checkpoint, name), iter((3, 4))
+
+    def late(*arguments):
+        for step in saves:
+            save(run, step, make_state(seed=step), CONFIG, keep=1)
+            break
+        return original(*arguments)
+
+    monkeypatch.setattr(checkpoint, name, late)
+    like = jax.eval_shape(make_state)
+    assert_same(restore(run, like), make_state(seed=4))
+    assert next(saves, None) is None
+    assert capfd.readouterr() == ("", "")
 
 
 def test_checkpoint_of_other_run_raises(run, tmp_path):

@@ -1,5 +1,6 @@
 """The arrays of a state: their names, copies of them, and comparison of two states."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,7 +58,12 @@ def snapshot(leaf: Any) -> Any:
 
 
 def require_same_arrays(
-    source: str, there: Mapping[str, Any], here: Mapping[str, Any], remedy: str
+    source: str,
+    there: Mapping[str, Any],
+    here: Mapping[str, Any],
+    remedy: str,
+    *,
+    convert: bool = False,
 ) -> None:
     """Raise if stored arrays differ in name, shape or dtype from those requested.
 
@@ -66,6 +72,7 @@ def require_same_arrays(
       there: the stored arrays, or their descriptions, by name.
       here: the requested ones.
       remedy: what to do about it, for the message.
+      convert: whether 32 and 64 bits are the same, since the arrays will be converted.
 
     Raises:
       ValueError: naming the first array that differs.
@@ -74,13 +81,24 @@ def require_same_arrays(
     # Arrays without entries are not stored.
     asked = {name: _describe(leaf) for name, leaf in here.items() if leaf.size or name in saved}
     differing = [n for n in dict.fromkeys([*asked, *saved]) if saved.get(n) != asked.get(n)]
-    if differing:
+    if all(_in_32_bits(saved.get(n)) == _in_32_bits(asked.get(n)) for n in differing):
+        if differing and not convert:
+            name = differing[0]
+            raise ValueError(
+                f"{source} is of another precision: {name} is {saved[name]} there and "
+                f"{asked[name]} here; set JAX_ENABLE_X64 as for that run"
+            )
+    else:
         name = differing[0]
         raise ValueError(
             f"{source} has another architecture in {len(differing)} of "
             f"{len(saved.keys() | asked)} arrays: {name} is {saved.get(name, 'absent')} there and "
             f"{asked.get(name, 'absent')} here; {remedy}"
         )
+
+
+def _in_32_bits(description: str | None) -> str | None:
+    return description and re.sub(r"^(float|u?int)64", r"\g<1>32", description)
 
 
 def _describe(leaf: Any) -> str:

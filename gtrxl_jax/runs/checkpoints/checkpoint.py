@@ -30,6 +30,7 @@ from gtrxl_jax.runs.checkpoints.quiet import ignore_orphans, quiet
 from gtrxl_jax.runs.directory import Folder, available_steps, difference, settings
 
 State = TypeVar("State")
+Found = TypeVar("Found")
 
 
 class SaveError(RuntimeError):
@@ -154,7 +155,7 @@ def restore(
     folder: Folder,
     like: State,
     step: int | None = None,
-    part: Callable[[State], Any] = lambda state: state,
+    part: Callable[[State], Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Restore a checkpoint, or a part of it.
 
@@ -164,7 +165,8 @@ def restore(
         `jax.eval_shape`. Each array is placed by the `sharding` of its leaf, regardless of its
         placement when saved, or on the first device if the leaf has none.
       step: step of the checkpoint; if None, that of `newest_record`.
-      part: selects what to read from the state, for example its parameters.
+      part: selects what to read from the state, for example its parameters, which are converted if
+        `jax_enable_x64` is not as it was for the run; the whole state by default, which is not.
 
     Returns:
       The part of the state, with its containers around the arrays of the checkpoint; and the
@@ -176,13 +178,17 @@ def restore(
       ValueError: if there is none of the given step, or it has another architecture: its arrays
         differ in name, shape or dtype from those of `like`.
     """
-    if step is None:
-        record = newest_record(folder)
-    elif step not in (steps := available_steps(folder)):
-        raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
-    else:
-        record = _verify(folder, step)
-    return _read(folder, record["step"], like, part), record
+
+    def read() -> tuple[Any, dict[str, Any]]:
+        if step is None:
+            record = newest_record(folder)
+        elif step not in (steps := available_steps(folder)):
+            raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
+        else:
+            record = _verify(folder, step)
+        return _read(folder, record["step"], like, part), record
+
+    return while_saving(folder, read)
 
 
 def restore_below(folder: Folder, path: str) -> dict[str, np.ndarray]:
@@ -198,12 +204,30 @@ def restore_below(folder: Folder, path: str) -> dict[str, np.ndarray]:
     Raises:
       FileNotFoundError, UnusableError: see `restore`.
     """
-    step = newest_record(folder)["step"]
-    with _reading(folder) as manager:
-        there = manager.item_metadata(step).tree
-        stored = {name: abstract(x) for name, x in there.items() if name.startswith(path)}
-        arrays = _arrays(manager, step, stored) if stored else {}
+
+    def read() -> dict[str, jax.Array]:
+        step = newest_record(folder)["step"]
+        with _reading(folder) as manager:
+            there = manager.item_metadata(step).tree
+            stored = {name: abstract(x) for name, x in there.items() if name.startswith(path)}
+            return _arrays(manager, step, stored) if stored else {}
+
+    arrays = while_saving(folder, read)
     return {name.removeprefix(path): np.asarray(array) for name, array in arrays.items()}
+
+
+def while_saving(folder: Folder, read: Callable[[], Found]) -> Found:
+    """Call a function that reads checkpoints, again if it fails since a process has removed them.
+
+    A running process removes a checkpoint only after it has saved a newer one.
+    """
+    while True:
+        steps = available_steps(folder)
+        try:
+            return read()
+        except Exception:
+            if available_steps(folder)[-1:] == steps[-1:]:
+                raise
 
 
 def newest_record(folder: Folder) -> dict[str, Any]:
@@ -228,6 +252,8 @@ def newest_record(folder: Folder) -> dict[str, Any]:
         try:
             return _verify(folder, step) | {"unusable": unusable}
         except UnusableError as error:
+            if available_steps(folder)[-1:] != steps[-1:]:  # removed after a newer one was saved
+                return newest_record(folder)
             print(f"{error}; skipping it", file=sys.stderr)
             unusable.append(step)
     raise UnusableError(f"no checkpoint in {folder} can be used, of {steps}: choose another folder")
@@ -254,9 +280,11 @@ def _verify(folder: Folder, step: int) -> dict[str, Any]:
     return record
 
 
-def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any]) -> Any:
+def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any] | None) -> Any:
     wanted = {name: abstract(leaf) for name, leaf in by_name(like).items()}
-    names = part(jax.tree.unflatten(jax.tree.structure(like), list(wanted)))
+    names = jax.tree.unflatten(jax.tree.structure(like), list(wanted))
+    if part:
+        names = part(names)
     chosen = {name: wanted[name] for name in jax.tree.leaves(names)}
     stored = {name: leaf for name, leaf in chosen.items() if leaf.size}
     with _reading(folder) as manager:
@@ -265,6 +293,7 @@ def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any]) 
             manager.item_metadata(step).tree,
             wanted,
             f"build the agent from {Path(folder, 'config.json')}, or restore another run",
+            convert=part is not None,
         )
         arrays = _arrays(manager, step, stored)
     for name, leaf in stored.items():

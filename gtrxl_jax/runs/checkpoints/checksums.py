@@ -28,7 +28,7 @@ def write(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
         "files": {str(path.relative_to(folder)): _describe(path) for path in sorted(files)},
     }
     checked = {"crc32": _crc_of(content), **content}
-    with open(Path(folder, NAME), "w") as file:
+    with open(Path(folder, NAME), "w", encoding="utf-8") as file:
         json.dump(checked, file)
         file.flush()
         os.fsync(file.fileno())
@@ -41,7 +41,7 @@ def verify(folder: str | os.PathLike[str]) -> dict[str, Any]:
       UnusableError: naming the first file that is missing or has changed.
     """
     try:
-        content = json.loads(Path(folder, NAME).read_text())
+        content = json.loads(Path(folder, NAME).read_text("utf-8"))
         stated, record, files = (content.pop(name) for name in ("crc32", "record", "files"))
     except FileNotFoundError:
         raise UnusableError(f"it has no {NAME}: it was not written by this library") from None
@@ -51,13 +51,14 @@ def verify(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise UnusableError(f"its {NAME} has changed")
     for name, description in files.items():
         path = Path(folder, name)
-        if not path.is_file():
-            raise UnusableError(f"{name} is missing")
-        size = path.stat().st_size
-        if size != description[0]:
-            raise UnusableError(f"{name} has {size:,} bytes instead of {description[0]:,}")
-        if _describe(path) != description:
-            raise UnusableError(f"the content of {name} has changed")
+        try:
+            size = path.stat().st_size
+            if size != description[0]:
+                raise UnusableError(f"{name} has {size:,} bytes instead of {description[0]:,}")
+            if _describe(path) != description:
+                raise UnusableError(f"the content of {name} has changed")
+        except (FileNotFoundError, IsADirectoryError):
+            raise UnusableError(f"{name} is missing") from None
     return record
 
 
