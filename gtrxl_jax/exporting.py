@@ -58,11 +58,11 @@ def export(
         new = Path(temporary, to.name)
         new.mkdir()
         if is_export(folder):
-            (new / "card.md").write_text(Path(folder, "card.md").read_text())
+            (new / "card.md").write_bytes(Path(folder, "card.md").read_bytes())
         else:
             write_card(new, loaded.trainer.title, _record(folder, loaded, seed), params)
         write_params(exported(new), params, loaded.step)
-        (new / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (new / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         if stablehlo:
             trainer = loaded.trainer
             step = export_step(

@@ -1,4 +1,4 @@
-"""Atomic file writes, and errors that name the file."""
+"""Atomic file writes, and errors and lines that name a file."""
 
 import contextlib
 import errno
@@ -48,6 +48,14 @@ def atomic(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Pa
             os.replace(temporary, path)
         else:
             os.link(temporary, path)
+
+
+def printable(text: str) -> str:
+    """Escape what a line of a terminal cannot show: control characters, and invalid UTF-8."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def append_line(path: str | os.PathLike[str], line: str) -> None:

@@ -1,10 +1,41 @@
+import ast
 import contextlib
 import resource
 import stat
+from pathlib import Path
 
 import pytest
 
-from gtrxl_jax.files import append_line, atomic
+import gtrxl_jax
+from gtrxl_jax.files import append_line, atomic, printable
+
+
+def encoding_of(call):
+    """Return whether a call names the encoding of the text that it reads or writes, if any."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    modes = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
+    if name in ("read_text", "write_text"):
+        given = len(call.args) > (name == "write_text")
+    elif name == "open" and isinstance(call.func, ast.Name):
+        given = any(isinstance(mode, str) and "b" in mode for mode in modes[-1:])
+    else:
+        given = True
+    return given or any(keyword.arg == "encoding" for keyword in call.keywords)
+
+
+def test_texts_do_not_depend_on_the_locale():
+    package = Path(gtrxl_jax.__file__).parent
+    assert not [
+        f"{path}:{node.lineno}"
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and not encoding_of(node)
+    ]
+
+
+def test_printable():
+    assert printable("a [b] ü ±") == "a [b] ü ±"
+    assert printable("a\nb\x1b\udcff") == r"a\nb\x1b\udcff"
 
 
 def test_file_and_parent_folders_are_created(tmp_path):

@@ -1,5 +1,6 @@
 """The entry point of `gtrxl` and of `python -m gtrxl_jax.cli`."""
 
+import io
 import os
 import signal
 import sys
@@ -11,6 +12,8 @@ from gtrxl_jax.runs.preemption import EXIT_CODES
 
 def run() -> None:
     """Run the command line. A signal during the imports, which take seconds, ends the process."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error, in any terminal
     handled = [n for n in EXIT_CODES if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
     for number in handled:
         signal.signal(number, _exit_at_once)

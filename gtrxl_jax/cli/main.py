@@ -1,9 +1,11 @@
 """The command line: `gtrxl train`, `runs`, `collect`; others in `cli.trained`, `cli.studies`."""
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -16,6 +18,7 @@ import tyro
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
+from gtrxl_jax.files import printable
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.validation import check_choice
 
@@ -98,7 +101,7 @@ _SIZES = {
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
-    print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{program}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -111,9 +114,9 @@ def _train(arguments: Sequence[str]) -> None:
     from gtrxl_jax.plots import report
 
     config = command.config
-    folder = command.folder or _new_folder(config.env.name, config.core.name)
     trainer = OnlineTrainer(config)
-    trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
+    with _folder(command, config.env.name, config.core.name) as folder:
+        trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
     if trained is not None and command.pictures and _is_first():
         paths = report.draw_curves(folder, config.core.name)
         params = trained.params_per_seed[0]
@@ -131,26 +134,26 @@ def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.runs.initial import initial_params
 
     config = command.config
-    folder = command.folder or _new_folder(config.subject, config.model.name)
     configs = {
         name: dataclasses.replace(
             config, model=with_name(config.model, name), init_from=_of_model(config.init_from, name)
         )
         for name in dict.fromkeys((config.model.name, *command.baselines))
     }
-    for name, of_model in configs.items():
-        # Of all models, before the data are generated and the first is trained.
-        trainer = OfflineTrainer(of_model)
-        trainer.mesh()
-        initial_params(trainer, folder / name)
-    trajectories = None if config.data.stream else trajectories_of(config)
     paths: list[Path] = []
-    for name, of_model in configs.items():
-        trainer = OfflineTrainer(of_model, trajectories)
-        trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
-        if trained is not None and command.pictures and _is_first():
-            params = trained.params_per_seed[0]
-            paths += report.draw_episodes(folder / name, trainer.policy, trainer.tasks, params)
+    with _folder(command, config.subject, config.model.name) as folder:
+        for name, of_model in configs.items():
+            # Of all models, before the data are generated and the first is trained.
+            trainer = OfflineTrainer(of_model)
+            trainer.mesh()
+            initial_params(trainer, folder / name)
+        trajectories = None if config.data.stream else trajectories_of(config)
+        for name, of_model in configs.items():
+            trainer = OfflineTrainer(of_model, trajectories)
+            trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
+            if trained is not None and command.pictures and _is_first():
+                params = trained.params_per_seed[0]
+                paths += report.draw_episodes(folder / name, trainer.policy, trainer.tasks, params)
     if command.pictures and _is_first():
         paths = report.draw_offline(folder, list(configs)) + paths
         _tell_pictures(command, paths)
@@ -158,7 +161,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
 
 def _tell_pictures(command: "RunOptions", paths: list[Path]) -> None:
     if not command.quiet:
-        print("pictures: " + ", ".join(map(str, paths)), file=sys.stderr)
+        print(printable("pictures: " + ", ".join(map(str, paths))), file=sys.stderr)
 
 
 def _of_model(folder: str, name: str) -> str:
@@ -167,9 +170,14 @@ def _of_model(folder: str, name: str) -> str:
     return str(inner) if folder and (inner / "config.json").exists() else folder
 
 
-def _new_folder(*names: str) -> Path:
+def _folder(command: "RunOptions", *names: str) -> contextlib.AbstractContextManager[Path]:
+    """Return the folder of the command, or a new one that is named after its parts and the time."""
+    from gtrxl_jax.runs.directory import new_folder
+
+    if command.folder:
+        return contextlib.nullcontext(command.folder)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs", "-".join([*names, now]).replace(":", "-"))
+    return new_folder(Path("runs", re.sub("[^A-Za-z0-9._+-]+", "-", "-".join([*names, now]))))
 
 
 def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
@@ -231,7 +239,7 @@ def _is_first() -> bool:
 def _tell(line: str, file: Any = None) -> None:
     """Print a line in the first process only."""
     if _is_first():
-        print(line, file=file)
+        print(printable(line), file=file)
 
 
 def _runs(arguments: Sequence[str]) -> None:
@@ -247,13 +255,15 @@ def _runs(arguments: Sequence[str]) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("run", "what", "state", "steps", "scores", "device", "updated", box=None)
     for run in found:
         age = datetime.timedelta(seconds=round(time.time() - run.updated))
         scores = "; ".join(f"{name} {score}" for name, score in run.scores.items())
         steps = f"{run.step:,} of {run.total:,}"
-        table.add_row(run.folder, run.what, run.state, steps, scores, run.device, f"{age} ago")
+        row = run.folder, run.what, run.state, steps, scores, run.device, f"{age} ago"
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 200)
     with console.capture() as captured:
         console.print(table)
@@ -300,7 +310,7 @@ def _collect(arguments: Sequence[str]) -> None:
     success = "" if done.success is None else f"success {done.success:.3f}, "
     print(
         f"{success}return {done.mean_return:.3f} | {done.episodes:,} episodes, {done.steps:,} "
-        f"steps | {command.folder}"
+        f"steps | {printable(str(command.folder))}"
     )
 
 

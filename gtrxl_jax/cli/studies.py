@@ -9,6 +9,7 @@ from pathlib import Path
 import tyro
 
 from gtrxl_jax.cli.parsing import parse
+from gtrxl_jax.files import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ def show_comparison(runs: Sequence[Path], folder: Path, goal: float | None) -> N
     folder.mkdir(parents=True, exist_ok=True)
     text, paths = compare(runs, folder, goal=goal)
     print(text)
-    print("written: " + ", ".join(map(str, paths)), file=sys.stderr)
+    print(printable("written: " + ", ".join(map(str, paths))), file=sys.stderr)
 
 
 def sweep(arguments: Sequence[str]) -> None:

@@ -121,7 +121,7 @@ def read_sweep(path: Path) -> Sweep:
 def read_file(path: Path) -> dict[str, Any]:
     """Return all fields of the file of a sweep; raises as `read_sweep` does, except for cells."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise OSError(f"a sweep needs a TOML file: {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 import tyro
 
 from gtrxl_jax.cli.parsing import parse
+from gtrxl_jax.files import printable
 from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.validation import check_choice, number, validate
 
@@ -110,10 +111,10 @@ def evaluate(arguments: Sequence[str]) -> None:
         kept = loading.keep_evaluation(
             command.folder, scores, loaded, command.seed, best=command.best
         )
-        print(f"{line} | {kept}")
+        print(printable(f"{line} | {kept}"))
     except OSError as failure:
         print(line)
-        print(f"gtrxl evaluate: the scores are not kept: {failure}", file=sys.stderr)
+        print(printable(f"gtrxl evaluate: the scores are not kept: {failure}"), file=sys.stderr)
 
 
 def play(arguments: Sequence[str]) -> None:
@@ -150,7 +151,7 @@ def play(arguments: Sequence[str]) -> None:
         successes = [episode.success for episode in episodes if episode.success is not None]
         success = f"success {sum(successes)} of {len(successes)}; " if successes else ""
         returns = ", ".join(f"{sum(episode.timesteps.reward):.3g}" for episode in episodes)
-        print(f"{success}return {returns} | {drawn}")
+        print(printable(f"{success}return {returns} | {drawn}"))
 
 
 def export(arguments: Sequence[str]) -> None:
@@ -169,7 +170,7 @@ def export(arguments: Sequence[str]) -> None:
         stablehlo=command.stablehlo,
     )
     for path in sorted(command.to.iterdir()):
-        print(f"{path.stat().st_size / 1e6:8.3f} MB  {path}")
+        print(printable(f"{path.stat().st_size / 1e6:8.3f} MB  {path}"))
 
 
 def _known_policy(name: str) -> str:

@@ -59,7 +59,7 @@ def compare(
     text = "\n\n".join(["# Comparison", lines, *notes, *_drawn(by_task)])
     path = folder / "comparison.md"
     with atomic(path) as temporary:
-        temporary.write_text(text + "\n")
+        temporary.write_text(text + "\n", "utf-8", errors="backslashreplace")
     return text, [path, *pictures]
 
 

@@ -75,7 +75,7 @@ class MinariReader:
 
         self.path = _find(path)
         with _reading(self.path):
-            described = json.loads((self.path / "metadata.json").read_text())
+            described = json.loads((self.path / "metadata.json").read_text("utf-8"))
         _require_metadata(self.path, described)
         with _reading(self.path):
             spaces = [

@@ -45,7 +45,7 @@ def read_returns(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(f"env.references {path} does not exist: name a TOML or JSON file")
     parse = json.loads if path.suffix == ".json" else tomllib.loads
     try:
-        table = parse(path.read_text())
+        table = parse(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"env.references {path} is neither TOML nor JSON: {error}") from None
     if not isinstance(table, dict):

@@ -76,7 +76,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     learning_curves(losses, steps, paths[0], x_label="updates", y_label="loss, log10 of nats")
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
-        task = json.loads((folder / names[0] / "config.json").read_text())["task"]["name"]
+        task = json.loads((folder / names[0] / "config.json").read_text("utf-8"))["task"]["name"]
         success_against_horizon(
             {name: np.array([of[n] for n in lengths]).T for name, of in scores.items()},
             lengths,

@@ -1,5 +1,6 @@
 """Model cards: the scores, provenance and use of a trained model."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,8 @@ def write_card(
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
         parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-        temporary.write_text(card(title, record, parameters, Path(folder).name))
+        text = card(title, record, parameters, Path(folder).name)
+        temporary.write_text(text, "utf-8", errors="backslashreplace")
     return path
 
 
@@ -61,7 +63,7 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
         "```python",
         "import gtrxl_jax",
         "",
-        f'run = gtrxl_jax.load("{name}")',
+        f"run = gtrxl_jax.load({json.dumps(name, ensure_ascii=False)})",
         "state = run.init(batch_size=8)",
         "state, action, extras = run.act(state, timestep, key)  # once per time step",
         "```",

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -32,6 +33,28 @@ the run, such as the decay of the learning rate, continue at their place in the 
 
 
 @contextlib.contextmanager
+def new_folder(path: Folder) -> Iterator[Path]:
+    """Create a folder for the block; one of this name and a number if another process has it.
+
+    If the block leaves the folder empty, it is removed.
+    """
+    parent, name = Path(path).parent, Path(path).name
+    parents = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(2):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+            break
+        path = parent / f"{name}-{number}"
+    try:
+        yield Path(path)
+    finally:
+        with contextlib.suppress(OSError):
+            for folder in (path, *parents):
+                os.rmdir(folder)
+
+
+@contextlib.contextmanager
 def locked(folder: Folder, config_json: str) -> Iterator[None]:
     """Lock `folder` for the run of this config, new or resumed, until the block ends.
 
@@ -56,12 +79,12 @@ def locked(folder: Folder, config_json: str) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         # Another process may create the file in the meantime, and hold its lock.
         with contextlib.suppress(FileExistsError), atomic(path, replace=False) as temporary:
-            temporary.write_text(config_json)
+            temporary.write_text(config_json, "utf-8")
         _hold(path, held)
         require_same_run(folder, config_json)
         if settings(folder) != json.loads(config_json):
             with atomic(path) as temporary:
-                temporary.write_text(config_json)
+                temporary.write_text(config_json, "utf-8")
                 # The new file is locked before it replaces the old one.
                 _hold(temporary, held)
         hosts.wait_for_all("locked")
@@ -74,7 +97,7 @@ def _hold(config: Path, held: contextlib.ExitStack) -> None:
     Raises:
       ValueError: if another process holds its lock.
     """
-    file = held.enter_context(config.open("r+"))
+    file = held.enter_context(config.open("r+b"))
     # A file that is no longer there was replaced by a process that ended in the meantime.
     if not _lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(config)):
         raise ValueError(
@@ -82,7 +105,7 @@ def _hold(config: Path, held: contextlib.ExitStack) -> None:
         )
 
 
-def _lock(file: IO[str]) -> bool:
+def _lock(file: IO[bytes]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -92,7 +115,7 @@ def _lock(file: IO[str]) -> bool:
 
 def is_running(folder: Folder) -> bool:
     """Return whether a process of this machine holds the lock of the run in `folder`."""
-    with open(Path(folder, "config.json")) as file:  # which may be read-only
+    with open(Path(folder, "config.json"), "rb") as file:  # which may be read-only
         return not _lock(file)
 
 
@@ -147,6 +170,7 @@ def require_same_run(folder: Folder, config_json: str) -> None:
         an export, or if there cannot be such a folder.
     """
     require_folder(folder)
+    require_storable(folder)
     if is_export(folder):
         raise ValueError(
             f"{folder} holds an exported agent: choose another folder, with init_from {folder} to "
@@ -170,6 +194,22 @@ def require_folder(folder: Folder, field: str = "folder") -> None:
     for path in (Path(folder), *Path(folder).parents):
         if path.exists() and not path.is_dir():
             raise ValueError(f"{field} {folder}: {path} is a file: choose another folder")
+
+
+def require_storable(folder: Folder) -> None:
+    """Raise ValueError if checkpoints cannot be stored below the folder because of its path.
+
+    Orbax takes it as a pattern, and as UTF-8.
+    """
+    path = str(Path(folder).absolute())
+    unfit = [repr(character) for character in "*?[\\" if character in path]
+    if path.encode(errors="replace").decode() != path:
+        unfit.append("invalid UTF-8")
+    if unfit:
+        raise ValueError(
+            f"checkpoints cannot be stored in {path}: its path contains {unfit[0]}, choose another "
+            "folder"
+        )
 
 
 def require_version(folder: Folder) -> None:

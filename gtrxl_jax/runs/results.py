@@ -68,7 +68,8 @@ def record_of(config: Any, result: Result) -> dict[str, Any]:
 def write_result(folder: str | os.PathLike[str], record: dict[str, Any]) -> None:
     """Write the return value of `record_of` to result.json. A run that has it is not rerun."""
     with atomic(Path(folder, "result.json")) as temporary:
-        temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+        text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+        temporary.write_text(text, "utf-8")
 
 
 def read_result(folder: str | os.PathLike[str]) -> Result | None:

@@ -1,6 +1,7 @@
 """A run's folder has one config, and one process at a time."""
 
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from gtrxl_jax.offline import config as offline
 from gtrxl_jax.online import config as online
 from gtrxl_jax.runs.config import serialization
-from gtrxl_jax.runs.directory import difference, load_config, locked
+from gtrxl_jax.runs.directory import difference, load_config, locked, new_folder
 
 CONFIG = json.dumps({"seed": 1, "version": "0.1.0", "core": {"name": "gtrxl", "layers": 4}})
 OTHERS = {
@@ -189,6 +190,47 @@ def test_one_of_concurrent_runs_gets_lock(run):
     with ThreadPoolExecutor(8) as pool:
         (winner,) = [seed for seed in pool.map(attempt, range(8)) if seed is not None]
     assert json.loads(load_config(run))["seed"] == winner
+
+
+def test_new_folders_are_distinct(tmp_path):
+    begun = Barrier(8)
+
+    def create(_):
+        begun.wait()
+        with new_folder(tmp_path / "runs" / "a") as folder:
+            (folder / "file").touch(exist_ok=False)
+        return folder.name
+
+    with ThreadPoolExecutor(8) as pool:
+        names = set(pool.map(create, range(8)))
+    assert names == {"a", *(f"a-{number}" for number in range(2, 9))}
+
+
+def test_new_folder_without_content_is_removed(tmp_path):
+    with new_folder(tmp_path / "b" / "runs" / "a") as folder:
+        assert folder.is_dir()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs").mkdir()
+    with new_folder(tmp_path / "runs" / "a"):
+        pass
+    assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "unfit"),
+    [
+        ("[a]", "'['"),
+        ("a*", "'*'"),
+        ("a?", "'?'"),
+        ("a\\b", r"'\\'"),
+        ("a\udcff", "invalid UTF-8"),
+    ],
+)
+def test_folder_in_which_no_checkpoint_can_be_stored_raises(name, unfit, tmp_path):
+    message = re.escape(f"its path contains {unfit}, choose another folder")
+    with pytest.raises(ValueError, match=message), locked(tmp_path / name / "run", CONFIG):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 HOLD = """

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -73,6 +75,22 @@ def test_runs_are_sorted_by_update(tmp_path):
     assert list(new.scores) == ["success", "return"]
     assert new.scores["success"].startswith("0.500 [")
     assert new.device == json.loads((tmp_path / "new" / "result.json").read_text())["device"]
+
+
+def test_any_name_of_a_folder_is_listed(tmp_path):
+    names = ["[/]", "[red]x", "a\nb", "ü", ":x:", os.fsdecode(b"\xff")]
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(to_json("online", CONFIG))
+    command = [sys.executable, "-m", "gtrxl_jax.cli", "runs"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    listed = subprocess.run([*command, "."], **options, check=True)
+    assert listed.stderr == ""
+    rows = [line.split()[0] for line in listed.stdout.splitlines()[1:]]
+    assert set(rows) == {"[/]", "[red]x", r"a\nb", r"\xfc", ":x:", r"\udcff"}
+    as_json = subprocess.run([*command, ".", "--json"], **options, check=True)
+    assert {run["folder"] for run in json.loads(as_json.stdout)} == set(names)
 
 
 def test_other_files_are_skipped(tmp_path):

@@ -27,7 +27,13 @@ from gtrxl_jax.runs.checkpoints import checksums
 from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays, snapshot
 from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 from gtrxl_jax.runs.checkpoints.quiet import ignore_orphans, quiet
-from gtrxl_jax.runs.directory import Folder, available_steps, difference, settings
+from gtrxl_jax.runs.directory import (
+    Folder,
+    available_steps,
+    difference,
+    require_storable,
+    settings,
+)
 
 State = TypeVar("State")
 Found = TypeVar("Found")
@@ -368,5 +374,6 @@ class _Retention:
 def _manager(
     folder: Folder, options: ocp.CheckpointManagerOptions, handler: ocp.CheckpointHandler
 ) -> ocp.CheckpointManager:
+    require_storable(folder)
     path = Path(folder, "checkpoints").absolute()
     return ocp.CheckpointManager(path, options=options, item_handlers=handler)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from gtrxl_jax.files import printable
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays
 
 
@@ -103,7 +104,8 @@ class ConsoleWriter(MetricWriter):
             self._bar.stop()
 
     def _say(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+        line = printable(line)
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
     def _update(self) -> None:
         assert self._bar is not None
