@@ -6,6 +6,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 
@@ -40,7 +41,12 @@ def atomic(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Pa
     path.parent.mkdir(parents=True, exist_ok=True)
     # In a folder next to the target, since a rename is atomic only within one file system. A new
     # file there has the user's default permissions.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
+    try:
+        hidden = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-")
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    with hidden as folder:
         temporary = Path(folder, path.name)
         with naming_file(path):
             yield temporary
@@ -63,10 +69,25 @@ def append_line(path: str | os.PathLike[str], line: str) -> None:
 
     Programs that append concurrently wait for each other.
     """
-    content = line.encode() + b"\n"
     with open(path, "ab", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        append_to(file, path, line.encode() + b"\n")
+
+
+def append_to(file: FileIO, path: str | os.PathLike[str], content: bytes) -> None:
+    """Append to an unbuffered file of that path: all of the content or, on failure, nothing."""
+    with naming_file(path):
         length = file.seek(0, os.SEEK_END)
         if file.write(content) < len(content):
             file.truncate(length)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether an error is that of a full disk; other libraries have it in their messages."""
+    return getattr(error, "errno", None) in _FULL or any(
+        os.strerror(number) in str(error) for number in _FULL
+    )

@@ -1,6 +1,8 @@
 """The comparison of runs, from folders written by hand."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -270,3 +272,19 @@ def test_command_writes_beside_the_runs(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["compare"])
     assert "compare needs the folder of a run" in capsys.readouterr().err
+
+
+def test_tables_are_shown_where_they_cannot_be_written(tmp_path, capsys, monkeypatch):
+    write_run(tmp_path / "a", config_of(), [0.5] * 4)
+
+    def refuse(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "a hidden name")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", refuse)
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(tmp_path / "a")])
+    shown = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "| lstm | 0/1 [" in shown.out
+    (line,) = shown.err.splitlines()
+    assert f"Read-only file system: '{tmp_path}/comparison_curves.png'" in line

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,7 +18,7 @@ import tyro
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
-from gtrxl_jax.files import printable
+from gtrxl_jax.files import is_full, printable
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.validation import check_choice
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, OverflowError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        _fail(f"gtrxl {chosen.command}", str(error), 2)
+        _fail(f"gtrxl {chosen.command}", str(error), 1 if is_full(error) else 2)
     except (MemoryError, RuntimeError) as error:
         reasons = ("RESOURCE_EXHAUSTED", "Out of memory")
         exhausted = isinstance(error, MemoryError) or any(r in str(error) for r in reasons)
@@ -118,9 +118,10 @@ def _train(arguments: Sequence[str]) -> None:
     with _folder(command, config.env.name, config.core.name) as folder:
         trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
     if trained is not None and command.pictures and _is_first():
-        paths = report.draw_curves(folder, config.core.name)
-        params = trained.params_per_seed[0]
-        paths += report.draw_episodes(folder, trainer.policy, trainer.tasks, params)
+        with _drawing():
+            paths = report.draw_curves(folder, config.core.name)
+            params = trained.params_per_seed[0]
+            paths += report.draw_episodes(folder, trainer.policy, trainer.tasks, params)
         _tell_pictures(command, paths)
 
 
@@ -153,10 +154,23 @@ def _train_offline(arguments: Sequence[str]) -> None:
             trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
             if trained is not None and command.pictures and _is_first():
                 params = trained.params_per_seed[0]
-                paths += report.draw_episodes(folder / name, trainer.policy, trainer.tasks, params)
+                with _drawing():
+                    paths += report.draw_episodes(
+                        folder / name, trainer.policy, trainer.tasks, params
+                    )
     if command.pictures and _is_first():
-        paths = report.draw_offline(folder, list(configs)) + paths
+        with _drawing():
+            paths = report.draw_offline(folder, list(configs)) + paths
         _tell_pictures(command, paths)
+
+
+@contextlib.contextmanager
+def _drawing() -> Iterator[None]:
+    """Draw plots of a finished run, or exit if they cannot be written."""
+    try:
+        yield
+    except OSError as failure:
+        _fail("gtrxl", f"the run is finished, but a plot cannot be written: {failure}", 1)
 
 
 def _tell_pictures(command: "RunOptions", paths: list[Path]) -> None:
@@ -184,6 +198,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     """Train and print the scores, or exit on failure. Returns None if it was already finished."""
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
+    from gtrxl_jax.runs.directory import available_steps
     from gtrxl_jax.runs.divergence import DivergedError
     from gtrxl_jax.runs.logging.loggers import make_loggers
     from gtrxl_jax.runs.logging.progress import ConsoleWriter
@@ -210,7 +225,13 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        _fail("gtrxl", str(failure), 1)
+        saved = ""
+        if isinstance(failure, OSError):
+            steps = available_steps(folder)
+            saved = (
+                f"; the checkpoint of step {steps[-1]} is intact" if steps else "; nothing is saved"
+            )
+        _fail("gtrxl", f"{failure}{saved}", 1)
     result = trained.result
     _report_divergence(result, trainer)
     _tell(

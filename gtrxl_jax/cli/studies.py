@@ -1,6 +1,7 @@
 """The commands on several runs: `gtrxl compare` and `gtrxl sweep`."""
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -55,12 +56,10 @@ def compare(arguments: Sequence[str]) -> None:
 
 
 def show_comparison(runs: Sequence[Path], folder: Path, goal: float | None) -> None:
-    """Compare runs, print the table, and name the files."""
+    """Compare runs, print the table, and name the files, which it then writes."""
     from gtrxl_jax.comparison import compare
 
-    folder.mkdir(parents=True, exist_ok=True)
-    text, paths = compare(runs, folder, goal=goal)
-    print(text)
+    _, paths = compare(runs, folder, goal=goal, show=functools.partial(print, flush=True))
     print(printable("written: " + ", ".join(map(str, paths))), file=sys.stderr)
 
 

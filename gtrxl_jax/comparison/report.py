@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,16 @@ def compare(
     folder: str | os.PathLike[str],
     *,
     goal: float | None = None,
+    show: Callable[[str], None] | None = None,
 ) -> tuple[str, list[Path]]:
     """Compare runs, finished or not, by agent and task.
 
     Args:
       paths: folders of online runs, or folders that contain some.
-      folder: an existing folder for comparison.md and the pictures.
+      folder: a folder for comparison.md and the pictures, created if missing.
       goal: the score from which a seed counts as having solved its task; for successes 0.95 if not
         given, for returns none.
+      show: called with the text before any file is written.
 
     Returns:
       The Markdown text of comparison.md, and the paths of all files.
@@ -37,6 +39,7 @@ def compare(
     Raises:
       FileNotFoundError: if there is no run with metrics.
       ValueError: if a path is an offline run.
+      OSError: if a file cannot be written.
     """
     folders = find_runs(paths)
     seeds = read_seeds(folders)
@@ -46,6 +49,11 @@ def compare(
     waiting = _waiting(folders, seeds)
     seeds, copies = _distinct(seeds)
     by_task = grouped(seeds, lambda seed: seed.task)
+    lines = "\n".join(_table(by_task, goal))
+    notes = [*waiting, *copies, *_averaged(by_task), _explanation(goal)]
+    text = "\n\n".join(["# Comparison", lines, *notes, *_drawn(by_task)])
+    if show:
+        show(text)
     pictures = []
     for task, of_task in by_task.items():
         name = re.sub("[^A-Za-z0-9.+]+", "-", task).strip("-")
@@ -54,9 +62,6 @@ def compare(
         draw_curves(of_task, pictures[-1])
     pictures.append(folder / "comparison_ranking.png")
     draw_ranking(by_task, pictures[-1])
-    lines = "\n".join(_table(by_task, goal))
-    notes = [*waiting, *copies, *_averaged(by_task), _explanation(goal)]
-    text = "\n\n".join(["# Comparison", lines, *notes, *_drawn(by_task)])
     path = folder / "comparison.md"
     with atomic(path) as temporary:
         temporary.write_text(text + "\n", "utf-8", errors="backslashreplace")

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gtrxl_jax.data.hdf5 import ForgivingFile
 from gtrxl_jax.data.reader import Folder, Metadata, MinariReader, import_minari, naming
 from gtrxl_jax.data.spaces import Spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
@@ -51,6 +52,7 @@ def save(
       FileExistsError: if `path` exists.
       TypeError, ValueError: if the trajectories are invalid, there are none, or the metadata are
         not JSON.
+      OSError: if they cannot be written, as on a full disk; nothing is left then.
       ImportError: if the extra "offline" is not installed.
     """
     minari = import_minari()
@@ -76,11 +78,15 @@ def save(
             }
             | ({"algorithm_name": metadata.policy} if metadata.policy else {})
         )
-        storage.update_episodes(
+        episodes = (
             _buffer(one, e)
             for one in itertools.chain([first], rest)
             for e in range(one.num_episodes)
         )
+        with contextlib.closing(ForgivingFile(storage._file_path)) as file:
+            storage._file_path = file
+            storage.update_episodes(file.while_written(episodes))
+            file.require_written()
 
 
 def require_writable(path: Folder) -> None:

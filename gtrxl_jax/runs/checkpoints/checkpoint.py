@@ -11,6 +11,8 @@ executes or unpickles data.
 
 import contextlib
 import dataclasses
+import errno
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from gtrxl_jax.files import is_full
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.checkpoints import checksums
 from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays, snapshot
@@ -64,10 +67,7 @@ class Saver:
         heed_orphans = ignore_orphans()
         # Orphaned threads of a failed save may outlive this object.
         self._resources.callback(lambda: None if self._failed else heed_orphans())
-        if hosts.is_first():
-            # Not by the manager's option, whose thread may outlive the manager.
-            for half in Path(folder, "checkpoints").glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
-                shutil.rmtree(half)
+        self._remove_incomplete()
         options = ocp.CheckpointManagerOptions(preservation_policy=self._retention)
         self._manager = _manager(folder, options, _SealingHandler())
         self._resources.callback(self._manager.close)
@@ -135,8 +135,20 @@ class Saver:
 
     def close(self) -> None:
         """Wait for a running save, whether or not it fails, and release all resources."""
-        with self._resources, contextlib.suppress(SaveError):
-            self.wait()
+        try:
+            with self._resources, contextlib.suppress(SaveError):
+                self.wait()
+        except Exception:
+            if not self._failed:  # of which orbax may raise once more
+                raise
+        if self._failed:
+            self._remove_incomplete()
+
+    def _remove_incomplete(self) -> None:
+        # Not by the manager's option, whose thread may outlive the manager.
+        if hosts.is_first():
+            for half in Path(self._folder, "checkpoints").glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
+                shutil.rmtree(half, ignore_errors=True)
 
     def __enter__(self) -> "Saver":
         return self
@@ -151,6 +163,8 @@ class Saver:
         except Exception as error:
             self._failed = True
             reason = " ".join(str(error)[:300].split()) or type(error).__name__
+            if is_full(error):
+                reason = os.strerror(errno.ENOSPC)
             raise SaveError(
                 f"the checkpoint of step {self._step} cannot be saved in {self._folder}, earlier "
                 f"ones are intact: {reason}"

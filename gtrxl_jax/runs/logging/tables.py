@@ -6,12 +6,13 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from gtrxl_jax.files import atomic, naming_file
+from gtrxl_jax.files import append_to, atomic
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, per_seed
 
 _KEYS = ["step", "seed"]
@@ -36,7 +37,7 @@ class CsvWriter(MetricWriter):
         self._path = Path(folder, "metrics.csv")
         self._first_seed = (config or {}).get("seed", 0)
         self._columns = list(_KEYS)
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
         _cells(self._path)
 
     def start(self, step: float) -> None:
@@ -58,9 +59,7 @@ class CsvWriter(MetricWriter):
             self._rewrite(rows)
         written = [{"step": int(step), "seed": seed, **row} for seed, row in of_seeds.items()]
         assert self._file is not None
-        with naming_file(self._path):
-            self._file.write(_text(self._columns, written))
-            self._file.flush()
+        append_to(self._file, self._path, _text(self._columns, written).encode())
 
     def close(self) -> None:
         if self._file:
@@ -72,7 +71,7 @@ class CsvWriter(MetricWriter):
         with atomic(self._path) as temporary:
             header = dict(zip(self._columns, self._columns, strict=True))
             temporary.write_text(_text(self._columns, [header, *rows]), "utf-8", newline="")
-        self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
 
 
 def _text(columns: list[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 
-from gtrxl_jax.files import atomic, naming_file
+from gtrxl_jax.files import append_to, atomic, naming_file
 
 Metrics = Mapping[str, ArrayLike]
 
@@ -111,7 +112,7 @@ class JsonLinesWriter(MetricWriter):
     def __init__(self, path: str | os.PathLike[str]):
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab")  # noqa: SIM115, closed by close()
+        self._file = self._open()
         if dropped := self._keep(math.inf)[1]:
             print(
                 f"{path}: {dropped} damaged line(s) dropped, as a power failure leaves them; a run "
@@ -147,8 +148,12 @@ class JsonLinesWriter(MetricWriter):
             self._file.close()
             with atomic(self._path) as temporary:
                 temporary.write_bytes(intact)
-            self._file = open(self._path, "ab")  # noqa: SIM115, closed by close()
+            self._file = self._open()
         return last, damaged
+
+    def _open(self) -> FileIO:
+        # Unbuffered, since a buffer would keep what a full disk did not take.
+        return open(self._path, "ab", buffering=0)
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
         arrays = as_arrays(metrics)
@@ -156,9 +161,8 @@ class JsonLinesWriter(MetricWriter):
             raise ValueError(f"metric {reserved.pop()!r} has a reserved name: rename it")
         record = {"step": int(step), "time": time.time()}
         record |= {name: json_value(value.tolist()) for name, value in arrays.items()}
-        with naming_file(self._path):
-            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
-            self._file.flush()
+        line = json.dumps(record, allow_nan=False)
+        append_to(self._file, self._path, line.encode() + b"\n")
 
     def sync(self) -> None:
         with naming_file(self._path):
