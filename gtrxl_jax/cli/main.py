@@ -225,13 +225,13 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        saved = ""
+        message = str(failure)
         if isinstance(failure, OSError):
-            steps = available_steps(folder)
-            saved = (
-                f"; the checkpoint of step {steps[-1]} is intact" if steps else "; nothing is saved"
+            at = available_steps(folder)
+            message += "; " + (
+                f"the checkpoint of step {at[-1]} is intact" if at else "nothing is saved"
             )
-        _fail("gtrxl", f"{failure}{saved}", 1)
+        _fail("gtrxl", message, 1)
     result = trained.result
     _report_divergence(result, trainer)
     _tell(

@@ -239,7 +239,11 @@ def test_finished_run_is_not_repeated(debug):
             "gtrxl train: error: out of memory: reduce env.num_envs, unroll, evaluation.episodes, "
             "core.memory_size, core.width or core.layers, or split the batch over more devices",
         ),
-        (OSError(28, "No space left"), 1, "gtrxl: error: [Errno 28] No space left"),
+        (
+            OSError(28, "No space left"),
+            1,
+            "gtrxl: error: [Errno 28] No space left; nothing is saved",
+        ),
     ],
 )
 def test_exit_codes(ended, code, line, tmp_path, monkeypatch):
