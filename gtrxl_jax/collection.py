@@ -16,9 +16,8 @@ from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.knowledge import cue_of
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
-from gtrxl_jax.loading import load
+from gtrxl_jax.loading import environment_for, load
 from gtrxl_jax.ops.distributions import POLICIES
-from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.validation import choice, number, validate
 
 BUILT_IN = {"oracle": OraclePolicy, "explorer": ExplorerPolicy}
@@ -128,18 +127,19 @@ def collect_dataset(
 def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Policy, Any]:
     """Return the environment's name, overrides, instance and parameters; the policy and its own."""
     name, overrides = config.env.name, dict(config.env.params)
-    is_run = config.policy not in (*BUILT_IN, "random")
-    if is_run:
+    if config.policy not in (*BUILT_IN, "random"):
         if not Path(config.policy).exists():
             raise FileNotFoundError(
                 f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
                 "folder: use one of these names, or the folder of a run"
             )
         loaded = load(config.policy)
-        trained, params_of_run = loaded.trainer.environment
-        if name in ("", trained):
-            name, overrides = trained, {**params_of_run, **overrides}
-    elif config.actions:
+        name, overrides, stream = environment_for(loaded, name, overrides)
+        policy: Any = loaded.policy
+        if config.actions:
+            policy = dataclasses.replace(policy, actions=config.actions)
+        return name, overrides, stream.env, stream.params, policy, loaded.params
+    if config.actions:
         raise ValueError(
             f"actions applies only to the agent of a run: omit it for policy {config.policy}"
         )
@@ -149,23 +149,7 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
     stream = require_consistent(Stream(env, params, 1))
     if config.policy in BUILT_IN:
         return name, overrides, env, params, BUILT_IN[config.policy](env, params), ()
-    if config.policy == "random":
-        return name, overrides, env, params, RandomPolicy(stream.action_space), ()
-    of_run = loaded.trainer
-    same = (
-        observation_spec(stream.observation_space) == observation_spec(of_run.observation_space),
-        action_spec(stream.action_space) == action_spec(of_run.action_space),
-    )
-    if not all(same):
-        raise ValueError(
-            f"env.name {name} has other observations or actions than {trained}, for which "
-            f"the agent of {config.policy} was trained: omit env.name, or use an agent that was "
-            "trained in one environment only"
-        )
-    policy = of_run.policy
-    if config.actions:
-        policy = dataclasses.replace(policy, actions=config.actions)
-    return name, overrides, env, params, policy, loaded.params
+    return name, overrides, env, params, RandomPolicy(stream.action_space), ()
 
 
 def _summary(played: list[EpisodeStats]) -> Collected:

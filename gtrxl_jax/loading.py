@@ -2,8 +2,10 @@
 
 Example:
     run = gtrxl_jax.load("runs/mine")
+    actor = run.actor()
+    action = actor(observation, reward, first)  # for every time step, in one environment
     state = run.init(batch_size=8)
-    state, action, extras = run.act(state, timestep, key)  # for every time step
+    state, action, extras = run.act(state, timestep, key)  # in several
 """
 
 import dataclasses
@@ -15,14 +17,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, Shaped
 
+from gtrxl_jax.acting.actor import Actor
+from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.files import append_line
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs.checkpoints.arrays import by_name, require_same_arrays
 from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import Folder, load_config, require_version
 from gtrxl_jax.runs.logging.writers import json_value
@@ -30,6 +38,7 @@ from gtrxl_jax.runs.restoring import params_of
 from gtrxl_jax.runs.results import provenance
 from gtrxl_jax.runs.scores import Score, scores_of
 from gtrxl_jax.runs.trainer import Trainer
+from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
 
@@ -49,12 +58,15 @@ class Loaded:
       params_per_seed: the trained network's parameters for each seed.
       step: step of the checkpoint that contains the parameters.
       drawn: the settings sampled for each seed, by name, `[S]`.
+      elsewhere: name, parameters and stream of an environment other than those of the run, in which
+        it is evaluated, see `with_settings`; None: in those of the run.
     """
 
     trainer: Any
     params_per_seed: list[Any]
     step: int
     drawn: dict[str, list[float]]
+    elsewhere: tuple[str, dict[str, Any], Stream] | None = None
 
     @property
     def config(self) -> Any:
@@ -65,6 +77,16 @@ class Loaded:
     def agent(self) -> Any:
         """The agent, a Flax module: `agent.apply({"params": params}, ...)` returns its outputs."""
         return self.trainer.agent
+
+    @property
+    def environment(self) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the environment in which it is evaluated; "" without one."""
+        return self.elsewhere[:2] if self.elsewhere else self.trainer.environment
+
+    @property
+    def tasks(self) -> tuple[Stream, ...]:
+        """The environments in which it is evaluated."""
+        return self.elsewhere[2:] if self.elsewhere else self.trainer.tasks
 
     @property
     def params(self) -> Any:
@@ -95,6 +117,22 @@ class Loaded:
           computed, see `acting.Policy`.
         """
         return self._act(self.params, state, timestep, key)
+
+    def actor(self, seed: int = 0) -> Actor:
+        """Return an actor with `params` for one environment: it keeps the memory, in NumPy.
+
+        Args:
+          seed: seed of the actions, unused if the policy takes the most likely ones.
+        """
+        spaces = self.trainer.observation_space, self.trainer.action_space
+        return Actor(self.policy, self.params, *spaces, seed)
+
+    def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
+        """Return the scores of fresh episodes, see `Trainer.evaluate`."""
+        if not self.elsewhere:
+            return self.trainer.evaluate(params, key)
+        play = make_evaluate(self.policy, self.tasks, self.config.evaluation.episodes)
+        return summarise(play(params, key))
 
     @functools.cached_property
     def _act(self) -> Any:
@@ -128,6 +166,7 @@ def evaluate(
     seed: int = 1,
     *,
     best: bool = False,
+    **settings: Any,
 ) -> tuple[dict[str, Score], Loaded]:
     """Evaluate a run's agent on fresh episodes.
 
@@ -137,20 +176,21 @@ def evaluate(
       policy: "mode" or "sample"; by default, the policy mode of the run's config.
       seed: seed of the episodes.
       best: whether to evaluate the best checkpoint instead of the newest.
+      **settings: other settings than those of the run, see `with_settings`.
 
     Returns:
       The scores by name, and the loaded run.
     """
-    loaded = load(folder, best=best)
-    if not loaded.trainer.environment[0]:
+    loaded = with_settings(load(folder, best=best), **settings)
+    if not loaded.environment[0]:
         raise ValueError(
-            f"{folder} was trained without an environment to evaluate it in: play its episodes "
-            "yourself with gtrxl_jax.load, or train with task.name"
+            f"{folder} was trained without an environment to evaluate it in: name one with "
+            "env.name, or play its episodes yourself with gtrxl_jax.load"
         )
     loaded = with_evaluation(
         loaded, episodes=episodes, policy=policy or loaded.config.evaluation.policy
     )
-    play = jax.jit(loaded.trainer.evaluate)
+    play = jax.jit(loaded.evaluate)
     keys = jax.random.split(jax.random.key(seed), len(loaded.params_per_seed))
     played = [play(params, key) for params, key in zip(loaded.params_per_seed, keys, strict=True)]
     scores = {
@@ -161,8 +201,101 @@ def evaluate(
 
 def with_evaluation(loaded: Loaded, **settings: Any) -> Loaded:
     """Return the run with other settings of its evaluations, see `EvaluationConfig`."""
-    evaluation = dataclasses.replace(loaded.config.evaluation, **settings)
-    trainer = type(loaded.trainer)(dataclasses.replace(loaded.config, evaluation=evaluation))
+    return _with_config(
+        loaded, evaluation=dataclasses.replace(loaded.config.evaluation, **settings)
+    )
+
+
+def with_settings(
+    loaded: Loaded,
+    *,
+    env: str = "",
+    params: Mapping[str, Any] | None = None,
+    memory_size: int | None = None,
+    target_return: float | None = None,
+) -> Loaded:
+    """Return a run with other settings, to evaluate its agent with them.
+
+    Args:
+      loaded: the run.
+      env: name of another environment, with the same observations and actions.
+      params: parameters of the environment; those of the run, unless `env` is another one, apply to
+        the rest.
+      memory_size: the core's number of memories, if its parameters do not depend on it.
+      target_return: the return on which a sequence model is conditioned.
+
+    Raises:
+      ValueError: if the run has no such setting, or its agent does not fit.
+    """
+    config = loaded.config
+    if target_return is not None:
+        if not hasattr(config.evaluation, "target_return"):
+            raise ValueError("evaluation.target_return is a setting of offline runs: omit it")
+        loaded = with_evaluation(loaded, target_return=target_return)
+    if memory_size is not None:
+        core: Any = getattr(config, "core", None)
+        if not hasattr(core, "memory_size"):
+            owner = f"core {core.name}" if core else f"model {config.model.name}"
+            raise ValueError(f"{owner} has no setting memory_size: omit core.memory_size")
+        loaded = _with_config(loaded, core=dataclasses.replace(core, memory_size=memory_size))
+        require_same_arrays(
+            "the run",
+            by_name(loaded.params),
+            by_name(jax.eval_shape(loaded.trainer.init, 0).params),
+            f"omit core.memory_size, on which the parameters of core {core.name} depend",
+            convert=True,
+        )
+    if env or params:
+        elsewhere = environment_for(loaded, env, params or {})
+        loaded = dataclasses.replace(loaded, elsewhere=elsewhere)
+    return loaded
+
+
+def environment_for(
+    loaded: Loaded, name: str, params: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], Stream]:
+    """Create an environment in which the agent of a run can act.
+
+    Args:
+      loaded: the run.
+      name: name of the environment; that of the run if empty.
+      params: its parameters; those of the run apply to the rest, if it is the run's environment.
+
+    Returns:
+      Name, parameters, and a stream of it.
+
+    Raises:
+      ValueError: if there is no name, or its observations or actions differ from those of the run;
+        see also `make_env`.
+    """
+    trainer = loaded.trainer
+    trained, of_run = trainer.environment
+    if name in ("", trained):
+        # In an offline run, parameters that it was not given are those of the training length. Its
+        # time limit does not suit another length.
+        given = loaded.config.task.params if hasattr(loaded.config, "task") else of_run
+        by_length = of_run.keys() - given.keys()
+        if by_length & params.keys():
+            derived = by_length & {"max_steps_in_episode"}
+            of_run = {k: v for k, v in of_run.items() if k not in derived}
+        name, params = trained, {**of_run, **params}
+    if not name:
+        raise ValueError("env.name must be given, since the run was trained without an environment")
+    stream = require_consistent(Stream(*make_env(name, **params), 1))
+    for what, spec in (("observation", observation_spec), ("action", action_spec)):
+        here, there = (spec(getattr(one, f"{what}_space")) for one in (stream, trainer))
+        if here != there:
+            overrides = ", ".join(f"{field} {value}" for field, value in params.items())
+            raise ValueError(
+                f"env.name {name}{' with ' * bool(params)}{overrides} has other {what}s than the "
+                "environment in which the agent was trained: use one with the same, or an agent of "
+                "one task"
+            )
+    return name, dict(params), stream
+
+
+def _with_config(loaded: Loaded, **fields: Any) -> Loaded:
+    trainer = type(loaded.trainer)(dataclasses.replace(loaded.config, **fields))
     return dataclasses.replace(loaded, trainer=trainer)
 
 
@@ -182,8 +315,13 @@ def keep_evaluation(
       The path of the file.
     """
     path = Path(folder, "evaluations.jsonl")
-    evaluation, (environment, params) = loaded.config.evaluation, loaded.trainer.environment
-    tasks = getattr(getattr(loaded.config, "env", None), "tasks", ())
+    config, (environment, params) = loaded.config, loaded.environment
+    evaluation, core = config.evaluation, getattr(config, "core", None)
+    tasks = () if loaded.elsewhere or not core else config.env.tasks
+    settings = {
+        "memory_size": getattr(core, "memory_size", None),
+        "target_return": getattr(evaluation, "target_return", None),
+    }
     record = provenance() | {
         "step": loaded.step,
         "best": best,
@@ -193,6 +331,7 @@ def keep_evaluation(
         "environment": environment,
         "params": params,
         **({"tasks": tasks} if tasks else {}),
+        **{name: value for name, value in settings.items() if value is not None},
         "evaluation": {name: score.record for name, score in scores.items()},
     }
     append_line(path, json.dumps(json_value(record), allow_nan=False))

@@ -1,5 +1,6 @@
 """Loaded runs act as they did in training."""
 
+import dataclasses
 import json
 
 import jax
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 import gtrxl_jax
+from gtrxl_jax.loading import with_settings
 from gtrxl_jax.online.config import to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoints.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
 from tests.jobs import small_job
+from tests.saved import save
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +65,26 @@ def test_other_batch_size_raises(run):
     rows = loaded.trainer.stream.num_envs
     with pytest.raises(ValueError, match=f"start with {rows} rows, .* `init` of .* a loaded run"):
         loaded.act(loaded.init(batch_size=1), timestep, jax.random.key(0))
+
+
+def test_actor_acts_as_the_loaded_run(run):
+    loaded = gtrxl_jax.load(run[0])
+    stream = dataclasses.replace(loaded.trainer.stream.tasks[0], num_envs=1)
+    environments, timestep = stream.reset(jax.random.key(0))
+    state, actor = loaded.init(batch_size=1), loaded.actor()
+    for step in range(7):
+        now = jax.tree.map(lambda x: np.asarray(x)[0], timestep)
+        state, action, _ = loaded.act(state, timestep, jax.random.key(step))
+        assert actor(now.observation, now.reward, now.first) == action[0]
+        environments, timestep = stream.step(environments, action)
+
+
+def test_core_whose_parameters_depend_on_the_size_raises(tmp_path):
+    trainer = OnlineTrainer(small_job("dnc"))
+    save(tmp_path, trainer)
+    loaded = gtrxl_jax.load(tmp_path)
+    with pytest.raises(ValueError, match="core dnc has no setting memory_size"):
+        with_settings(loaded, memory_size=3)
 
 
 def test_missing_best_checkpoint_raises(run):

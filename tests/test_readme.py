@@ -21,6 +21,9 @@ def test_first_example_is_short():
     assert len([line for line in first[1].splitlines() if line.strip()]) <= 15
 
 
+TORN = "ignore:Error reading persistent compilation cache entry"  # as in pyproject.toml
+
+
 # In a separate interpreter, since this one uses strict dtype promotion.
 @pytest.mark.integration
 @pytest.mark.parametrize("core", ["gtrxl", pytest.param("lstm", marks=pytest.mark.slow)])
@@ -29,14 +32,27 @@ def test_python_code_runs_with_either_core(core, tmp_path):
     assert 'make_core("gtrxl"' in written
     program = tmp_path / README.name
     program.write_text(written.replace('make_core("gtrxl"', f'make_core("{core}"'))
-    torn = "ignore:Error reading persistent compilation cache entry"  # as in pyproject.toml
     subprocess.run(
-        [sys.executable, "-W", "error", "-W", torn, program],
+        [sys.executable, "-W", "error", "-W", TORN, program],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=True,
         timeout=120,
     )
+
+
+@pytest.mark.integration
+def test_python_code_of_trained_agents_runs(tmp_path):
+    written = code("python", ROOT / "docs" / "trained.md")
+    assert written.count("actor(observation, reward, first)") == 1
+    own = [line for line in written.splitlines() if not line.startswith(("--8<--", "examples/"))]
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(own))
+    command = [sys.executable, "-W", "error", "-W", TORN, program]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "500.0\n" * 3
 
 
 PARSERS = {

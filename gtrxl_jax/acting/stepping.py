@@ -1,6 +1,6 @@
-"""A policy as a single function that JAX can store and run without this package."""
+"""A policy in one environment as a function, which JAX can store and run without this package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,48 @@ from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import TimeStep, zero_timestep
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def step_of(
+    policy: Policy, action_space: Any
+) -> tuple[Callable[[Any], Any], Callable[..., tuple[Any, Any]]]:
+    """Return the two functions by which a policy acts in one environment.
+
+    The first, `fresh(params) -> state`, returns the state before an episode: that of the policy,
+    and the previous action, which is an input of agents. The second is
+    `step(params, state, observation, reward, first, key, legal=None) -> (state, action)`; see
+    `export_step` for its arguments.
+    """
+    spec = action_spec(action_space)
+
+    def fresh(params: Any) -> Any:
+        return policy.init(params, 1), spec.zeros(1)
+
+    def step(
+        params: Any,
+        state: Any,
+        observation: Any,
+        reward: jax.Array,
+        first: jax.Array,
+        key: jax.Array,
+        legal: jax.Array | None = None,
+    ) -> tuple[Any, Any]:
+        memory, previous = state
+        timestep = TimeStep(
+            observation=jax.tree.map(lambda x: x[None], observation),
+            action=previous,
+            reward=reward[None],
+            discount=jnp.ones(1, reward.dtype),
+            first=first[None],
+            last=jnp.zeros(1, jnp.bool_),
+            legal=None if legal is None else legal[None],
+        )
+        memory, action, _ = policy.act(params, memory, timestep, key)
+        action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros())
+        of_environment = environment_action(action_space, action)
+        return (memory, spec.clip(action)), jax.tree.map(lambda x: x[0], of_environment)
+
+    return fresh, step
 
 
 def export_step(
@@ -49,12 +91,9 @@ def export_step(
     Returns:
       The function, in StableHLO. Its `serialize` returns bytes for `jax.export.deserialize`.
     """
-    spec = action_spec(action_space)
-
-    def fresh() -> Any:
-        return policy.init(params, 1), spec.zeros(1)
-
-    structure = jax.tree.structure(jax.eval_shape(fresh))
+    fresh, act = step_of(policy, action_space)
+    before = jax.eval_shape(fresh, params)
+    structure = jax.tree.structure(before)
 
     def step(
         leaves: list[Any],
@@ -65,26 +104,18 @@ def export_step(
         legal: jax.Array | None = None,
     ) -> tuple[list[Any], Any]:
         # Explicitly, since models of trajectories do not start anew where an episode does.
-        memory, previous = jax.lax.cond(first, fresh, lambda: jax.tree.unflatten(structure, leaves))
-        timestep = TimeStep(
-            observation=jax.tree.map(lambda x: x[None], observation),
-            action=previous,
-            reward=reward[None],
-            discount=jnp.ones(1, jnp.float32),
-            first=first[None],
-            last=jnp.zeros(1, jnp.bool_),
-            legal=None if legal is None else legal[None],
+        state = jax.lax.cond(
+            first, lambda: fresh(params), lambda: jax.tree.unflatten(structure, leaves)
         )
-        memory, action, _ = policy.act(params, memory, timestep, jax.random.key(seed))
-        action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros())
-        entered = spec.clip(action)
-        of_environment = environment_action(action_space, action)
-        return jax.tree.leaves((memory, entered)), jax.tree.map(lambda x: x[0], of_environment)
+        key = jax.random.key(seed)
+        state, action = act(params, state, observation, reward, first, key, legal)
+        return jax.tree.leaves(state), action
 
     example = zero_timestep(observation_space, action_space, 1)
-    legal = [jax.ShapeDtypeStruct((sum(spec.discrete),), jnp.bool_)] if masked else []
+    choices = sum(action_spec(action_space).discrete)
+    legal = [jax.ShapeDtypeStruct((choices,), jnp.bool_)] if masked else []
     arguments = (
-        jax.tree.leaves(jax.eval_shape(fresh)),
+        jax.tree.leaves(before),
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example.observation),
         jax.ShapeDtypeStruct((), jnp.float32),
         jax.ShapeDtypeStruct((), jnp.bool_),

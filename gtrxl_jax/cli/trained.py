@@ -1,9 +1,11 @@
 """The commands on trained runs: `gtrxl evaluate`, `play` and `export`."""
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -30,7 +32,67 @@ class TrainedRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(TrainedRun):
+class Env:
+    """The environment, if it is not that of the run."""
+
+    name: str = ""
+    """Name of an environment with the same observations and actions."""
+    params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Environment parameters as name value pairs; those of the run apply to the rest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Core:
+    """The core, if it is not as in the run."""
+
+    memory_size: int | None = number(None, at_least=0)
+    """Number of memories, for cores whose parameters do not depend on it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of offline runs, if it is not as in the run."""
+
+    target_return: float | None = number(None, at_least=-math.inf)
+    """Return on which the model is conditioned."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActingRun(TrainedRun):
+    """Options of the commands in which the agent of a run acts."""
+
+    env: Env = dataclasses.field(default_factory=Env)
+    core: Core = dataclasses.field(default_factory=Core)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `loading.with_settings`."""
+        return {
+            "env": self.env.name,
+            "params": self.env.params,
+            "memory_size": self.core.memory_size,
+            "target_return": self.evaluation.target_return,
+        }
+
+    def import_modules(self) -> None:
+        super().import_modules()
+        import_plugins([self.env.name])
+
+    def describe(self, environment: str) -> str:
+        """Return the given settings, behind a bar; empty if all are those of the run."""
+        given = [f"in {environment}"] if self.env.name or self.env.params else []
+        given += [f"{name} {value}" for name, value in self.env.params.items()]
+        given += [
+            f"{name} {value:g}"
+            for name in ("memory_size", "target_return")
+            if (value := self.settings[name]) is not None
+        ]
+        return f" | {', '.join(given)}" if given else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(ActingRun):
     """Evaluate the trained agent of a run on fresh episodes.
 
     The scores are printed, and appended to evaluations.jsonl in the folder of the run.
@@ -47,7 +109,7 @@ class Evaluate(TrainedRun):
 
 
 @dataclasses.dataclass(frozen=True)
-class Play(TrainedRun):
+class Play(ActingRun):
     """Play episodes with the trained agent of a run, and write them as a GIF.
 
     A run with several tasks gets a GIF for each, and its name ends in _task_0, _task_1, ...
@@ -83,6 +145,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     """Run `gtrxl evaluate`."""
     command = parse(Evaluate, arguments, prog="gtrxl evaluate")
     validate(command)
+    if command.pictures and command.describe(""):
+        raise ValueError("pictures are those of the run: omit it for other settings than its own")
     from gtrxl_jax import loading
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
@@ -95,16 +159,17 @@ def evaluate(arguments: Sequence[str]) -> None:
         _known_policy(command.policy),
         command.seed,
         best=command.best,
+        **command.settings,
     )
+    changed = command.describe(loaded.environment[0])
     if command.pictures:
         if isinstance(loaded.config, OfflineConfig):
             report.draw_offline(command.folder.parent, [command.folder.name])
         else:
             report.draw_curves(command.folder, loaded.config.core.name)
-        trainer = loaded.trainer
-        report.draw_episodes(command.folder, trainer.policy, trainer.tasks, loaded.params)
+        report.draw_episodes(command.folder, loaded.policy, loaded.tasks, loaded.params)
     line = (
-        f"{describe(scores)} | {command.episodes} episodes for each of "
+        f"{describe(scores)}{changed} | {command.episodes} episodes for each of "
         f"{len(loaded.params_per_seed)} seed(s)"
     )
     try:
@@ -127,26 +192,25 @@ def play(arguments: Sequence[str]) -> None:
     policy = _known_policy(command.policy)
     from gtrxl_jax.acting.evaluation import record_episodes
     from gtrxl_jax.envs.knowledge import require_picture
-    from gtrxl_jax.loading import load, with_evaluation
+    from gtrxl_jax.loading import load, with_evaluation, with_settings
     from gtrxl_jax.plots.report import draw_gif, of_task
 
     command.import_modules()
-    loaded = load(command.folder, best=command.best)
+    loaded = with_settings(load(command.folder, best=command.best), **command.settings)
     if policy:
         loaded = with_evaluation(loaded, policy=policy)
-    trainer = loaded.trainer
-    if not trainer.tasks:
+    if not loaded.tasks:
         raise ValueError(
-            f"{command.folder} was trained without an environment: play its episodes yourself with "
-            "gtrxl_jax.load"
+            f"{command.folder} was trained without an environment: name one with --env.name, or "
+            "play its episodes yourself with gtrxl_jax.load"
         )
-    for stream in trainer.tasks:
+    for stream in loaded.tasks:
         require_picture(stream.env)
-    for task, stream in enumerate(trainer.tasks):
+    for task, stream in enumerate(loaded.tasks):
         episodes = record_episodes(
-            trainer.policy, stream, loaded.params, command.seed, command.episodes
+            loaded.policy, stream, loaded.params, command.seed, command.episodes
         )
-        drawn = of_task(path, task, len(trainer.tasks))
+        drawn = of_task(path, task, len(loaded.tasks))
         draw_gif(stream, episodes, drawn)
         successes = [episode.success for episode in episodes if episode.success is not None]
         success = f"success {sum(successes)} of {len(successes)}; " if successes else ""

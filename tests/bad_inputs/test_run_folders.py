@@ -212,6 +212,25 @@ def test_checkpoint_is_of_another_core(run):
     assert contents(run) == before
 
 
+SETTINGS = {
+    "--env.name CartPole-v1": "env.name CartPole-v1 has other actions than the environment in",
+    "--env.name MemoryChain-v0": "has other observations than the environment in which the agent",
+    "--env.name TMazePasive-v0": "did you mean 'TMazePassive-v0'",
+    "--env.params corridor 3": "did you mean 'corridor_length'",
+    "--env.params corridor_length 0": "corridor_length must be at least 1, got 0",
+    "--env.name nothing:Env": "there is no module nothing",
+    "--core.memory-size -1": "core.memory_size must be at least 0, not -1",
+    "--core.layers 2": "Unrecognized options: --core.layers",
+    "--evaluation.target-return 1": "evaluation.target_return is a setting of offline runs",
+    "--pictures --core.memory-size 3": "pictures are those of the run: omit it for other settings",
+}
+
+
+@pytest.mark.parametrize("arguments", SETTINGS)
+def test_settings_that_a_run_cannot_have(arguments, run, tmp_path):
+    assert SETTINGS[arguments] in refused(tmp_path, "evaluate", run, *arguments.split())
+
+
 def test_best_checkpoint_is_unknown(run, tmp_path):
     line = refused(tmp_path, "evaluate", run, "--best")
     assert "has no best checkpoint: its config names no score" in line

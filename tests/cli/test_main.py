@@ -127,6 +127,21 @@ def test_evaluate_is_deterministic(debug, tmp_path):
 
 
 @pytest.mark.integration
+def test_evaluation_with_other_settings_says_so(debug, tmp_path):
+    folder = tmp_path / "agent"
+    call("export", debug[0], "--to", folder)
+    maze = ["--env.params", "corridor_length", 2, "step_penalty", 0]
+    out, _ = call("evaluate", folder, "--episodes", 8, *maze, "--core.memory-size", 7)
+    assert " | in TMazePassive-v0, corridor_length 2, step_penalty 0, memory_size 7 | 8 ep" in out
+    (record,) = map(json.loads, (folder / "evaluations.jsonl").read_text().splitlines())
+    params = {"corridor_length": 2, "step_penalty": 0}
+    assert (record["environment"], record["params"]) == ("TMazePassive-v0", params)
+    assert record["memory_size"] == 7
+    # The time limit is twice the shortest solution.
+    assert 3 <= record["evaluation"]["length"]["mean"] <= 6
+
+
+@pytest.mark.integration
 def test_played_episodes_are_drawn(debug, tmp_path):
     path = tmp_path / "two.gif"
     out, _ = call("play", debug[0], "--episodes", 2, "--to", path)

@@ -35,6 +35,17 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
 
     main(["evaluate", str(folder / "bc-mlp"), "--episodes", "3"])
     assert "3 episodes" in capsys.readouterr().out
+    other = ["--env.params", "corridor_length", "9", "--evaluation.target-return", "0.5"]
+    main(["evaluate", str(folder / "rate"), "--episodes", "3", *other])
+    out = capsys.readouterr().out
+    assert out.startswith("success ")
+    assert " | in TMazePassive-v0, corridor_length 9, target_return 0.5 | 3 episodes" in out
+    (line,) = (folder / "rate" / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(line)["target_return"] == 0.5
+    assert "max_steps_in_episode" not in json.loads(line)["params"]  # of the training length
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(folder / "rate"), "--core.memory-size", "3"])
+    assert "model rate has no setting memory_size: omit core.mem" in capsys.readouterr().err
 
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--folder", str(folder), "--context", "5"])
