@@ -17,7 +17,8 @@ class Segments:
 
     Attributes:
       observations: pytree `[..., K, ...]`, the observations given which the actions were chosen.
-      actions: `[..., K]` int32, `[..., K, C]` floats, or a dict of both.
+      actions: in the layout of `specs.ActionSpec`: `[..., K]` int32, `[..., K, C]` floats, or a
+        dict of both.
       returns_to_go: undiscounted sum of the current and all later rewards of the whole episode,
         including those beyond the window.
       timesteps: index of the step in its episode, from 0.

@@ -10,8 +10,8 @@ import gtrxl_jax
 PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
-    ("extras", "files", "lazy", "specs", "validation"),
-    ("plugins",),
+    ("extras", "files", "lazy", "validation"),
+    ("plugins", "specs"),
     ("segments", "timestep"),
     ("ops", "parallel"),
     ("data", "envs", "nn"),

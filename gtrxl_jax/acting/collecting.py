@@ -15,6 +15,8 @@ from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate, select
 from gtrxl_jax.envs.knowledge import Cue, time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.specs import environment_action
+from gtrxl_jax.specs.spaces import dtype_of, map_leaves
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import require_count
 
@@ -175,28 +177,27 @@ def _trajectories(
     """Extract the first episode of each kept environment from time steps `[B, limit + 1]`."""
     longest = int(length_B[kept].max())
 
-    def padded(values: Any, begin: int, space: Any) -> Any:
+    def padded(values: Any, begin: int, dtype: Any) -> np.ndarray:
         """Return `[B, begin .. longest]`, with zeros after step `length`."""
-        if isinstance(values, dict):
-            return {name: padded(x, begin, space.spaces[name]) for name, x in values.items()}
-        values_BT = values[:, begin : longest + 1]
+        values_BT = np.asarray(values)[:, begin : longest + 1]
         step_T = np.arange(begin, longest + 1)
         beyond_BT = step_T[None] > length_B[:, None]
+        beyond_BT = beyond_BT.reshape(*beyond_BT.shape, *(1 for _ in values_BT.shape[2:]))
         # Third-party environments do not always return exactly the dtypes of their spaces.
-        dtype = getattr(space, "dtype", np.float32)
-        if np.can_cast(values_BT.dtype, dtype, "same_kind"):
-            values_BT = values_BT.astype(dtype)
-        return np.where(
-            beyond_BT.reshape(*beyond_BT.shape, *(1 for _ in values_BT.shape[2:])),
-            np.zeros((), values_BT.dtype),
-            values_BT,
-        )
+        cast_BT = values_BT.astype(dtype)
+        if np.any((cast_BT != values_BT) & ~beyond_BT & np.isfinite(values_BT)):
+            cast_BT = values_BT  # the check of the trajectories says what does not belong
+        return np.where(beyond_BT, np.zeros((), cast_BT.dtype), cast_BT)
 
+    def in_space(space: Any, values: Any, begin: int) -> Any:
+        return map_leaves(lambda leaf, x, _: padded(x, begin, dtype_of(leaf)), space, values)
+
+    actions = environment_action(spaces.action, steps.action)
     index_B = np.arange(len(length_B))
     trajectories = Trajectories(
-        observations=padded(steps.observation, 0, spaces.observation),
-        actions=padded(steps.action, 1, spaces.action),
-        rewards=padded(steps.reward, 1, None),
+        observations=in_space(spaces.observation, steps.observation, 0),
+        actions=in_space(spaces.action, actions, 1),
+        rewards=padded(steps.reward, 1, np.float32),
         length=length_B.astype(np.int32),
         terminated=steps.discount[index_B, length_B] == 0,
         spaces=spaces,

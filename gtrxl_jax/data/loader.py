@@ -14,6 +14,7 @@ from gtrxl_jax.data.segments import Sampling, draw_windows
 from gtrxl_jax.data.trajectories import check_rewards, check_steps, returns_to_go
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.specs import agent_action
 from gtrxl_jax.validation import require_count
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _read_window(reader: MinariReader, episode: int, begin: int, stop: int) -> d
         check_steps(
             reader.spaces,
             jax.tree.map(lambda x: x[None], observations),
-            actions[None],
+            jax.tree.map(lambda x: x[None], actions),
             one_S,
             one_S,
             (number, begin),
@@ -155,6 +156,6 @@ def _read_window(reader: MinariReader, episode: int, begin: int, stop: int) -> d
     (to_go_T,) = returns_to_go(rewards_T[None], reader.length[episode : episode + 1])
     return {
         "observations": observations,
-        "actions": actions,
+        "actions": agent_action(reader.spaces.action, actions),
         "returns_to_go": to_go_T[begin:stop],
     }

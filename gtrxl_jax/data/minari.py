@@ -22,6 +22,7 @@ from gtrxl_jax.data.reader import Folder, Metadata, MinariReader, import_minari,
 from gtrxl_jax.data.spaces import Spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.files import atomic
+from gtrxl_jax.specs.spaces import kind_of, map_leaves, texts_of
 
 __all__ = [
     "BadEpisodeError",
@@ -189,10 +190,17 @@ def _buffer(trajectories: Trajectories, e: int) -> Any:
 
     n = int(trajectories.length[e])
     terminated = bool(trajectories.terminated[e])
+
+    def stored(space: Any, values: Any, steps: int) -> Any:
+        def of_leaf(leaf: Any, x: Any, _: str) -> Any:
+            return texts_of(leaf, x[e, :steps]) if kind_of(leaf) == "text" else x[e, :steps]
+
+        return map_leaves(of_leaf, space, values)
+
     last = np.arange(n) == n - 1
     return EpisodeBuffer(
-        observations=jax.tree.map(lambda x: x[e, : n + 1], trajectories.observations),
-        actions=trajectories.actions[e, :n],
+        observations=stored(trajectories.spaces.observation, trajectories.observations, n + 1),
+        actions=stored(trajectories.spaces.action, trajectories.actions, n),
         rewards=trajectories.rewards[e, :n],
         terminations=last & terminated,
         truncations=last & (not terminated),

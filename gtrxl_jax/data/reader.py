@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import gymnasium
 import jax
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,6 +23,7 @@ import gtrxl_jax
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, clip_rounding
 from gtrxl_jax.extras import install_command
+from gtrxl_jax.specs.spaces import kind_of, map_leaves, parts_of, text_tokens
 
 Folder = str | os.PathLike[str]
 
@@ -134,7 +134,7 @@ class MinariReader:
             terminated = bool(self._part(episode, "terminations")[-1])
         return Trajectories(
             observations=jax.tree.map(lambda x: x[None], self.observations(episode, 0, length + 1)),
-            actions=self.actions(episode, 0, length)[None],
+            actions=jax.tree.map(lambda x: x[None], self.actions(episode, 0, length)),
             rewards=self.rewards(episode)[None],
             length=np.array([length], np.int32),
             terminated=np.array([terminated]),
@@ -154,11 +154,11 @@ class MinariReader:
         if not length:
             raise ValueError(f"{self.path}: episode {number} is empty")
         expected = {"actions": length, "terminations": length, "truncations": length}
-        spaces = {"observations": self.spaces.observation}
+        spaces = {"observations": self.spaces.observation, "actions": self.spaces.action}
         for field, steps in {"observations": length + 1, **expected}.items():
             with self._reading(episode):
-                node = self._part(episode, field)
-                lengths = _lengths(node, spaces.get(field))
+                nodes = _nodes(self._part(episode, field), spaces.get(field))
+                lengths = [len(node) for node in jax.tree.leaves(nodes)]
             for found in lengths:
                 if found != steps:
                     raise ValueError(
@@ -178,11 +178,10 @@ class MinariReader:
         self.close()
 
     def _read(self, episode: int, field: str, space: Any, start: int, stop: int) -> Any:
-        def read(node: Any, space: Any) -> Any:
-            if isinstance(space, gymnasium.spaces.Dict):
-                children = space.spaces.items()
-                return {name: read(_inside(node, name), child) for name, child in children}
+        def read(space: Any, node: Any, field: str) -> np.ndarray:
             values = node[start:stop]
+            if kind_of(space) == "text":
+                return text_tokens(space, values)
             if self._jpeg_encoding and self._is_image(space):
                 images = [np.asarray(Image.open(io.BytesIO(image))) for image in values]
                 return np.stack(images).astype(space.dtype)
@@ -199,7 +198,7 @@ class MinariReader:
             return cast
 
         with self._reading(episode):
-            return read(self._part(episode, field), space)
+            return map_leaves(read, space, _nodes(self._part(episode, field), space), field=field)
 
     def _part(self, episode: int, name: str) -> Any:
         """Return a node of an episode."""
@@ -233,12 +232,13 @@ def _inside(group: Any, name: str) -> Any:
     return node
 
 
-def _lengths(node: Any, space: Any) -> list[int]:
-    """Return the number of steps of each array of a part of an episode."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        children = space.spaces.items()
-        return [n for name, child in children for n in _lengths(_inside(node, name), child)]
-    return [len(node)]
+def _nodes(node: Any, space: Any) -> Any:
+    """Return the arrays of a part of an episode, nested as its space is."""
+    if (parts := parts_of(space)) is None:
+        return node
+    if kind_of(space) == "dict":
+        return {name: _nodes(_inside(node, name), part) for name, part in parts.items()}
+    return tuple(_nodes(_inside(node, f"_index_{n}"), part) for n, part in parts.items())
 
 
 def import_minari() -> ModuleType:

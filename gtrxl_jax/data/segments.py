@@ -14,6 +14,7 @@ from jaxtyping import Array, Int, Key, UInt
 
 from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.specs import agent_action
 from gtrxl_jax.validation import check_choice, require_count
 
 STARTS = ("episode", "uniform")
@@ -122,7 +123,7 @@ def take_segments(
     def window(value_ET: Any) -> Array:
         value_ET = jnp.asarray(value_ET)
         inside_BS = jnp.minimum(step_BS, trajectories.max_length - 1)
-        return masked(value_ET[episode_B[:, None], inside_BS])
+        return value_ET[episode_B[:, None], inside_BS]
 
     def masked(value_BS: Array) -> Array:
         rest = value_BS.shape[2:]
@@ -133,9 +134,13 @@ def take_segments(
     # Only of the drawn episodes, since there may be many more.
     returns_BT = returns_to_go(jnp.asarray(trajectories.rewards)[episode_B], length_B)
     inside_BS = jnp.minimum(step_BS, trajectories.max_length - 1)
+    observations, actions = (
+        jax.tree.map(window, values) for values in (trajectories.observations, trajectories.actions)
+    )
+    actions = agent_action(trajectories.spaces.action, actions)
     return Segments(
-        observations=jax.tree.map(window, trajectories.observations),
-        actions=jax.tree.map(window, trajectories.actions),
+        observations=jax.tree.map(masked, observations),
+        actions=jax.tree.map(masked, actions),
         returns_to_go=masked(jnp.take_along_axis(returns_BT, inside_BS, axis=1)),
         timesteps=masked(step_BS),
         mask=mask_BS.reshape(-1, segments, context),

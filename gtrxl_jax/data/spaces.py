@@ -7,7 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from gtrxl_jax.specs import BOX, DICT, DISCRETE
+from gtrxl_jax.specs import action_spec
+from gtrxl_jax.specs.spaces import bounds_of, dtype_of, kind_of, map_leaves, parts_of, shape_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Spaces:
     others of the same spaces and shapes.
 
     Attributes:
-      observation: a Box, a Discrete, a MultiDiscrete, or a Dict of these.
-      action: a Box `[C]` of floats or a Discrete.
+      observation: of any kind in `specs.spaces`.
+      action: see `specs.action_spec`.
     """
 
     observation: gymnasium.Space
@@ -32,28 +33,21 @@ class Spaces:
 
 
 def dataset_spaces(observation: Any, action: Any) -> Spaces:
-    """Convert spaces of gymnax or gymnasium.
+    """Convert spaces of gymnax or gymnasium, see `specs.spaces`.
 
     Choices (Discrete, MultiDiscrete) become int32, the dtype of policies' actions in this library.
     Boxes keep their dtypes.
 
     Raises:
-      TypeError: for spaces that `Spaces` does not support, naming the part.
-      ValueError: for choices beyond int32.
+      TypeError: for spaces that are not supported, naming the part.
+      ValueError: for choices beyond int32, and actions that no policy fits, see `action_spec`.
     """
-    action = _read(action, "action_space")
-    if not isinstance(action, (gymnasium.spaces.Box, gymnasium.spaces.Discrete)):
-        raise TypeError(
-            f"action_space is a {type(action).__name__}: offline data require a Box or a Discrete"
-        )
-    if isinstance(action, gymnasium.spaces.Box) and not (
-        len(action.shape) == 1 and np.issubdtype(action.dtype, np.floating)
-    ):
-        raise TypeError(
-            f"action_space is a Box {action.shape} of {action.dtype}: "
-            "offline data require a Box [C] of floats or a Discrete"
-        )
-    return Spaces(_read(observation, "observation_space"), action)
+    spaces = (
+        _joined(map_leaves(_converted, space, field=field))
+        for field, space in (("observation_space", observation), ("action_space", action))
+    )
+    action_spec(action)
+    return Spaces(*spaces)
 
 
 def same_spaces(one: Spaces, other: Spaces) -> bool:
@@ -65,9 +59,10 @@ def same_spaces(one: Spaces, other: Spaces) -> bool:
 
 
 def _same(one: gymnasium.Space, other: gymnasium.Space) -> bool:
-    if isinstance(one, gymnasium.spaces.Dict) and isinstance(other, gymnasium.spaces.Dict):
-        return one.spaces.keys() == other.spaces.keys() and all(
-            _same(child, other.spaces[name]) for name, child in one.spaces.items()
+    parts, others = parts_of(one), parts_of(other)
+    if parts is not None and others is not None:
+        return (type(one), list(parts)) == (type(other), list(others)) and all(
+            _same(part, others[key]) for key, part in parts.items()
         )
     if not (isinstance(one, gymnasium.spaces.Box) and isinstance(other, gymnasium.spaces.Box)):
         return bool(one == other)
@@ -93,28 +88,43 @@ def from_record(record: Mapping[str, Any]) -> Spaces:
 
 
 def _write(space: Any) -> dict[str, Any]:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {"dict": {name: _write(child) for name, child in space.spaces.items()}}
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return {"discrete": int(space.n), "start": int(space.start)}
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return {"multidiscrete": space.nvec.tolist(), "start": space.start.tolist()}
+    match space:
+        case gymnasium.spaces.Dict():
+            return {"dict": {name: _write(part) for name, part in space.spaces.items()}}
+        case gymnasium.spaces.Tuple():
+            return {"tuple": [_write(part) for part in space.spaces]}
+        case gymnasium.spaces.Discrete():
+            return {"discrete": int(space.n), "start": int(space.start)}
+        case gymnasium.spaces.MultiDiscrete():
+            return {"multidiscrete": space.nvec.tolist(), "start": space.start.tolist()}
+        case gymnasium.spaces.MultiBinary():
+            return {"multibinary": list(space.shape)}
+        case gymnasium.spaces.Text():
+            lengths = [space.min_length, space.max_length]
+            return {"text": lengths, "characters": space.characters}
     bounds = {"low": _texts(space.low), "high": _texts(space.high)}
     return {"box": list(space.shape), "dtype": space.dtype.name} | bounds
 
 
 def _restore(record: Mapping[str, Any]) -> gymnasium.Space:
     if "dict" in record:
-        parts = {name: _restore(child) for name, child in record["dict"].items()}
+        parts = {name: _restore(part) for name, part in record["dict"].items()}
         return gymnasium.spaces.Dict(parts)
+    if "tuple" in record:
+        return gymnasium.spaces.Tuple([_restore(part) for part in record["tuple"]])
     if "discrete" in record:
         return gymnasium.spaces.Discrete(record["discrete"], start=record["start"], dtype=np.int32)
     if "multidiscrete" in record:
         nvec, start = (np.array(record[field], np.int32) for field in ("multidiscrete", "start"))
         return gymnasium.spaces.MultiDiscrete(nvec, dtype=np.int32, start=start)
+    if "multibinary" in record:
+        return gymnasium.spaces.MultiBinary(record["multibinary"])
+    if "text" in record:
+        least, most = record["text"]
+        return gymnasium.spaces.Text(most, min_length=least, charset=record["characters"])
     shape, dtype = tuple(record["box"]), np.dtype(record["dtype"])
     low, high = (
-        np.broadcast_to(np.array(record[bound]).astype(dtype), shape) for bound in ("low", "high")
+        np.broadcast_to(_numbers(record[field], dtype), shape) for field in ("low", "high")
     )
     return gymnasium.spaces.Box(low, high, shape, dtype.type)
 
@@ -125,30 +135,46 @@ def _texts(bound: np.ndarray) -> Any:
     return np.asarray(bound.flat[0] if equal else bound).astype(str).tolist()
 
 
-def _read(space: Any, field: str) -> gymnasium.Space:
-    if isinstance(space, (*DICT, Mapping)):
-        children: Any = getattr(space, "spaces", space)
-        parts = {name: _read(children[name], f"{field}[{name!r}]") for name in sorted(children)}
-        return gymnasium.spaces.Dict(parts)
-    if isinstance(space, DISCRETE):
-        start, size = int(getattr(space, "start", 0)), int(space.n)
-        _require_int32(start + size, field)
-        return gymnasium.spaces.Discrete(size, start=start, dtype=np.int32)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        _require_int32(int(np.max(space.start + space.nvec)), field)
-        return gymnasium.spaces.MultiDiscrete(
-            space.nvec.astype(np.int32), dtype=np.int32, start=space.start.astype(np.int32)
-        )
-    if isinstance(space, BOX):
-        dtype, shape = np.dtype(space.dtype), tuple(map(int, space.shape))
-        low, high = (
-            np.broadcast_to(np.asarray(bound, dtype), shape) for bound in (space.low, space.high)
-        )
+def _numbers(texts: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the numbers that `_texts` wrote."""
+    texts = np.array(texts)
+    return np.asarray(texts == "True" if dtype == np.bool_ else texts.astype(dtype))
+
+
+def _converted(leaf: Any, field: str) -> gymnasium.Space:
+    """Return the space of gymnasium of a space without parts."""
+    kind, shape = kind_of(leaf), shape_of(leaf) if kind_of(leaf) else ()
+    if kind in ("discrete", "multi-discrete"):
+        low, high = bounds_of(leaf)
+        _require_int32(int(np.max(high)) + 1, field)
+        if kind == "discrete":
+            return gymnasium.spaces.Discrete(int(leaf.n), start=int(low), dtype=np.int32)
+        start = np.broadcast_to(low, shape).astype(np.int32)
+        nvec = np.broadcast_to(high - low + 1, shape).astype(np.int32)
+        return gymnasium.spaces.MultiDiscrete(nvec, dtype=np.int32, start=start)
+    if kind == "multi-binary":
+        return gymnasium.spaces.MultiBinary(shape)
+    if kind == "text":
+        length, least = int(leaf.max_length), int(getattr(leaf, "min_length", 0))
+        characters = "".join(sorted(leaf.characters))
+        return gymnasium.spaces.Text(length, min_length=least, charset=characters)
+    if kind == "box":
+        dtype = dtype_of(leaf)
+        low, high = (np.broadcast_to(z, shape).astype(dtype) for z in bounds_of(leaf))
         return gymnasium.spaces.Box(low, high, shape, dtype.type)
     raise TypeError(
-        f"{field} is a {type(space).__name__}: offline data require a Box, a Discrete, a "
-        "MultiDiscrete, or a Dict of them"
+        f"{field} is a {type(leaf).__name__}: offline data require a Box, Discrete, MultiDiscrete, "
+        "MultiBinary or Text, or a Dict or Tuple of them"
     )
+
+
+def _joined(parts: Any) -> gymnasium.Space:
+    """Return the space of gymnasium of spaces in dicts and tuples."""
+    if isinstance(parts, dict):
+        return gymnasium.spaces.Dict({name: _joined(part) for name, part in parts.items()})
+    if isinstance(parts, tuple):
+        return gymnasium.spaces.Tuple([_joined(part) for part in parts])
+    return parts
 
 
 def _require_int32(number: int, field: str) -> None:

@@ -13,6 +13,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.data.spaces import Spaces
+from gtrxl_jax.specs.spaces import dtype_of, kind_of, map_leaves, shape_of
+from gtrxl_jax.specs.values import belongs, told
 
 # NumPy's on the host, where sets are read, joined and split; JAX's once put on a device.
 AnyArray = Array | np.ndarray
@@ -28,7 +30,8 @@ class Trajectories:
     Attributes:
       observations: pytree `[E, T+1, ...]`: o_0 .. o_n of an episode of n actions, including the
         final observation.
-      actions: `[E, T]` int32 or `[E, T, C]` floats; action t was chosen given observation t.
+      actions: pytree `[E, T, ...]` of members of the action space, nested as it is; action t was
+        chosen given observation t. Segments have them in the layout of `specs.ActionSpec`.
       rewards: reward of each action, undiscounted.
       length: n, the number of actions of each episode, at least 1.
       terminated: whether the episode terminated; otherwise it was truncated.
@@ -141,18 +144,21 @@ def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[
 
 
 def clip_rounding(actions: Any, space: Any) -> Any:
-    """Clip actions `[..., C]` that exceed the bounds of a Box by no more than rounding.
+    """Clip the parts of actions that exceed the bounds of a Box by no more than rounding.
 
     Others, and those of other spaces, are returned as they are.
     """
-    if not isinstance(space, gymnasium.spaces.Box):
-        return actions
-    low, high = _tolerated(space)
-    rounded = (actions >= low) & (actions <= high)
-    return np.where(rounded, np.clip(actions, space.low, space.high), actions)
+
+    def clipped(leaf: Any, x: Any, _: str) -> Any:
+        if kind_of(leaf) != "box":
+            return x
+        low, high = _tolerated(leaf)
+        return np.where((x >= low) & (x <= high), np.clip(x, leaf.low, leaf.high), x)
+
+    return map_leaves(clipped, space, actions)
 
 
-def _tolerated(space: gymnasium.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+def _tolerated(space: gymnasium.spaces.Box) -> tuple[Any, Any]:
     """Return the bounds of a Box, widened by some rounding errors of float32."""
     slack_low, slack_high = (1e-6 * np.maximum(1, np.abs(x)) for x in (space.low, space.high))
     return space.low - slack_low, space.high + slack_high
@@ -161,8 +167,9 @@ def _tolerated(space: gymnasium.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
 def check(trajectories: Trajectories, first: int = 0) -> None:
     """Raise if the trajectories are invalid; on the host.
 
-    Observations must have the shapes and dtypes of their space, but may exceed its bounds, as those
-    of published environments do. Actions may exceed theirs by rounding, see `clip_rounding`.
+    Observations must belong to their space, see `specs.values`: its floats may exceed their bounds,
+    as those of published environments do. Actions may exceed theirs by rounding, see
+    `clip_rounding`.
 
     Args:
       trajectories: the set.
@@ -171,7 +178,7 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
     Raises:
       TypeError: if an array is missing, of the wrong dtype, or not an array.
       ValueError: naming the field: for a wrong shape, no episodes, an empty episode, a length
-        beyond T, a number that is not finite, or an action outside its space.
+        beyond T, a number that is not finite, or a value outside its space.
     """
     rewards, length, terminated = (
         _array(field, getattr(trajectories, field)) for field in ("rewards", "length", "terminated")
@@ -202,7 +209,10 @@ def check_rewards(
     rewards: Any, real: Bool[np.ndarray, "E T"], at: tuple[int, int] = (0, 0)
 ) -> None:
     """Raise ValueError if a reward `[E, T]` is not finite. For the arguments, see `check_steps`."""
-    _check_finite("rewards", np.asarray(rewards), real, at)
+    if np.any(wrong := real & ~np.isfinite(rewards)):
+        e, t = np.argwhere(wrong)[0]
+        where = f"episode {e + at[0]}, step {t + at[1]}"
+        raise ValueError(f"{where}: rewards is {rewards[e, t]}: numbers must be finite")
 
 
 def check_steps(
@@ -226,9 +236,25 @@ def check_steps(
     Raises:
       TypeError, ValueError: see `check`.
     """
-    _check_arrays("observations", observations, spaces.observation, observed, at)
-    _check_arrays("actions", actions, spaces.action, real, at)
-    _check_bounds(np.asarray(actions), spaces.action, real, at)
+
+    def check_array(leaf: Any, x: Any, field: str, real_ET: np.ndarray) -> None:
+        x = _array(field, x)
+        _require(field, x, dtype_of(leaf), (*real_ET.shape, *shape_of(leaf)))
+        _refuse_first(leaf, field, x, np.asarray(belongs(leaf, x)), real_ET, at)
+
+    def check_action(leaf: Any, x: Any, field: str) -> None:
+        check_array(leaf, x, field, real)
+        if kind_of(leaf) == "box":
+            low, high = _tolerated(leaf)
+            _refuse_first(leaf, field, x, (x >= low) & (x <= high), real, at)
+
+    map_leaves(
+        lambda leaf, x, field: check_array(leaf, x, field, observed),
+        spaces.observation,
+        observations,
+        field="observations",
+    )
+    map_leaves(check_action, spaces.action, actions, field="actions")
 
 
 def _array(field: str, value: Any) -> np.ndarray:
@@ -244,46 +270,13 @@ def _require(field: str, value: np.ndarray, dtype: Any, shape: tuple[int, ...]) 
         raise ValueError(f"{field} must have shape {shape}, not {value.shape}")
 
 
-def _check_arrays(
-    field: str, arrays: Any, space: Any, real_ET: np.ndarray, at: tuple[int, int]
-) -> None:
-    """Compare arrays `[E, T, ...]` with their space; for a Dict, entry by entry."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        if not isinstance(arrays, dict) or arrays.keys() != space.spaces.keys():
-            names = sorted(arrays) if isinstance(arrays, dict) else type(arrays).__name__
-            raise ValueError(f"{field} must have the entries {sorted(space.spaces)}, not {names}")
-        for name, child in space.spaces.items():
-            _check_arrays(f"{field}[{name!r}]", arrays[name], child, real_ET, at)
-        return
-    value = _array(field, arrays)
-    _require(field, value, space.dtype, (*real_ET.shape, *(space.shape or ())))
-    if np.issubdtype(value.dtype, np.floating):
-        _check_finite(field, value, real_ET, at)
-
-
-def _check_finite(
-    field: str, value_ET: np.ndarray, real_ET: np.ndarray, at: tuple[int, int]
-) -> None:
-    finite_ET = np.isfinite(value_ET).all(axis=tuple(range(2, value_ET.ndim)))
-    _refuse_first(field, value_ET, real_ET & ~finite_ET, at, "numbers must be finite")
-
-
-def _check_bounds(
-    action_ET: np.ndarray, space: Any, real_ET: np.ndarray, at: tuple[int, int]
-) -> None:
-    if isinstance(space, gymnasium.spaces.Discrete):
-        low, high = int(space.start), int(space.start) + int(space.n) - 1
-        outside_ET = (action_ET < low) | (action_ET > high)
-    else:
-        lowest, highest = _tolerated(space)
-        outside_ET = np.any((action_ET < lowest) | (action_ET > highest), axis=2)
-    _refuse_first("actions", action_ET, real_ET & outside_ET, at, f"actions must be in {space}")
-
-
 def _refuse_first(
-    field: str, value_ET: np.ndarray, wrong_ET: np.ndarray, at: tuple[int, int], rule: str
+    leaf: Any, field: str, x: Any, allowed: np.ndarray, real_ET: np.ndarray, at: tuple[int, int]
 ) -> None:
-    if wrong_ET.any():
+    """Raise for the first number of real steps of `[E, T, ...]` that is not allowed."""
+    allowed_ET = np.all(allowed, axis=tuple(range(2, allowed.ndim)))
+    if np.any(wrong_ET := real_ET & ~allowed_ET):
         e, t = np.argwhere(wrong_ET)[0]
-        where = f"episode {e + at[0]}, step {t + at[1]}"
-        raise ValueError(f"{where}: {field} is {value_ET[e, t]}: {rule}")
+        place = np.unravel_index(np.argmin(allowed[e, t]), allowed.shape[2:])
+        line = told(leaf, x[(e, t, *place)], field, place)
+        raise ValueError(f"episode {e + at[0]}, step {t + at[1]}: {line}")

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from gymnax.environments import spaces
 from jaxtyping import Array, Int, Shaped
 
 from gtrxl_jax.envs.stream import EpisodeStats, PRNGKey, Stream, StreamState
@@ -82,12 +81,12 @@ class MultiTaskStream:
         return jnp.arange(self.num_envs, dtype=jnp.int32) % self.num_tasks
 
     @property
-    def action_space(self) -> spaces.Space:
+    def action_space(self) -> Any:
         """The action space of one environment."""
         return self.tasks[0].action_space
 
     @property
-    def observation_space(self) -> spaces.Space:
+    def observation_space(self) -> Any:
         """The observation space of one environment."""
         return self.tasks[0].observation_space
 

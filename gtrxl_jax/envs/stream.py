@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnax.environments import environment, spaces
+from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from gtrxl_jax.envs.knowledge import legal_actions, time_limit
@@ -114,13 +114,13 @@ class Stream:
         require_count("num_envs", self.num_envs)
 
     @property
-    def action_space(self) -> spaces.Space:
-        """The action space of one environment."""
+    def action_space(self) -> Any:
+        """The action space of one environment, of any kind in `specs.spaces`."""
         return _concrete(self.env.action_space, self.params)
 
     @property
-    def observation_space(self) -> spaces.Space:
-        """The observation space of one environment."""
+    def observation_space(self) -> Any:
+        """The observation space of one environment, see `action_space`."""
         return _concrete(self.env.observation_space, self.params)
 
     @functools.cached_property
@@ -291,7 +291,7 @@ class Stream:
         return legal
 
 
-def _concrete(space: Callable[[Any], spaces.Space], params: Any) -> spaces.Space:
+def _concrete(space: Callable[[Any], Any], params: Any) -> Any:
     """Return a space whose bounds are arrays rather than tracers, even in a traced program."""
     with standard_dtype_promotion(), jax.ensure_compile_time_eval():
         return space(params)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.envs.knowledge import legal_actions, restricts_actions
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.envs.wrapper import Wrapper
-from gtrxl_jax.specs import ArraySpec, action_spec, observation_spec
+from gtrxl_jax.specs import ArraySpec, action_spec, environment_action, observation_spec
 
 
 def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]:
@@ -103,7 +103,8 @@ class United(Wrapper):
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take the action that the choice stands for."""
         if self._choices is not None:
-            action = action % jnp.asarray(self._spaces[1].n, action.dtype)
+            (number,) = action_spec(self._spaces[1]).discrete
+            action = environment_action(self._spaces[1], action % jnp.asarray(number, action.dtype))
         observation, state, reward, terminated, info = self.env.step_env(key, state, action, params)
         if not self._reports_success:
             info = {name: value for name, value in info.items() if name != "success"}
@@ -113,13 +114,13 @@ class United(Wrapper):
         """Return whether the environment truncates the episode."""
         return self.env.is_truncated(state, params)
 
-    def observation_space(self, params: Any = None) -> spaces.Space:
+    def observation_space(self, params: Any = None) -> Any:
         """Return the common space of observations."""
         if self._features is None:
             return self._spaces[0]
         return spaces.Box(-jnp.inf, jnp.inf, (self._features,), jnp.float32)
 
-    def action_space(self, params: Any = None) -> spaces.Space:
+    def action_space(self, params: Any = None) -> Any:
         """Return the common space of actions."""
         return self._spaces[1] if self._choices is None else spaces.Discrete(self._choices)
 

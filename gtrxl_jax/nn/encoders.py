@@ -180,13 +180,21 @@ class DictEncoder(nn.Module):
 
     encoders: Mapping[str, nn.Module]
 
-    def __call__(self, observation: Mapping[str, Any]) -> Float[Array, "... F"]:
+    def __call__(self, observation: Any) -> Float[Array, "... F"]:
+        observation = _by_name(observation)
         missing = sorted(set(self.encoders) - set(observation))
         if missing:
             raise ValueError(f"observation has no {missing}: it has {sorted(observation)}")
         return jnp.concatenate(
             [self.encoders[key](observation[key]) for key in sorted(self.encoders)], axis=-1
         )
+
+
+def _by_name(parts: Any) -> Mapping[str, Any]:
+    """Return the parts of a dict, or those of a tuple by the names "0", "1", ..."""
+    if isinstance(parts, tuple):
+        return {str(number): part for number, part in enumerate(parts)}
+    return parts
 
 
 class InputEncoder(nn.Module):
@@ -265,6 +273,7 @@ def make_encoder(
     width: int = 256,
     vectors: str = "mlp",
     pictures: str = "resnet",
+    image_axes: str = "auto",
     dtype: Any = None,
     param_dtype: Any = jnp.float32,
 ) -> nn.Module:
@@ -275,13 +284,16 @@ def make_encoder(
         `gtrxl_jax.specs.observation_spec`.
       name: "linear" (the flattened features, for a linear layer to follow), "mlp", "conv"
         (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), or "auto",
-        which chooses by shape: `pictures` for images `[H, W, C]` of at least 32 x 32 (36 x 36 if it
-        is "nature"), conv for smaller images of at least 3 x 3, and `vectors` otherwise. In a dict,
-        "linear" and "mlp" apply to every key and the others to the images `[H, W, C]`; the
-        remaining keys use "auto".
+        which chooses by shape: `pictures` for images of at least 32 x 32 (36 x 36 if it is
+        "nature"), conv for smaller images of at least 3 x 3, and `vectors` otherwise. Images have
+        three axes; or two, if they are grey ones, uint8 from 0 to 255 or at least 32 x 32; or four,
+        if they are stacks of frames, which become channels. In a dict or a tuple, "linear" and
+        "mlp" apply to every part and the others to the images; the remaining parts use "auto".
       width: F, the number of features, per key of a dict; "linear" does not use it.
       vectors: "mlp" or "linear", which "auto" chooses for observations that are not images.
       pictures: an encoder of images, which "auto" chooses for large ones.
+      image_axes: where the channels of images are: "hwc", last; "chw", first; or "auto", see
+        `gtrxl_jax.specs.observation.image_axes`.
       dtype: computation dtype; None for `param_dtype`.
       param_dtype: dtype of the parameters.
 
@@ -291,28 +303,34 @@ def make_encoder(
     """
     check_choice("encoder", name, ENCODERS)
     precision = {"dtype": dtype, "param_dtype": param_dtype}
-    spec, auto = observation_spec(observation_space), (vectors, pictures)
+    spec = observation_spec(observation_space, channels=image_axes)
+    auto = (vectors, pictures)
     return _build(spec, name, "observation_space", auto, width, precision)
 
 
 def _build(
     spec: Any, name: str, field: str, auto: tuple[str, str], width: int, precision: dict[str, Any]
 ) -> nn.Module:
-    if isinstance(spec, dict):
-        names = {key: _name_for_key(name, child) for key, child in spec.items()}
-        if not spec or name not in ("auto", *names.values()):
-            raise ValueError(f"encoder {name!r} fits no key of {field} {sorted(spec)}; use 'auto'")
+    if isinstance(spec, dict | tuple):
+        parts = _by_name(spec)
+        names = {key: _name_for_part(name, part) for key, part in parts.items()}
+        if not parts or name not in ("auto", *names.values()):
+            raise ValueError(f"encoder {name!r} fits no key of {field} {list(parts)}; use 'auto'")
+        fields = {
+            key: f"{field}[{key}]" if isinstance(spec, tuple) else f"{field}[{key!r}]"
+            for key in parts
+        }
         return DictEncoder(
             FrozenDict(
                 {
-                    key: _build(child, names[key], f"{field}[{key!r}]", auto, width, precision)
-                    for key, child in spec.items()
+                    key: _build(part, names[key], fields[key], auto, width, precision)
+                    for key, part in parts.items()
                 }
             )
         )
-    shape = spec.shape
+    shape = spec.image_shape
     if name == "auto":
-        name = _name_for_shape(shape, *auto)
+        name = _name_for_array(spec, *auto)
     if name in ("linear", "mlp"):
         return MLPEncoder(spec, (width,) if name == "mlp" else (), **precision)
     encoder, side = IMAGE_ENCODERS[name]
@@ -329,14 +347,22 @@ def _build(
     return encoder(spec, width=width, **precision)
 
 
-def _name_for_shape(shape: tuple[int, ...], vectors: str, pictures: str) -> str:
-    if len(shape) != 3 or min(shape[:2]) < MIN_CONV_SIDE:
+def _name_for_array(spec: ArraySpec, vectors: str, pictures: str) -> str:
+    if not _has_image_axes(spec) or min(spec.image_shape[:2]) < MIN_CONV_SIDE:
         return vectors
     _, side = IMAGE_ENCODERS[pictures]
-    return pictures if min(shape[:2]) >= max(side, PICTURE_SIDE) else "conv"
+    return pictures if min(spec.image_shape[:2]) >= max(side, PICTURE_SIDE) else "conv"
 
 
-def _name_for_key(name: str, child: Any) -> str:
-    if isinstance(child, dict):
+def _name_for_part(name: str, part: Any) -> str:
+    if isinstance(part, dict | tuple):
         return name
-    return name if name in ("linear", "mlp") or len(child.shape) == 3 else "auto"
+    return name if name in ("linear", "mlp") or _has_image_axes(part) else "auto"
+
+
+def _has_image_axes(spec: ArraySpec) -> bool:
+    shape = spec.image_shape
+    if len(shape) == 3:
+        return not isinstance(spec.categories, tuple) or len(spec.categories) == shape[-1]
+    is_grey = spec.is_image or (min(shape, default=0) >= PICTURE_SIDE and spec.categories is None)
+    return len(shape) == 2 and is_grey

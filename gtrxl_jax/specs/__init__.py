@@ -1,20 +1,22 @@
 """Hashable descriptions of observation and action spaces, from which networks are built.
 
-Spaces of gymnax and gymnasium are supported.
+Spaces of gymnax and gymnasium are supported; `specs.spaces` has the table of their kinds.
 """
 
-from gtrxl_jax.specs.action import ActionSpec, action_spec, environment_action
-from gtrxl_jax.specs.observation import ArraySpec, leading_axes, observation_spec
-from gtrxl_jax.specs.spaces import BOX, DICT, DISCRETE
+from gtrxl_jax.specs.action import ActionSpec, action_spec, agent_action, environment_action
+from gtrxl_jax.specs.observation import IMAGE_AXES, ArraySpec, leading_axes, observation_spec
+from gtrxl_jax.specs.values import first_outside, require_values, told_of
 
 __all__ = [
-    "BOX",
-    "DICT",
-    "DISCRETE",
+    "IMAGE_AXES",
     "ActionSpec",
     "ArraySpec",
     "action_spec",
+    "agent_action",
     "environment_action",
+    "first_outside",
     "leading_axes",
     "observation_spec",
+    "require_values",
+    "told_of",
 ]

@@ -4,16 +4,27 @@ Leading axes are arbitrary (none, `[B]`, `[B, T]`).
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces as gymnasium
 from jaxtyping import Array, Float, Int
 
-from gtrxl_jax.specs.spaces import BOX, DICT, DISCRETE, TUPLE
+from gtrxl_jax.specs.spaces import (
+    aligned,
+    bounds_of,
+    describe,
+    dtype_of,
+    kind_of,
+    leaves_of,
+    map_leaves,
+    shape_of,
+)
+
+AnyArray = Array | np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +35,9 @@ class ActionSpec:
       continuous only       float `[..., C]`
       otherwise             {"continuous": float `[..., C]`, "discrete": int32 `[..., K]`}, without
                             absent parts
+
+    Choices count from 0, whatever the space starts from. `environment_action` converts actions to
+    the layout of the space, and `agent_action` converts them back.
 
     Attributes:
       continuous: (low, high) of each of the C continuous dimensions, infinite where unbounded.
@@ -55,14 +69,14 @@ class ActionSpec:
         low, high = np.where(bounded[:, None], bounds, [-1.0, 1.0]).T
         return (low + high) / 2, (high - low) / 2
 
-    def range_of(self, x: Float[Array, "... C"]) -> tuple[Array, Array]:
+    def range_of(self, x: Float[Array, "... C"]) -> tuple[Any, Any]:
         """Return `centre_and_half_width` with the dtype and the rank of actions `[..., C]`."""
-        centre, half = (_aligned(z, x) for z in self.centre_and_half_width())
+        centre, half = (aligned(z, x) for z in self.centre_and_half_width())
         return centre, half
 
     def zeros(self, *lead: int) -> Any:
         """Return an action of zeros with the given leading axes, as on an episode's first step."""
-        return self._joined(
+        return self.joined(
             jnp.zeros((*lead, self.num_continuous), jnp.float32),
             jnp.zeros((*lead, len(self.discrete)), jnp.int32),
         )
@@ -76,9 +90,9 @@ class ActionSpec:
         shape = (*lead, len(self.discrete))
         sizes = jnp.asarray(self.discrete, jnp.int32).reshape(*(1,) * len(lead), -1)
         choices = jax.random.randint(key_discrete, shape, 0, sizes, jnp.int32)
-        return self._joined(centre + half * unit, choices)
+        return self.joined(centre + half * unit, choices)
 
-    def _joined(self, continuous: Float[Array, "... C"], discrete: Int[Array, "... K"]) -> Any:
+    def joined(self, continuous: Float[AnyArray, "... C"], discrete: Int[AnyArray, "... K"]) -> Any:
         """Return an action from its parts, which have an axis of size 0 if absent."""
         if self.is_hybrid:
             parts = {"continuous": continuous, "discrete": discrete}
@@ -91,8 +105,8 @@ class ActionSpec:
             return action
         low, high = np.array(self.continuous).T
 
-        def clipped(x: Float[Array, "... C"]) -> Float[Array, "... C"]:
-            return jnp.clip(x, _aligned(low, x), _aligned(high, x))
+        def clipped(x: Float[AnyArray, "... C"]) -> Float[AnyArray, "... C"]:
+            return x.__array_namespace__().clip(x, aligned(low, x), aligned(high, x))
 
         if self.is_hybrid:
             return {**action, "continuous": clipped(action["continuous"])}
@@ -104,10 +118,10 @@ class ActionSpec:
         Raises:
           ValueError: if the action does not have the layout above.
         """
-        parts = self._parts(action)
+        parts = self.parts(action)
         features = []
         if self.continuous:
-            x = parts["continuous"].astype(dtype)
+            x = jnp.asarray(parts["continuous"], dtype)
             centre, half = self.range_of(x)
             features.append((x - centre) / half)
         features += [
@@ -116,11 +130,15 @@ class ActionSpec:
         ]
         return jnp.concatenate(features, axis=-1)
 
-    def _parts(self, action: Any) -> dict[str, Array]:
-        """Return the continuous part `[..., C]` and the discrete part `[..., K]`, if present."""
+    def parts(self, action: Any) -> dict[str, AnyArray]:
+        """Return the continuous part `[..., C]` and the discrete part `[..., K]`, if present.
+
+        Raises:
+          ValueError: if the action does not have the layout above.
+        """
         widths = {"continuous": self.num_continuous, "discrete": len(self.discrete)}
         widths = {name: width for name, width in widths.items() if width}
-        parts: dict[str, Array] = {}
+        parts: dict[str, AnyArray] = {}
         if self.is_hybrid and isinstance(action, Mapping):
             parts = dict(action)
         elif not self.is_hybrid and hasattr(action, "shape"):
@@ -134,79 +152,52 @@ class ActionSpec:
         return parts
 
 
-def _aligned(vector: np.ndarray, x: Float[Array, "... C"]) -> Float[Array, "... C"]:
-    """Return a vector `[C]` with the dtype and the rank of x."""
-    return jnp.asarray(vector, x.dtype).reshape(*(1,) * (x.ndim - 1), -1)
-
-
 def action_spec(space: Any) -> ActionSpec:
     """Return the `ActionSpec` of an action space.
 
-    Supported are: `Discrete`; `Box` of floats `[C]`; several discrete choices (a MultiDiscrete, or
-    a Tuple of Discrete); and a Dict with "continuous", a Box, and "discrete", one or several
-    choices (or a Tuple of the two, in this order).
+    Supported are Discrete, MultiDiscrete and MultiBinary, boxes of floats, and any nesting of them
+    in a Dict or a Tuple. The dimensions are in the order of the leaves; those of dicts are sorted.
 
     Raises:
-      TypeError: if the type of space is not supported.
+      TypeError: if the type of a space is not supported.
       ValueError: if the type is supported, but no policy fits the space.
     """
-    if isinstance(space, DISCRETE):
-        return ActionSpec(discrete=_choices(space))
-    if isinstance(space, BOX):
-        return ActionSpec(continuous=_bounds(space))
-    if isinstance(space, DICT):
-        if sorted(space.spaces) != ["continuous", "discrete"]:
-            raise ValueError(
-                f"action_space is a Dict of {sorted(space.spaces)}; its parts must be named "
-                "'continuous' (a Box) and 'discrete' (one Discrete or several)"
-            )
-        parts = space.spaces
-        return ActionSpec(_bounds(parts["continuous"]), _choices(parts["discrete"]))
-    if isinstance(space, TUPLE) and len(space.spaces) == 2 and isinstance(space.spaces[0], BOX):
-        return ActionSpec(_bounds(space.spaces[0]), _choices(space.spaces[1]))
-    sizes = _choices(space)
-    if len(sizes) < 2:
-        raise ValueError(f"action_space is {space}: use Discrete for a single choice")
-    return ActionSpec(discrete=sizes)
+    continuous: list[tuple[float, float]] = []
+    discrete: list[int] = []
+    for field, leaf in leaves_of(space, "action_space"):
+        match kind_of(leaf):
+            case "box":
+                continuous += _ranges(leaf, field)
+            case "discrete" | "multi-discrete" | "multi-binary":
+                low, high = (np.broadcast_to(z, shape_of(leaf)) for z in bounds_of(leaf))
+                discrete += [int(size) for size in (high - low + 1).flat]
+            case _:
+                raise TypeError(
+                    f"{field} is a {type(leaf).__name__}, which no policy supports: use a Box of "
+                    "floats, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
+                )
+    if min(discrete, default=1) < 1 or not continuous and not discrete:
+        raise ValueError(f"action_space {space} leaves no choice: give every part at least one")
+    return ActionSpec(tuple(continuous), tuple(discrete))
 
 
-def _choices(space: Any) -> tuple[int, ...]:
-    """Return the number of choices of one Discrete, or of each of several."""
-    children = space.spaces if isinstance(space, TUPLE) else [space]
-    if all(isinstance(child, DISCRETE) for child in children):
-        sizes = [int(child.n) for child in children]
-        starts = [int(getattr(child, "start", 0)) for child in children]
-    elif isinstance(space, gymnasium.MultiDiscrete) and len(space.shape) == 1:
-        sizes, starts = space.nvec.tolist(), space.start.tolist()
-    else:
-        raise TypeError(
-            f"action_space contains {space}, which no policy supports: use Discrete, a Box [C], "
-            "several Discrete, or a Dict with 'continuous' and 'discrete'"
+def _ranges(leaf: Any, field: str) -> list[tuple[float, float]]:
+    """Return (low, high) of each entry of a Box of floats."""
+    if not np.issubdtype(dtype_of(leaf), np.floating):
+        raise ValueError(
+            f"{field} is {describe(leaf)}: a Box of actions must have a float dtype; use a "
+            "MultiDiscrete for choices"
         )
-    if min(sizes, default=0) < 1 or any(starts):
-        raise ValueError(f"action_space contains {space}: choices must be 0 .. n - 1, n at least 1")
-    return tuple(sizes)
-
-
-def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
-    """Return (low, high) of each dimension of a Box `[C]` of floats."""
-    if not isinstance(space, BOX):
-        raise TypeError(f"the continuous part of action_space is {space}; it must be a Box [C]")
-    if len(space.shape) != 1 or space.shape[0] < 1:
-        raise ValueError(f"action_space contains {space}: a Box of actions must have one axis, [C]")
-    if not np.issubdtype(np.dtype(space.dtype), np.floating):
-        raise ValueError(f"action_space contains {space}: a Box of actions must have a float dtype")
     low, high = (
-        np.broadcast_to(np.asarray(z, np.float64), space.shape) for z in (space.low, space.high)
+        np.broadcast_to(bound, shape_of(leaf)).astype(np.float64).reshape(-1)
+        for bound in bounds_of(leaf)
     )
     if not np.all(low < high):
-        raise ValueError(
-            f"action_space contains {space}: low must be below high in every dimension"
-        )
+        raise ValueError(f"{field} is {describe(leaf)}: low must be below high in every dimension")
     # Some environments use the largest float for infinity.
     infinity = float(np.finfo(np.float32).max)
     low, high = np.where(low <= -infinity, -np.inf, low), np.where(high >= infinity, np.inf, high)
-    return tuple(zip(low.tolist(), high.tolist(), strict=True))
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def environment_action(space: Any, action: Any) -> Any:
@@ -215,28 +206,68 @@ def environment_action(space: Any, action: Any) -> Any:
     A Gaussian is unbounded, so its samples may lie outside a Box. They are clipped where they enter
     an environment, and nowhere else; log-probabilities are computed for the unclipped action.
 
-    Layouts differ only for spaces with several parts; for example, {"discrete": `[..., K]`} becomes
-    a tuple of `[...]` for a Tuple of K Discrete.
-
     Args:
       space: the environment's action space.
       action: an action in the layout of `ActionSpec`.
+
+    Returns:
+      An array for each part of the space, in dicts and tuples nested as the space is.
+
+    Raises:
+      ValueError: if the action does not have that layout.
     """
     spec = action_spec(space)
-    action = spec.clip(action)
-    if not spec.is_hybrid:
-        return action
-    if not spec.continuous:
-        return _split(space, action["discrete"])
-    is_dict = isinstance(space, DICT)
-    choices = space.spaces["discrete" if is_dict else 1]
-    parts = {**action, "discrete": _split(choices, action["discrete"])}
-    return parts if is_dict else (parts["continuous"], parts["discrete"])
+    parts = spec.parts(spec.clip(action))
+    taken = dict.fromkeys(parts, 0)
+
+    def part_of(leaf: Any, field: str) -> Any:
+        kind, shape = "continuous" if kind_of(leaf) == "box" else "discrete", shape_of(leaf)
+        begin, taken[kind] = taken[kind], taken[kind] + math.prod(shape)
+        part = parts[kind][..., begin : taken[kind]]
+        if kind == "discrete":
+            part = part + _starts(leaf, part)
+        return part.reshape((*part.shape[:-1], *shape))
+
+    return map_leaves(part_of, space, field="action")
 
 
-def _split(space: Any, choices: Array) -> Any:
-    if isinstance(space, DISCRETE):
-        return choices[..., 0]
-    if isinstance(space, TUPLE):
-        return tuple(choices[..., k] for k in range(choices.shape[-1]))
-    return choices
+def agent_action(space: Any, action: Any) -> Any:
+    """Convert an environment's action, such as that of a data set, to the layout of `ActionSpec`.
+
+    The inverse of `environment_action`; nothing is clipped. NumPy arrays stay on the host.
+
+    Args:
+      space: the environment's action space.
+      action: an action of it, with leading axes.
+
+    Raises:
+      ValueError: if the action is not nested as the space is.
+    """
+    parts: dict[str, list[Any]] = {"continuous": [], "discrete": []}
+
+    def add(leaf: Any, x: Any, field: str) -> None:
+        shape = shape_of(leaf)
+        x = x.reshape(*x.shape[: x.ndim - len(shape)], math.prod(shape))
+        if kind_of(leaf) == "box":
+            parts["continuous"].append(x)
+        else:
+            x = x.astype(np.int32)
+            parts["discrete"].append(x - _starts(leaf, x))
+
+    map_leaves(add, space, action, field="action")
+    first = (parts["continuous"] or parts["discrete"])[0]
+    xp = first.__array_namespace__()
+    for kind, dtype in (("continuous", np.float32), ("discrete", np.int32)):
+        parts[kind] = parts[kind] or [xp.zeros((*first.shape[:-1], 0), dtype=dtype)]
+
+    def join(arrays: list[Any]) -> Any:
+        dtype = np.result_type(*(x.dtype for x in arrays))
+        return xp.concat([x.astype(dtype) for x in arrays], axis=-1)
+
+    return action_spec(space).joined(join(parts["continuous"]), join(parts["discrete"]))
+
+
+def _starts(leaf: Any, x: Any) -> np.ndarray:
+    """Return the first choice of each entry, int32, with the rank of choices `[..., K]`."""
+    low, _ = bounds_of(leaf)
+    return aligned(np.broadcast_to(low, shape_of(leaf)), x, np.int32)

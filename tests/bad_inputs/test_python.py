@@ -173,12 +173,12 @@ def without(field, *rest):
         (
             with_value("observations", (1, 9), np.inf),
             ValueError,
-            r"episode 1, step 9: observations is",
+            r"episode 1, step 9: observations\[0\] is inf, not finite",
         ),
         (
             with_value("actions", (0, 2), 5),
             ValueError,
-            r"episode 0, step 2: actions is 5: .*Discrete\(5",
+            r"episode 0, step 2: actions is 5, outside Discrete\(5",
         ),
         (with_value("actions", (0, 2), -1), ValueError, r"episode 0, step 2: actions is -1"),
     ],
@@ -196,7 +196,7 @@ def test_entries_of_dicts_are_named():
     body = {"place": parts["body"]["place"].copy(), "room": parts["body"]["room"]}
     body["place"][0, 1, 2] = np.nan
     with pytest.raises(
-        ValueError, match=r"episode 0, step 1: observations\['body'\]\['place'\] is"
+        ValueError, match=r"episode 0, step 1: observations\['body'\]\['place'\]\[2\] is nan"
     ):
         check(whole.replace(observations={**parts, "body": body}))
     with pytest.raises(ValueError, match=r"observations must have the entries \['body', 'codes'"):
@@ -204,9 +204,13 @@ def test_entries_of_dicts_are_named():
     actions = whole.actions.copy()
     actions[3, 11, 1] = -0.1
     with pytest.raises(
-        ValueError, match=r"episode 3, step 11: actions is .*: actions must be in Box"
+        ValueError, match=r"episode 3, step 11: actions\[1\] is -0.1.*, outside Box"
     ):
         check(whole.replace(actions=actions))
+    codes = parts["codes"].copy()
+    codes[2, 0, 1] = 4
+    with pytest.raises(ValueError, match=r"\['codes'\]\[1\] is 4, outside MultiDiscrete\(\[3, 4"):
+        check(whole.replace(observations={**parts, "codes": codes}))
 
 
 @pytest.fixture(scope="module")

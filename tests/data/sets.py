@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 
 from gtrxl_jax.data import Trajectories, concatenate, dataset_spaces
+from gtrxl_jax.specs.spaces import bounds_of, dtype_of, map_leaves, shape_of
 
 FLAT = dataset_spaces(
     gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32), gymnasium.spaces.Discrete(5)
@@ -23,19 +24,16 @@ LENGTHS = (3, 9, 1, 12, 6)
 
 
 def random_values(space, rng, *lead):
-    """Draw arrays `[*lead, ...]` from a space."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {name: random_values(child, rng, *lead) for name, child in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return rng.integers(space.start, space.start + space.n, lead).astype(space.dtype)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return rng.integers(space.start, space.start + space.nvec, (*lead, *space.shape)).astype(
-            space.dtype
-        )
-    if space.dtype == np.uint8:
-        return rng.integers(0, 256, (*lead, *space.shape)).astype(np.uint8)
-    low, high = np.maximum(space.low, -100), np.minimum(space.high, 100)
-    return rng.uniform(low, high, (*lead, *space.shape)).astype(space.dtype)
+    """Draw arrays `[*lead, ...]` from a space; boxes of floats within 100, if unbounded."""
+
+    def of_leaf(leaf, _):
+        dtype, shape = dtype_of(leaf), (*lead, *shape_of(leaf))
+        low, high = bounds_of(leaf)
+        if np.issubdtype(dtype, np.floating):
+            return rng.uniform(np.maximum(low, -100), np.minimum(high, 100), shape).astype(dtype)
+        return rng.integers(low, high.astype(np.int64) + 1, shape).astype(dtype)
+
+    return map_leaves(of_leaf, space)
 
 
 def make_episode(length, spaces=FLAT, seed=0):

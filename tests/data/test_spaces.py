@@ -1,5 +1,6 @@
 """Conversion of spaces, and errors for unsupported ones."""
 
+import itertools
 import json
 
 import gymnasium.spaces as theirs
@@ -9,8 +10,12 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.data import dataset_spaces
-from gtrxl_jax.data.spaces import from_record, to_record
+from gtrxl_jax.data.spaces import from_record, same_spaces, to_record
 from tests.data.sets import FLAT, NESTED
+from tests.spaces import ACTIONS, OBSERVATIONS
+
+EVERY = [dataset_spaces(space, theirs.Discrete(3)) for space in OBSERVATIONS.values()]
+EVERY += [dataset_spaces(theirs.Discrete(3), space) for space in ACTIONS.values()]
 
 
 def test_gymnax_spaces_become_gymnasium_spaces():
@@ -39,13 +44,20 @@ BOX, DISCRETE = theirs.Box(0.0, 1.0, (2,)), theirs.Discrete(2)
 @pytest.mark.parametrize(
     ("observation", "action", "error", "message"),
     [
-        (theirs.Text(5), DISCRETE, TypeError, "observation_space is a Text"),
-        (theirs.Dict(a=theirs.Text(5)), DISCRETE, TypeError, r"observation_space\['a'\] is a Text"),
-        (theirs.Tuple((BOX, BOX)), DISCRETE, TypeError, "observation_space is a Tuple"),
-        (BOX, theirs.MultiDiscrete([2, 2]), TypeError, "action_space is a MultiDiscrete"),
-        (BOX, theirs.Dict(a=BOX), TypeError, "action_space is a Dict"),
-        (BOX, theirs.Box(0.0, 1.0, (2, 2)), TypeError, r"action_space is a Box \(2, 2\) of float"),
-        (BOX, theirs.Box(0, 9, (2,), np.int32), TypeError, "action_space is a Box .* of int32"),
+        (theirs.OneOf((BOX, BOX)), DISCRETE, TypeError, "observation_space is a OneOf"),
+        (
+            theirs.Dict(a=theirs.Sequence(BOX)),
+            DISCRETE,
+            TypeError,
+            r"observation_space\['a'\] is a Sequence: offline data require a Box",
+        ),
+        (BOX, theirs.Text(5), TypeError, "action_space is a Text, which no policy supports"),
+        (
+            BOX,
+            theirs.Box(0, 9, (2,), np.int32),
+            ValueError,
+            "must have a float dtype",
+        ),
         (theirs.Discrete(2**31), DISCRETE, ValueError, "observation_space has choices up to"),
         (BOX, theirs.Discrete(2, start=2**31), ValueError, "action_space has choices up to"),
     ],
@@ -55,12 +67,18 @@ def test_unsupported_spaces_raise(observation, action, error, message):
         dataset_spaces(observation, action)
 
 
-@pytest.mark.parametrize("spaces", [FLAT, NESTED])
+@pytest.mark.parametrize("spaces", [FLAT, NESTED, *EVERY])
 def test_records_restore_spaces_from_json(spaces):
     text = json.dumps(to_record(spaces), allow_nan=False)
     restored = from_record(json.loads(text))
     assert restored == spaces
     assert hash(restored) == hash(spaces)
+
+
+def test_the_same_spaces_of_every_kind():
+    observed = EVERY[: len(OBSERVATIONS)]
+    for one, other in itertools.product(observed, observed):
+        assert same_spaces(one, other) == (one is other)
 
 
 def test_record_of_image_is_short():

@@ -136,7 +136,7 @@ def damaged(path):
 def test_bad_episode_ends_run_before_it_starts(damaged, stream, tmp_path, monkeypatch):
     monkeypatch.setattr("gtrxl_jax.runs.programs.Programs.init", None)
     message = (
-        f"^{damaged}/data: episode 3, step 2: observations is .*: numbers must be finite; repair "
+        rf"^{damaged}/data: episode 3, step 2: observations\[0\] is nan, not finite; repair "
         "it, or leave out all bad episodes with data.skip_bad$"
     )
     with pytest.raises(ValueError, match=message):
@@ -158,7 +158,7 @@ def test_bad_episodes_are_left_out_and_named(path, damaged, capsys):
         feed.close()
         summary, first, second = capsys.readouterr().err.splitlines()
         assert summary == f"2 of {rest.num_episodes + 2} episodes are left out:"
-        assert "episode 3, step 2: observations is" in first
+        assert "episode 3, step 2: observations[0] is" in first
         assert "episode 7 cannot be read as a Minari dataset" in second
         fingerprints.add(trainer._data.fingerprint())
         batches.append(data)

@@ -6,10 +6,8 @@ Other suites have copied that interface, Craftax for example, often with the cla
 import dataclasses
 from typing import Any
 
-import gymnasium
 import jax
 import jax.numpy as jnp
-from gymnax.environments import spaces
 from jaxtyping import Array, Bool
 
 from gtrxl_jax.envs.wrapper import Wrapper
@@ -94,23 +92,7 @@ class LegacyGymnax(Wrapper):
         return jnp.asarray(getattr(state, time) >= self.time_limit(params))
 
     def observation_space(self, params: Any = None) -> Any:
-        return _space(self.env.observation_space(params))
+        return self.env.observation_space(params)
 
     def action_space(self, params: Any = None) -> Any:
-        return _space(self.env.action_space(params))
-
-
-def _space(space: Any) -> Any:
-    """Return gymnax's space for a copy of it in another package; others as they are."""
-    if isinstance(space, spaces.Space | gymnasium.Space):
-        return space
-    match type(space).__name__:
-        case "Discrete":
-            return spaces.Discrete(space.n)
-        case "Box":
-            return spaces.Box(space.low, space.high, space.shape, space.dtype)
-        case "Dict":
-            return spaces.Dict({name: _space(part) for name, part in space.spaces.items()})
-        case "Tuple":
-            return spaces.Tuple([_space(part) for part in space.spaces])
-    return space
+        return self.env.action_space(params)

@@ -1,0 +1,179 @@
+"""Whether values belong to a space: integers within its bounds, and finite floats.
+
+Floats may exceed the bounds of their box, as those of many published environments do. Values that
+the agent's dtypes cannot hold, which are at most 32 bits wide unless jax_enable_x64 is set, belong
+to no space.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Shaped
+
+from gtrxl_jax.specs.spaces import (
+    Leaf,
+    bounds_of,
+    describe,
+    dtype_of,
+    leaves_of,
+    map_leaves,
+    shape_of,
+)
+
+AnyArray = Array | np.ndarray
+
+BELONGS = -1
+
+
+def belongs(leaf: Leaf, x: Shaped[AnyArray, "..."]) -> Bool[AnyArray, "..."]:
+    """Return whether each number of `[..., *shape]` belongs to a space without parts.
+
+    Numbers of other dtypes belong if they have the same value in the space's dtype. NumPy arrays
+    stay on the host.
+    """
+    xp = x.__array_namespace__()
+    dtype, everything = _dtype(leaf), xp.broadcast_to(xp.asarray(True), x.shape)
+    given = np.dtype(x.dtype)
+    is_float = jnp.issubdtype(given, np.floating)
+    if jnp.issubdtype(dtype, np.floating):
+        if not is_float:
+            return everything
+        largest = min(float(jnp.finfo(kind).max) for kind in (given, dtype))
+        return xp.asarray(xp.abs(x) <= largest)
+    low, high = _whole_bounds(leaf)
+    if is_float:
+        is_whole = xp.asarray(x == xp.floor(x))
+        return is_whole & (x >= _bound(low, x)) & (x <= _bound(high, x))
+    if given == np.bool_:
+        x, given = x.astype(np.uint8), np.dtype(np.uint8)
+        least, greatest = 0, 1
+    else:
+        least, greatest = int(np.iinfo(given).min), int(np.iinfo(given).max)
+    inside = everything
+    if np.any(low > least):
+        inside = inside & (x >= _bound(low.clip(least, greatest), x))
+    if np.any(high < greatest):
+        inside = inside & (x <= _bound(high.clip(least, greatest), x))
+    return xp.asarray(inside)
+
+
+def _dtype(leaf: Leaf) -> np.dtype[Any]:
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype_of(leaf)))
+
+
+def _whole_bounds(leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of integers or booleans that the agent's dtype can hold."""
+    dtype = _dtype(leaf)
+    if dtype == np.bool_:
+        return np.array(0), np.array(1)
+    least, greatest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    low, high = bounds_of(leaf)
+    return np.asarray(np.maximum(low, least)), np.asarray(np.minimum(high, greatest))
+
+
+def _bound(bound: Any, x: AnyArray) -> np.ndarray:
+    """Return a bound with the dtype and the rank of numbers `[..., *shape]`."""
+    return np.asarray(bound, x.dtype).reshape((1,) * (x.ndim - bound.ndim) + bound.shape)
+
+
+def require_values(space: Any, values: Any, field: str = "observation") -> None:
+    """Raise for the first value on the host that does not belong to a space.
+
+    Args:
+      space: a space.
+      values: arrays `[..., *shape]`, nested as the space is.
+      field: the name of the values in messages.
+
+    Raises:
+      ValueError: if the values are nested otherwise, an array has another shape, or a value does
+        not belong.
+      TypeError: if floats are given for integers, or something else than numbers.
+    """
+    map_leaves(_require_array, space, values, field=field)
+
+
+def _require_array(leaf: Leaf, x: Any, field: str) -> None:
+    x, shape = np.asarray(x), shape_of(leaf)
+    require_dtype(leaf, x.dtype, field)
+    if x.shape[max(x.ndim - len(shape), 0) :] != shape:
+        raise ValueError(
+            f"{field} has shape {x.shape}, but {describe(leaf)} has {shape}: only leading axes may "
+            "be added"
+        )
+    inside = belongs(leaf, x)
+    if not inside.all():
+        place = np.unravel_index(np.argmin(inside), x.shape)
+        raise ValueError(told(leaf, x[place], field, place[x.ndim - len(shape) :]))
+
+
+def require_dtype(leaf: Leaf, dtype: Any, field: str) -> None:
+    """Raise TypeError for floats where a space has integers, and for what are not numbers."""
+    dtype = np.dtype(dtype)
+    is_float = jnp.issubdtype(dtype, np.floating)
+    is_whole = jnp.issubdtype(dtype, np.integer) or dtype == np.bool_
+    if not is_whole and not (is_float and jnp.issubdtype(dtype_of(leaf), np.floating)):
+        raise TypeError(
+            f"{field} is {dtype}, but its space is {describe(leaf)}: convert it to {dtype_of(leaf)}"
+        )
+
+
+def told(leaf: Leaf, value: Any, field: str, place: tuple[Any, ...] = ()) -> str:
+    """Return a line about a value that does not belong: "observation['id'] is 5, outside ...".
+
+    Args:
+      leaf: its space, without parts.
+      value: the value.
+      field: the name of the array.
+      place: the index of its entry.
+    """
+    entry = f"[{', '.join(str(int(index)) for index in place)}]" if place else ""
+    dtype = _dtype(leaf)
+    if jnp.issubdtype(dtype, np.floating):
+        if not np.isfinite(value):
+            return f"{field}{entry} is {value}, not finite"
+        if abs(value) > float(jnp.finfo(dtype).max):
+            return f"{field}{entry} is {value}, too large for {dtype}"
+        return f"{field}{entry} is {value}, outside {describe(leaf)}"
+    low, high = (np.broadcast_to(z, shape_of(leaf)) for z in bounds_of(leaf))
+    if low[place] <= value <= high[place] and value == int(value):
+        return f"{field}{entry} is {value}, too large for {dtype}"
+    return f"{field}{entry} is {value}, outside {describe(leaf)}"
+
+
+def first_outside(space: Any, values: Any) -> Int[Array, "4"]:
+    """Return where values do not belong to a space; pure, for programs. See `told_of`.
+
+    Returns:
+      The number of the first leaf with such a value, or `BELONGS`; the number of its entry in the
+      array; and the largest such value there, as whether it is a float and its 32 bits.
+    """
+    found = jnp.array([BELONGS, 0, 0, 0], jnp.int32)
+    arrays: list[Any] = []
+    map_leaves(lambda leaf, x, field: arrays.append((leaf, x)), space, values)
+    for number, (leaf, x) in reversed(list(enumerate(arrays))):
+        found = jnp.where(jnp.all(belongs(leaf, x)), found, _of_array(number, leaf, x))
+    return found
+
+
+def _of_array(number: int, leaf: Leaf, x: Shaped[Array, "..."]) -> Int[Array, "4"]:
+    # Reductions over the batch only, which may be split over devices.
+    outside_NE = ~belongs(leaf, x).reshape(-1, math.prod(shape_of(leaf)))
+    entry = jnp.argmax(jnp.any(outside_NE, axis=0)).astype(jnp.int32)
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    x_NE = x.reshape(outside_NE.shape).astype(jnp.float32 if is_float else jnp.int32)
+    lowest = jnp.asarray(-jnp.inf if is_float else jnp.iinfo(jnp.int32).min, x_NE.dtype)
+    value = jnp.max(jnp.where(outside_NE[:, entry], x_NE[:, entry], lowest))
+    bits = jax.lax.bitcast_convert_type(value, jnp.int32)
+    return jnp.stack([jnp.int32(number), entry, jnp.int32(is_float), bits])
+
+
+def told_of(space: Any, found: Int[np.ndarray, "4"], field: str = "observation") -> str:
+    """Return a line about what `first_outside` found."""
+    number, entry, is_float, _ = found.tolist()
+    name, leaf = list(leaves_of(space, field))[number]
+    value = found[3:].astype(np.int32).view(np.float32 if is_float else np.int32)[0]
+    shape = shape_of(leaf)
+    return told(leaf, value, name, np.unravel_index(entry, shape) if shape else ())
