@@ -11,7 +11,7 @@ PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
     ("extras", "files", "lazy", "validation"),
-    ("plugins", "specs"),
+    ("custom", "plugins", "specs"),
     ("segments", "timestep"),
     ("ops", "parallel"),
     ("data", "envs", "nn"),

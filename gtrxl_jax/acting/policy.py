@@ -12,6 +12,8 @@ import numpy as np
 from gymnax.environments import environment
 from jaxtyping import Array, Float, Key
 
+from gtrxl_jax.custom import naming_part
+from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.nn.agent import Agent, AgentOutput
 from gtrxl_jax.ops.distributions import POLICIES, choose
 from gtrxl_jax.ops.legal import draw_choices
@@ -162,7 +164,8 @@ class OraclePolicy(Policy):
 
     def __post_init__(self) -> None:
         if not hasattr(self.env, "oracle_action"):
-            raise ValueError(f"{type(self.env).__name__} has no oracle_action: use another policy")
+            name = type(inner(self.env)).__name__
+            raise ValueError(f"{name} has no oracle_action: use another policy")
 
     @property
     def is_privileged(self) -> bool:
@@ -177,7 +180,8 @@ class OraclePolicy(Policy):
     ) -> tuple[tuple[()], Any, tuple[()]]:
         """Return the oracle's actions."""
         oracle = jax.vmap(lambda state: self.env.oracle_action(state, self.params))
-        return (), oracle(timestep.observation), ()
+        with naming_part("environment", inner(self.env)):
+            return (), oracle(timestep.observation), ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +208,7 @@ class ExplorerPolicy(Policy):
     def __post_init__(self) -> None:
         if not hasattr(self.env, "explorer_action"):
             raise ValueError(
-                f"{type(self.env).__name__} has no explorer_action: use another policy"
+                f"{type(inner(self.env)).__name__} has no explorer_action: use another policy"
             )
 
     @property
@@ -229,7 +233,8 @@ class ExplorerPolicy(Policy):
                 observation = self.env.explorer_sight(observation, self.params)
             return self.env.explorer_action(memory, observation, self.params)
 
-        return *jax.vmap(explore)(state, timestep.observation, timestep.first), ()
+        with naming_part("environment", inner(self.env)):
+            return *jax.vmap(explore)(state, timestep.observation, timestep.first), ()
 
 
 @dataclasses.dataclass(frozen=True)

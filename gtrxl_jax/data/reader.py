@@ -165,6 +165,13 @@ class MinariReader:
                         f"{self.path}: episode {number} has {length} rewards and {found} "
                         f"{field}, not {steps}"
                     )
+        for field in ("rewards", "terminations", "truncations"):
+            shape = self._part(episode, field).shape[1:]
+            if shape:
+                raise ValueError(
+                    f"{self.path}: episode {number}: each of its {field} has shape {list(shape)}: "
+                    f"store one number for each step, such as {field}[:, 0]"
+                )
         self._whole.add(episode)
 
     def close(self) -> None:

@@ -183,9 +183,14 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
     rewards, length, terminated = (
         _array(field, getattr(trajectories, field)) for field in ("rewards", "length", "terminated")
     )
-    steps = rewards.shape[1] if rewards.ndim == 2 else 0
     if not length.size:
         raise ValueError("length has no entry: there are no episodes")
+    if rewards.ndim != 2:
+        raise ValueError(
+            f"rewards have shape {rewards.shape}, not [E, T]: pass one number for each step"
+            f"{', such as rewards[..., 0]' if rewards.ndim == 3 else ''}"
+        )
+    steps = rewards.shape[1]
     _require("length", length, np.int32, (len(length),))
     _require("rewards", rewards, np.float32, (len(length), steps))
     _require("terminated", terminated, np.bool_, (len(length),))

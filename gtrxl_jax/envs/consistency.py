@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import jax
-
+from gtrxl_jax.custom import described, first_difference, leaves, named, naming_part
+from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.specs import observation_spec
 
@@ -12,42 +12,44 @@ def require_consistent(stream: Stream) -> Stream:
     """Return a stream whose environment keeps its shapes. Compiles nothing.
 
     Raises:
-      ValueError: naming the first leaf of the observation or of the state that a step returns with
-        another shape or dtype than a reset, or the observation space has with another shape.
+      ValueError: naming the class of the environment, its file and line, and the first leaf of the
+        observation or of the state that a step returns with another shape or dtype than a reset, or
+        the observation space has with another shape; or a reward, an end or a success that is no
+        scalar; or an error in its methods.
     """
-    name = type(stream.env).__name__
-    reset, step = (_leaves(*pair) for pair in stream.shapes[:2])
-    for leaf in {**reset, **step}:
-        of_reset, of_step = (_described(leaves.get(leaf)) for leaves in (reset, step))
-        if of_reset != of_step:
+    env = inner(stream.env)
+    shapes = stream.shapes
+    reset, step = (_leaves(*pair) for pair in (shapes.reset, shapes.step))
+    if found := first_difference(reset, step):
+        leaf, of_reset, of_step = found
+        raise ValueError(
+            f"{named('environment', env, 'step_env')}: {leaf} is {of_reset} after reset_env and "
+            f"{of_step} after step_env: return the same shapes and dtypes from both"
+        )
+    for name, leaf in shapes.outcome.items():
+        if getattr(leaf, "shape", None) != ():
+            method = "is_truncated" if name == "is_truncated" else "step_env"
             raise ValueError(
-                f"environment {name}: {leaf} is {of_reset} after reset_env and {of_step} after "
-                "step_env: return the same shapes and dtypes from both"
+                f"{named('environment', env, method)}: {name} is {described(leaf)}: return a "
+                "scalar, for example by x[0] or jnp.any(x)"
             )
-    expected = _leaves(observation_spec(stream.observation_space))
-    found = _leaves(stream.shapes[0][0])
-    for leaf in {**expected, **found}:
-        if _shape(found.get(leaf)) != _shape(expected.get(leaf)):
+    with naming_part("environment", env):
+        space = stream.observation_space
+    expected = _leaves(observation_spec(space))
+    observed = _leaves(shapes.reset[0])
+    for leaf in {**expected, **observed}:
+        if _shape(observed.get(leaf)) != _shape(expected.get(leaf)):
             raise ValueError(
-                f"environment {name}: {leaf} is {_described(found.get(leaf))}, but "
-                f"{_described(expected.get(leaf))} in observation_space: declare what is returned"
+                f"{named('environment', env, 'observation_space')}: {leaf} is "
+                f"{described(observed.get(leaf))}, but {described(expected.get(leaf))} in "
+                "observation_space: declare what is returned"
             )
     return stream
 
 
 def _leaves(observation: Any, state: Any = None) -> dict[str, Any]:
-    """Return the leaves by name: `state.time`."""
-    parts = {"observation": observation, "state": state}
-    return {
-        part + jax.tree_util.keystr(path): leaf
-        for part, tree in parts.items()
-        for path, leaf in jax.tree.leaves_with_path(tree)
-    }
+    return leaves(observation=observation, state=state)
 
 
 def _shape(leaf: Any) -> list[int] | None:
     return None if leaf is None else list(leaf.shape)
-
-
-def _described(leaf: Any) -> str:
-    return "absent" if leaf is None else f"{leaf.dtype}{_shape(leaf)}"

@@ -12,6 +12,7 @@ from typing import Any
 import gymnax
 from gymnax.environments import environment
 
+from gtrxl_jax.custom import naming_part
 from gtrxl_jax.envs.adapters import Environment, adapt, inner
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.apple_maze import AppleMaze
@@ -81,8 +82,10 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
                         f"environment {name} cannot download its data ({error.reason}): connect "
                         "to the internet, or choose another environment"
                     ) from None
-            env = adapt(find_plugin("environment", name, Environment)(**arguments))
-            return env, env.default_params
+            kind = find_plugin("environment", name, Environment)
+            with naming_part("environment", kind):
+                env = adapt(kind(**arguments))
+                return env, env.default_params
 
     if not is_plugin(name):
         check_choice("environment", name, gymnax.registered_envs)

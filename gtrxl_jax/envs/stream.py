@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,8 @@ from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
+from gtrxl_jax.custom import named, naming_part, require_values
+from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.knowledge import legal_actions, time_limit
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.ops.legal import check_legal
@@ -77,6 +79,22 @@ class _Outcome(NamedTuple):
     success: Bool[Array, "*B"] | None
 
 
+class Shapes(NamedTuple):
+    """The shapes and dtypes of what an environment returns.
+
+    Attributes:
+      reset: the observation and the state of a reset.
+      step: those of a step.
+      info: the step's info.
+      outcome: its reward, done, is_truncated and, if reported, success.
+    """
+
+    reset: tuple[Any, Any]
+    step: tuple[Any, Any]
+    info: Any
+    outcome: dict[str, Any]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stream:
     """A batch of gymnax environments as an endless stream of time steps.
@@ -126,22 +144,39 @@ class Stream:
     @functools.cached_property
     def reports_success(self) -> bool:
         """Whether the environment's `info` has `success`."""
-        return "success" in self.shapes[2]
+        return "success" in self.shapes.info
 
     @functools.cached_property
-    def shapes(self) -> tuple[Any, Any, Any]:
-        """The (observation, state) of a reset and of a step, and its info, not computed."""
+    def shapes(self) -> "Shapes":
+        """What a reset and a step return, not computed.
+
+        Raises:
+          CustomPartError: for an error in a custom environment, see `custom.naming_part`.
+          ValueError: if the environment returns another number of values.
+        """
+        env = inner(self.env)
 
         def reset_and_step() -> Any:
             key = jax.random.key(0)
             reset = self.env.reset_env(key, self.params)
+            require_values("environment", env, "reset_env", reset, ("observation", "state"))
             space = self.action_space
             action = environment_action(space, action_spec(space).zeros())
-            observation, state, _, _, info = self.env.step_env(key, reset[1], action, self.params)
-            return reset, (observation, state), info
+            step = self.env.step_env(key, reset[1], action, self.params)
+            values = "observation", "state", "reward", "done", "info"
+            require_values("environment", env, "step_env", step, values)
+            observation, state, reward, done, info = step
+            if not isinstance(info, Mapping):
+                where = named("environment", env, "step_env")
+                raise ValueError(f"{where}: info is a {type(info).__name__}: return a dict")
+            outcome = {"reward": reward, "done": done}
+            outcome["is_truncated"] = self.env.is_truncated(state, self.params)
+            if "success" in info:
+                outcome["info['success']"] = info["success"]
+            return tuple(reset), (observation, state), info, outcome
 
-        with standard_dtype_promotion():
-            return jax.eval_shape(reset_and_step)
+        with standard_dtype_promotion(), naming_part("environment", env):
+            return Shapes(*jax.eval_shape(reset_and_step))
 
     def reset(self, key: PRNGKey) -> tuple[StreamState, TimeStep]:
         """Start every environment.
@@ -284,7 +319,7 @@ class Stream:
         return StreamState(env_state, key, episode, cut), timestep
 
     def _legal(self, env_state: Any) -> Array | None:
-        with standard_dtype_promotion():
+        with standard_dtype_promotion(), naming_part("environment", inner(self.env)):
             legal = legal_actions(self.env, env_state, self.params)
         if legal is not None:
             check_legal(legal, action_spec(self.action_space).discrete)

@@ -27,7 +27,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.nn.core import MemoryCore
+from gtrxl_jax.nn.core import MemoryCore, require_consistent_core
 from gtrxl_jax.nn.cores.clock import with_clock
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
 from gtrxl_jax.nn.heads import PolicyHead, ValueHead
@@ -142,8 +142,8 @@ def make_agent(
       memoryless: see `Agent`.
 
     Raises:
-      ValueError: if the encoder is unknown or does not fit the observations, or if a number is not
-        positive.
+      ValueError: if the encoder is unknown or does not fit the observations, a number is not
+        positive, or a custom core returns other shapes than it should.
       TypeError: if a space is not supported or `core` is not a module.
     """
     if not isinstance(core, MemoryCore):
@@ -159,6 +159,7 @@ def make_agent(
     }.items():
         if not value > 0:
             raise ValueError(f"{name} must be above 0, not {value!r}")
+    require_consistent_core(core)
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
     action = action_spec(action_space)
     if isinstance(encoder, str):

@@ -9,6 +9,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from gtrxl_jax.custom import (
+    described,
+    first_difference,
+    is_custom,
+    leaves,
+    named,
+    naming_part,
+    require_values,
+)
 from gtrxl_jax.nn.inputs import check_inputs
 from gtrxl_jax.plugins import Registry
 from gtrxl_jax.validation import choice
@@ -106,6 +115,61 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
     def finish(self, cache: Cache) -> Memory:
         """Return the memory after acting, the same as that of the segment form."""
         return cache
+
+
+def require_consistent_core(core: MemoryCore) -> MemoryCore:
+    """Return a core whose two forms keep the shapes of the memory. Compiles nothing.
+
+    Only custom cores are checked; `gtrxl_jax.testing.check_core` checks the whole contract.
+
+    Raises:
+      ValueError: naming the class of the core, its file and line, and what it returns with another
+        shape or dtype; or an error in its methods.
+    """
+    if not is_custom(core):
+        return core
+    batch, steps = 2, 3
+    dtype = core.dtype or core.param_dtype
+    x_BTD = jax.ShapeDtypeStruct((batch, steps, core.width), dtype)
+    first_BT = jax.ShapeDtypeStruct((batch, steps), jnp.bool_)
+
+    def checked(method: str, returned: Any, before: Any, axes: tuple[int, ...]) -> Any:
+        name = "memory" if method == "__call__" else "cache"
+        require_values("core", core, method, returned, (name, "outputs"))
+        after, y = returned
+        where = named("core", core, method)
+        if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
+            leaf, there, here = found
+            raise ValueError(
+                f"{where}: {leaf} is {there} before {method} and {here} after it: return the same "
+                "shapes and dtypes"
+            )
+        if getattr(y, "shape", None) != (*axes, core.width):
+            raise ValueError(
+                f"{where}: the outputs are {described(y)} for inputs "
+                f"{[*axes, core.width]}: return one vector of the core's width for each"
+            )
+        return after
+
+    def acting(core: Any, x_BTD: Array, first_BT: Array) -> None:
+        memory = core.initial_memory(batch)
+        for leaf, value in leaves(memory=memory).items():
+            if not jnp.shape(value) or len(value) != batch:
+                raise ValueError(
+                    f"{named('core', core, 'initial_memory')}: {leaf} of initial_memory({batch}) "
+                    f"is {described(jnp.asarray(value))}: begin with the axis of the batch"
+                )
+        cache = core.start(memory, steps)
+        checked("step", core.step(cache, x_BTD[:, 0], first_BT[:, 0]), cache, (batch,))
+
+    def learning(core: Any, x_BTD: Array, first_BT: Array) -> None:
+        memory = core.initial_memory(batch)
+        checked("__call__", core(memory, x_BTD, first_BT), memory, (batch, steps))
+
+    with naming_part("core", core):
+        for form in (acting, learning):
+            jax.eval_shape(nn.init(form, core), jax.random.key(0), x_BTD, first_BT)
+    return core
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
+from gtrxl_jax.custom import described, is_custom, named, naming_part
 from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.ops.convolution import convolve
@@ -231,8 +232,16 @@ class InputEncoder(nn.Module):
         reward = timestep.reward.astype(dtype) * self.reward_scale
         if self.reward_clip is not None:
             reward = jnp.clip(reward, -self.reward_clip, self.reward_clip)
+        with naming_part("encoder", self.observation):
+            features = self.observation(timestep.observation)
+        if is_custom(self.observation) and features.shape[:-1] != timestep.first.shape:
+            raise ValueError(
+                f"{named('encoder', self.observation, '__call__')}: it returns "
+                f"{described(features)} for time steps {list(timestep.first.shape)}: return a "
+                "vector of features for each, [..., F]"
+            )
         inputs = {
-            "observation": self.observation(timestep.observation),
+            "observation": features,
             "action": self.action.features(timestep.action, dtype),
             "reward": reward[..., None],
         }

@@ -24,6 +24,7 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, Real, Shaped
 
+from gtrxl_jax.custom import is_custom, naming_part
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories
@@ -31,6 +32,7 @@ from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.config import OfflineConfig, to_json
+from gtrxl_jax.offline.consistency import require_consistent_model, zero_segment
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed, best_tenth
 from gtrxl_jax.offline.environments import (
     data_spaces,
@@ -121,6 +123,9 @@ class OfflineTrainer:
         self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
         updates = self.num_iterations * self.steps_per_iteration
         self.optimiser, self.schedule = make_optimiser(config.optimiser, updates)
+        if is_custom(self.model):
+            params = jax.eval_shape(self.init, 0).params
+            require_consistent_model(self.model, params, self._segment(2))
 
     @functools.cached_property
     def target_return(self) -> float:
@@ -205,22 +210,21 @@ class OfflineTrainer:
     ) -> OfflineState:
         """Return the state of a new run, see `Trainer.init`."""
         key, key_network = _run_key(seed)
-        timestep = zero_timestep(self.observation_space, self.action_space, 1, self.config.shape[1])
-        segment = Segments(
-            observations=timestep.observation,
-            actions=timestep.action,
-            returns_to_go=timestep.reward,
-            timesteps=timestep.reward.astype(jnp.int32),
-            mask=timestep.first,
-        )
 
         def all_of_it(model: Any) -> None:
-            model(model.initial_memory(1), segment)
+            model(model.initial_memory(1), self._segment(1))
 
-        params = replaced(nn.init(all_of_it, self.model)(key_network)["params"], given or {})
+        with naming_part("model", self.model):
+            initial = nn.init(all_of_it, self.model)(key_network).get("params", {})
+        params = replaced(initial, given or {})
         with standard_dtype_promotion():
             optimiser = self.optimiser.init(params)
         return OfflineState(params, optimiser, key, jnp.zeros((), jnp.int32))
+
+    def _segment(self, batch: int) -> Segments:
+        """Return a segment `[B, K]` of zeros."""
+        length = self.config.shape[1]
+        return zero_segment(zero_timestep(self.observation_space, self.action_space, batch, length))
 
     def drawn(self, state: OfflineState) -> dict[str, Any]:
         """Return {}, since all seeds have the settings of the config, see `Trainer.drawn`."""

@@ -39,6 +39,7 @@ from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.online.algorithm import Experience
 from gtrxl_jax.online.config import OnlineConfig, to_json
+from gtrxl_jax.online.consistency import require_consistent_update
 from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
 from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.online.normalised import normalised_scores, read_returns, returns_of_tasks
@@ -111,6 +112,7 @@ class OnlineTrainer:
         self.action_space = self.stream.action_space
         self._play = make_evaluate(self.policy, self.stream.tasks, evaluation.episodes)
         self.algorithm = config.algorithm.make(config, self.agent)
+        require_consistent_update(self)
 
     def mesh(self) -> Mesh:
         """Return the mesh of the devices that share the environments.

@@ -102,6 +102,14 @@ VALUES = {
         dict(terminations=lambda x: x[1:]),
         "episode 0 has 4 rewards and 3 terminations, not 4",
     ),
+    "column of rewards": (
+        dict(rewards=lambda x: x[:, None]),
+        r"episode 0: each of its rewards has shape \[1\]: store one .*, such as rewards\[:, 0\]",
+    ),
+    "column of terminations": (
+        dict(terminations=lambda x: x[:, None]),
+        r"episode 0: each of its terminations has shape \[1\]: store one",
+    ),
     "lost truncation": (
         dict(truncations=lambda x: x[1:]),
         "episode 0 has 4 rewards and 3 truncations, not 4",

@@ -1,11 +1,14 @@
 """Environments of one's own whose parts do not fit together."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import struct
 from gymnax.environments import environment, spaces
 
+from gtrxl_jax.custom import CustomPartError, is_custom, naming_part
 from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 
 
@@ -94,6 +97,147 @@ def test_sound_environment_is_consistent():
 def test_environments(name):
     env, message = ENVIRONMENTS[name]
     stream = Stream(env, env.default_params, 2)
-    with pytest.raises(ValueError, match=f"^environment Broken: {message}") as caught:
+    place = r"\(tests/bad_inputs/test_environments.py, line \d+\)"
+    with pytest.raises(ValueError, match=f"^environment Broken {place}: {message}") as caught:
         require_consistent(stream)
     assert "\n" not in str(caught.value)
+
+
+def outcome(reward=0.0, done=False, info=None):
+    """Return a step with another reward, end or info."""
+
+    def step_env(self, key, state, action, params):
+        return self.later(), self.following(state), reward, done, info or {}
+
+    return step_env
+
+
+OUTCOMES = {
+    "reward": (outcome(reward=jnp.zeros(1)), r"reward is float32\[1\]: return a scalar, for exam"),
+    "done": (outcome(done=jnp.zeros((1,), bool)), r"done is bool\[1\]: return a scalar"),
+    "success": (
+        outcome(info={"success": jnp.zeros((2,), bool)}),
+        r"info\['success'\] is bool\[2\]: return a scalar",
+    ),
+    "no reward": (outcome(reward=None), "reward is absent: return a scalar"),
+    "no info": (outcome(info=[1]), "info is a list: return a dict"),
+    "four values": (
+        lambda self, key, state, action, params: (self.later(), state, 0.0, False),
+        "step_env returns 4 values: return 5, observation, state, reward, done, info",
+    ),
+    "one value": (lambda self, *_: None, "step_env returns one value: return 5, observation"),
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_outcomes_of_steps(name):
+    step_env, message = OUTCOMES[name]
+    env = variant(step_env=step_env)
+    line = step_env.__code__.co_firstlineno
+    place = rf"\(tests/bad_inputs/test_environments.py, line {line}\)"
+    with pytest.raises(ValueError, match=f"^environment Broken {place}: {message}"):
+        require_consistent(Stream(env, env.default_params, 2))
+
+
+def condition(self, key, state, action, params):
+    if action == state.time:
+        return self.later(), state, 1.0, False, {}
+    return self.later(), state, 0.0, False, {}
+
+
+def helper(x):
+    return np.sin(x)
+
+
+def numpy_function(self, key, state, action, params):
+    return self.later(), state, helper(state.inner["map"])[0, 0], False, {}
+
+
+def python_number(self, key, state, action, params):
+    return self.later(), state, float(state.time), False, {}
+
+
+def table(self, key, state, action, params):
+    return self.later(), state, [0.0, 1.0][action], False, {}
+
+
+def mask(self, key, state, action, params):
+    return self.later(), state, state.inner["map"][state.inner["map"] > 0].sum(), False, {}
+
+
+def keep(self, key, state, action, params):
+    self.kept = jnp.zeros(()) + action
+    return self.later(), state, 0.0, False, {}
+
+
+def attribute(self, key, state, action, params):
+    return self.later(), state.replace(tme=1), 0.0, False, {}
+
+
+def shapes(self, key, state, action, params):
+    return self.later(), state, jnp.dot(jnp.zeros(3), jnp.zeros(4)), False, {}
+
+
+CODE = {
+    condition: (1, "condition", "a Python condition .*: use jnp.where or jax.lax.cond$"),
+    numpy_function: (1, "helper", "a function of NumPy is applied .*: use that of jax.numpy$"),
+    python_number: (1, "python_number", "a Python number .*: use JAX's operations instead of int"),
+    table: (1, "table", "a Python index .*: index a JAX array, as in"),
+    mask: (1, "mask", "a shape depends on .*: use jnp.where instead of a mask"),
+    attribute: (1, "attribute", "TypeError: .* unexpected keyword argument 'tme'"),
+    shapes: (1, "shapes", "TypeError: .*the same shape, got"),
+}
+
+
+@pytest.mark.parametrize("method", CODE, ids=lambda method: method.__name__)
+def test_errors_in_code_of_environments(method):
+    """One line with the class, and the file and line of the code that raised."""
+    offset, function, message = CODE[method]
+    env = variant(step_env=method)
+    line = globals()[function].__code__.co_firstlineno + offset
+    place = rf"\(tests/bad_inputs/test_environments.py, line {line}, in {function}\)"
+    with pytest.raises(CustomPartError, match=f"^environment Broken {place}: {message}") as caught:
+        require_consistent(Stream(env, env.default_params, 2))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_errors_in_libraries_name_the_class():
+    """gymnax's default `is_truncated` reads a field of the state."""
+    env = variant(reset_env=lambda self, *_: (self.first(), {"no": jnp.zeros(())}))
+    env = type("Timeless", (type(env),), {"following": lambda self, state: state})()
+    with pytest.raises(
+        CustomPartError, match=r"^environment Timeless \(.*\): AttributeError: .*time"
+    ):
+        require_consistent(Stream(env, env.default_params, 2))
+
+
+class Unmade(Sound):
+    def __init__(self):
+        raise KeyError("map")
+
+
+class Spaceless(Sound):
+    def observation_space(self, params=None):
+        return spaces.Box(0.0, 1.0, self.shape)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Unmade, r"^environment Unmade \(.*, in __init__\): KeyError: 'map'$"),
+        (
+            Spaceless,
+            r"^environment Spaceless \(.*, in observation_space\): AttributeError: .*'shape'",
+        ),
+    ],
+)
+def test_errors_in_constructors_and_spaces(kind, message):
+    with pytest.raises(CustomPartError, match=message):
+        require_consistent(Stream(*make_env(f"{__name__}:{kind.__name__}"), 2))
+
+
+def test_errors_of_the_packages_own_parts_are_left_as_they_are():
+    with pytest.raises(KeyError), naming_part("environment", make_env("TMazePassive-v0")[0]):
+        raise KeyError("x")
+    assert not is_custom(make_env("CartPole-v1")[0])

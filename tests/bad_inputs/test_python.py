@@ -152,7 +152,12 @@ def without(field, *rest):
         (cast("terminated", np.int32), TypeError, "terminated must be of type bool, not int32"),
         (cast("actions", np.float32), TypeError, "actions must be of type int32, not float32"),
         (cast("observations", np.float64), TypeError, "observations must be of type float32"),
-        (lambda x: x.replace(rewards=x.rewards[0]), ValueError, "rewards must have shape"),
+        (lambda x: x.replace(rewards=x.rewards[0]), ValueError, "rewards have shape .12,., not"),
+        (
+            lambda x: x.replace(rewards=x.rewards[..., None]),
+            ValueError,
+            r"pass one number for each step, such as rewards\[..., 0\]",
+        ),
         (lambda x: x.replace(length=x.length[:, None]), ValueError, "length must have shape"),
         (lambda x: x.replace(terminated=x.terminated[1:]), ValueError, "terminated must have"),
         (

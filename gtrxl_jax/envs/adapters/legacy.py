@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
+from gtrxl_jax.custom import require_values
 from gtrxl_jax.envs.wrapper import Wrapper
 
 LIMITS = {"max_steps_in_episode": "time", "max_timesteps": "timestep"}
@@ -69,11 +70,8 @@ class LegacyGymnax(Wrapper):
           ValueError: if the environment returns another number of values.
         """
         returned = self.env.step_env(key, state, action, params)
-        if len(returned) != 5:
-            raise ValueError(
-                f"environment {self.name}: step_env returns {len(returned)} values: return five, "
-                "observation, state, reward, done and info"
-            )
+        values = "observation", "state", "reward", "done", "info"
+        require_values("environment", self.env, "step_env", returned, values)
         observation, state, reward, done, info = returned
         terminated = jnp.asarray(done, bool) & jnp.logical_not(self.is_truncated(state, params))
         return observation, state, reward, terminated, info

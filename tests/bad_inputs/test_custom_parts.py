@@ -1,0 +1,270 @@
+"""Cores, encoders, algorithms and models of one's own that return what does not fit."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import linen as nn
+from gymnax.environments import spaces
+
+from gtrxl_jax import make_agent, zero_timestep
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore
+from gtrxl_jax.nn.sequence.registry import ModelConfig
+from gtrxl_jax.nn.sequence.trajectory import ActionHead
+from gtrxl_jax.offline.config import preset as offline_preset
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.algorithm import Algorithm
+from gtrxl_jax.online.algorithm_config import AlgorithmConfig
+from gtrxl_jax.online.config import preset
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.specs import action_spec
+from tests.data.sets import make_set
+from tests.jobs import changed
+
+PLACE = r"\(tests/bad_inputs/test_custom_parts.py, line \d+"
+BOX, CHOICE = spaces.Box(-1.0, 1.0, (3,), jnp.float32), spaces.Discrete(2)
+
+
+class Core(MemoryCore):
+    """A moving average, of which each variant breaks one thing."""
+
+    def initial_memory(self, batch_size):
+        return {"mean": jnp.zeros((batch_size, self.width))}
+
+    def step(self, cache, x_BD, first_B):
+        mean_BD = jnp.where(first_B[:, None], 0.0, cache["mean"]) + x_BD
+        return {"mean": mean_BD}, mean_BD
+
+
+def with_condition(self, cache, x_BD, first_B):
+    if first_B.any():
+        return cache, x_BD
+    return Core.step(self, cache, x_BD, first_B)
+
+
+CORES = {
+    "sound": ({}, None),
+    "memory": (
+        dict(step=lambda self, cache, x, first: ({"mean": x[:, :1]}, x)),
+        r"cache\['mean'\] is float32\[2, 8\] before step and float32\[2, 1\] after it",
+    ),
+    "dtype": (
+        dict(step=lambda self, cache, x, first: ({"mean": x.astype(jnp.int32)}, x)),
+        r"cache\['mean'\] is float32\[2, 8\] before step and int32\[2, 8\] after it",
+    ),
+    "lost part": (
+        dict(step=lambda self, cache, x, first: ({}, x)),
+        r"cache\['mean'\] is float32\[2, 8\] before step and absent after it",
+    ),
+    "outputs": (
+        dict(step=lambda self, cache, x, first: (cache, x[:, :1])),
+        r"the outputs are float32\[2, 1\] for inputs \[2, 8\]: return one vector",
+    ),
+    "one value": (
+        dict(step=lambda self, cache, x, first: x),
+        "step returns one value: return 2, cache, outputs",
+    ),
+    "batch": (
+        dict(initial_memory=lambda self, batch_size: {"mean": jnp.zeros(self.width)}),
+        r"memory\['mean'\] of initial_memory\(2\) is float32\[8\]: begin with the axis of the b",
+    ),
+    "segment": (
+        {"__call__": lambda self, memory, x, first: (memory, x[:, 0])},
+        r"the outputs are float32\[2, 8\] for inputs \[2, 3, 8\]",
+    ),
+    "code": (dict(step=with_condition), "a Python condition depends on .*: use jnp.where"),
+}
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_cores(name):
+    methods, message = CORES[name]
+    core = type("Broken", (Core,), methods)(width=8)
+    if message is None:
+        make_agent(core, BOX, CHOICE)
+        return
+    with pytest.raises(ValueError, match=f"^core Broken {PLACE}.*: {message}"):
+        make_agent(core, BOX, CHOICE)
+
+
+@dataclasses.dataclass(frozen=True)
+class CoreOfWrongWidth(CoreConfig):
+    name: str = f"{__name__}:CoreOfWrongWidth"
+
+    def make(self):
+        outputs = dict(step=lambda self, cache, x, first: (cache, x[:, :1]))
+        return type("Broken", (Core,), outputs)(width=self.width)
+
+
+def test_core_of_a_run():
+    config = changed(preset("debug"), core=CoreOfWrongWidth())
+    with pytest.raises(ValueError, match="^core Broken .*: the outputs are float32"):
+        OnlineTrainer(config)
+
+
+class Flat(nn.Module):
+    """An encoder without features."""
+
+    @nn.compact
+    def __call__(self, observation):
+        return observation.sum(axis=-1)
+
+
+class Conditional(nn.Module):
+    @nn.compact
+    def __call__(self, observation):
+        return observation if observation.sum() > 0 else -observation
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        (Flat(), r"^encoder Flat .*: it returns float32\[4, 5\] for time steps \[4, 5\]: return a"),
+        (Conditional(), r"^encoder Conditional .*, in __call__\): a Python condition depends on"),
+    ],
+)
+def test_encoders(encoder, message):
+    agent = make_agent(Core(width=8), BOX, CHOICE, encoder=encoder)
+    timesteps = zero_timestep(BOX, CHOICE, 4, 5)
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(agent.init, jax.random.key(0), agent.initial_memory(4), timesteps)
+
+
+class Constant(Algorithm):
+    """Decays the parameters; each variant breaks one thing."""
+
+    def initial_state(self, params):
+        return {"count": jnp.zeros(())}
+
+    def loss(self, trainable, state, experience):
+        loss = optax.tree.norm(trainable["params"])
+        return loss, ({"loss/norm": loss}, state.popart)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantConfig(AlgorithmConfig):
+    name: str = f"{__name__}:ConstantConfig"
+    variant: str = "sound"
+    epochs: int = 2
+
+    def make(self, config, agent):
+        return type("Broken", (Constant,), ALGORITHMS[self.variant][0])(config, agent)
+
+
+def vector(self, trainable, state, experience):
+    return jnp.zeros(3), ({}, state.popart)
+
+
+def metric(self, trainable, state, experience):
+    loss, _ = Constant.loss(self, trainable, state, experience)
+    return loss, ({"loss/each": experience.timesteps.reward}, state.popart)
+
+
+def grown(self, before, after, metrics):
+    return dataclasses.replace(after, algorithm={"count": jnp.zeros(2)})
+
+
+def lost(self, trainable, state, experience):
+    return trainable["parameters"], ({}, state.popart)
+
+
+ALGORITHMS = {
+    "sound": ({}, None),
+    "vector": (dict(loss=vector), r"the loss is float32\[3\]: return a scalar"),
+    "no statistics": (
+        dict(loss=lambda *_: (jnp.zeros(()), {})),
+        r"loss returns one value: return 2, metrics, statistics",
+    ),
+    "metric": (dict(loss=metric), r"the metric loss/each is float32.*: return scalars"),
+    "state": (
+        dict(after_step=grown),
+        r"state.algorithm\['count'\] is float32\[\] before an update and float32\[2\] after it",
+    ),
+    "code": (dict(loss=lost), "KeyError: 'parameters'"),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms(name):
+    # Over several steps, metrics are averaged.
+    algorithm = ConstantConfig(variant=name, epochs=1 if name == "metric" else 2)
+    config = changed(preset("debug"), algorithm=algorithm)
+    message = ALGORITHMS[name][1]
+    if message is None:
+        OnlineTrainer(config)
+        return
+    with pytest.raises(ValueError, match=rf"^algorithm Broken \(tests/.*\): {message}"):
+        OnlineTrainer(config)
+
+
+class Model(nn.Module):
+    """Clones behavior from the last observation; each variant breaks one thing."""
+
+    head: nn.Module
+
+    def initial_memory(self, batch_size):
+        return jnp.zeros(batch_size)
+
+    def __call__(self, memory, segment, deterministic=True):
+        return memory, self.head(segment.observations)
+
+    def start(self, batch_size):
+        return {"steps": jnp.zeros(batch_size)}
+
+    def decode(self, state, return_to_go_B, observation):
+        return state, self.head(observation)
+
+    def observe_action(self, state, action_B):
+        return {"steps": state["steps"] + 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class BrokenModel(ModelConfig):
+    name: str = f"{__name__}:BrokenModel"
+    variant: str = "sound"
+
+    def make(self, observation_space, action_space, context, param_dtype):
+        head = ActionHead(action_spec(action_space), param_dtype=param_dtype)
+        return type("Broken", (Model,), MODELS[self.variant][0])(head)
+
+
+MODELS: dict[str, tuple[Any, str | None]] = {
+    "sound": ({}, None),
+    "memory": (
+        {"__call__": lambda self, m, segment, *_: (m[:, None], self.head(segment.observations))},
+        r"memory is float32\[2\] before __call__ and float32\[2, 1\] after it",
+    ),
+    "one value": (
+        {"__call__": lambda self, memory, segment, *_: self.head(segment.observations)},
+        "__call__ returns one value: return 2, memory, policy",
+    ),
+    "state": (
+        dict(observe_action=lambda self, state, action_B: {"steps": jnp.zeros(1)}),
+        r"state\['steps'\] is float32\[2\] before observe_action and float32\[1\] after it",
+    ),
+    "code": (
+        {"__call__": lambda self, memory, segment, *_: self.missing(memory)},
+        "AttributeError: .*missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name):
+    config = changed(
+        offline_preset("debug"),
+        task__name="",
+        evaluation__lengths=(),
+        model=BrokenModel(variant=name),
+    )
+    message = MODELS[name][1]
+    if message is None:
+        OfflineTrainer(config, make_set())
+        return
+    with pytest.raises(ValueError, match=rf"^model Broken \(tests/.*\): {message}"):
+        OfflineTrainer(config, make_set())
