@@ -65,7 +65,7 @@ class Collected:
       episodes: number of episodes.
       steps: total number of actions.
       mean_return: mean undiscounted return.
-      success: fraction of successful episodes; None if the environment does not report success.
+      success: mean success; None if the environment does not report success.
     """
 
     episodes: int

@@ -23,6 +23,7 @@ from gtrxl_jax.acting.actor import Actor
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.faults import require_sound
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.files import append_line
@@ -107,8 +108,7 @@ class Loaded:
 
         Args:
           state: the state returned by `init` or by the previous `act`.
-          timestep: `[B]`; the memory of an agent is reset where it is the `first` of an episode. A
-            model of trajectories (offline runs) requires a new `init` for each episode.
+          timestep: `[B]`; the memory is reset where it is the `first` of an episode.
           key: a PRNG key, a new one for each call.
 
         Returns:
@@ -180,6 +180,10 @@ def evaluate(
 
     Returns:
       The scores by name, and the loaded run.
+
+    Raises:
+      ValueError: if the run has no environment, or an episode went on beyond its time limit, or an
+        observation or a reward was not finite; see also `load`.
     """
     loaded = with_settings(load(folder, best=best), **settings)
     if not loaded.environment[0]:
@@ -193,10 +197,19 @@ def evaluate(
     play = jax.jit(loaded.evaluate)
     keys = jax.random.split(jax.random.key(seed), len(loaded.params_per_seed))
     played = [play(params, key) for params, key in zip(loaded.params_per_seed, keys, strict=True)]
-    scores = {
+    found = {
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }
+    # Seeds that diverged have no score, as in the run's own evaluations.
+    gone_S = np.array([not _is_finite(params) for params in loaded.params_per_seed])
+    scores = require_sound(found, loaded.environment[0], gone_S)
+    for score_SE in scores.values():
+        score_SE[gone_S] = np.nan
     return scores_of(scores, equal=not loaded.drawn), loaded
+
+
+def _is_finite(params: Any) -> bool:
+    return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
 
 
 def with_evaluation(loaded: Loaded, **settings: Any) -> Loaded:

@@ -97,6 +97,49 @@ class Echo(Clock):
         return spaces.Box(-1.0, 1.0, (2,))
 
 
-for name, environment_of_tests in {"Clock-v0": Clock, "Echo-v0": Echo}.items():
+@struct.dataclass
+class FaultyParams(ClockParams):
+    """Parameters of `Faulty`: the steps from which on a part is NaN, and the episodes' length."""
+
+    length: int = 3
+    bad_speed: int = 100
+    bad_reward: int = 100
+
+
+class Faulty(Echo):
+    """Has parts that are NaN in some episodes, and whose time limit may be wrong.
+
+    It has the observations "speed", NaN in those episodes that would terminate, and "time".
+    """
+
+    @property
+    def default_params(self):
+        return FaultyParams()
+
+    def reset_env(self, key, params):
+        state = ClockState(time=jnp.zeros((), jnp.int32), terminates=jax.random.bernoulli(key))
+        return self.see(state, params), state
+
+    def step_env(self, key, state, action, params):
+        state = state.replace(time=state.time + 1)
+        reward = jnp.where(state.terminates & (state.time >= params.bad_reward), jnp.nan, 1.0)
+        return self.see(state, params), state, reward, jnp.zeros((), bool), {}
+
+    def see(self, state, params):
+        bad = state.terminates & (state.time >= params.bad_speed)
+        return {"speed": jnp.where(bad, jnp.nan, jnp.ones(2)), "time": state.time}
+
+    def is_truncated(self, state, params):
+        return state.time >= params.length
+
+    def observation_space(self, params=None):
+        return spaces.Dict({"speed": spaces.Box(0.0, 1.0, (2,)), "time": spaces.Discrete(9)})
+
+
+for name, environment_of_tests in {
+    "Clock-v0": Clock,
+    "Echo-v0": Echo,
+    "Faulty-v0": Faulty,
+}.items():
     if name not in gymnax.registered_envs:
         gymnax.register(name, environment_of_tests)

@@ -10,7 +10,7 @@ import gtrxl_jax
 PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
-    ("extras", "files", "lazy", "validation"),
+    ("extras", "files", "formatting", "lazy", "validation"),
     ("custom", "plugins", "specs"),
     ("segments", "timestep"),
     ("ops", "parallel"),

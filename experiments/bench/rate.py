@@ -105,16 +105,16 @@ def acting(settings: Settings) -> Callable[[], Any]:
     held = [jax.jit(lambda: model.apply(variables, 1, method="start"))()]
 
     @functools.partial(jax.jit, donate_argnums=1)
-    def step(variables: Any, state: Any, asked_B: Any, observation: Any) -> Any:
-        state, policy = model.apply(variables, state, asked_B, observation, method="decode")
+    def step(variables: Any, state: Any, asked_B: Any, observation: Any, first_B: Any) -> Any:
+        state, policy = model.apply(variables, state, asked_B, observation, first_B, method="decode")
         action = policy.mode()
         return model.apply(variables, state, action, method="observe_action"), action
 
-    asked, observation = jnp.ones(1), jnp.ones((1, 4))
+    seen = jnp.ones(1), jnp.ones((1, 4)), jnp.zeros(1, bool)
 
     def call() -> Any:
         for _ in range(settings.context):
-            held[0], action = step(variables, held[0], asked, observation)
+            held[0], action = step(variables, held[0], *seen)
             jax.block_until_ready(action)
         return action
 

@@ -13,6 +13,7 @@ from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import begin, first_episode, rollout
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate, select
+from gtrxl_jax.envs.faults import refuse_unfinished
 from gtrxl_jax.envs.knowledge import Cue, time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.specs import environment_action
@@ -82,9 +83,8 @@ def collect_rounds(
             play(policy_params, jax.random.fold_in(key, round_))
         )
         if not episode_B.done.all():
-            raise ValueError(
-                f"{type(env).__name__} continues beyond its time limit: make its episodes end by it"
-            )
+            limit = steps.last.shape[1] - 1
+            refuse_unfinished(type(env).__name__, limit, limit)
         kept = wanted.choose(cue_B)
         if len(kept):
             trajectories = _trajectories(steps, episode_B.length, spaces, kept)

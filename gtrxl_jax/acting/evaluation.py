@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, Shaped, UInt8
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped, UInt8
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin, rollout
+from gtrxl_jax.envs.faults import NONE, UNFINISHED, nonfinite, refuse_unfinished
 from gtrxl_jax.envs.knowledge import picture_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
@@ -22,7 +24,20 @@ RECORDED_AT_ONCE = 1000
 """The most steps for which memory is reserved, where states are recorded. Episodes with a limit of
 100,000 steps are often much shorter."""
 
-Evaluate = Callable[[Any, Key[Array, ""]], EpisodeStats]
+
+@struct.dataclass
+class EvaluatedEpisodes(EpisodeStats):
+    """Statistics of complete episodes, and what is wrong with them.
+
+    Attributes:
+      nonfinite: for each part of the time steps, by the names of `faults.nonfinite`, its first step
+        that is not finite, or `faults.NONE`.
+    """
+
+    nonfinite: dict[str, Int[Array, "*B"]]
+
+
+Evaluate = Callable[[Any, Key[Array, ""]], EvaluatedEpisodes]
 
 
 def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: int) -> Evaluate:
@@ -40,27 +55,43 @@ def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: in
     tasks = [tasks] if isinstance(tasks, Stream) else tasks
     stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
     limits = [time_limit(task.env, task.params) for task in tasks]
-    limit = jnp.max(jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits])) + 1
+    limit = jnp.max(jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits]))
 
-    def evaluate(params: Any, key: Key[Array, ""]) -> EpisodeStats:
+    def evaluate(params: Any, key: Key[Array, ""]) -> EvaluatedEpisodes:
         key_stream, key_act = jax.random.split(key)
         start = begin(policy, params, stream, key_stream)
 
         def is_running(carry: Any) -> Bool[Array, ""]:
             _, results, step = carry
-            return ~jnp.all(results.done) & (step < limit)
+            # Not limit + 1, which the largest integer does not have.
+            return ~jnp.all(results.done) & (step <= limit)
 
         def one_step(carry: Any) -> Any:
             state, results, step = carry
-            state, _ = advance(policy, params, stream, state, jax.random.fold_in(key_act, step))
             # Only the first episode of each environment counts; later ones would bias the
-            # statistics towards short episodes.
+            # statistics towards short episodes. The policy does not start anew for them, since
+            # sequence models are faster where all episodes begin at the same step.
+            first_B = state.timestep.first & (step == 0)
+            timestep = dataclasses.replace(state.timestep, first=first_B)
+            state = dataclasses.replace(state, timestep=timestep)
+            state, _ = advance(policy, params, stream, state, jax.random.fold_in(key_act, step))
+            following = noted(state, results.nonfinite)
             results = jax.tree.map(
-                lambda old, new: jnp.where(results.done, old, new), results, state.stream.episode
+                lambda old, new: jnp.where(results.done, old, new), results, following
             )
             return state, results, step + 1
 
-        carry = (start, start.stream.episode, jnp.zeros((), jnp.int32))
+        def noted(state: ActingState, before: dict[str, Array] | None = None) -> EvaluatedEpisodes:
+            episode = state.stream.episode
+            found = {}
+            for name, is_wrong in nonfinite(state.timestep).items():
+                step = jnp.where(is_wrong, episode.length, NONE)
+                found[name] = jnp.where(before[name] == NONE, step, before[name]) if before else step
+            return EvaluatedEpisodes(
+                episode.done, episode.episode_return, episode.length, episode.success, found
+            )
+
+        carry = (start, noted(start), jnp.zeros((), jnp.int32))
         results = jax.lax.while_loop(is_running, one_step, carry)[1]
         return jax.tree.map(
             lambda x: jnp.stack([stream.of_task(k, x) for k in range(stream.num_tasks)]), results
@@ -73,7 +104,8 @@ def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
     """Return the return, length and, if reported, success of episodes `[..., N, E]`, by name.
 
     `return` contains the episodes of all tasks, `[..., N * E]`; with several tasks, `return/task_0`
-    contains those of the first task, `[..., E]`.
+    contains those of the first task, `[..., E]`. The faults of evaluated episodes are among them,
+    with several tasks of each; see `envs.faults`.
     """
     numbers = {"return": episodes.episode_return, "length": episodes.length}
     if episodes.success is not None:
@@ -84,6 +116,12 @@ def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
         summary[name] = value_NE.reshape(*lead, -1)
         if num_tasks > 1:
             summary |= {f"{name}/task_{k}": value_NE[..., k, :] for k in range(num_tasks)}
+    if isinstance(episodes, EvaluatedEpisodes):
+        unfinished = jnp.where(episodes.done, NONE, episodes.length)
+        for name, step_NE in {UNFINISHED: unfinished, **episodes.nonfinite}.items():
+            for k in range(num_tasks):
+                of_task = f"/task_{k}" if num_tasks > 1 else ""
+                summary[f"{name}{of_task}"] = step_NE[..., k, :]
     return summary
 
 
@@ -98,14 +136,14 @@ class RecordedEpisode:
         before each step, oldest first, and on the step itself; None for policies without attention.
       cue: the first step whose observation shows the cue; None if the environment has no
         `shows_cue` or the cue was never shown.
-      success: whether the episode succeeded; None if the environment does not report success.
+      success: from 0 to 1; None if the environment does not report success.
     """
 
     timesteps: TimeStep
     states: Any
     attention: Float[np.ndarray, "L H S W"] | None
     cue: int | None
-    success: bool | None
+    success: float | None
 
     @property
     def decision(self) -> int:
@@ -135,6 +173,9 @@ def record_episode(
     """Play one episode and record all of it, including the policy's attention.
 
     Further episodes of the same policy and stream are not recompiled.
+
+    Raises:
+      ValueError: if the episode goes on beyond its time limit.
     """
     limit = int(time_limit(stream.env, stream.params))
     num_steps = min(limit, RECORDED_AT_ONCE)
@@ -148,7 +189,9 @@ def record_episode(
         if np.any(parts[-1][1].last):
             break
     (states, success), timesteps = jax.tree.map(_joined, *parts)
-    steps = int(np.argmax(timesteps.last)) + 1 if np.any(timesteps.last) else limit + 1
+    if not timesteps.last.any():
+        refuse_unfinished(type(stream.env).__name__, len(timesteps.last) - 1, limit)
+    steps = int(np.argmax(timesteps.last)) + 1
     states, success, timesteps = jax.tree.map(lambda x: x[:steps], (states, success, timesteps))
     shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))
     (shown,) = np.nonzero(np.asarray(shows_cue(states, stream.params)))
@@ -157,7 +200,7 @@ def record_episode(
         states=states,
         attention=policy.attention(params, timesteps),
         cue=int(shown[0]) if len(shown) else None,
-        success=None if success is None else bool(success[-1]),
+        success=None if success is None else float(success[-1]),
     )
 
 

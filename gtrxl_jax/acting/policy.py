@@ -49,8 +49,8 @@ class Policy(abc.ABC):
         Args:
           params: parameters of the policy's network; () if it has none.
           state: the state returned by `init` or by the previous `act`.
-          timestep: `[B]`; where it is the `first` of an episode, an agent forgets all that came
-            before. A model of trajectories requires a new `init` for each episode instead.
+          timestep: `[B]`; where it is the `first` of an episode, the policy forgets all that came
+            before.
           key: a PRNG key, a new one for each call.
 
         Returns:

@@ -103,7 +103,7 @@ def export_step(
         seed: jax.Array,
         legal: jax.Array | None = None,
     ) -> tuple[list[Any], Any]:
-        # Explicitly, since models of trajectories do not start anew where an episode does.
+        # Where an episode begins, the caller's state may have any values.
         state = jax.lax.cond(
             first, lambda: fresh(params), lambda: jax.tree.unflatten(structure, leaves)
         )

@@ -19,6 +19,7 @@ from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.parsing import Parser, parse
 from gtrxl_jax.cli.trained import evaluate, export, play
 from gtrxl_jax.files import is_full, printable
+from gtrxl_jax.formatting import number
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.validation import check_choice
 
@@ -328,9 +329,9 @@ def _collect(arguments: Sequence[str]) -> None:
             console.write(so_far.episodes, known)
 
         done = collect_dataset(command.config, command.folder, show)
-    success = "" if done.success is None else f"success {done.success:.3f}, "
+    success = "" if done.success is None else f"success {number(done.success)}, "
     print(
-        f"{success}return {done.mean_return:.3f} | {done.episodes:,} episodes, {done.steps:,} "
+        f"{success}return {number(done.mean_return)} | {done.episodes:,} episodes, {done.steps:,} "
         f"steps | {printable(str(command.folder))}"
     )
 

@@ -11,6 +11,7 @@ import tyro
 
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.files import printable
+from gtrxl_jax.formatting import number as format_number
 from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.validation import check_choice, number, validate
 
@@ -213,8 +214,8 @@ def play(arguments: Sequence[str]) -> None:
         drawn = of_task(path, task, len(loaded.tasks))
         draw_gif(stream, episodes, drawn)
         successes = [episode.success for episode in episodes if episode.success is not None]
-        success = f"success {sum(successes)} of {len(successes)}; " if successes else ""
-        returns = ", ".join(f"{sum(episode.timesteps.reward):.3g}" for episode in episodes)
+        success = f"success {sum(successes):g} of {len(successes)}; " if successes else ""
+        returns = ", ".join(format_number(sum(episode.timesteps.reward)) for episode in episodes)
         print(printable(f"{success}return {returns} | {drawn}"))
 
 

@@ -14,7 +14,8 @@ An environment can define these attributes and methods:
     render(state, params)           an image, uint8 [H, W, 3], drawn on the host; see `pictures` for
                                     environments of gymnax
 
-If a step returns `info["success"]`, the success rate is reported as a score.
+If a step returns `info["success"]`, a boolean or a number from 0 to 1, its mean over episodes is
+reported as a score.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
     """Return the number of actions after which every episode of `env` has ended.
 
     The default is `params.max_steps_in_episode`. If that is None, environments of this package
-    derive the limit from their sizes.
+    derive the limit from their sizes. Evaluations raise if an episode is longer.
     """
     if hasattr(env, "time_limit"):
         return env.time_limit(params)

@@ -36,13 +36,13 @@ class EpisodeStats:
       done: whether the current step is the episode's last. Only then are the other fields final.
       episode_return: undiscounted sum of the rewards so far.
       length: number of actions so far, one less than the number of time steps.
-      success: the environment's `info["success"]`; None if it reports no success.
+      success: the environment's `info["success"]`, from 0 to 1; None if it reports no success.
     """
 
     done: Bool[Array, "*B"]
     episode_return: Float[Array, "*B"]
     length: Int[Array, "*B"]
-    success: Bool[Array, "*B"] | None
+    success: Float[Array, "*B"] | None
 
 
 @struct.dataclass
@@ -76,7 +76,7 @@ class _Outcome(NamedTuple):
     reward: Float[Array, "*B"]
     terminated: Bool[Array, "*B"]
     truncated: Bool[Array, "*B"]
-    success: Bool[Array, "*B"] | None
+    success: Float[Array, "*B"] | None
 
 
 class Shapes(NamedTuple):
@@ -202,6 +202,7 @@ class Stream:
           key: a PRNG key; environment i uses `fold_in(key, i)`.
         """
         limit = jnp.asarray(time_limit(self.env, self.params), jnp.int32)
+        limit = jnp.minimum(limit, _NEVER - 1)  # the bound below is exclusive
         cut_B = jax.vmap(
             lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 1, limit + 1, jnp.int32)
         )(jnp.arange(self.num_envs))
@@ -266,14 +267,14 @@ class Stream:
             reward=jnp.asarray(reward, jnp.float32),
             terminated=jnp.asarray(terminated, jnp.bool_),
             truncated=jnp.asarray(truncated, jnp.bool_),
-            success=jnp.asarray(info["success"], jnp.bool_) if self.reports_success else None,
+            success=jnp.asarray(info["success"], jnp.float32) if self.reports_success else None,
         )
         return jax.tree.map(_strongly_typed, (observation, env_state)), outcome
 
     def _first_one(self, key: PRNGKey, seen: _Seen) -> tuple[StreamState, TimeStep]:
         """Return the first step of an episode: that after a last one, whose outcome is ignored."""
         no, zero = jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.float32)
-        success = no if self.reports_success else None
+        success = zero if self.reports_success else None
         before = EpisodeStats(~no, zero, jnp.zeros((), jnp.int32), success)
         action = action_spec(self.action_space).zeros()
         return self._next_one(before, None, key, action, seen, _Outcome(zero, no, no, success))

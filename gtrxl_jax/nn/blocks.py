@@ -150,12 +150,12 @@ class Block(nn.Module):
         weights: AbsorbedWeights,
         slots_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
-        slot: Int[Array, ""] | int,
-        exists_T: Bool[Array, " T"],
+        slot_B: Int[Array, " B"],
+        exists_BT: Bool[Array, "B T"],
         mask_BTS: Bool[Array, "B T S"],
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
         slots_BSD, attended_BTD = self.attention.decode_step(
-            weights, slots_BSD, self._attention_input(x_BTD), slot, exists_T, mask_BTS
+            weights, slots_BSD, self._attention_input(x_BTD), slot_B, exists_BT, mask_BTS
         )
         return slots_BSD, self._after_attention(x_BTD, attended_BTD)
 

@@ -28,13 +28,13 @@ class PlayingState:
 
     Attributes:
       model: acting state of the model.
-      return_to_go: `[B]`, the return that remains to be reached.
-      steps: int, number of actions taken.
+      return_to_go: the return that remains to be reached.
+      steps: number of actions taken.
     """
 
     model: Any
     return_to_go: Float[Array, " B"]
-    steps: Int[Array, ""]
+    steps: Int[Array, " B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SequencePolicy(Policy):
     """A model of trajectories as a policy; `act` also returns the distribution of the actions.
 
     The model is conditioned on a target return, from which each reward is subtracted (Chen et al.
-    2021, algorithm 1). It plays one episode in each environment, from its first step.
+    2021, algorithm 1). Both start anew at the first step of each episode.
 
     Attributes:
       model: a model of `gtrxl_jax.nn.sequence.registry`.
@@ -63,27 +63,28 @@ class SequencePolicy(Policy):
 
     def init(self, params: Any, batch_size: int) -> PlayingState:
         return PlayingState(
-            model=self._apply(params, -1, batch_size, method="start"),
+            model=self._apply(params, batch_size, method="start"),
             return_to_go=jnp.full(batch_size, self.target_return, jnp.float32),
-            steps=jnp.zeros((), jnp.int32),
+            steps=jnp.zeros(batch_size, jnp.int32),
         )
 
     def act(
         self, params: Any, state: PlayingState, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[PlayingState, Any, ActionDistribution]:
         """Choose actions; return the new state, the actions, and their distribution."""
-        asked_B = state.return_to_go - timestep.reward.astype(jnp.float32)
+        steps_B = jnp.where(timestep.first, 0, state.steps)
+        again_B = timestep.first
         if self.restart_every:
-            again = state.steps % self.restart_every == 0
-            asked_B = jnp.where(again, jnp.float32(self.target_return), asked_B)
-        model, distribution = self._apply(
-            params, state.steps, state.model, asked_B, timestep.observation, method="decode"
-        )
+            again_B |= steps_B % self.restart_every == 0
+        left_B = state.return_to_go - timestep.reward.astype(jnp.float32)
+        asked_B = jnp.where(again_B, jnp.float32(self.target_return), left_B)
+        seen = asked_B, timestep.observation, timestep.first
+        model, distribution = self._apply(params, state.model, *seen, method="decode")
         action = choose(distribution, self.actions, key)
         # As in the data, the action as it enters the environment.
         entered = self.action.clip(action)
-        model = self._apply(params, state.steps, model, entered, method="observe_action")
-        return PlayingState(model, asked_B, state.steps + 1), action, distribution
+        model = self._apply(params, model, entered, method="observe_action")
+        return PlayingState(model, asked_B, steps_B + 1), action, distribution
 
     def attention(self, params: Any, timesteps: TimeStep) -> Float[np.ndarray, "L H S W"] | None:
         """Return the attention of RATE, see `attention_by_step`."""
@@ -93,12 +94,10 @@ class SequencePolicy(Policy):
             asked += self.target_return - asked[step // self.restart_every * self.restart_every]
         return attention_by_step(self.model, params, timesteps, asked, self.action)
 
-    def _apply(self, params: Any, step: Any, *arguments: Any, method: str) -> Any:
+    def _apply(self, params: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.model.apply
-        rngs = {}
-        if self.memory_noise:
-            # The noise differs between segments, but not between evaluations.
-            rngs["memory_noise"] = jax.random.fold_in(jax.random.key(0), step + 1)
+        # The same noise in all evaluations.
+        rngs = {"memory_noise": jax.random.key(0)} if self.memory_noise else {}
         return apply({"params": params}, *arguments, method=method, rngs=rngs)
 
 

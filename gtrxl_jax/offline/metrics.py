@@ -10,12 +10,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Key, Real
 
-from gtrxl_jax.ops.imitation import action_correct, action_loss
+from gtrxl_jax.ops.imitation import action_loss, action_scores
 from gtrxl_jax.segments import Segments
 
 Metrics = dict[str, Real[Array, ""]]
-
-SUMS = ("loss", "steps", "correct", "last", "last_correct")
 
 
 def last_steps(mask_BNK: Bool[Array, "B N K"]) -> Bool[Array, "B N K"]:
@@ -38,7 +36,7 @@ def over_segments(
     last: Bool[Array, "C B K"],
     dropout: Key[Array, " C"] | None = None,
     remat: bool = False,
-) -> tuple[Any, Metrics]:
+) -> tuple[Any, tuple[Metrics, Metrics]]:
     """Apply a model to consecutive segments, each with the memory of the one before.
 
     Args:
@@ -51,7 +49,7 @@ def over_segments(
       remat: whether the backward pass recomputes the activations of each segment.
 
     Returns:
-      The final memory, and the metrics: the sums `SUMS`, and means of statistics of the memory.
+      The final memory; the sums of `step_sums`, and means of statistics of the memory.
     """
 
     def one(memory: Any, inputs: Any) -> Any:
@@ -59,38 +57,37 @@ def over_segments(
         rngs = None if key is None else {"dropout": key}
         following, policy = model.apply({"params": params}, memory, segment, key is None, rngs=rngs)
         sums = step_sums(policy, segment, last_BK)
-        return following, sums | memory_metrics(memory, following)
+        return following, (sums, memory_metrics(memory, following))
 
     step = jax.checkpoint(one) if remat else one
-    memory, records = jax.lax.scan(step, memory, (chunk, last, dropout))
-    sums = {name: jnp.sum(records.pop(name)) for name in SUMS}
-    return memory, jax.tree.map(jnp.mean, records) | sums
+    memory, (sums, means) = jax.lax.scan(step, memory, (chunk, last, dropout))
+    return memory, (jax.tree.map(jnp.sum, sums), jax.tree.map(jnp.mean, means))
 
 
 def step_means(sums: Metrics, suffix: str = "") -> Metrics:
-    """Return the loss and the accuracies, means over the steps, from the sums `SUMS`."""
+    """Return the loss and the scores of predictions, means over the steps, from `step_sums`."""
+    count = {name: sums["last" if name.endswith("/last_step") else "steps"] for name in sums}
     return {
-        f"loss{suffix}": sums["loss"] / sums["steps"],
-        f"accuracy{suffix}": sums["correct"] / sums["steps"],
-        f"accuracy/last_step{suffix}": sums["last_correct"] / jnp.maximum(sums["last"], 1),
+        f"{name}{suffix}": total / jnp.maximum(count[name], 1)
+        for name, total in sums.items()
+        if name not in ("steps", "last")
     }
 
 
 def step_sums(policy: Any, segment: Segments, last_BK: Bool[Array, "B K"]) -> Metrics:
-    """Compute `SUMS` over the steps of a segment `[B, K]`, and over its last steps of windows.
+    """Sum over the steps of a segment `[B, K]`, and over those that are the last of a window.
 
-    "loss" is the training loss, see `action_loss`.
+    Returns:
+      "loss", the training loss, see `action_loss`; `action_scores`, and "accuracy/last_step" and
+      "error/last_step"; and the numbers of steps, "steps" and "last".
     """
     mask_BK = segment.mask
     loss_BK = action_loss(policy, segment.actions)
-    correct_BK = action_correct(policy, segment.actions) & mask_BK
-    values = {
-        "loss": jnp.where(mask_BK, loss_BK, jnp.zeros((), loss_BK.dtype)),
-        "steps": mask_BK,
-        "correct": correct_BK,
-        "last": last_BK,
-        "last_correct": correct_BK & last_BK,
-    }
+    values = {"loss": jnp.where(mask_BK, loss_BK, 0), "steps": mask_BK, "last": last_BK}
+    for name, score_BK in action_scores(policy, segment.actions).items():
+        score_BK = score_BK.astype(loss_BK.dtype)
+        values[name] = jnp.where(mask_BK, score_BK, 0)
+        values[f"{name}/last_step"] = jnp.where(last_BK, score_BK, 0)
     return {name: jnp.sum(value, dtype=loss_BK.dtype) for name, value in values.items()}
 
 

@@ -44,7 +44,6 @@ from gtrxl_jax.offline.environments import (
 )
 from gtrxl_jax.offline.evaluation import SequencePolicy, make_play
 from gtrxl_jax.offline.metrics import (
-    SUMS,
     Metrics,
     over_segments,
     segment_by_segment,
@@ -96,7 +95,7 @@ class OfflineTrainer:
         an environment; the rest is read or generated, and checked, before training compiles.
     """
 
-    shown: tuple[str, ...] = ("loss", "accuracy/last_step")
+    shown: tuple[str, ...] = ("loss", "accuracy/last_step", "error")
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
         """Create a trainer; `trajectories`, if given, are used instead of `config.data`."""
@@ -265,17 +264,20 @@ class OfflineTrainer:
         return means | diverged
 
     def validate(self, params: Any, batch: Segments) -> Metrics:
-        """Return loss and accuracies of a batch `[B, N, K]`, without dropout."""
+        """Return the loss and the scores of predictions of a batch `[B, N, K]`, without dropout."""
         params = gather_parameters(params)
         segments, last = segment_by_segment(split_batch(batch))
         memory = self._initial_memory(params, len(batch.mask))
-        _, sums = over_segments(self.model, params, memory, segments, last)
+        _, (sums, _) = over_segments(self.model, params, memory, segments, last)
         return step_means(sums, "/validation")
 
     def learn(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
     ) -> tuple[OfflineState, Metrics]:
-        """Learn from a batch `[B, N, K]`, with one optimiser step for each chunk of segments."""
+        """Learn from a batch `[B, N, K]`, with one optimiser step for each chunk of segments.
+
+        A chunk in which every window is padding is skipped.
+        """
         size, segments, _ = batch.mask.shape
         chunk = self.config.chunk(segments)
         # [N / C, C, B, K, ...]: chunks of C segments; the gradient does not cross chunks.
@@ -289,22 +291,28 @@ class OfflineTrainer:
         def one(carry: Any, inputs: Any) -> Any:
             params, optimiser, memory = carry
             number, chunk, last, keys = inputs
-            gradients, (memory, metrics) = jax.grad(self.loss, has_aux=True)(
+            gradients, (memory, (sums, means)) = jax.grad(self.loss, has_aux=True)(
                 gather_parameters(params), memory, chunk, last, keys, number == 0
             )
             gradients = split_parameters(gradients)
-            metrics["gradient_norm"] = optax.tree.norm(gradients)
+            means["gradient_norm"] = optax.tree.norm(gradients)
             with standard_dtype_promotion():
-                updates, optimiser = self.optimiser.update(gradients, optimiser, params)
-            params = optax.apply_updates(params, jax.tree.map(lambda u: -rate * u, updates))
-            return (params, optimiser, memory), metrics
+                updates, following = self.optimiser.update(gradients, optimiser, params)
+            moved = optax.apply_updates(params, jax.tree.map(lambda u: -rate * u, updates))
+            is_real = sums["steps"] > 0
+            params, optimiser = jax.tree.map(
+                lambda new, old: jnp.where(is_real, new, old),
+                (moved, following),
+                (params, optimiser),
+            )
+            return (params, optimiser, memory), (sums, means, is_real)
 
         numbers = jnp.arange(segments // chunk, dtype=jnp.int32)
-        (params, optimiser, _), metrics = jax.lax.scan(
+        (params, optimiser, _), (sums, means, is_real) = jax.lax.scan(
             one, (state.params, state.optimiser, memory), (numbers, chunks, last, keys)
         )
-        sums = {name: jnp.sum(metrics.pop(name)) for name in SUMS}
-        metrics = jax.tree.map(jnp.mean, metrics) | step_means(sums)
+        means = jax.tree.map(lambda x: jnp.mean(x, where=is_real), means)
+        metrics = means | step_means(jax.tree.map(jnp.sum, sums))
         metrics["learning_rate"] = rate
         sound = {
             "loss": jnp.isfinite(metrics["loss"]),
@@ -325,7 +333,7 @@ class OfflineTrainer:
         last: Bool[Array, "C B K"],
         keys: Key[Array, " C"],
         is_first: Array | bool,
-    ) -> tuple[Float[Array, ""], tuple[Any, Metrics]]:
+    ) -> tuple[Float[Array, ""], tuple[Any, tuple[Metrics, Metrics]]]:
         """Compute the mean loss over the steps of C consecutive segments `[C, B, K]`.
 
         Args:
@@ -338,7 +346,7 @@ class OfflineTrainer:
           is_first: whether this is the first chunk of a trajectory.
 
         Returns:
-          The loss; the final memory, and sums for the metrics.
+          The loss; the final memory, and what `over_segments` returns with it.
         """
         fresh = self._initial_memory(params, chunk.mask.shape[1])
         memory = jax.tree.map(
@@ -347,7 +355,8 @@ class OfflineTrainer:
         # With a single segment, the backward pass uses the activations immediately.
         remat = self.config.remat and len(keys) > 1
         memory, metrics = over_segments(self.model, params, memory, chunk, last, keys, remat)
-        return metrics["loss"] / jnp.maximum(metrics["steps"], 1), (memory, metrics)
+        sums, _ = metrics
+        return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes of each length: `success/90`, ...; {} without an environment."""

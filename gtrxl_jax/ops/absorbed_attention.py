@@ -26,16 +26,16 @@ from gtrxl_jax.ops.attention import masked_softmax
 
 
 def rotate_by_position(
-    p_BTHF: Float[Array, "B T H F"], phi_TF: Float[Array, "T F"]
+    p_BTHF: Float[Array, "B T H F"], phi_BTF: Float[Array, "#B T F"]
 ) -> Float[Array, "B T H F"]:
     """Return the coefficients c_i with c_i . Phi_j = p_i . Phi_{i-j} for every j.
 
     Args:
       p_BTHF: the coefficients p_i.
-      phi_TF: Phi_i, sines then cosines of the positions of the queries (see `sinusoids`).
+      phi_BTF: Phi_i, sines then cosines of the positions of the queries (see `sinusoids`).
     """
     of_sine, of_cosine = jnp.split(p_BTHF, 2, axis=-1)
-    sine, cosine = jnp.split(phi_TF[None, :, None], 2, axis=-1)
+    sine, cosine = jnp.split(phi_BTF[:, :, None], 2, axis=-1)
     return jnp.concatenate(
         [of_cosine * sine - of_sine * cosine, of_sine * sine + of_cosine * cosine], axis=-1
     )

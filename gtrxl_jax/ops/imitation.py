@@ -4,7 +4,7 @@ from typing import Any
 
 import chex
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Shaped
 
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 
@@ -32,17 +32,24 @@ def action_loss(policy: ActionDistribution, actions: Any) -> Float[Array, "..."]
     return jnp.sum(jnp.stack(terms), axis=0)
 
 
-def action_correct(policy: ActionDistribution, actions: Any) -> Bool[Array, "..."]:
-    """Return whether the most likely action equals that of the data in all discrete dimensions.
+def action_scores(policy: ActionDistribution, actions: Any) -> dict[str, Shaped[Array, "..."]]:
+    """Compare the most likely action of each prediction with that of the data.
 
-    Continuous parts are not compared: an action without discrete dimensions is never correct.
+    Returns:
+      "accuracy", for actions with discrete dimensions: whether all of these are equal. "error", for
+      those with continuous dimensions: the mean absolute difference over these, in their units.
     """
     if isinstance(policy, Categorical):
-        return policy.mode() == actions
-    if isinstance(policy, Hybrid) and policy.categoricals:
+        return {"accuracy": policy.mode() == actions}
+    if isinstance(policy, Gaussian):
+        mean = policy.mode()
+        return {"error": jnp.mean(jnp.abs(mean - actions.astype(mean.dtype)), axis=-1)}
+    if not isinstance(policy, Hybrid):
+        raise TypeError(f"policy must be an action distribution, not {type(policy).__name__}")
+    scores: dict[str, Array] = {}
+    if policy.categoricals:
         modes = jnp.stack([choice.mode() for choice in policy.categoricals], axis=-1)
-        return jnp.all(modes == actions["discrete"], axis=-1)
-    gaussian = policy.gaussian if isinstance(policy, Hybrid) else policy
-    if isinstance(gaussian, Gaussian):
-        return jnp.zeros(gaussian.mean.shape[:-1], bool)
-    raise TypeError(f"policy must have discrete parts or a mean, not be {type(policy).__name__}")
+        scores["accuracy"] = jnp.all(modes == actions["discrete"], axis=-1)
+    if policy.gaussian is not None:
+        scores |= action_scores(policy.gaussian, actions["continuous"])
+    return scores

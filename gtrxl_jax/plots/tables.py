@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from gtrxl_jax.formatting import number, numbers
 from gtrxl_jax.ops.statistics import (
     SOLVED,
     interquartile_mean,
@@ -30,7 +31,7 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
 def median(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     """Format the median of the values that are not NaN; empty if there are none."""
     known = _known(values)
-    return f"{np.median(known):,.{digits}f}" if len(known) else ""
+    return number(float(np.median(known)), digits) if len(known) else ""
 
 
 def mean_entry(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
@@ -41,9 +42,10 @@ def mean_entry(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     known = _known(values)
     if not len(known):
         return ""
-    mean, half = mean_and_interval(known, axis=0)
-    interval = f" ± {half:,.{digits}f}" if len(known) > 1 else ""
-    return f"{mean:,.{digits}f}{interval}"
+    mean, half = map(float, mean_and_interval(known, axis=0))
+    if len(known) == 1:
+        return number(mean, digits)
+    return " ± ".join(numbers([mean, half], digits))
 
 
 def solved_share(scores_S: np.ndarray, threshold: float = SOLVED) -> str:
@@ -68,11 +70,12 @@ def iqm_entry(scores_by_task: Sequence[np.ndarray], digits: int = 2) -> str:
     if not tasks:
         return ""
     pooled = np.concatenate(tasks)
-    iqm = f"{interquartile_mean(pooled):,.{digits}f}"
+    iqm = float(interquartile_mean(pooled))
     if len(pooled) == 1:
-        return iqm
-    low, high = stratified_bootstrap(tasks, interquartile_mean)
-    return f"{iqm} [{low:,.{digits}f}, {high:,.{digits}f}]"
+        return number(iqm, digits)
+    ends = map(float, stratified_bootstrap(tasks, interquartile_mean))
+    text, low, high = numbers([iqm, *ends], digits)
+    return f"{text} [{low}, {high}]"
 
 
 def _known(values: Sequence[float] | np.ndarray) -> np.ndarray:

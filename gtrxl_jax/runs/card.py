@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from gtrxl_jax.files import atomic
+from gtrxl_jax.formatting import number
 from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.runs.scores import NOT_EVALUATED, Score, main_scores
 
@@ -94,7 +95,7 @@ def _table(
         columns = [
             map(str, seeds),
             *(map("{:.3g}".format, settings) for settings in drawn.values()),
-            *(map("{:.3f}".format, scores[name].per_seed) for name in shown),
+            *(map(number, scores[name].per_seed) for name in shown),
         ]
         return [
             "On held-out episodes, by seed, since each drew its own settings:",

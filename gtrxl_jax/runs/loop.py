@@ -29,6 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gtrxl_jax.envs.faults import FaultError, require_sound
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs import divergence
 from gtrxl_jax.runs.card import write_card
@@ -90,6 +91,8 @@ def train(
         is in use, or `init_from` in the config does not fit.
       RunInterrupted: if the run was asked to stop; it has been saved.
       DivergedError: if a seed has diverged and the config says to stop.
+      FaultError: if an episode of an evaluation went on beyond its time limit, or had an
+        observation or a reward that is not finite; the run has been saved.
       SaveError: if a checkpoint could not be written; earlier ones are intact.
       UnusableError: if no checkpoint in the folder is intact and of this run.
     """
@@ -153,7 +156,7 @@ class _Loop:
             feed = self._programs.feed(progress.iteration + 1)
             resources.enter_context(contextlib.closing(feed))
             # Innermost, to act before resources wait for other processes when they are closed.
-            resources.enter_context(hosts.ending_together(DivergedError, RunInterrupted))
+            resources.enter_context(hosts.ending_together(DivergedError, FaultError, RunInterrupted))
             # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
             state = self._programs.init() if restored is None else restored
@@ -265,12 +268,16 @@ class _Loop:
         progress.iteration_seconds += seconds
         metrics["steps_per_second"] = self._steps_per_second
         progress.diverged += diverged
-        best = False
+        best, fault = False, None
         at_end = progress.iteration == trainer.num_iterations
         if at_end or self._passed(self._config.evaluation.interval, self._step):
-            self._scores = self._evaluate(state)
-            metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
-            best = self._is_best(metrics)
+            try:
+                self._scores = self._evaluate(state)
+            except FaultError as error:
+                fault = error
+            else:
+                metrics |= {f"evaluation/{k}": v.mean(axis=-1) for k, v in self._scores.items()}
+                best = self._is_best(metrics)
         if diverged:
             metrics["diverged"] = self._has_diverged.astype(float)
         self._writer.write(self._step, metrics)
@@ -280,7 +287,9 @@ class _Loop:
         if not (saver and saver.busy):
             self._writer.phase("")
         if saver and state is not None and not self._has_diverged.all():
-            self._save(saver, state, best, requested)
+            self._save(saver, state, best, requested, fault)
+        if fault:
+            raise fault
 
     def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
         """Return the seeds that diverged in this iteration, and not before."""
@@ -290,9 +299,14 @@ class _Loop:
         return [one for one in found if one.seed not in known]
 
     def _evaluate(self, state: Any) -> dict[str, np.ndarray]:
-        """Return scores `[E]` or `[S, E]`, which are NaN for seeds that have diverged."""
+        """Return scores `[E]` or `[S, E]`, which are NaN for seeds that have diverged.
+
+        Raises:
+          FaultError: if there is a fault in an episode of another seed.
+        """
         self._writer.phase("evaluating")
-        scores = self._programs.evaluate(state.params, self._progress.iteration)
+        found = self._programs.evaluate(state.params, self._progress.iteration)
+        scores = require_sound(found, self._trainer.environment[0], self._has_diverged)
         for score in scores.values():
             score[self._has_diverged] = np.nan
         return scores
@@ -305,19 +319,29 @@ class _Loop:
         score = float(np.nanmean(metrics[name]))
         return self._progress.is_best(self._step, score, self._config.checkpoint.best_is)
 
-    def _save(self, saver: Saver, state: Any, best: bool, requested: signal.Signals | None) -> None:
-        """Save if a save is due, and stop if requested.
+    def _save(
+        self,
+        saver: Saver,
+        state: Any,
+        best: bool,
+        requested: signal.Signals | None,
+        fault: FaultError | None,
+    ) -> None:
+        """Save if a save is due, or before an error, and stop if requested.
 
         A save that is merely due is postponed while another is being written, so as not to delay
         the run.
         """
         at_end = self._progress.iteration == self._trainer.num_iterations
-        if best or requested or at_end or (self._save_is_due and not saver.busy):
+        stops = bool(requested or fault or at_end)
+        if best or stops or (self._save_is_due and not saver.busy):
             self._writer.phase("saving")
             self._writer.sync()
             saver.save(self._step, state, dataclasses.asdict(self._progress), best=best)
             self._save_is_due = False
-        if requested and not at_end:
+        if fault:
+            saver.wait()
+        elif requested and not at_end:
             saver.wait()
             raise RunInterrupted(requested, self._step, self._folder)
 

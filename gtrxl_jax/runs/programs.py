@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from gtrxl_jax.envs import faults
 from gtrxl_jax.parallel.placement import gather_parameters, shardings
 from gtrxl_jax.runs.compilation import compiler_options
 from gtrxl_jax.runs.initial import initial_params
@@ -119,10 +120,13 @@ class Programs:
 
     def score_names(self) -> list[str]:
         """Return the names of the scores that `evaluate` returns."""
-        return sorted(jax.eval_shape(self._evaluate, self.like.params, 0))
+        return faults.score_names(jax.eval_shape(self._evaluate, self.like.params, 0))
 
     def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
-        """Return the scores after iteration `number`: `[E]`, or `[S, E]` for several seeds."""
+        """Return the scores after iteration `number`: `[E]`, or `[S, E]` for several seeds.
+
+        They include the faults of the episodes, see `envs.faults`.
+        """
         with jax.set_mesh(self._mesh):
             if self._evaluation is None:
                 with self._compiling():

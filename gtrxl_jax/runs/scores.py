@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from gtrxl_jax.formatting import number, numbers
 from gtrxl_jax.ops.statistics import (
     interquartile_mean,
     mean_and_interval,
@@ -31,7 +32,7 @@ class Score:
       iqm: interquartile mean over the same seeds; not for success.
       solved: of several seeds, the number with a success of at least 0.95; a diverged seed has not
         solved the task.
-      interval: 95 % interval: of `mean` over episodes (Student's t, or Wilson's for success), of
+      interval: 95 % interval: of `mean` over episodes (Student's t, or Wilson's for successes of 0 and 1), of
         `solved / S` (Wilson's), or of `iqm` (bootstrap over seeds).
     """
 
@@ -58,15 +59,19 @@ class Score:
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
     def __str__(self) -> str:
-        interval = "[{:.3f}, {:.3f}]".format(*self.interval) if self.interval else ""
-        if self.mean is not None:
-            return f"{self.mean:.3f} {interval}".rstrip()
+        interval = self.interval or ()
         if self.solved is not None:
+            assert self.median is not None
             count = f"solved by {self.solved} of {len(self.per_seed)} seeds"
-            return f"{count} {interval}, median {self.median:.3f}"
+            return f"{count}{_interval(numbers(interval))}, median {number(self.median)}"
+        if self.mean is not None:
+            mean, *ends = numbers([self.mean, *interval])
+            return f"{mean}{_interval(ends)}"
         if self.iqm is not None:
-            return f"median {self.median:.3f}, IQM {self.iqm:.3f} {interval}"
-        return "of each seed " + ", ".join(f"{value:.3f}" for value in self.per_seed)
+            assert self.median is not None
+            median, iqm, *ends = numbers([self.median, self.iqm, *interval])
+            return f"median {median}, IQM {iqm}{_interval(ends)}"
+        return "of each seed " + ", ".join(map(number, self.per_seed))
 
 
 def scores_of(
@@ -86,7 +91,7 @@ def scores_of(
 
 
 def is_success(name: str) -> bool:
-    """Return whether a score of this name is a success, 0 or 1 in each episode: `success/90` is."""
+    """Return whether a score of this name is a success, from 0 to 1: `success/90` is."""
     return name.split("/")[0] == "success"
 
 
@@ -136,8 +141,13 @@ def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Sc
     return Score(per_seed, median=median, iqm=iqm, interval=over_seeds)
 
 
+def _interval(ends: Sequence[str]) -> str:
+    return f" [{', '.join(ends)}]" if ends else ""
+
+
 def _over_episodes(success: bool, value_E: Float[np.ndarray, " E"]) -> tuple[float, float]:
-    if success and not np.isnan(value_E).any():
+    # Successes that are fractions are not binomial.
+    if success and np.isin(value_E, (0, 1)).all():
         low, high = wilson_interval(value_E.sum(), len(value_E))
     else:
         mean, half = mean_and_interval(value_E, axis=0)

@@ -115,4 +115,7 @@ class Trainer(Protocol):
         """
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
-        """Play fresh episodes; return each score by its name, with one entry per episode."""
+        """Play fresh episodes; return each score by its name, with one entry per episode.
+
+        What is wrong with the episodes may be among them, by the names of `envs.faults`.
+        """

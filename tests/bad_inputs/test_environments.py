@@ -1,15 +1,25 @@
-"""Environments of one's own whose parts do not fit together."""
+"""Environments of one's own whose parts do not fit together, or that are at fault in episodes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
 from gymnax.environments import environment, spaces
 
+from gtrxl_jax import loading
+from gtrxl_jax.acting import RandomPolicy, collect
+from gtrxl_jax.acting.evaluation import record_episode
 from gtrxl_jax.custom import CustomPartError, is_custom, naming_part
 from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.runs import loop
+from gtrxl_jax.runs.directory import available_steps
+from tests.jobs import changed, small_job
 
 
 @struct.dataclass
@@ -241,3 +251,87 @@ def test_errors_of_the_packages_own_parts_are_left_as_they_are():
     with pytest.raises(KeyError), naming_part("environment", make_env("TMazePassive-v0")[0]):
         raise KeyError("x")
     assert not is_custom(make_env("CartPole-v1")[0])
+LONG = {"max_steps_in_episode": 3, "length": 6}
+"""An environment whose episodes are longer than its time limit."""
+FAULTS = {
+    "time limit": (LONG, "an episode goes on after 4 actions, but its time limit is 3: set max_"),
+    "observation": (
+        {"bad_speed": 2},
+        r"observation\['speed'\] is not finite at step 2 of the episode of environment \d+ of",
+    ),
+    "reward": ({"bad_reward": 1}, "reward is not finite at step 1 of the episode of environment"),
+}
+JOB = small_job("lstm", env__name="Faulty-v0", env__params={}, total_steps=112)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_in_evaluations(name, tmp_path, monkeypatch):
+    """At the end of training, which is saved and can be finished, and in `gtrxl evaluate`."""
+    params, message = FAULTS[name]
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        # As if the faults began after training.
+        patch.setattr(OnlineTrainer, "evaluate", evaluate_with(params))
+        with pytest.raises(ValueError, match=f"^Faulty-v0: {message}"):
+            loop.train(OnlineTrainer(JOB), folder=folder)
+        assert available_steps(folder) == [112]
+        with pytest.raises(ValueError, match=f"^Faulty-v0: {message}"):
+            loading.evaluate(folder, 16)
+    assert loop.train(OnlineTrainer(JOB), folder=folder).result.per_seed["length"] == [3]
+
+
+def evaluate_with(params):
+    original = OnlineTrainer.evaluate
+
+    def evaluate(self, *arguments):
+        return original(OnlineTrainer(changed(self.config, env__params=params)), *arguments)
+
+    return evaluate
+
+
+@pytest.mark.integration
+def test_faults_in_offline_evaluations():
+    stream = faulty({})
+    acting = RandomPolicy(stream.action_space)
+    data = collect(stream.env, stream.params, acting, 32, jax.random.key(0), num_envs=16)
+    config = changed(
+        preset("debug"),
+        task__name="Faulty-v0",
+        task__params=LONG,
+        evaluation__lengths=(),
+        model__name="bc-mlp",
+        total_updates=10,
+    )
+    with pytest.raises(ValueError, match=FAULTS["time limit"][1]):
+        loop.train(OfflineTrainer(config, data))
+
+
+def faulty(params):
+    return Stream(*make_env("Faulty-v0", **params), num_envs=8)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("function", ["record", "collect"])
+def test_episodes_longer_than_the_time_limit(function):
+    stream = faulty(LONG)
+    acting = RandomPolicy(stream.action_space)
+    message = "^Faulty: an episode goes on after 3 actions, but its time limit is 3: set max_steps"
+    with pytest.raises(ValueError, match=message):
+        if function == "record":
+            record_episode(acting, stream, (), jax.random.key(0))
+        else:
+            collect(stream.env, stream.params, acting, 4, jax.random.key(0))
+
+
+@pytest.mark.integration
+def test_largest_time_limit():
+    """It does not overflow, neither in evaluations nor where episodes are staggered."""
+    config = changed(JOB, env__params={"max_steps_in_episode": 2**31 - 1})
+    trainer = OnlineTrainer(config)
+    params = jax.jit(trainer.init)(0).params
+    scores = jax.jit(trainer.evaluate)(params, jax.random.key(0))
+    assert scores["length"].tolist() == [3] * 16
+    stream = faulty({"max_steps_in_episode": 2**31 - 1})
+    state, _ = stream.reset(jax.random.key(0))
+    assert stream.stagger(state, jax.random.key(1)).cut.min() > 100

@@ -361,7 +361,7 @@ def test_collect_writes_dataset(tmp_path):
     out, err = call("collect", folder, *maze, "--env.num-envs", "8", "--episodes", "12")
     assert out == f"success 1.000, return 1.000 | 12 episodes, 48 steps | {folder}\n"
     assert err.splitlines()[-1].startswith("100%  episode 12/12  ")
-    assert err.splitlines()[-1].endswith("episodes/s  return 1  success 1")
+    assert err.splitlines()[-1].endswith("episodes/s  return 1.000  success 1.000")
     assert (folder / "data" / "main_data.hdf5").is_file()
     quiet = ["--quiet", "--env.num-envs", "8", "--episodes", "12"]
     assert call("collect", tmp_path / "again", *maze, *quiet)[1] == ""

@@ -52,6 +52,14 @@ class Counter(environment.Environment):
         return spaces.Dict({"total": spaces.Box(0.0, 10.0, (1,))})
 
 
+class HalfCounter(Counter):
+    """Reports the share of the total that is reached."""
+
+    def step_env(self, key, state, action, params):
+        *results, info = super().step_env(key, state, action, params)
+        return *results, info | {"success": results[1].total / params.terminal_total}
+
+
 def buttons(*pressed):
     """Return actions for as many counters as there are buttons, in the policy's layout."""
     size = len(pressed)
@@ -73,6 +81,19 @@ def rollout(stream, key, steps=40):
 
 def run(stream, key, steps=40):
     return jax.device_get(jax.jit(lambda key: rollout(stream, key, steps))(key))
+
+
+def test_success_may_be_a_fraction():
+    stream = Stream(HalfCounter(), CounterParams(), num_envs=2)
+    state, _ = stream.reset(jax.random.key(0))
+    step = jax.jit(stream.step)
+    reached = []
+    for press in [(3, 0), (3, 1), (1, 1), (1, 1)]:
+        state, _ = step(state, buttons(*press))
+        reached.append(state.episode.success)
+    assert reached[0].dtype == jnp.float32
+    expected = [[3 / 6, 0], [1, 1 / 6], [0, 2 / 6], [1 / 6, 3 / 6]]
+    np.testing.assert_allclose(reached, expected, rtol=1e-6)
 
 
 def test_hand_computed_episodes():

@@ -46,7 +46,7 @@ def test_rotation_handles_distances_of_either_sign():
     place = jnp.arange(6, dtype=jnp.int32)
     phi = sinusoids(place, 8, jnp.float64)
     p = jnp.asarray(np.random.default_rng(0).standard_normal((1, 6, 1, 8)))
-    scores = rotate_by_position(p, phi)[0, :, 0] @ phi.T
+    scores = rotate_by_position(p, phi[None])[0, :, 0] @ phi.T
     distance = np.subtract.outer(np.arange(6), np.arange(6))
     expected = np.zeros((6, 6))
     for i, j in np.ndindex(6, 6):

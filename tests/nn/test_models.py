@@ -47,9 +47,10 @@ with_one_valve = pytest.mark.parametrize(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def act(model, params, state, step):
+def act(model, params, state, step, first=None):
     """Return the state after a step `[B]`, and the policy."""
-    seen = step.returns_to_go, step.observations
+    first = jnp.zeros(step.mask.shape, bool) if first is None else first
+    seen = step.returns_to_go, step.observations, first
     state, policy = model.apply(params, state, *seen, method="decode")
     return model.apply(params, state, step.actions, method="observe_action"), policy
 

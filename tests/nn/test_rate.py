@@ -278,6 +278,6 @@ def test_model_with_images_and_continuous_actions():
     _, learned = jax.jit(functools.partial(model.apply, method=learn))(params, steps)
     assert learned.mean.shape == (1, 2, 2)
     state = model.apply(params, 1, method="start")
-    first = (steps.returns_to_go[:, 0], steps.observations[:, 0])
+    first = (steps.returns_to_go[:, 0], steps.observations[:, 0], jnp.ones(1, bool))
     _, policy = jax.jit(functools.partial(model.apply, method="decode"))(params, state, *first)
     np.testing.assert_allclose(policy.mean, learned.mean[:, 0], atol=1e-5)

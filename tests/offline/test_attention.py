@@ -31,7 +31,7 @@ def recorded(name, **settings):
 
     def everything(model):
         state = model.start(1)
-        state, _ = model.decode(state, jnp.zeros(1), jnp.zeros((1, 4)))
+        state, _ = model.decode(state, jnp.zeros(1), jnp.zeros((1, 4)), jnp.ones(1, bool))
         return model.observe_action(state, jnp.zeros(1, jnp.int32))
 
     shapes = jax.eval_shape(nn.init(everything, model), jax.random.key(0))

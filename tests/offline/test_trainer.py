@@ -5,14 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gtrxl_jax.acting import RandomPolicy, collect
 from gtrxl_jax.data.segments import sample_segments
+from gtrxl_jax.envs import make_env
+from gtrxl_jax.envs.faults import score_names
 from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.programs import make_iteration
 from gtrxl_jax.validation import validate
-from tests.jobs import changed
+from tests.jobs import changed  # registers its environments too
 
 pytestmark = pytest.mark.integration
 
@@ -95,6 +98,32 @@ def test_one_optimiser_step_per_chunk(trajectories, bptt, steps):
     state, _ = learn(trainer, start(trainer), batch_of(trainer))
     assert state.optimiser[1].count == steps
     assert state.update == 1
+
+
+def test_chunk_of_padding_is_skipped(trajectories):
+    """Whatever is after the end of all windows: neither momentum nor weight decay moves."""
+    trainer = make(trajectories, bptt=0, **QUICK)
+    batch = batch_of(trainer)
+    padded = batch.replace(mask=batch.mask.at[:, 1].set(False))
+    first = jax.tree.map(lambda x: x[:, :1], batch)
+    states, metrics = zip(
+        *(learn(trainer, start(trainer), b) for b in (padded, first)), strict=True
+    )
+    jax.tree.map(np.testing.assert_array_equal, states[0].params, states[1].params)
+    jax.tree.map(np.testing.assert_array_equal, states[0].optimiser, states[1].optimiser)
+    jax.tree.map(np.testing.assert_array_equal, *metrics)
+
+
+def test_continuous_actions_have_an_error_in_their_units():
+    """They are from -1 to 1, and the model's are nearly 0."""
+    env, params = make_env("Echo-v0")
+    acting = RandomPolicy(env.action_space(params))
+    data = collect(env, params, acting, 64, jax.random.key(0))
+    trainer = make(data, task__name="Echo-v0", evaluation__lengths=(), **QUICK)
+    _, metrics = learn(trainer, start(trainer), batch_of(trainer))
+    assert {"error", "error/last_step"} <= set(metrics)
+    assert not [name for name in metrics if name.startswith("accuracy")]
+    assert 0.3 < metrics["error"] < 0.9
 
 
 def test_valve_learns_only_through_connected_segments(trajectories):
@@ -192,7 +221,8 @@ def test_gradient_accumulation(trajectories):
 def test_evaluation_at_every_length(trajectories):
     trainer = make(trajectories, evaluation__lengths=(6, 9))
     scores = jax.jit(trainer.evaluate)(start(trainer).params, jax.random.key(0))
-    assert set(scores) == {f"{s}/{n}" for s in ("success", "return", "length") for n in (6, 9)}
+    names = {f"{s}/{n}" for s in ("success", "return", "length") for n in (6, 9)}
+    assert set(score_names(scores)) == names
     assert scores["length/9"].shape == (16,)
     assert np.all((scores["length/6"] <= 6) & (scores["length/9"] <= 9))
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
-from gtrxl_jax.ops.imitation import action_correct, action_loss
+from gtrxl_jax.ops.imitation import action_loss, action_scores
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -20,9 +20,9 @@ def test_discrete_loss_is_cross_entropy():
     expected = -np.take_along_axis(log_softmax(logits), actions[..., None], -1)[..., 0]
     policy = Categorical(jnp.asarray(logits))
     np.testing.assert_allclose(action_loss(policy, jnp.asarray(actions)), expected, atol=1e-12)
-    np.testing.assert_array_equal(
-        action_correct(policy, jnp.asarray(actions)), logits.argmax(-1) == actions
-    )
+    scores = action_scores(policy, jnp.asarray(actions))
+    assert set(scores) == {"accuracy"}
+    np.testing.assert_array_equal(scores["accuracy"], logits.argmax(-1) == actions)
 
 
 def test_continuous_loss_is_mean_squared_error():
@@ -31,7 +31,10 @@ def test_continuous_loss_is_mean_squared_error():
     policy = Gaussian(jnp.asarray(mean), jnp.full((5, 3), 7.0))
     expected = ((mean - actions) ** 2).mean(axis=-1)
     np.testing.assert_allclose(action_loss(policy, jnp.asarray(actions)), expected, atol=1e-12)
-    assert not np.any(action_correct(policy, jnp.asarray(mean)))
+    scores = action_scores(policy, jnp.asarray(actions))
+    assert set(scores) == {"error"}
+    expected = np.abs(mean - actions).mean(axis=-1)
+    np.testing.assert_allclose(scores["error"], expected, atol=1e-12)
 
 
 def test_hybrid_loss_sums_over_parts():
@@ -45,23 +48,21 @@ def test_hybrid_loss_sums_over_parts():
     parts.append(action_loss(Gaussian(mean, jnp.ones((5, 3))), actions))
     np.testing.assert_allclose(whole, sum(parts), atol=1e-12)
     both = [np.asarray(z).argmax(-1) == np.asarray(choices[:, k]) for k, z in enumerate(logits)]
-    correct = action_correct(policy, {"continuous": actions, "discrete": choices})
-    np.testing.assert_array_equal(correct, both[0] & both[1])
+    scores = action_scores(policy, {"continuous": actions, "discrete": choices})
+    assert set(scores) == {"accuracy", "error"}
+    np.testing.assert_array_equal(scores["accuracy"], both[0] & both[1])
+    np.testing.assert_allclose(scores["error"], np.abs(mean - actions).mean(axis=-1), atol=1e-12)
 
 
-def test_continuous_actions_are_never_correct():
+def test_parts_that_an_action_lacks_have_no_score():
     gaussian = Gaussian(jnp.zeros((5, 3)), jnp.ones((5, 3)))
-    for policy, actions in (
-        (gaussian, gaussian.mean),
-        (Hybrid(gaussian, ()), {"continuous": gaussian.mean}),
-    ):
-        correct = action_correct(policy, actions)
-        assert correct.shape == (5,)
-        assert not correct.any()
+    scores = action_scores(Hybrid(gaussian, ()), {"continuous": jnp.full((5, 3), -2.0)})
+    assert set(scores) == {"error"}
+    np.testing.assert_array_equal(scores["error"], np.full(5, 2.0))
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_other_policies_are_rejected():
-    for function in (action_loss, action_correct):
+    for function in (action_loss, action_scores):
         with pytest.raises(TypeError, match="policy must"):
             function(object(), jnp.zeros(2))

@@ -29,7 +29,7 @@ def test_lines_show_progress_speed_and_scores(log):
         writer.write(10_000, {"episode/return": 1.0, "episode/success": jnp.array([0.5, 1.0])})
     assert log.getvalue().splitlines() == [
         " 25%  step 2,500/10,000  2,500 steps/s  0:03 left  return 0.512",
-        "100%  step 10,000/10,000  5,000 steps/s  return 1  success 0.75",
+        "100%  step 10,000/10,000  5,000 steps/s  return 1.000  success 0.750",
     ]
 
 
@@ -44,7 +44,7 @@ def test_latest_finite_value_is_shown(log):
         writer.write(1, {"loss": 0.5})
         writer.write(2, {"loss": np.nan})
         writer.write(3, {})
-    assert [line[-8:] for line in log.getvalue().splitlines()] == ["loss 0.5"] * 3
+    assert [line[-10:] for line in log.getvalue().splitlines()] == ["loss 0.500"] * 3
 
 
 def test_speed_is_that_of_metrics(log):
@@ -126,7 +126,7 @@ def test_lines_are_neither_wrapped_nor_markup(log):
     with plain(log, 10, show=("[red]" + "x" * 200,)) as writer:
         writer.write(1, {"[red]" + "x" * 200: 1.0})
     (line,) = log.getvalue().splitlines()
-    assert line.endswith("[red]" + "x" * 200 + " 1")
+    assert line.endswith("[red]" + "x" * 200 + " 1.000")
 
 
 def test_bar_fits_into_terminal(log):
@@ -139,5 +139,5 @@ def test_bar_fits_into_terminal(log):
     lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
     assert all(len(line) <= 80 for line in lines)
     assert lines[-1].split() == [
-        "━" * 16, "500,000/500,000", "50,000", "steps/s", "return", "1", "success", "0.25",
+        "━" * 16, "500,000/500,000", "50,000", "steps/s", "return", "1.000", "success", "0.250",
     ]  # fmt: skip

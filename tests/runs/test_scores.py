@@ -28,6 +28,23 @@ def test_single_seed_has_mean_and_interval(one):
     assert str(scores["success"]) == "0.750 [0.301, 0.954]"
 
 
+def test_success_of_fractions():
+    """They are not binomial."""
+    parts = np.array([0.5, 0.0, 0.25, 0.5])
+    score = scores_of({"success": parts})["success"]
+    mean, half = mean_and_interval(parts, 0)
+    assert score.mean == 0.3125
+    np.testing.assert_allclose(score.interval, (mean - half, mean + half))
+
+
+def test_small_scores_are_not_shown_as_zero():
+    small = np.array([[2e-6, 4e-6], [3e-6, 3e-6]])
+    assert str(scores_of({"return": small[0]})["return"]).startswith("3.00e-06 [-")
+    assert str(scores_of({"return": small})["return"]).startswith("median 3.00e-06, IQM 3.00e-06")
+    shown = str(scores_of({"return": small}, equal=False)["return"])
+    assert shown == "of each seed 3.00e-06, 3.00e-06"
+
+
 def test_success_counts_seeds_that_solved():
     score = scores_of({"success/30": EPISODES})["success/30"]
     assert (score.per_seed, score.median, score.solved) == (MEANS, 0.75, 1)

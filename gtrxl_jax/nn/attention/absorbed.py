@@ -1,6 +1,6 @@
 """Relative multi-head attention over unprojected inputs, for models with wide heads."""
 
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +79,7 @@ class AbsorbedAttention(AttentionLayer):
         weights: AbsorbedWeights,
         input_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
-        phi_FT: Float[Array, "F T"],
+        phi_BTF: Float[Array, "#B T F"],
         mask_BTS: Bool[Array, "B T S"],
         deterministic: bool = True,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T H S"]]:
@@ -97,11 +97,11 @@ class AbsorbedAttention(AttentionLayer):
 
         out_BTHD, weights_BTHS = absorbed_attention(
             project(weights.content, weights.content_bias),
-            rotate_by_position(project(weights.position, weights.position_bias), phi_FT.T),
+            rotate_by_position(project(weights.position, weights.position_bias), phi_BTF),
             input_BSD,
             weights.phi[:, : input_BSD.shape[1]],
             mask_BTS,
-            drop=functools.partial(self.dropout, deterministic=deterministic),
+            drop=partial(self.dropout, deterministic=deterministic),
         )
         out_BTI = out_BTHD.reshape(batch, num_queries, -1)
         return by_rows(lambda out_RI: out_RI @ weights.output, out_BTI), weights_BTHS
@@ -135,7 +135,7 @@ class AbsorbedAttention(AttentionLayer):
                 weights,
                 x_BSD[:, :seen],
                 x_BSD[:, first:][:, queries],
-                weights.phi[:, first:][:, queries],
+                weights.phi[:, first:][:, queries].T[None],
                 mask_BQS[:, queries, :seen],
                 deterministic,
             )
@@ -151,11 +151,11 @@ class AbsorbedAttention(AttentionLayer):
         weights: AbsorbedWeights,
         inputs_BSD: Float[Array, "B S D"],
         x_BTD: Float[Array, "B T D"],
-        slot: Int[Array, ""] | int,
-        exists_T: Bool[Array, " T"],
+        slot_B: Int[Array, " B"],
+        exists_BT: Bool[Array, "B T"],
         mask_BTS: Bool[Array, "B T S"],
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
-        """Write T inputs into the slots starting at `slot` and attend from them to all slots.
+        """Write T inputs into the slots starting at `slot_B` and attend from them to all slots.
 
         Equal to the segment form. Inputs that do not exist are not written, and their outputs are
         meaningless.
@@ -163,8 +163,10 @@ class AbsorbedAttention(AttentionLayer):
         Returns:
           The slots and the outputs.
         """
-        old_BTD = jax.lax.dynamic_slice_in_dim(inputs_BSD, slot, x_BTD.shape[1], axis=1)
-        x_BTD = jnp.where(exists_T[None, :, None], x_BTD.astype(old_BTD.dtype), old_BTD)
-        inputs_BSD = jax.lax.dynamic_update_slice_in_dim(inputs_BSD, x_BTD, slot, axis=1)
-        phi_FT = jax.lax.dynamic_slice_in_dim(weights.phi, slot, x_BTD.shape[1], axis=1)
-        return inputs_BSD, self._attend(weights, inputs_BSD, x_BTD, phi_FT, mask_BTS)[0]
+        take = partial(jax.lax.dynamic_slice_in_dim, slice_size=x_BTD.shape[1], axis=0)
+        old_BTD = jax.vmap(take)(inputs_BSD, slot_B)
+        x_BTD = jnp.where(exists_BT[..., None], x_BTD.astype(old_BTD.dtype), old_BTD)
+        put = partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
+        inputs_BSD = jax.vmap(put)(inputs_BSD, x_BTD, slot_B)
+        phi_BTF = jax.vmap(take, in_axes=(None, 0))(weights.phi.T, slot_B)
+        return inputs_BSD, self._attend(weights, inputs_BSD, x_BTD, phi_BTF, mask_BTS)[0]

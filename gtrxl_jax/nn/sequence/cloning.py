@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
 from gtrxl_jax.nn.linear import Dense
@@ -45,10 +45,14 @@ class MLPCloning(nn.Module):
         return self.initial_memory(batch_size)
 
     def decode(
-        self, state: tuple[()], return_to_go_B: Float[Array, " B"], observation: Any
+        self,
+        state: tuple[()],
+        return_to_go_B: Float[Array, " B"],
+        observation: Any,
+        first_B: Bool[Array, " B"],
     ) -> tuple[tuple[()], ActionDistribution]:
         """Return the state and the policy at a step `[B]`."""
-        del return_to_go_B
+        del return_to_go_B, first_B
         return state, self._policy(observation, True)
 
     def observe_action(self, state: tuple[()], action: Any) -> tuple[()]:
@@ -95,10 +99,14 @@ class RecurrentCloning(nn.Module):
         return self.core.start(self.initial_memory(batch_size))
 
     def decode(
-        self, state: Any, return_to_go_B: Float[Array, " B"], observation: Any
+        self,
+        state: Any,
+        return_to_go_B: Float[Array, " B"],
+        observation: Any,
+        first_B: Bool[Array, " B"],
     ) -> tuple[Any, ActionDistribution]:
-        """Return the state and the policy at a step `[B]`."""
-        first_B = jnp.zeros(return_to_go_B.shape, bool)
+        """Return the state and the policy at a step `[B]`, with a new memory where `first_B`."""
+        del return_to_go_B
         state, y_BD = self.core.step(state, self._features(observation), first_B)
         return state, self.head(y_BD)
 

@@ -2,17 +2,18 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.nn.sequence.trajectory import (
     Window,
     act_in_window,
+    at_index,
+    begin_in_window,
     empty_window,
     observe_in_window,
 )
@@ -86,28 +87,28 @@ class DecisionTransformer(nn.Module):
         return memory, self.head(self._transform(tokens_BK3D, segment.mask, deterministic))
 
     def start(self, batch_size: int) -> Window:
-        """Start acting in B new episodes, which advance in lockstep."""
+        """Start acting in B new episodes."""
         first = self.blocks[0]
         dtype = first.dtype or first.param_dtype
         return empty_window(batch_size, self.context, first.width, dtype)
 
     def decode(
-        self, state: Window, return_to_go_B: Float[Array, " B"], observation: Any
+        self,
+        state: Window,
+        return_to_go_B: Float[Array, " B"],
+        observation: Any,
+        first_B: Bool[Array, " B"],
     ) -> tuple[Window, ActionDistribution]:
-        """Return the state and the policy at a step `[B]`, given return-to-go and observation."""
+        """Return the state and the policy at a step `[B]`, see `RATE.decode`."""
+        state = begin_in_window(state, first_B)
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
-        batch = len(return_to_go_B)
-        time_B = jnp.broadcast_to(state.timestep, (batch,))
-        state = observe_in_window(state, self._with_time(tokens_B2D, time_B))
-        y_BKD = self._transform(state.tokens, jnp.ones((batch, self.context), bool), True)
-        y_BD = jax.lax.dynamic_index_in_dim(y_BKD, state.index, axis=1, keepdims=False)
-        return state, self.head(y_BD)
+        state = observe_in_window(state, self._with_time(tokens_B2D, state.timestep))
+        y_BKD = self._transform(state.tokens, jnp.ones(state.tokens.shape[:2], bool), True)
+        return state, self.head(at_index(y_BKD, state.index)[:, 0])
 
     def observe_action(self, state: Window, action: Any) -> Window:
         """Add the action `[B]` that was taken to the window."""
-        token_BD = self.embedding.act(action)
-        time_B = jnp.broadcast_to(state.timestep, token_BD.shape[:1])
-        token_B1D = self._with_time(token_BD[:, None], time_B)
+        token_B1D = self._with_time(self.embedding.act(action)[:, None], state.timestep)
         return act_in_window(state, token_B1D[:, 0])
 
     def _with_time(

@@ -26,15 +26,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.nn.attention.absorbed import AbsorbedWeights
 from gtrxl_jax.nn.blocks import Block
 from gtrxl_jax.nn.sequence.trajectory import (
     Window,
     act_in_window,
+    at_index,
+    begin_in_window,
     empty_window,
     observe_in_window,
+    rows_where,
 )
 from gtrxl_jax.nn.sequence.valves import MemoryTokens, Valve
 from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans
@@ -69,14 +72,16 @@ class RATEState:
         step.
       cached: the number of cache slots that have been written.
       step: the number of steps of the current segment whose action has been observed.
+      segment: the number of segments before the current one in the episode.
     """
 
     tokens: MemoryTokens
     weights: tuple[AbsorbedWeights, ...]
     slots: tuple[Float[Array, "B S D"], ...]
     action: Float[Array, "B D"]
-    cached: Int[Array, ""]
-    step: Int[Array, ""]
+    cached: Int[Array, " B"]
+    step: Int[Array, " B"]
+    segment: Int[Array, " B"]
 
 
 class RATE(nn.Module):
@@ -188,47 +193,73 @@ class RATE(nn.Module):
     def _retain(self, tokens: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
         return self.valve(tokens, written_BMD) if self.memory_tokens else tokens
 
-    def _disturbed(self, tokens: MemoryTokens) -> MemoryTokens:
-        """Return the tokens, or noise in their place if there is a "memory_noise" key."""
-        if not self.has_rng("memory_noise"):
+    def _noise_key(self) -> Key[Array, ""] | None:
+        return self.make_rng("memory_noise") if self.has_rng("memory_noise") else None
+
+    def _disturbed(
+        self, tokens: MemoryTokens, segment_B: Int[Array, " B"], noise_key: Key[Array, ""] | None
+    ) -> MemoryTokens:
+        """Return the tokens, or noise in their place if there is a key.
+
+        The noise differs between rows, and between the segments of an episode.
+        """
+        if noise_key is None:
             return tokens
-        key = self.make_rng("memory_noise")
-        noise = jax.random.normal(key, tokens.tokens.shape, tokens.tokens.dtype)
-        return dataclasses.replace(tokens, tokens=noise)
+        batch, *shape = tokens.tokens.shape
+
+        def noise(row: Array, segment: Array) -> Array:
+            key = jax.random.fold_in(jax.random.fold_in(noise_key, row), segment)
+            return jax.random.normal(key, shape, tokens.tokens.dtype)
+
+        noise_BMD = jax.vmap(noise)(jnp.arange(batch, dtype=jnp.int32), segment_B)
+        return dataclasses.replace(tokens, tokens=noise_BMD)
 
     def start(self, batch_size: int) -> RATEState | Window:
-        """Start acting in B new episodes, which advance in lockstep."""
+        """Start acting in B new episodes."""
         if self.slides:
             return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
         empty_BSD = jnp.zeros((batch_size, num_slots, self.blocks[0].width), self._dtype)
-        zero = jnp.zeros((), jnp.int32)
+        zero_B = jnp.zeros(batch_size, jnp.int32)
         state = RATEState(
-            tokens=self._disturbed(self._first_tokens(batch_size)),
+            tokens=self._disturbed(self._first_tokens(batch_size), zero_B, self._noise_key()),
             weights=tuple(block.absorb_weights(num_slots, self._dtype) for block in self.blocks),
             slots=tuple(block.init_cache(empty_BSD) for block in self.blocks),
             action=empty_BSD[:, 0],
-            cached=zero,
-            step=zero,
+            cached=zero_B,
+            step=zero_B,
+            segment=zero_B,
         )
         return self._read(state)
 
     def decode(
-        self, state: RATEState | Window, return_to_go_B: Float[Array, " B"], observation: Any
+        self,
+        state: RATEState | Window,
+        return_to_go_B: Float[Array, " B"],
+        observation: Any,
+        first_B: Bool[Array, " B"],
     ) -> tuple[RATEState | Window, ActionDistribution]:
-        """Return the state and the policy at a step `[B]`, given return-to-go and observation."""
+        """Return the state and the policy at a step `[B]`.
+
+        Args:
+          state: the state returned by `start` or by `observe_action`.
+          return_to_go_B: the return-to-go.
+          observation: the observation.
+          first_B: where an episode begins, with a state like that of `start`.
+        """
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         if isinstance(state, Window):
-            state = observe_in_window(state, tokens_B2D)
+            state = observe_in_window(begin_in_window(state, first_B), tokens_B2D)
             return state, self.head(self._in_window(state))
+        state = self._begin_segments(state, first_B)
         # The last action is processed here too, if this segment has one. Otherwise the slot before
         # the first step holds something else, which must not be overwritten.
         read = self.cache_size + self.memory_tokens
-        before = read + 3 * state.step - 1
+        before_B = read + 3 * state.step - 1
         x_B3D = jnp.concatenate([state.action[:, None], tokens_B2D.astype(self._dtype)], axis=1)
-        exists_3 = jnp.array([False, True, True]) | (state.step > 0)
-        seen_3S = self._seen_by_steps(state, before + jnp.arange(3, dtype=jnp.int32))
-        state, y_B3D = self._extend(state, x_B3D, before, exists_3, seen_3S)
+        exists_B3 = jnp.array([[False, True, True]]) | (state.step > 0)[:, None]
+        seen_B3S = self._seen_by_steps(state, before_B[:, None] + jnp.arange(3, dtype=jnp.int32)[None])
+        state, y_B3D = self._extend(state, x_B3D, before_B, exists_B3, seen_B3S)
         return state, self.head(y_B3D[:, 2])
 
     def _in_window(self, window: Window) -> Float[Array, "B D"]:
@@ -241,53 +272,71 @@ class RATE(nn.Module):
         spans, _ = memory_token_spans(steps, 0, 0)
         for block in blocks:
             x_BSD = block(x_BSD[:, :0], x_BSD, mask_BSS, True, spans)
-        place = 3 * window.index + 1
-        query_B1D = jax.lax.dynamic_slice_in_dim(x_BSD, place, 1, axis=1)
-        seen_B1S = jax.lax.dynamic_slice_in_dim(mask_BSS, place, 1, axis=1)
+        place_B = 3 * window.index + 1
         weights = last.absorb_weights(3 * steps, x_BSD.dtype)
         _, y_B1D = last.decode_step(
-            weights, last.init_cache(x_BSD), query_B1D, place, jnp.ones(1, bool), seen_B1S
+            weights,
+            last.init_cache(x_BSD),
+            at_index(x_BSD, place_B),
+            place_B,
+            jnp.ones((batch, 1), bool),
+            causal_SS[place_B][:, None],
         )
         return y_B1D[:, 0]
 
     def observe_action(self, state: RATEState | Window, action: Any) -> RATEState | Window:
-        """Record the action `[B]`; at a segment's end, commit the memory and start the next."""
+        """Record the action `[B]`. At a segment's end, the next `decode` updates the memory."""
         token_BD = self.embedding.act(action)
         if isinstance(state, Window):
             return act_in_window(state, token_BD)
-        token_BD = token_BD.astype(self._dtype)
-        state = dataclasses.replace(state, action=token_BD, step=state.step + 1)
+        return dataclasses.replace(
+            state, action=token_BD.astype(self._dtype), step=state.step + 1
+        )
+
+    def _begin_segments(self, state: RATEState, first_B: Bool[Array, " B"]) -> RATEState:
+        """Begin the next segment in rows whose last one is complete, and an episode where first."""
+        begins_B, noise_key = first_B | (state.step == self.context), self._noise_key()
         if self.is_initializing():
-            return self._commit(state)
+            return self._next_segment(state, first_B, begins_B, noise_key)
 
         # A cond copies what its branches return, so leave out the weights, most of the state.
         def changing(state: RATEState) -> RATEState:
             return dataclasses.replace(state, weights=())
 
         changed = nn.cond(
-            state.step == self.context,
-            lambda model, state: changing(model._commit(state)),
+            jnp.any(begins_B),
+            lambda model, state: changing(model._next_segment(state, first_B, begins_B, noise_key)),
             lambda model, state: changing(state),
             self,
             state,
         )
         return dataclasses.replace(changed, weights=state.weights)
 
-    def _commit(self, state: RATEState) -> RATEState:
-        """Write the memory at the end of a segment and read it at the start of the next."""
+    def _next_segment(
+        self,
+        state: RATEState,
+        first_B: Bool[Array, " B"],
+        begins_B: Bool[Array, " B"],
+        noise_key: Key[Array, ""] | None,
+    ) -> RATEState:
+        """Write the memory of the last segment and read it at the start of the next.
+
+        Where an episode begins, that is the initial memory. Other rows do not change.
+        """
+        batch = len(first_B)
         read = self.cache_size + self.memory_tokens
         write = read + 3 * self.context
         slot_S = jnp.arange(write + self.memory_tokens, dtype=jnp.int32)
-        by_action_1S = self._seen_by_steps(state, jnp.full(1, write - 1, jnp.int32))
-        by_write_MS = jnp.broadcast_to(
-            slot_S[None] >= self.cache_size, (self.memory_tokens, len(slot_S))
+        by_action_B1S = self._seen_by_steps(state, jnp.full((batch, 1), write - 1, jnp.int32))
+        by_write_BMS = jnp.broadcast_to(
+            slot_S >= self.cache_size, (batch, self.memory_tokens, len(slot_S))
         )
-        state, y_BTD = self._extend(
+        written, y_BTD = self._extend(
             state,
             jnp.concatenate([state.action[:, None], state.tokens.tokens], axis=1),
-            write - 1,
-            jnp.ones(1 + self.memory_tokens, bool),
-            jnp.concatenate([by_action_1S, by_write_MS]),
+            jnp.full(batch, write - 1, jnp.int32),
+            jnp.ones((batch, 1 + self.memory_tokens), bool),
+            jnp.concatenate([by_action_B1S, by_write_BMS], axis=1),
         )
 
         def keep_newest(x_BSD: Array) -> Array:
@@ -295,18 +344,28 @@ class RATE(nn.Module):
             newest = stream[:, stream.shape[1] - self.cache_size :]
             return jax.lax.dynamic_update_slice_in_dim(x_BSD, newest, 0, axis=1)
 
-        state = RATEState(
-            tokens=self._disturbed(self._retain(state.tokens, y_BTD[:, 1:])),
-            weights=state.weights,
-            slots=tuple(keep_newest(z) for z in state.slots),
-            action=state.action,
-            cached=jnp.minimum(state.cached + 3 * self.context, self.cache_size),
-            step=jnp.zeros((), jnp.int32),
+        segment_B = jnp.where(first_B, 0, state.segment + 1)
+        tokens = rows_where(
+            first_B, self._first_tokens(batch), self._retain(state.tokens, y_BTD[:, 1:])
         )
-        return self._read(state)
+        cached_B = jnp.minimum(state.cached + 3 * self.context, self.cache_size)
+        following = self._read(
+            RATEState(
+                tokens=self._disturbed(tokens, segment_B, noise_key),
+                weights=state.weights,
+                slots=tuple(keep_newest(z) for z in written.slots),
+                action=state.action,
+                cached=jnp.where(first_B, 0, cached_B),
+                step=jnp.zeros(batch, jnp.int32),
+                segment=segment_B,
+            )
+        )
+        old, new = (dataclasses.replace(x, weights=()) for x in (state, following))
+        return dataclasses.replace(rows_where(begins_B, new, old), weights=state.weights)
 
     def _read(self, state: RATEState) -> RATEState:
         """Process the memory tokens as the read tokens of a new segment."""
+        batch = len(state.step)
         read = self.cache_size + self.memory_tokens
         num_slots = read + 3 * self.context + self.memory_tokens
         slot_S = jnp.arange(num_slots, dtype=jnp.int32)
@@ -314,33 +373,35 @@ class RATE(nn.Module):
         return self._extend(
             state,
             state.tokens.tokens,
-            self.cache_size,
-            jnp.ones(self.memory_tokens, bool),
-            jnp.broadcast_to(seen_S[None], (self.memory_tokens, num_slots)),
+            jnp.full(batch, self.cache_size, jnp.int32),
+            jnp.ones((batch, self.memory_tokens), bool),
+            jnp.broadcast_to(seen_S, (batch, self.memory_tokens, num_slots)),
         )[0]
 
-    def _seen_by_steps(self, state: RATEState, slot_T: Int[Array, " T"]) -> Bool[Array, "T S"]:
+    def _seen_by_steps(
+        self, state: RATEState, slot_BT: Int[Array, "B T"]
+    ) -> Bool[Array, "B T S"]:
         """Return which slots step tokens attend to, given the slots that they are in."""
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
-        slot_S = jnp.arange(num_slots, dtype=jnp.int32)[None]
-        return (slot_S <= slot_T[:, None]) & (slot_S >= self.cache_size - state.cached)
+        slot_11S = jnp.arange(num_slots, dtype=jnp.int32)[None, None]
+        oldest_B11 = (self.cache_size - state.cached)[:, None, None]
+        return (slot_11S <= slot_BT[..., None]) & (slot_11S >= oldest_B11)
 
     def _extend(
         self,
         state: RATEState,
         x_BTD: Float[Array, "B T D"],
-        slot: Int[Array, ""] | int,
-        exists_T: Bool[Array, " T"],
-        seen_TS: Bool[Array, "T S"],
+        slot_B: Int[Array, " B"],
+        exists_BT: Bool[Array, "B T"],
+        seen_BTS: Bool[Array, "B T S"],
     ) -> tuple[RATEState, Float[Array, "B T D"]]:
-        """Run tokens through the layers, writing them into the slots starting at `slot`."""
+        """Run tokens through the layers, writing them into the slots starting at `slot_B`."""
         if not x_BTD.shape[1]:
             return state, x_BTD
-        mask_BTS = jnp.broadcast_to(seen_TS[None], (len(x_BTD), *seen_TS.shape))
         slots = []
         for block, weights, slots_BSD in zip(self.blocks, state.weights, state.slots, strict=True):
             slots_BSD, x_BTD = block.decode_step(
-                weights, slots_BSD, x_BTD, slot, exists_T, mask_BTS
+                weights, slots_BSD, x_BTD, slot_B, exists_BT, seen_BTS
             )
             slots.append(slots_BSD)
         return dataclasses.replace(state, slots=tuple(slots)), x_BTD

@@ -4,10 +4,12 @@
     memory, policy = model.apply(params, memory, segment)                   learning: a segment
 
     state = model.apply(params, batch_size, method="start")                 acting: step by step
-    state, policy = model.apply(params, state, return_to_go_B, observation, method="decode")
+    seen = return_to_go_B, observation, first_B
+    state, policy = model.apply(params, state, *seen, method="decode")
     state = model.apply(params, state, action_B, method="observe_action")
 
-Both return the same policies.
+Both return the same policies. Where `first_B`, an episode begins, which sees nothing of the one
+before.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
@@ -110,30 +110,64 @@ class Window:
     """
 
     tokens: Float[Array, "B K 3 D"]
-    index: Int[Array, ""]
-    timestep: Int[Array, ""]
+    index: Int[Array, " B"]
+    timestep: Int[Array, " B"]
 
 
 def empty_window(batch_size: int, context: int, width: int, dtype: DTypeLike) -> Window:
     """Return the window of K = `context` steps at the start of an episode."""
-    zero = jnp.zeros((), jnp.int32)
-    return Window(jnp.zeros((batch_size, context, 3, width), dtype), zero, zero)
+    zero_B = jnp.zeros(batch_size, jnp.int32)
+    return Window(jnp.zeros((batch_size, context, 3, width), dtype), zero_B, zero_B)
+
+
+def begin_in_window(window: Window, first_B: Bool[Array, " B"]) -> Window:
+    """Forget all steps where an episode begins."""
+    return Window(
+        window.tokens,
+        jnp.where(first_B, 0, window.index),
+        jnp.where(first_B, 0, window.timestep),
+    )
 
 
 def observe_in_window(window: Window, tokens_B2D: Float[Array, "B 2 D"]) -> Window:
     """Write the R and o tokens of the current step into the window, which slides if it is full."""
     context = window.tokens.shape[1]
-    full = window.index == context
-    tokens = jnp.where(full, jnp.roll(window.tokens, -1, axis=1), window.tokens)
+    full_B111 = (window.index == context)[:, None, None, None]
+    tokens = jnp.where(full_B111, jnp.roll(window.tokens, -1, axis=1), window.tokens)
     index = jnp.minimum(window.index, context - 1)
-    zero = jnp.zeros((), jnp.int32)
-    tokens = jax.lax.dynamic_update_slice(tokens, tokens_B2D[:, None], (zero, index, zero, zero))
-    return Window(tokens, index, window.timestep)
+    return Window(_put(tokens, tokens_B2D, index, 0), index, window.timestep)
 
 
 def act_in_window(window: Window, token_BD: Float[Array, "B D"]) -> Window:
     """Write the a token of the current step into the window and advance to the next step."""
-    zero = jnp.zeros((), jnp.int32)
-    start = (zero, window.index, zero + 2, zero)
-    tokens = jax.lax.dynamic_update_slice(window.tokens, token_BD[:, None, None], start)
+    tokens = _put(window.tokens, token_BD[:, None], window.index, 2)
     return Window(tokens, window.index + 1, window.timestep + 1)
+
+
+def at_index(x_BSD: Float[Array, "B S D"], index_B: Int[Array, " B"]) -> Float[Array, "B 1 D"]:
+    """Return the entry of each row at its index."""
+    return jnp.take_along_axis(x_BSD, index_B[:, None, None], axis=1)
+
+
+def rows_where(choose_B: Bool[Array, " B"], new: Any, old: Any) -> Any:
+    """Take the chosen rows of a pytree `[B, ...]` from another one."""
+
+    def rows(new: Array, old: Array) -> Array:
+        return jnp.where(choose_B.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
+
+    return jax.tree.map(rows, new, old)
+
+
+def _put(
+    tokens: Float[Array, "B K 3 D"],
+    new_BND: Float[Array, "B N D"],
+    index_B: Int[Array, " B"],
+    token: int,
+) -> Float[Array, "B K 3 D"]:
+    """Write N tokens of a step of each row, from number `token` of the step on."""
+
+    def put(old: Array, new_ND: Array, index: Array) -> Array:
+        zero = jnp.zeros((), jnp.int32)
+        return jax.lax.dynamic_update_slice(old, new_ND[None], (index, zero + token, zero))
+
+    return jax.vmap(put)(tokens, new_BND, index_B)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from gtrxl_jax.files import printable
+from gtrxl_jax.formatting import number
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays
 
 
@@ -123,7 +124,7 @@ class ConsoleWriter(MetricWriter):
             if last_step < self._total:
                 parts.append(f"{_duration((self._total - last_step) / pace)} left")
         shown = [name for name in self._show if name in self._latest]
-        return parts + [f"{name.rpartition('/')[2]} {self._latest[name]:.3g}" for name in shown]
+        return parts + [f"{name.rpartition('/')[2]} {number(self._latest[name])}" for name in shown]
 
 
 _WINDOW = 60.0
