@@ -17,6 +17,7 @@ from gtrxl_jax.runs.card import write_card
 from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config
 from gtrxl_jax.runs.exports import write_params
 from gtrxl_jax.runs.results import read_record
+from gtrxl_jax.runs.status import status_of
 
 
 def export(
@@ -80,9 +81,11 @@ def export(
 
 def _record(folder: Folder, loaded: Loaded, seed: int) -> dict[str, Any]:
     """Return the result of a run, see `runs.results.record_of`, for one of its seeds."""
-    if (record := read_record(folder)) is None:
+    status, record = status_of(folder), read_record(folder)
+    if status.result is None or record is None:
         raise ValueError(
-            f"{folder} has not ended: finish the run with the same command and --folder {folder}"
+            f"{folder} has not ended ({status}): finish the run with the same command and --folder "
+            f"{folder}"
         )
     index = seed - record["seeds"][0]
     if any(one["seed"] == seed for one in record["diverged"]):

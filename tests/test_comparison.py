@@ -10,9 +10,10 @@ import pytest
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.comparison import compare, find_runs, read_seeds
-from gtrxl_jax.comparison import seeds as module
+from gtrxl_jax.comparison import seeds as seeds_module
 from gtrxl_jax.comparison.labels import task_of
 from gtrxl_jax.ops.statistics import wilson_interval
+from gtrxl_jax.runs import status
 from gtrxl_jax.runs.results import Result, write_result
 from gtrxl_jax.runs.scores import scores_of
 
@@ -33,7 +34,7 @@ def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
     }
 
 
-def write_run(folder, config, values, final=None, score="success", drawn=None):
+def write_run(folder, config, values, final=None, score="success", drawn=None, steps=None):
     """Write a run whose score in training at steps 100, 200, ... is `values` [N] or [N, S]."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -44,7 +45,8 @@ def write_run(folder, config, values, final=None, score="success", drawn=None):
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
     if final is not None:
         evaluation = scores_of({score: np.array(final)[:, None]})
-        result = Result(evaluation, 100 * len(values), 1.0, 1.0, 1.0, drawn=drawn or {})
+        steps = config["total_steps"] if steps is None else steps
+        result = Result(evaluation, steps, 1.0, 1.0, 1.0, drawn=drawn or {})
         record = {**vars(result), "evaluation": {k: v.record for k, v in evaluation.items()}}
         write_result(folder, json.loads(json.dumps(record).replace("NaN", '"NaN"')))
     return folder
@@ -53,9 +55,10 @@ def write_run(folder, config, values, final=None, score="success", drawn=None):
 @pytest.fixture(autouse=True)
 def _as_online(monkeypatch):
     """The configs are only the parts of an online config that are read."""
-    monkeypatch.setattr(
-        module, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
-    )
+    for module in (seeds_module, status):
+        monkeypatch.setattr(
+            module, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
+        )
 
 
 def rows_of(text, section="# Comparison"):
@@ -110,7 +113,40 @@ def test_run_that_stopped_at_divergence_is_unsolved(tmp_path):
         row = {"step": 500, "time": 0.0, "episode/success": 1.0, "diverged": 1.0}
         file.write(json.dumps(row) + "\n")
     (row,) = rows_of(compare([tmp_path], tmp_path)[0])
-    assert row["solved"][:3] == "0/1"
+    assert (row["solved"][:3], row["steps"]) == ("0/1", "500, 1 of 1 diverged")
+
+
+def test_extended_run_is_unfinished(tmp_path):
+    """Its result is that of a shorter run."""
+    config = config_of(total_steps=800)
+    write_run(tmp_path / "a", config, [0.5] * 5, [1.0], steps=400)
+    (row,) = rows_of(compare([tmp_path], tmp_path)[0])
+    assert (row["median"], row["steps"]) == ("0.50", "500, 1 of 1 unfinished")
+
+
+def test_runs_of_other_lengths_and_learning_rates_are_not_pooled(tmp_path):
+    """In folders of one name, and in other tasks: settings tell runs apart."""
+    write_run(tmp_path / "a" / "gtrxl", config_of("gtrxl", total_steps=400), [0.5] * 4, [1.0])
+    write_run(tmp_path / "b" / "gtrxl", config_of("gtrxl", total_steps=100), [0.5], [0.0])
+    for length, rate in ((10, 1e-3), (30, 1e-2)):
+        config = config_of("lstm", length, rate=rate)
+        write_run(tmp_path / "c" / str(length), config, [0.5] * 4, [1.0])
+    text, _ = compare([tmp_path], tmp_path)
+    assert {(row["task"][-2:], row["agent"], row["solved"][:3]) for row in rows_of(text)} == {
+        ("30", "gtrxl, total_steps 400", "1/1"),
+        ("30", "gtrxl, total_steps 100", "0/1"),
+        ("10", "lstm, learning_rate 0.001", "1/1"),
+        ("30", "lstm, learning_rate 0.01", "1/1"),
+    }
+
+
+def test_of_copies_the_one_furthest_on_counts(tmp_path):
+    write_run(tmp_path / "a" / "run", config_of(), [0.5])
+    write_run(tmp_path / "b" / "run", config_of(), [0.5] * 4, [1.0])
+    text, _ = compare([tmp_path], tmp_path)
+    (row,) = rows_of(text)
+    assert (row["solved"][:3], row["steps"]) == ("1/1", "400")
+    assert f"{tmp_path / 'a' / 'run'} (seed 0 of {tmp_path / 'b' / 'run'})" in text
 
 
 def test_settings_that_differ_make_variants(tmp_path):

@@ -1,6 +1,7 @@
 """Exported agents: what is written, that it is loaded as the run is, and what is refused."""
 
 import importlib.util
+import json
 import re
 import shutil
 import sys
@@ -109,9 +110,14 @@ def test_export_is_not_trained_or_overwritten(seeds, exported, tmp_path):
         export(seeds[0], exported)
     (tmp_path / "run").mkdir()
     shutil.copytree(seeds[0], tmp_path / "run", dirs_exist_ok=True)
-    (tmp_path / "run" / "result.json").unlink()
-    with pytest.raises(ValueError, match="has not ended: finish the run with the same command"):
-        export(tmp_path / "run", tmp_path / "to")
+    run, text = tmp_path / "run", json.loads((seeds[0] / "config.json").read_text())
+    steps = text["total_steps"]
+    (run / "config.json").write_text(json.dumps(text | {"total_steps": 9 * steps}))
+    with pytest.raises(ValueError, match=rf"has not ended \(extended, at step .* of {9 * steps}\)"):
+        export(run, tmp_path / "to")
+    (run / "result.json").unlink()
+    with pytest.raises(ValueError, match=r"has not ended \(stopped, .*\): finish the run with the"):
+        export(run, tmp_path / "to")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

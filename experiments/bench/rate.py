@@ -106,7 +106,9 @@ def acting(settings: Settings) -> Callable[[], Any]:
 
     @functools.partial(jax.jit, donate_argnums=1)
     def step(variables: Any, state: Any, asked_B: Any, observation: Any, first_B: Any) -> Any:
-        state, policy = model.apply(variables, state, asked_B, observation, first_B, method="decode")
+        state, policy = model.apply(
+            variables, state, asked_B, observation, first_B, method="decode"
+        )
         action = policy.mode()
         return model.apply(variables, state, action, method="observe_action"), action
 

@@ -83,10 +83,12 @@ def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: in
 
         def noted(state: ActingState, before: dict[str, Array] | None = None) -> EvaluatedEpisodes:
             episode = state.stream.episode
-            found = {}
-            for name, is_wrong in nonfinite(state.timestep).items():
-                step = jnp.where(is_wrong, episode.length, NONE)
-                found[name] = jnp.where(before[name] == NONE, step, before[name]) if before else step
+            found = {
+                name: jnp.where(is_wrong, episode.length, NONE)
+                for name, is_wrong in nonfinite(state.timestep).items()
+            }
+            if before:
+                found = {k: jnp.where(before[k] == NONE, found[k], before[k]) for k in found}
             return EvaluatedEpisodes(
                 episode.done, episode.episode_return, episode.length, episode.success, found
             )

@@ -151,7 +151,9 @@ def evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax import loading
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
+    from gtrxl_jax.runs.directory import is_export
     from gtrxl_jax.runs.scores import describe
+    from gtrxl_jax.runs.status import status_of
 
     command.import_modules()
     scores, loaded = loading.evaluate(
@@ -171,8 +173,12 @@ def evaluate(arguments: Sequence[str]) -> None:
         report.draw_episodes(command.folder, loaded.policy, loaded.tasks, loaded.params)
     line = (
         f"{describe(scores)}{changed} | {command.episodes} episodes for each of "
-        f"{len(loaded.params_per_seed)} seed(s)"
+        f"{len(loaded.params_per_seed)} seed(s) | step {loaded.step:,}"
     )
+    if not is_export(command.folder):
+        status = status_of(command.folder)
+        if status.result is None:
+            line += f" of a run that is {status}"
     try:
         kept = loading.keep_evaluation(
             command.folder, scores, loaded, command.seed, best=command.best

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gtrxl_jax.online.config import EnvConfig
-from gtrxl_jax.runs.directory import MAY_CHANGE, MAY_GROW
+from gtrxl_jax.runs.directory import MAY_CHANGE
 
 OF_TASK = ("env.name", "env.params", "env.tasks")
 OF_SEEDS = ("seed", "num_seeds")
-NO_VARIANT = (*OF_TASK, *OF_SEEDS, "sweep", *MAY_CHANGE, *MAY_GROW)
+NO_VARIANT = (*OF_TASK, *OF_SEEDS, "sweep", *MAY_CHANGE)
 
 
 def task_of(env: Mapping[str, Any]) -> str:
@@ -29,26 +29,26 @@ def task_of(env: Mapping[str, Any]) -> str:
 
 def settings_of(config: Mapping[str, Any]) -> str:
     """Return all settings of a run on which the scores of a seed depend, as JSON."""
-    return json.dumps(_flat(config, (*OF_SEEDS, *MAY_CHANGE, *MAY_GROW)), sort_keys=True)
+    return json.dumps(_flat(config, (*OF_SEEDS, *MAY_CHANGE)), sort_keys=True)
 
 
-def variants_of(
-    configs: Sequence[Mapping[str, Any]], agents: Sequence[str], tasks: Sequence[str]
-) -> list[str]:
-    """Return the settings of each run that differ between runs of the same agent and task.
+def variants_of(configs: Sequence[Mapping[str, Any]], agents: Sequence[str]) -> list[str]:
+    """Return the settings of each run that differ between runs of the same agent, in any task.
 
     Settings that are drawn for each seed are always named.
     """
     flat = [_flat(config, NO_VARIANT) for config in configs]
-    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one, agent, task in zip(flat, agents, tasks, strict=True):
-        cells.setdefault((agent, task), []).append(one)
-    differ: dict[str, dict[str, None]] = {agent: {} for agent in agents}
-    for (agent, _), cell in cells.items():
-        names = dict.fromkeys(name for one in cell for name in one)
-        differ[agent] |= {
-            name: None for name in names if len({json.dumps(one.get(name)) for one in cell}) > 1
-        }
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for one, agent in zip(flat, agents, strict=True):
+        runs.setdefault(agent, []).append(one)
+    differ = {
+        agent: [
+            name
+            for name in dict.fromkeys(name for one in of_agent for name in one)
+            if len({json.dumps(one.get(name)) for one in of_agent}) > 1
+        ]
+        for agent, of_agent in runs.items()
+    }
     texts = []
     for one, config, agent in zip(flat, configs, agents, strict=True):
         settings = [(name.rsplit(".")[-1], one.get(name)) for name in differ[agent]]

@@ -96,13 +96,16 @@ def _entries(groups: Sequence[Sequence[Seed]], goal: float | None) -> list[str]:
     share = solved_share(_finals(seeds), goal) if goal is not None else f"of {count}"
     steps = sorted({seed.steps for seed in seeds})
     text = f"{steps[0]:,}" + (f" to {steps[-1]:,}" if len(steps) > 1 else "")
-    unfinished = sum(not seed.is_finished for seed in seeds)
+    diverged = sum(seed.has_diverged for seed in seeds)
+    unfinished = sum(not (seed.is_finished or seed.has_diverged) for seed in seeds)
+    for number, state in ((diverged, "diverged"), (unfinished, "unfinished")):
+        text += f", {number} of {count} {state}" if number else ""
     return [
         share,
         median(_finals(seeds)),
         iqm_entry([_finals(group) for group in groups]),
         median([seed.steps_to(goal) for seed in seeds], digits=0),
-        text + (f", {unfinished} of {count} unfinished" if unfinished else ""),
+        text,
     ]
 
 
@@ -116,11 +119,11 @@ def _waiting(folders: Sequence[Path], seeds: Sequence[Seed]) -> list[str]:
 def _distinct(seeds: Sequence[Seed]) -> tuple[list[Seed], list[str]]:
     """Return the seeds without copies, and a line that names these, if there are any.
 
-    The same seed with the same settings, also drawn ones, is the same sample: of several, the first
-    by folder is kept, whatever their numbers of steps.
+    The same seed with the same settings, also drawn ones, is the same sample: of several, the one
+    that has come furthest is kept; of those that have come equally far, the first by folder.
     """
     first: dict[tuple[str, int], Seed] = {}
-    for seed in sorted(seeds, key=lambda seed: seed.folder):
+    for seed in sorted(seeds, key=lambda seed: (-seed.steps, not seed.is_finished, seed.folder)):
         first.setdefault((seed.settings, seed.number), seed)
     distinct: list[Seed] = []
     copies: dict[tuple[Path, Path], list[str]] = {}

@@ -13,8 +13,9 @@ from gtrxl_jax.comparison.labels import settings_of, task_of, variants_of
 from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import load_config, settings
 from gtrxl_jax.runs.logging.writers import read_metrics
-from gtrxl_jax.runs.results import Result, read_result
+from gtrxl_jax.runs.results import Result
 from gtrxl_jax.runs.scores import main_scores
+from gtrxl_jax.runs.status import status_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Seed:
         agent of several tasks, those of all.
       num_tasks: the number of tasks of the agent, over which its scores are means.
       agent: the core and, if they differ among the runs, the algorithm.
-      variant: the settings in which runs of the same agent and task differ; empty if in none.
+      variant: the settings in which runs of the same agent differ; empty if in none.
       score: "success", or "return" for environments without successes; "normalised" for several
         tasks with reference returns.
       final: the score of the final evaluation; before that, the latest one; NaN if diverged.
@@ -40,6 +41,7 @@ class Seed:
       drawn: the settings that were drawn for it, by name; known once the run is finished.
       total: number of steps of a finished run.
       is_finished: whether the run has its result.
+      has_diverged: whether this seed has.
     """
 
     folder: Path
@@ -57,6 +59,7 @@ class Seed:
     drawn: Mapping[str, float]
     total: int
     is_finished: bool
+    has_diverged: bool
 
     @property
     def label(self) -> str:
@@ -125,12 +128,12 @@ def read_seeds(folders: Sequence[Path]) -> list[Seed]:
     for task, folder, config in zip(tasks, folders, configs, strict=True):
         names = _scores(config["env"], metrics[folder])
         scores[task] = scores.get(task, names) & names
-    variants = variants_of(configs, agents, tasks)
+    variants = variants_of(configs, agents)
     seeds = []
     for folder, config, task, agent, variant in zip(
         folders, configs, tasks, agents, variants, strict=True
     ):
-        result = read_result(folder)
+        result = status_of(folder).result
         common: dict[str, Any] = {"folder": folder, "settings": settings_of(config)}
         common |= {"task": task, "num_tasks": max(1, len(config["env"]["tasks"]))}
         common |= {"agent": agent, "variant": variant, "score": main_scores(scores[task])[0]}
@@ -169,7 +172,7 @@ def _seeds(
         values = metrics.get(name, np.full(len(step_N), np.nan))
         return values if values.ndim == 1 else values[:, n]
 
-    drawn = result.drawn if result else {}
+    drawn, gone = (result.drawn, result.diverged) if result else ({}, [])
     seeds = []
     for n, number in enumerate(numbers):
         source = "evaluation" if score == "normalised" else "episode"
@@ -178,7 +181,8 @@ def _seeds(
         final = result and result.per_seed.get(score)
         latest = next((v for v in (evaluated_N, value_N) if np.isfinite(v).any()), value_N)
         known = latest[np.isfinite(latest)]
-        if np.any(column("diverged", n) == 1):  # a run that stopped at it has no result
+        has_diverged = bool(np.any(column("diverged", n) == 1))
+        if has_diverged:  # a run that stopped at it has no result
             known = known[:0]
         seeds.append(
             Seed(
@@ -188,6 +192,7 @@ def _seeds(
                 value_N=value_N,
                 evaluated_N=evaluated_N,
                 drawn={name: values[n] for name, values in drawn.items()},
+                has_diverged=has_diverged or any(one.seed == number for one in gone),
                 **common,
             )
         )

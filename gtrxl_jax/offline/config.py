@@ -95,7 +95,7 @@ class OfflineEvaluationConfig(EvaluationConfig):
     default the training length, context * segments."""
     target_return: float | None = number(None, at_least=-math.inf)
     """Return on which the model is conditioned; by default the mean return of the best tenth of the
-    data."""
+    data, without episodes that were cut: truncated before the time limit of the data."""
     restart_return: bool = False
     """Reset the return-to-go to the target return in each segment, as RATE does in MuJoCo."""
     memory_noise: bool = False

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.data.fingerprint import Fingerprint
 from gtrxl_jax.data.loader import load_segments
@@ -40,8 +40,8 @@ Feed = Generator[tuple[int, tuple[Any, Segments | None]], None, None]
 class Data(Protocol):
     """The data of a run."""
 
-    def returns(self) -> Float[np.ndarray, " E"]:
-        """Return the sum of each episode's rewards."""
+    def outcomes(self) -> "Outcomes":
+        """Return how each episode ended."""
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the episodes."""
@@ -74,11 +74,8 @@ class InMemory:
         self._sampling = sampling
         self._trajectories = trajectories
 
-    def returns(self) -> Float[np.ndarray, " E"]:
-        rewards_ET = np.asarray(self._trajectories.rewards)
-        length_E = np.asarray(self._trajectories.length)
-        inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
-        return np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
+    def outcomes(self) -> "Outcomes":
+        return Outcomes.of(self._trajectories)
 
     def fingerprint(self) -> str:
         fingerprint = Fingerprint()
@@ -119,9 +116,8 @@ class Streamed:
         self._config = config
         self._sampling = sampling
 
-    def returns(self) -> Float[np.ndarray, " E"]:
-        """Return the sum of each episode's rewards, read from disk."""
-        return self._checked.returns_E
+    def outcomes(self) -> "Outcomes":
+        return self._checked.outcomes
 
     def fingerprint(self) -> str:
         return self._checked.fingerprint
@@ -130,15 +126,16 @@ class Streamed:
     def _checked(self) -> "_Checked":
         """Read all episodes once."""
         config, fingerprint = self._config, Fingerprint()
-        returns: dict[int, float] = {}
+        outcomes: dict[int, Outcomes] = {}
         with MinariReader(config.data.path) as reader:
             require_spaces(config, reader.spaces)
             with sound_episodes(config, reader) as episodes:
                 for number, episode in episodes:
                     fingerprint.add(episode)
-                    returns[number] = float(np.sum(episode.rewards, dtype=np.float64))
-            bad = set(reader.numbers) - returns.keys()
-        return _Checked(np.array(list(returns.values())), bad, str(fingerprint))
+                    outcomes[number] = Outcomes.of(episode)
+            bad = set(reader.numbers) - outcomes.keys()
+        together = Outcomes(*map(np.concatenate, zip(*outcomes.values(), strict=True)))
+        return _Checked(together, bad, str(fingerprint))
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and the segments of each iteration's updates, see `Data.feed`."""
@@ -187,12 +184,12 @@ class _Checked(NamedTuple):
     """What is known of streamed data after all were read.
 
     Attributes:
-      returns_E: the sum of each sound episode's rewards.
+      outcomes: how each sound episode ended.
       bad: the numbers of the others.
       fingerprint: that of the sound episodes.
     """
 
-    returns_E: Float[np.ndarray, " E"]
+    outcomes: "Outcomes"
     bad: set[int]
     fingerprint: str
 
@@ -242,6 +239,46 @@ def episodes_of(config: OfflineConfig, segments: int, length: Int[np.ndarray, " 
     return Episodes(training, validation)
 
 
-def best_tenth(returns: Float[np.ndarray, " E"]) -> float:
-    """Return the mean return of the best tenth of the episodes."""
-    return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())
+class Outcomes(NamedTuple):
+    """How episodes ended.
+
+    Attributes:
+      returns_E: the sum of each episode's rewards.
+      length_E: its number of actions.
+      terminated_E: whether it terminated; otherwise it was truncated.
+    """
+
+    returns_E: Float[np.ndarray, " E"]
+    length_E: Int[np.ndarray, " E"]
+    terminated_E: Bool[np.ndarray, " E"]
+
+    @classmethod
+    def of(cls, trajectories: Trajectories) -> "Outcomes":
+        """Return those of trajectories in memory."""
+        rewards_ET, length_E, terminated_E = (
+            np.asarray(getattr(trajectories, name)) for name in ("rewards", "length", "terminated")
+        )
+        inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
+        returns_E = np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
+        return cls(returns_E, length_E, terminated_E)
+
+    @property
+    def is_whole_E(self) -> Bool[np.ndarray, " E"]:
+        """Whether each episode ended by itself or by a time limit, rather than being cut earlier.
+
+        The time limit is the length of the longest episodes, if several of them were truncated.
+        Otherwise, what was truncated after fewer steps than an episode that terminated was cut;
+        and if none terminated, there is no telling.
+        """
+        longest = self.length_E.max()
+        if np.sum(~self.terminated_E & (self.length_E == longest)) > 1:
+            limit = longest
+        else:
+            limit = max(self.length_E[self.terminated_E], default=0)
+        return self.terminated_E | (self.length_E >= limit)
+
+    @property
+    def best_tenth(self) -> float:
+        """The mean return of the best tenth of the whole episodes."""
+        returns = self.returns_E[self.is_whole_E]
+        return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())

@@ -33,7 +33,7 @@ from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.consistency import require_consistent_model, zero_segment
-from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed, best_tenth
+from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
 from gtrxl_jax.offline.environments import (
     data_spaces,
     evaluation_streams,
@@ -132,7 +132,7 @@ class OfflineTrainer:
         given = self.config.evaluation.target_return
         # The first use may be in a program that is being traced.
         with jax.ensure_compile_time_eval():
-            return best_tenth(self._data.returns()) if given is None else given
+            return self._data.outcomes().best_tenth if given is None else given
 
     @functools.cached_property
     def config_json(self) -> str:

@@ -18,7 +18,7 @@ from gtrxl_jax.plots.curves import learning_curves, success_against_horizon
 from gtrxl_jax.plots.episodes import save_gif
 from gtrxl_jax.plots.updates import updates
 from gtrxl_jax.runs.logging.writers import read_metrics
-from gtrxl_jax.runs.results import read_result
+from gtrxl_jax.runs.status import status_of
 
 RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
 """T-Maze lengths, and success after training on 150 steps (RATE, table 3, CA-2)."""
@@ -63,9 +63,11 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
             if metric in metrics:
                 losses[curve] = np.atleast_2d(np.log10(metrics[metric]).T)
                 steps[curve] = metrics["step"]
-        result = read_result(folder / name)
-        if result is None:
-            raise FileNotFoundError(f"{folder / name} has no result: finish the run first")
+        status = status_of(folder / name)
+        if (result := status.result) is None:
+            raise FileNotFoundError(
+                f"{folder / name} has no result ({status}): finish the run first"
+            )
         scores[name] = {
             int(key.split("/")[1]): values
             for key, values in result.per_seed.items()

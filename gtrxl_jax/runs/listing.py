@@ -5,21 +5,18 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gtrxl_jax.runs.config.serialization import kind_of
 from gtrxl_jax.runs.directory import (
     MAY_GROW,
     Folder,
     available_steps,
     is_export,
-    is_running,
     load_config,
     settings,
 )
-from gtrxl_jax.runs.logging.writers import read_metrics
-from gtrxl_jax.runs.results import Result, read_record, read_result
+from gtrxl_jax.runs.results import read_record
 from gtrxl_jax.runs.scores import main_scores
+from gtrxl_jax.runs.status import Status, status_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +27,7 @@ class Overview:
       folder: the folder of the run.
       kind: "online" or "offline".
       what: what is trained, and on what: "gtrxl on TMazePassive-v0".
-      state: "running" in a process of this machine; "finished"; "diverged", if all seeds have;
-        "stopped", with a checkpoint from which it can be resumed; "damaged", if its result is; or
-        "empty".
-      step: step of the newest checkpoint, or of the result; 0 without either.
-      total: step at which the run ends.
+      state, step, total: see `Status`; the state is "damaged" if the result is.
       scores: the main scores of the final evaluation, by name; empty before.
       device: the device on which it ended; empty before.
       updated: time of its last metrics, in seconds since 1970; that of its start without any.
@@ -70,50 +63,27 @@ def overviews(folder: Folder) -> list[Overview]:
 
 def _overview(folder: Path) -> Overview:
     """Raises ValueError if the folder holds no run."""
-    config = settings(folder)
-    kind = kind_of(load_config(folder))
-    total = next(config[name] for name in MAY_GROW if name in config)
+    kind, config = kind_of(load_config(folder)), settings(folder)
     try:
-        result, record = read_result(folder), read_record(folder) or {}
-        damaged = False
+        status = status_of(folder)
     except ValueError:
-        result, record, damaged = None, {}, True
-    steps = [*available_steps(folder), result.steps if result else 0]
-    if is_running(folder):
-        state = "running"
-    elif damaged:
-        state = "damaged"
-    elif _has_diverged(folder, result, config.get("num_seeds")):
-        state = "diverged"
-    elif result and result.steps >= total:
-        state = "finished"
-    else:
-        state = "stopped" if any(steps) else "empty"
-    scores = result.evaluation if result else {}
+        total = next(config[name] for name in MAY_GROW if name in config)
+        status = Status("damaged", max(available_steps(folder), default=0), total, None)
+    scores = status.result.evaluation if status.result else {}
+    record = (read_record(folder) or {}) if status.result else {}
     metrics = folder / "metrics.jsonl"
     latest = metrics if metrics.exists() else folder / "config.json"
     return Overview(
         folder=str(folder),
         kind=kind,
         what=_what(config),
-        state=state,
-        step=max(steps),
-        total=total,
+        state=status.state,
+        step=status.step,
+        total=status.total,
         scores={name: str(scores[name]) for name in main_scores(scores)},
         device=record.get("device", ""),
         updated=latest.stat().st_mtime,
     )
-
-
-def _has_diverged(folder: Path, result: Result | None, num_seeds: int | None) -> bool:
-    """Return whether all seeds have: by the result, or where the run stopped, by its metrics."""
-    if result:
-        return len(result.diverged) == num_seeds
-    try:
-        diverged = read_metrics(folder / "metrics.jsonl").get("diverged")
-    except (FileNotFoundError, ValueError):  # none yet, or damaged
-        return False
-    return diverged is not None and bool(np.all(diverged[-1] == 1))
 
 
 def _what(config: dict[str, Any]) -> str:

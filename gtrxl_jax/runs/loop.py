@@ -156,7 +156,9 @@ class _Loop:
             feed = self._programs.feed(progress.iteration + 1)
             resources.enter_context(contextlib.closing(feed))
             # Innermost, to act before resources wait for other processes when they are closed.
-            resources.enter_context(hosts.ending_together(DivergedError, FaultError, RunInterrupted))
+            resources.enter_context(
+                hosts.ending_together(DivergedError, FaultError, RunInterrupted)
+            )
             # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
             state = self._programs.init() if restored is None else restored

@@ -28,9 +28,7 @@ def finished_run(folder: Folder, config_json: str, steps: int, num_seeds: int) -
     """Return the result of a run that ends after a number of steps, see `finished`."""
     require_same_run(folder, config_json)
     result = read_result(folder)
-    if result and (result.steps >= steps or len(result.diverged) == num_seeds):
-        return result
-    return None
+    return result if result and result.is_final(steps, num_seeds) else None
 
 
 def params_of(

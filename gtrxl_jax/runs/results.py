@@ -46,6 +46,10 @@ class Result:
     diverged: list[Divergence] = dataclasses.field(default_factory=list)
     drawn: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
+    def is_final(self, steps: int, num_seeds: int) -> bool:
+        """Return whether it is the result of a run of so many steps, not of its beginning only."""
+        return self.steps >= steps or len(self.diverged) == num_seeds
+
     @property
     def per_seed(self) -> dict[str, list[float]]:
         """The mean of each score over the episodes of each seed, see `Score`."""

@@ -32,8 +32,8 @@ class Score:
       iqm: interquartile mean over the same seeds; not for success.
       solved: of several seeds, the number with a success of at least 0.95; a diverged seed has not
         solved the task.
-      interval: 95 % interval: of `mean` over episodes (Student's t, or Wilson's for successes of 0 and 1), of
-        `solved / S` (Wilson's), or of `iqm` (bootstrap over seeds).
+      interval: 95 % interval: of `mean` over episodes (Student's t, or Wilson's for successes of 0
+        and 1), of `solved / S` (Wilson's), or of `iqm` (bootstrap over seeds).
     """
 
     per_seed: list[float]

@@ -160,7 +160,11 @@ class Endless(PassiveTMaze):
         (dict(num_envs=0), ValueError, "num_envs must be at least 1, got 0"),
         (dict(cue=Cue("hunt", (-1, 1))), TypeError, "TMazeState has no 'hunt' to balance over"),
         (dict(cue=Cue("hint", (-1, 0, 1))), ValueError, "hint was never 0 in 20 rounds"),
-        (dict(env=Endless()), ValueError, "Endless: an episode goes on after 4 actions, but its time limit is 4"),
+        (
+            dict(env=Endless()),
+            ValueError,
+            "Endless: an episode goes on after 4 actions, but its time limit is 4",
+        ),
     ],
 )
 def test_invalid_arguments_raise(changes, error, message):

@@ -318,7 +318,7 @@ def cart_pole(path, bounds=BOUNDS, env_name="CartPole-v1"):
 def test_bounds_agree_up_to_rounding(tmp_path, capsys):
     config = cart_pole(tmp_path / "set")
     assert trajectories_of(config).num_episodes == 2
-    assert len(Streamed(config, sampling_of(config)).returns()) == 2
+    assert len(Streamed(config, sampling_of(config)).outcomes().returns_E) == 2
     assert capsys.readouterr().err == ""
 
 

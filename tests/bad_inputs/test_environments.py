@@ -251,6 +251,8 @@ def test_errors_of_the_packages_own_parts_are_left_as_they_are():
     with pytest.raises(KeyError), naming_part("environment", make_env("TMazePassive-v0")[0]):
         raise KeyError("x")
     assert not is_custom(make_env("CartPole-v1")[0])
+
+
 LONG = {"max_steps_in_episode": 3, "length": 6}
 """An environment whose episodes are longer than its time limit."""
 FAULTS = {
@@ -312,16 +314,19 @@ def faulty(params):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("function", ["record", "collect"])
-def test_episodes_longer_than_the_time_limit(function):
+@pytest.mark.parametrize(
+    "play",
+    [
+        lambda acting, stream, key: record_episode(acting, stream, (), key),
+        lambda acting, stream, key: collect(stream.env, stream.params, acting, 4, key),
+    ],
+    ids=["record", "collect"],
+)
+def test_episodes_longer_than_the_time_limit(play):
     stream = faulty(LONG)
-    acting = RandomPolicy(stream.action_space)
     message = "^Faulty: an episode goes on after 3 actions, but its time limit is 3: set max_steps"
     with pytest.raises(ValueError, match=message):
-        if function == "record":
-            record_episode(acting, stream, (), jax.random.key(0))
-        else:
-            collect(stream.env, stream.params, acting, 4, jax.random.key(0))
+        play(RandomPolicy(stream.action_space), stream, jax.random.key(0))
 
 
 @pytest.mark.integration

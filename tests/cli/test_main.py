@@ -115,7 +115,7 @@ def test_evaluate_is_deterministic(debug, tmp_path):
     assert first == again
     assert first.count("\n") == 1
     kept = copy / "evaluations.jsonl"
-    assert first.endswith(f"| 64 episodes for each of 1 seed(s) | {kept}\n")
+    assert first.endswith(f"| 64 episodes for each of 1 seed(s) | step 2,240 | {kept}\n")
     assert (copy / "attention.png").exists()
     record, other = map(json.loads, kept.read_text().splitlines())
     score = Score.of(record["evaluation"]["success"])

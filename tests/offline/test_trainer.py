@@ -10,6 +10,7 @@ from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.envs import make_env
 from gtrxl_jax.envs.faults import score_names
 from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json
+from gtrxl_jax.offline.data import Outcomes
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.loop import train
@@ -230,6 +231,38 @@ def test_evaluation_at_every_length(trajectories):
 def test_default_target_return(trajectories):
     assert make(trajectories).policy.target_return == 1.0
     assert make(trajectories, evaluation__target_return=0.25).policy.target_return == 0.25
+
+
+@pytest.mark.parametrize(
+    ("returns", "length", "terminated", "expected"),
+    [
+        # Pendulum: all episodes end by the time limit, and some were cut.
+        ([-200.0] * 20 + [-4.0] * 3, [200] * 20 + [4] * 3, [0] * 23, -200.0),
+        # CartPole: a good episode is as long as the limit.
+        ([9.0, 30.0, 500.0, 20.0], [9, 30, 500, 20], [1, 1, 0, 0], 500.0),
+        # A task with a way to fail: cut episodes have not failed yet.
+        ([0.0, -1.0, -1.0, 0.0], [3, 9, 7, 5], [0, 1, 1, 0], -1.0),
+        # One that ends by success, later than the cuts.
+        ([-8.0, -9.0, -1.0, -1.0], [8, 9, 1, 1], [1, 1, 0, 0], -8.0),
+        # Demonstrations of any length, none of which terminates: they may all be whole.
+        ([5.0, 7.0, 3.0], [50, 70, 90], [0, 0, 0], 7.0),
+        ([5.0], [50], [0], 5.0),
+    ],
+)
+def test_episodes_that_were_cut_do_not_set_the_target(returns, length, terminated, expected):
+    outcomes = Outcomes(np.array(returns), np.array(length, np.int32), np.array(terminated, bool))
+    assert outcomes.best_tenth == expected
+
+
+def test_target_return_of_data_with_cut_episodes(trajectories):
+    """The oracle's returns are 1; what is cut has 0, or, with these rewards, 5."""
+    cut = np.arange(trajectories.num_episodes) % 4 == 0
+    data = trajectories.replace(
+        terminated=trajectories.terminated & ~cut,
+        length=np.where(cut, 1, trajectories.length).astype(np.int32),
+        rewards=np.where(cut[:, None], np.float32(5), trajectories.rewards),
+    )
+    assert make(data).target_return == 1.0
 
 
 def test_trainer_is_created_without_data(monkeypatch):

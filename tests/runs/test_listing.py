@@ -47,7 +47,11 @@ def test_states_of_a_run(tmp_path):
     finish(run)
     assert state(tmp_path) == ("finished", 112, 112)
     start(run, small_job(total_steps=300))
-    assert state(tmp_path) == ("stopped", 112, 300)
+    assert state(tmp_path) == ("extended", 112, 300)
+    start(run, small_job(total_steps=300), step=224)
+    assert state(tmp_path) == ("extended", 224, 300)
+    (extended,) = overviews(tmp_path)
+    assert (extended.scores, extended.device) == ({}, "")  # those are of the shorter run
 
 
 def test_diverged_run(tmp_path):

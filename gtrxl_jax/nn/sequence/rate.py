@@ -258,7 +258,9 @@ class RATE(nn.Module):
         before_B = read + 3 * state.step - 1
         x_B3D = jnp.concatenate([state.action[:, None], tokens_B2D.astype(self._dtype)], axis=1)
         exists_B3 = jnp.array([[False, True, True]]) | (state.step > 0)[:, None]
-        seen_B3S = self._seen_by_steps(state, before_B[:, None] + jnp.arange(3, dtype=jnp.int32)[None])
+        seen_B3S = self._seen_by_steps(
+            state, before_B[:, None] + jnp.arange(3, dtype=jnp.int32)[None]
+        )
         state, y_B3D = self._extend(state, x_B3D, before_B, exists_B3, seen_B3S)
         return state, self.head(y_B3D[:, 2])
 
@@ -289,9 +291,7 @@ class RATE(nn.Module):
         token_BD = self.embedding.act(action)
         if isinstance(state, Window):
             return act_in_window(state, token_BD)
-        return dataclasses.replace(
-            state, action=token_BD.astype(self._dtype), step=state.step + 1
-        )
+        return dataclasses.replace(state, action=token_BD.astype(self._dtype), step=state.step + 1)
 
     def _begin_segments(self, state: RATEState, first_B: Bool[Array, " B"]) -> RATEState:
         """Begin the next segment in rows whose last one is complete, and an episode where first."""
@@ -378,9 +378,7 @@ class RATE(nn.Module):
             jnp.broadcast_to(seen_S, (batch, self.memory_tokens, num_slots)),
         )[0]
 
-    def _seen_by_steps(
-        self, state: RATEState, slot_BT: Int[Array, "B T"]
-    ) -> Bool[Array, "B T S"]:
+    def _seen_by_steps(self, state: RATEState, slot_BT: Int[Array, "B T"]) -> Bool[Array, "B T S"]:
         """Return which slots step tokens attend to, given the slots that they are in."""
         num_slots = self.cache_size + 2 * self.memory_tokens + 3 * self.context
         slot_11S = jnp.arange(num_slots, dtype=jnp.int32)[None, None]
