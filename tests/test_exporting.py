@@ -32,7 +32,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "acting_without_the_library.p
 
 
 def online(core, **changes):
-    return OnlineTrainer(small_job(core, devices=1, **changes))
+    return OnlineTrainer(small_job(core, devices=1, total_steps=100, **changes))
 
 
 def offline(name):
