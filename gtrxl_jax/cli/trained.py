@@ -221,7 +221,8 @@ def play(arguments: Sequence[str]) -> None:
         draw_gif(stream, episodes, drawn)
         successes = [episode.success for episode in episodes if episode.success is not None]
         success = f"success {sum(successes):g} of {len(successes)}; " if successes else ""
-        returns = ", ".join(format_number(sum(episode.timesteps.reward)) for episode in episodes)
+        sums = [float(episode.timesteps.reward.sum()) for episode in episodes]
+        returns = ", ".join(map(format_number, sums))
         print(printable(f"{success}return {returns} | {drawn}"))
 
 
