@@ -48,7 +48,8 @@ def require_consistent_model(model: Any, params: Any, segment: Segments) -> None
         asked_B, observation, action = jax.tree.map(
             lambda x: x[:, 0], (segment.returns_to_go, segment.observations, segment.actions)
         )
-        returned = apply(params, state, asked_B, observation, method="decode")
+        seen = asked_B, observation, jnp.ones(asked_B.shape, bool)
+        returned = apply(params, state, *seen, method="decode")
         require_values("model", model, "decode", returned, ("state", "policy"))
         following = apply(params, returned[0], action, method="observe_action")
         same("observe_action", state, following)

@@ -216,7 +216,7 @@ class Model(nn.Module):
     def start(self, batch_size):
         return {"steps": jnp.zeros(batch_size)}
 
-    def decode(self, state, return_to_go_B, observation):
+    def decode(self, state, return_to_go_B, observation, first_B):
         return state, self.head(observation)
 
     def observe_action(self, state, action_B):
