@@ -115,9 +115,11 @@ def _whole(argument: str) -> str:
 def one_line(box: str) -> str:
     """Return the text in a box that tyro prints, without its title and its hint at --help.
 
-    Sections of the box are separated by semicolons. Its lines may be of ASCII characters.
+    Sections of the box are separated by semicolons. In a terminal with ASCII characters only, the
+    box has no sides, and its title is a line.
     """
-    lines = [line.strip("│| ") for line in box.splitlines() if not re.match("[╭╰+]", line)]
+    _, *lines = box.splitlines()
+    lines = [line.strip("│ ") for line in lines if not line.startswith("╰")]
     sections = re.split("[─-]{10,}", " ".join(lines))
     texts = [re.sub("^Argument helptext: ", "", " ".join(text.split())) for text in sections]
     return "; ".join(text for text in texts if text and not text.startswith("For full helptext"))

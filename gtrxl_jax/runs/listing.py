@@ -54,8 +54,8 @@ def overviews(folder: Folder) -> list[Overview]:
         raise FileNotFoundError(f"there is no folder {folder}")
     found = []
     for path in Path(folder).rglob("config.json"):
-        # Other programs may have files of this name.
-        with contextlib.suppress(ValueError, FileNotFoundError):
+        # Other programs may have files of this name, and runs may be removed in the meantime.
+        with contextlib.suppress(ValueError, OSError, LookupError, TypeError, StopIteration):
             if not is_export(path.parent):
                 found.append(_overview(path.parent))
     return sorted(found, key=lambda run: run.updated, reverse=True)

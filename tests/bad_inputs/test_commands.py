@@ -148,6 +148,22 @@ def test_train(arguments, tmp_path, monkeypatch):
     assert line in refused(tmp_path, "train", *options)
 
 
+@pytest.mark.parametrize("boxes", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "start"),
+    [
+        ("--unroll many", "Error parsing --unroll: "),
+        ("--unrol 3", "Unrecognized options: --unrol, 3; "),
+        ("--optimiser.clip-norm", "Missing value for argument '--optimiser.clip-norm'"),
+        ("--agent.clock false", "agent.clock is a flag: "),
+    ],
+)
+def test_line_begins_with_what_is_wrong(arguments, start, boxes, tmp_path, monkeypatch):
+    """In a terminal with and without the characters of boxes."""
+    monkeypatch.setattr("tyro._fmtlib._FORCE_UTF8_BOXES", boxes)
+    assert refused(tmp_path, "train", *arguments.split()).startswith(start)
+
+
 def test_empty_folder_name(tmp_path):
     assert "folder must be a new folder" in refused(tmp_path, "train", "--folder", "")
 

@@ -98,9 +98,11 @@ def test_any_name_of_a_folder_is_listed(tmp_path):
 
 
 def test_other_files_are_skipped(tmp_path):
-    for name, text in {"a": "{", "b": "[]", "c": "{}"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(text)
+    run = {"kind": "online", "total_steps": 1, "core": 3}
+    others = ["{", "[]", "{}", '{"kind": "online"}', json.dumps(run)]
+    for number, text in enumerate(others):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "config.json").write_text(text)
     assert overviews(tmp_path) == []
     with pytest.raises(FileNotFoundError, match="there is no folder"):
-        overviews(tmp_path / "d")
+        overviews(tmp_path / "none")
