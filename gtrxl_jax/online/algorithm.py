@@ -259,7 +259,6 @@ class Algorithm(abc.ABC):
             "learning_rate": rate,
         }
         sound = {
-            "observation": finite(experience.timesteps.observation),
             "reward": finite(experience.timesteps.reward),
             "loss": finite(loss),
             "gradient norm": finite(gradient_norm),

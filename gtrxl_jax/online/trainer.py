@@ -46,7 +46,8 @@ from gtrxl_jax.online.normalised import normalised_scores, read_returns, returns
 from gtrxl_jax.online.state import TrainState
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
 from gtrxl_jax.runs.checkpoints.arrays import replaced
-from gtrxl_jax.runs.divergence import over_updates
+from gtrxl_jax.runs.divergence import HEALTHY, first_nonfinite, over_updates
+from gtrxl_jax.specs.values import BELONGS, first_outside
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 
@@ -221,6 +222,10 @@ class OnlineTrainer:
         # The rollout has drawn its own keys from 0 to its number of steps, exclusively.
         key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
         learner, metrics = self.algorithm.update(state.learner, experience, key_learn)
+        outside = first_outside(self.observation_space, experience.timesteps.observation)
+        observed = first_nonfinite({"observation": outside[0] == BELONGS})
+        metrics["nonfinite"] = jnp.where(observed == HEALTHY, metrics["nonfinite"], observed)
+        metrics["outside"] = outside
         sums = episode_sums(episodes, experience.task, self.stream.num_tasks)
         state = dataclasses.replace(state, learner=learner, update=state.update + 1)
         return state, (metrics, sums)
@@ -237,9 +242,11 @@ class OnlineTrainer:
     ) -> Summary:
         """Compute means over an iteration's updates, and over the episodes finished in it."""
         learning, sums = metrics
-        diverged = over_updates(learning["nonfinite"])
-        means = {k: jnp.mean(x_U) for k, x_U in learning.items() if k != "nonfinite"}
-        return means | episode_means(sums) | diverged
+        checks = over_updates(learning["nonfinite"], learning["outside"])
+        means = {
+            k: jnp.mean(x_U) for k, x_U in learning.items() if k not in ("nonfinite", "outside")
+        }
+        return means | episode_means(sums) | checks
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Return the returns, lengths and successes of fresh episodes, also by task if several.

@@ -1,8 +1,9 @@
 """Divergence of runs, detected by the training program and reported by the host.
 
 After every update, the program checks that quantities are finite or in range, in the order in which
-errors propagate between them. An iteration reports its first failed update and the first failed
-quantity in it as two of its metrics, so that no additional transfer to the host is required.
+errors propagate between them. An iteration reports its first failed update, the first failed
+quantity in it, and the observation that does not belong to its space as some of its metrics, so
+that no additional transfer to the host is required.
 """
 
 import dataclasses
@@ -13,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
+
+from gtrxl_jax.specs import told_of
 
 QUANTITIES = (
     "observation",
@@ -31,7 +34,7 @@ LARGEST_MULTIPLIER = 1e6
 
 HEALTHY = -1
 
-_QUANTITY, _UPDATE = "diverged/quantity", "diverged/update"
+_QUANTITY, _UPDATE, _OUTSIDE = "diverged/quantity", "diverged/update", "diverged/outside"
 
 
 class DivergedError(RuntimeError):
@@ -46,13 +49,18 @@ class Divergence:
       seed: the seed, numbered as in the config.
       quantity: the quantity, of `QUANTITIES`, that was not finite or out of range, or empty.
       step: number of steps at which it was detected.
+      detail: a line about the value, such as "observation['id'] is 5, outside Discrete(3)"; empty
+        if there is none.
     """
 
     seed: int
     quantity: str
     step: int
+    detail: str = ""
 
     def __str__(self) -> str:
+        if self.detail:
+            return f"seed {self.seed} stopped: {self.detail}, at step {self.step:,}"
         if self.quantity == "legal actions":
             return (
                 f"seed {self.seed} stopped: legal_actions allows none in a state at step "
@@ -94,10 +102,18 @@ def first_failure(
     return nonfinite_U[index], index
 
 
-def over_updates(nonfinite_U: Int[Array, " U"]) -> dict[str, Int[Array, ""]]:
-    """Reduce the results of `first_nonfinite` for the updates of an iteration to two metrics."""
+def over_updates(
+    nonfinite_U: Int[Array, " U"], outside_U4: Int[Array, "U 4"] | None = None
+) -> dict[str, Int[Array, "..."]]:
+    """Reduce the checks of an iteration's updates to a few metrics.
+
+    Args:
+      nonfinite_U: the results of `first_nonfinite`.
+      outside_U4: the results of `specs.first_outside` for the observations, if they are checked.
+    """
     quantity, update = first_failure(nonfinite_U)
-    return {_QUANTITY: quantity, _UPDATE: update}
+    outside = {} if outside_U4 is None else {_OUTSIDE: outside_U4[update]}
+    return {_QUANTITY: quantity, _UPDATE: update, **outside}
 
 
 def mask(diverged: Iterable[Divergence], first_seed: int, num_seeds: int) -> Bool[np.ndarray, "*S"]:
@@ -108,7 +124,11 @@ def mask(diverged: Iterable[Divergence], first_seed: int, num_seeds: int) -> Boo
 
 
 def take_from(
-    metrics: dict[str, np.ndarray], first_seed: int, begin: int, steps_per_update: int
+    metrics: dict[str, np.ndarray],
+    first_seed: int,
+    begin: int,
+    steps_per_update: int,
+    observation_space: Any = None,
 ) -> list[Divergence]:
     """Remove an iteration's report from its metrics, and return the seeds that diverged.
 
@@ -117,13 +137,15 @@ def take_from(
       first_seed: the number of the first seed.
       begin: the step at which the iteration began.
       steps_per_update: number of steps of an update.
+      observation_space: the space of the observations that were checked.
     """
     quantities, updates = (np.atleast_1d(metrics.pop(name)) for name in (_QUANTITY, _UPDATE))
-    return [
-        Divergence(
-            seed=first_seed + n,
-            quantity=QUANTITIES[quantities[n]],
-            step=begin + (int(updates[n]) + 1) * steps_per_update,
-        )
-        for n in np.flatnonzero(quantities != HEALTHY).tolist()
-    ]
+    outside = metrics.pop(_OUTSIDE, None)
+    found = []
+    for n in np.flatnonzero(quantities != HEALTHY).tolist():
+        quantity, detail = QUANTITIES[quantities[n]], ""
+        if quantity == "observation" and outside is not None:
+            detail = told_of(observation_space, outside.reshape(len(quantities), -1)[n])
+        step = begin + (int(updates[n]) + 1) * steps_per_update
+        found.append(Divergence(first_seed + n, quantity, step, detail))
+    return found

@@ -296,7 +296,13 @@ class _Loop:
     def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
         """Return the seeds that diverged in this iteration, and not before."""
         steps_per_update = self._trainer.steps_per_iteration // self._config.updates_per_iteration
-        found = divergence.take_from(metrics, self._config.seed, self._step, steps_per_update)
+        found = divergence.take_from(
+            metrics,
+            self._config.seed,
+            self._step,
+            steps_per_update,
+            self._trainer.observation_space,
+        )
         known = {one.seed for one in self._progress.diverged}
         return [one for one in found if one.seed not in known]
 

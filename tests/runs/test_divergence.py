@@ -69,6 +69,11 @@ def test_first_failure_of_each_seed():
         Divergence(seed=9, quantity="loss", step=1010),
     ]
     assert set(metrics) == {"loss"}
+    outside_U4 = jnp.array([[-1, 0, 0, 0], [0, 0, 0, 5]], jnp.int32)
+    both = jax.device_get(over_updates(jnp.array([HEALTHY, 0], jnp.int32), outside_U4))
+    found = take_from(both, 0, 0, 10, spaces.Discrete(3))
+    assert found == [Divergence(0, "observation", 20, "observation is 5, outside Discrete(3)")]
+    assert str(found[0]) == "seed 0 stopped: observation is 5, outside Discrete(3), at step 20"
     one = jax.device_get(over_updates(unsound_SU[1]))
     assert take_from(one, 0, 0, 5) == [Divergence(0, "gradient norm", 15)]
 
@@ -104,21 +109,44 @@ def test_message_about_parameters():
     assert str(Divergence(1, "parameters", 2000)) == line
 
 
-@pytest.mark.parametrize(
-    ("name", "quantity"), [("Broken-v0", "reward"), ("Blind-v0", "observation")]
-)
-def test_nan_from_environment_stops_run(name, quantity, tmp_path):
+class Outside(Broken):
+    """The variant whose observation leaves its space."""
+
+    def step_env(self, key, state, action, params):
+        observation, state, reward, done, info = Clock.step_env(self, key, state, action, params)
+        return self.spoiled(observation, state), state, reward, done, info
+
+    def reset_env(self, key, params):
+        observation, state = super().reset_env(key, params)
+        return self.spoiled(observation, state), state
+
+    def spoiled(self, observation, state):
+        return {"clock": observation, "id": jnp.where(state.time == 2, 5, 1)}
+
+    def observation_space(self, params=None):
+        return spaces.Dict({"clock": super().observation_space(), "id": spaces.Discrete(3)})
+
+
+gymnax.register("Outside-v0", Outside)
+
+LINES = {
+    "Broken-v0": "diverged: its reward is not finite, or out of range, at step 56",
+    "Blind-v0": "stopped: observation[0] is nan, not finite, at step 56",
+    "Outside-v0": "stopped: observation['id'] is 5, outside Discrete(3), at step 56",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_values_from_environment_stop_run(name, tmp_path):
     env = EnvConfig(name=name, num_envs=8)
     job = small_job("lstm", env=env, devices=1, checkpoint__interval=1)
     with pytest.raises(DivergedError) as error:
         train(OnlineTrainer(job), folder=tmp_path)
-    assert str(error.value) == (
-        f"seed 0 diverged: its {quantity} is not finite, or out of range, at step 56"
-    )
+    assert str(error.value) == f"seed 0 {LINES[name]}"
     assert available_steps(tmp_path) == []
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     row = json.loads(line)
-    assert "diverged/quantity" not in row
+    assert not any(key.startswith("diverged/") for key in row)
     assert row["diverged"] == 1
     (run,) = overviews(tmp_path)
     assert run.state == "diverged"
@@ -194,5 +222,6 @@ def test_every_quantity_is_checked_online():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gtrxl_jax.online.algorithm.first_nonfinite", spy)
+        patch.setattr("gtrxl_jax.online.trainer.first_nonfinite", spy)
         jax.eval_shape(trainer.update, jax.eval_shape(trainer.init, 0))
-    assert (*checked, "legal actions") == divergence.QUANTITIES
+    assert {*checked, "legal actions"} == set(divergence.QUANTITIES)
