@@ -61,7 +61,8 @@ def export(
         if is_export(folder):
             (new / "card.md").write_bytes(Path(folder, "card.md").read_bytes())
         else:
-            write_card(new, loaded.trainer.title, _record(folder, loaded, seed), params)
+            trainer, record = loaded.trainer, _record(folder, loaded, seed)
+            write_card(new, trainer.title, record, params, trainer.notes)
         write_params(exported(new), params, loaded.step)
         (new / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         if stablehlo:

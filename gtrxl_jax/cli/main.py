@@ -217,6 +217,8 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     if not command.quiet:
         # First, since loggers of services may take seconds to start.
         writers.insert(0, ConsoleWriter(steps, trainer.shown, title=f"{title}, in {folder}"))
+        for note in trainer.notes:
+            _tell(note, sys.stderr)
     try:
         trained = loop.train(trainer, writers=writers, folder=folder, profile=command.profile)
     except RunInterrupted as stop:

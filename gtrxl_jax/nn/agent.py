@@ -112,6 +112,7 @@ def make_agent(
     *,
     encoder: str | nn.Module = "auto",
     encoder_width: int = 256,
+    image_axes: str = "auto",
     head_width: int = 256,
     num_tasks: int | None = None,
     reward_scale: float = 1.0,
@@ -130,6 +131,7 @@ def make_agent(
       action_space: see `gtrxl_jax.specs.action_spec`.
       encoder: a name for `make_encoder`, or a module from observations to features `[..., F]`.
       encoder_width: F, the feature width of the encoders that `make_encoder` builds.
+      image_axes: where the channels of images are, see `make_encoder`.
       head_width: hidden units of each head.
       num_tasks: N, one value per task; None for a single value without a task axis.
       reward_scale: factor on the previous reward as an input, so that it is neither too small to be
@@ -163,7 +165,9 @@ def make_agent(
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
     action = action_spec(action_space)
     if isinstance(encoder, str):
-        encoder = make_encoder(observation_space, encoder, width=encoder_width, **precision)
+        encoder = make_encoder(
+            observation_space, encoder, width=encoder_width, image_axes=image_axes, **precision
+        )
     return Agent(
         encoder=InputEncoder(encoder, action, core.width, reward_scale, reward_clip, **precision),
         core=with_clock(core) if clock else core,

@@ -6,6 +6,7 @@ that is None, regardless of the observation's dtype.
 """
 
 import abc
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -315,6 +316,30 @@ def make_encoder(
     spec = observation_spec(observation_space, channels=image_axes)
     auto = (vectors, pictures)
     return _build(spec, name, "observation_space", auto, width, precision)
+
+
+def describe_arrays(module: nn.Module, field: str = "observation") -> list[str]:
+    """Return a line about each array of several axes: how the encoder in a network reads it."""
+    if isinstance(module, DictEncoder):
+        parts = {
+            f"{field}[{key if key.isdecimal() else repr(key)}]": module.encoders[key]
+            for key in sorted(module.encoders)
+        }
+        return [line for name, part in parts.items() for line in describe_arrays(part, name)]
+    if isinstance(module, MLPEncoder | ImageEncoder):
+        shape, kind = module.spec.shape, type(module).__name__
+        if len(shape) < 2:
+            return []
+        array = f"{field} {list(shape)} is read"
+        if isinstance(module, MLPEncoder):
+            return [f"{array} as a vector, by the {kind}"]
+        axes = module.spec.axes or "hwc"[: len(shape)]
+        return [f"{array} as an image [{', '.join(axes.upper())}], by the {kind}"]
+    inner = [
+        getattr(module, one.name) for one in dataclasses.fields(module) if one.name != "parent"
+    ]
+    modules = [one for one in inner if isinstance(one, nn.Module)]
+    return [line for one in modules for line in describe_arrays(one, field)]
 
 
 def _build(

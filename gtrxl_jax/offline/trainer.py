@@ -13,7 +13,7 @@ N * K.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.consistency import require_consistent_model, zero_segment
@@ -87,8 +88,8 @@ class OfflineTrainer:
     Attributes:
       config: config of the run.
       model: the model that is trained.
-      title, environment, observation_space, action_space, num_iterations, steps_per_iteration:
-        see `Trainer`; a step is an update.
+      title, notes, environment, observation_space, action_space, num_iterations,
+        steps_per_iteration: see `Trainer`; a step is an update.
 
     Raises:
       ValueError: if the config is invalid. Of the data, only the spaces are read, for a run without
@@ -120,6 +121,7 @@ class OfflineTrainer:
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
         self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
+        self.notes: Sequence[str] = describe_arrays(self.model)
         updates = self.num_iterations * self.steps_per_iteration
         self.optimiser, self.schedule = make_optimiser(config.optimiser, updates)
         if is_custom(self.model):

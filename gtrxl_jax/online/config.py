@@ -11,7 +11,15 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.runs.config import serialization
 from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.validation import MOST_STEPS, check_choice, check_interval, number, validate
+from gtrxl_jax.specs import IMAGE_AXES
+from gtrxl_jax.validation import (
+    MOST_STEPS,
+    check_choice,
+    check_interval,
+    choice,
+    number,
+    validate,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +73,9 @@ class AgentConfig:
     auto for images; nature is many times faster on CPU)."""
     encoder_width: int = 64
     """Number of features of an observation."""
+    image_axes: str = choice("auto", IMAGE_AXES)
+    """Where the channels of images are: hwc (last), chw (first), or auto, by the shape. Frames of a
+    stack come before both and become channels. A run says in its first lines how it reads them."""
     head_width: int = 256
     """Number of hidden units of the policy head and of the value head (256 in the paper)."""
     reward_scale: float = 1.0

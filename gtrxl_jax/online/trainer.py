@@ -19,7 +19,7 @@ PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses 
 
 import dataclasses
 import itertools
-from collections.abc import Generator, Hashable, Mapping
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +37,7 @@ from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.envs.united import unite
 from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.online.algorithm import Experience
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.consistency import require_consistent_update
@@ -81,7 +82,7 @@ class OnlineTrainer:
       config: config of the run.
       stream: environments of the run.
       agent: agent of the run.
-      policy, title, environment, observation_space, action_space, config_json,
+      policy, title, notes, environment, observation_space, action_space, config_json,
         num_iterations, steps_per_iteration: see `Trainer`.
 
     Raises:
@@ -107,6 +108,7 @@ class OnlineTrainer:
         self._behaviour = AgentPolicy(self.agent)
         names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
+        self.notes: Sequence[str] = describe_arrays(self.agent)
         self.environment = (config.env.name, dict(config.env.params))
         self.tasks = self.stream.tasks
         self.observation_space = self.stream.observation_space

@@ -15,7 +15,11 @@ from gtrxl_jax.runs.scores import NOT_EVALUATED, Score, main_scores
 
 
 def write_card(
-    folder: str | os.PathLike[str], title: str, record: dict[str, Any], params: Any
+    folder: str | os.PathLike[str],
+    title: str,
+    record: dict[str, Any],
+    params: Any,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Write card.md into the folder of a run.
 
@@ -24,16 +28,19 @@ def write_card(
       title: what was trained, and on what.
       record: its result, see `gtrxl_jax.runs.results.record_of`.
       params: its parameters, which are counted.
+      notes: lines on how it reads its observations.
     """
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
         parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-        text = card(title, record, parameters, Path(folder).name)
+        text = card(title, record, parameters, Path(folder).name, notes)
         temporary.write_text(text, "utf-8", errors="backslashreplace")
     return path
 
 
-def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
+def card(
+    title: str, record: dict[str, Any], parameters: int, name: str, notes: Sequence[str] = ()
+) -> str:
     """Return the text of a card.
 
     Args:
@@ -41,6 +48,7 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
       record: as in `write_card`.
       parameters: number of parameters of the network.
       name: name of the folder.
+      notes: as in `write_card`.
     """
     seeds, diverged = record["seeds"], record["num_diverged"]
     several = len(seeds) > 1
@@ -51,6 +59,7 @@ def card(title: str, record: dict[str, Any], parameters: int, name: str) -> str:
         "",
         f"{parameters:,} parameters{' for each seed' if several else ''}.",
         "",
+        *(f"{note[:1].upper()}{note[1:]}.\n" for note in notes),
         *(_table(scores, seeds, record["drawn"]) if scores else [f"It was {NOT_EVALUATED}."]),
         "",
         *([_OTHER_STEP.format(**record), ""] if "checkpoint" in record else []),

@@ -110,7 +110,8 @@ def train(
         trained = _Loop(trainer, everything, tracing, Path(folder), interruption).run()
         if hosts.is_first():
             record = record_of(trainer.config, trained.result)
-            write_card(folder, trainer.title, record, trained.params_per_seed[0])
+            params = trained.params_per_seed[0]
+            write_card(folder, trainer.title, record, params, trainer.notes)
             write_result(folder, record)
     return trained
 

@@ -1,6 +1,6 @@
 """The interface between a trainer and the host's loop: pure functions and iteration counts."""
 
-from collections.abc import Generator, Hashable, Mapping
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import Mesh
@@ -28,6 +28,7 @@ class Trainer(Protocol):
         `evaluation`, `checkpoint` and `on_divergence`, with the meaning that they have in
         `OnlineConfig`.
       title: a few words on what is trained, how and on what.
+      notes: lines on how it reads its observations, for the console and the card.
       environment: name and parameters of the environment, as for `make_env`.
       observation_space, action_space: the spaces of the environment.
       tasks: the environments, as streams, of which episodes are drawn at the end of the run.
@@ -39,6 +40,7 @@ class Trainer(Protocol):
 
     config: Any
     title: str
+    notes: Sequence[str]
     environment: tuple[str, dict[str, Any]]
     observation_space: Any
     action_space: Any

@@ -13,6 +13,7 @@ from gtrxl_jax.nn.encoders import (
     MLPEncoder,
     ResNetEncoder,
     SmallConvEncoder,
+    describe_arrays,
     make_encoder,
 )
 from gtrxl_jax.parallel.collectives import collectives
@@ -297,6 +298,52 @@ def test_unsuitable_encoders_are_rejected(space, name, message):
     with pytest.raises(ValueError, match=message) as caught:
         make_encoder(space, name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "read"),
+    [
+        ((84, 84, 4), ResNetEncoder, "an image [H, W, C]"),
+        ((4, 84, 84), ResNetEncoder, "an image [C, H, W]"),
+        ((3, 64, 64), ResNetEncoder, "an image [C, H, W]"),
+        ((64, 64), ResNetEncoder, "an image [H, W]"),
+        ((4, 64, 64, 3), ResNetEncoder, "an image [F, H, W, C]"),
+        ((4, 3, 64, 64), ResNetEncoder, "an image [F, C, H, W]"),
+        ((2, 9, 9), SmallConvEncoder, "an image [C, H, W]"),
+        ((2, 3, 4, 5), MLPEncoder, "a vector"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_axes_of_images_are_recognized_and_said(shape, kind, read, dtype):
+    space = spaces.Box(0, 255 if dtype == np.uint8 else 1.0, shape, dtype)
+    encoder = make_encoder({"eye": space, "state": VECTOR}, width=8)
+    assert type(encoder.encoders["eye"]) is kind
+    assert describe_arrays(encoder) == [
+        f"observation['eye'] {list(shape)} is read as {read}, by the {kind.__name__}"
+    ]
+    observation = {"eye": jnp.zeros((2, *shape), dtype), "state": jnp.zeros((2, *VECTOR.shape))}
+    shapes = jax.eval_shape(lambda x: encoder.init_with_output(jax.random.key(0), x), observation)
+    assert shapes[0].shape == (2, 16)
+
+
+def test_given_axes_of_images():
+    space = spaces.Box(0, 255, (9, 9, 16), jnp.uint8)
+    for axes, order in (("auto", "H, W, C"), ("hwc", "H, W, C"), ("chw", "C, H, W")):
+        (line,) = describe_arrays(make_encoder(space, image_axes=axes))
+        assert f"[{order}]" in line
+    with pytest.raises(ValueError, match="unknown image_axes 'whc'"):
+        make_encoder(space, image_axes="whc")
+
+
+def test_an_image_with_channels_first_has_the_features_of_the_same_image():
+    image = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 9, 8, 3)), jnp.uint8)
+    last, first = (
+        make_encoder(spaces.Box(0, 255, shape, jnp.uint8), width=5, image_axes=axes)
+        for shape, axes in (((9, 8, 3), "hwc"), ((3, 9, 8), "chw"))
+    )
+    params = last.init(jax.random.key(0), image)
+    expected = last.apply(params, image)
+    np.testing.assert_array_equal(first.apply(params, image.transpose(0, 3, 1, 2)), expected)
 
 
 def input_encoder(**settings):

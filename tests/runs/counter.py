@@ -31,6 +31,7 @@ class Counter:
     """A run of `iterations` iterations of 2 updates of 5 steps, whose metric is the count."""
 
     title = "a counter"
+    notes = ("it counts from 1",)
     environment = ("", {})
     observation_space = action_space = policy = None
     tasks: tuple[Any, ...] = ()

@@ -30,7 +30,9 @@ RESULT = {
 
 def test_card_of_several_seeds(tmp_path):
     params = {"a": jnp.zeros((20, 60)), "b": jnp.zeros(34)}
-    text = write_card(tmp_path, "gtrxl on a task", RESULT, params).read_text()
+    note = "observation [4, 8, 9] is read as an image [C, H, W], by the SmallConvEncoder"
+    text = write_card(tmp_path, "gtrxl on a task", RESULT, params, [note]).read_text()
+    assert f"\n\nO{note[1:]}.\n\n" in text
     assert text.startswith("# gtrxl on a task\n")
     assert "1,234 parameters for each seed." in text
     assert "over 3 seeds. A seed has solved the task with a success of at least 0.95" in text

@@ -30,7 +30,7 @@ from gtrxl_jax.nn.sequence.rate import RATE
 from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding
 from gtrxl_jax.nn.sequence.valves import VALVES, make_valve
 from gtrxl_jax.plugins import Registry
-from gtrxl_jax.specs import action_spec
+from gtrxl_jax.specs import IMAGE_AXES, action_spec
 from gtrxl_jax.validation import check_choice, choice, number, validate
 
 BLOCKS = ("trxl", "trxl-i", "gtrxl")
@@ -81,6 +81,8 @@ class ModelConfig:
     encoder: str = choice("auto", tuple(ENCODERS))
     """Observation encoder: linear, mlp, conv, nature, resnet, or auto, by shape: nature for images,
     as in RATE's paper, conv for those below 36 x 36, such as grids of cells, otherwise linear."""
+    image_axes: str = choice("auto", IMAGE_AXES)
+    """Where the channels of images are: hwc (last), chw (first), or auto, by the shape."""
     return_scale: float = 1.0
     """Divisor of the returns-to-go."""
     max_timestep: int = 1000
@@ -128,6 +130,7 @@ class ModelConfig:
             width=self.width,
             vectors="linear",
             pictures="nature",
+            image_axes=self.image_axes,
             **precision,
         )
         head = ActionHead(action, param_dtype)
