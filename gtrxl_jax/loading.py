@@ -40,6 +40,7 @@ from gtrxl_jax.runs.results import provenance
 from gtrxl_jax.runs.scores import Score, scores_of
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.specs import action_spec, observation_spec
+from gtrxl_jax.specs.values import require_host_values
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
 
@@ -115,7 +116,12 @@ class Loaded:
           The new state; actions `[B]` as `envs.Stream` takes them, which
           `specs.environment_action` converts for other environments; and whatever else the policy
           computed, see `acting.Policy`.
+
+        Raises:
+          ValueError, TypeError: if an observation in NumPy or on a CPU does not belong to its
+            space, see `specs.require_values`.
         """
+        require_host_values(self.trainer.observation_space, timestep.observation)
         return self._act(self.params, state, timestep, key)
 
     def actor(self, seed: int = 0) -> Actor:

@@ -33,6 +33,23 @@ def run(tmp_path_factory):
     return folder, state
 
 
+@pytest.mark.parametrize("where", [np.asarray, jnp.asarray])
+def test_observations_outside_their_space_are_refused(run, where):
+    loaded = gtrxl_jax.load(run[0])
+    _, timestep = loaded.trainer.stream.reset(jax.random.key(0))
+    state = loaded.init(len(timestep.first))
+    bad = jax.device_get(timestep.observation).copy()
+    bad[2, 1] = np.inf
+    with pytest.raises(ValueError, match=r"observation\[1\] is inf, not finite"):
+        loaded.act(state, timestep.replace(observation=where(bad)), jax.random.key(0))
+    if where is np.asarray:
+        wide = np.where(np.isinf(bad), 1e300, bad.astype(np.float64))
+        with pytest.raises(ValueError, match=r"observation\[1\] is 1e\+300, too large for float32"):
+            loaded.act(state, timestep.replace(observation=wide), jax.random.key(0))
+    # In programs, the checks are those of the caller.
+    jax.eval_shape(lambda x: loaded.act(state, x, jax.random.key(0))[1], timestep)
+
+
 def test_actions_match_segment_form(run):
     folder, state = run
     loaded = gtrxl_jax.load(folder)

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.stepping import step_of
-from gtrxl_jax.specs import action_spec
+from gtrxl_jax.specs import action_spec, require_values
+from gtrxl_jax.specs.spaces import dtype_of, kind_of, parts_of, shape_of, text_tokens
 from gtrxl_jax.timestep import zero_timestep
 
 
@@ -31,7 +32,8 @@ class Actor:
         self, policy: Policy, params: Any, observation_space: Any, action_space: Any, seed: int = 0
     ):
         self._params = params
-        self._example = jax.tree.map(np.asarray, zero_timestep(observation_space, action_space))
+        self._observation_space = observation_space
+        self._reward = np.asarray(zero_timestep(observation_space, action_space).reward)
         self._choices = sum(action_spec(action_space).discrete)
         self._key, self._steps = jax.random.key(seed), 0
         fresh, step = step_of(policy, action_space)
@@ -48,7 +50,7 @@ class Actor:
         """Choose the action of a time step; compiled on first use.
 
         Args:
-          observation: of the environment, without a batch axis.
+          observation: of the environment, without a batch axis; a str for a text.
           reward: the reward of the previous action.
           first: whether this is the first step of an episode, where the memory is reset. Leave it
             out to keep the memory over several episodes.
@@ -60,17 +62,17 @@ class Actor:
           array, or a dict or tuple of them.
 
         Raises:
-          ValueError: if an argument has another shape, or the observation lacks a part.
+          ValueError: if an argument has another shape, or the observation lacks a part, or a value
+            does not belong to its space.
           TypeError: if an argument has another type.
         """
         first = bool(first) or self._state is None
-        example = self._example
-        observation = _like(example.observation, observation, "observation")
+        observation = _observed(self._observation_space, observation, "observation")
         if legal is not None:
             legal = _like(np.zeros(self._choices, bool), legal, "legal")
         if first:
             self._state = self._fresh(self._params)
-        reward = _like(example.reward, 0 if first else reward, "reward")
+        reward = _like(self._reward, 0 if first else reward, "reward")
         key = jax.random.fold_in(self._key, self._steps)
         self._steps += 1
         self._state, action = self._step(
@@ -79,24 +81,38 @@ class Actor:
         return jax.tree.map(lambda x: np.asarray(x)[()], action)
 
 
-def _like(example: Any, value: Any, name: str) -> Any:
-    """Return a value as arrays with the shapes and dtypes of an example; raise if it cannot be."""
-    if isinstance(example, Mapping):
-        if not isinstance(value, Mapping) or set(value) != set(example):
-            raise ValueError(f"{name} must be a dict with the keys {', '.join(map(str, example))}")
-        return {key: _like(part, value[key], f"{name}[{key!r}]") for key, part in example.items()}
-    if isinstance(example, tuple):
-        if not isinstance(value, tuple | list) or len(value) != len(example):
-            raise ValueError(f"{name} must be a tuple of {len(example)}")
-        parts = enumerate(zip(example, value, strict=True))
-        return tuple(_like(part, inside, f"{name}[{n}]") for n, (part, inside) in parts)
-    array = np.asarray(value)
-    if array.shape != example.shape:
-        raise ValueError(
-            f"{name} has shape {array.shape} instead of {example.shape}: pass that of one "
-            "environment, without a batch axis; for several, use init and act of the loaded run"
-        )
-    kinds = ("biuf" if example.dtype.kind == "f" else "biu") if example.dtype.kind != "b" else "b"
+def _observed(space: Any, value: Any, name: str) -> Any:
+    """Return an observation as arrays of the agent's dtypes; raise if it is not of its space."""
+    parts = parts_of(space)
+    if parts is None:
+        if kind_of(space) == "text" and isinstance(value, str | bytes):
+            (value,) = text_tokens(space, [value])
+        array = _array(value, shape_of(space), name)
+        require_values(space, array, name)
+        return array.astype(jax.dtypes.canonicalize_dtype(dtype_of(space)))
+    if kind_of(space) == "dict":
+        if not isinstance(value, Mapping) or set(value) != set(parts):
+            raise ValueError(f"{name} must be a dict with the keys {', '.join(map(str, parts))}")
+        return {key: _observed(part, value[key], f"{name}[{key!r}]") for key, part in parts.items()}
+    if not isinstance(value, tuple | list) or len(value) != len(parts):
+        raise ValueError(f"{name} must be a tuple of {len(parts)}")
+    return tuple(_observed(part, value[n], f"{name}[{n}]") for n, part in parts.items())
+
+
+def _like(example: np.ndarray, value: Any, name: str) -> np.ndarray:
+    """Return a value with the shape and dtype of an example; raise if it cannot be."""
+    array = _array(value, example.shape, name)
+    kinds = "biuf" if example.dtype.kind == "f" else "b"
     if array.dtype.kind not in kinds:
         raise TypeError(f"{name} is of type {array.dtype} instead of {example.dtype}")
     return array.astype(example.dtype)
+
+
+def _array(value: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} has shape {array.shape} instead of {shape}: pass that of one environment, "
+            "without a batch axis; for several, use init and act of the loaded run"
+        )
+    return array

@@ -95,6 +95,21 @@ def require_values(space: Any, values: Any, field: str = "observation") -> None:
     map_leaves(_require_array, space, values, field=field)
 
 
+def require_host_values(space: Any, values: Any, field: str = "observation") -> None:
+    """Raise as `require_values` does, for values that can be read without waiting for a device.
+
+    Tracers, and arrays on accelerators, are not checked.
+    """
+    if all(map(_is_on_host, jax.tree.leaves(values))):
+        require_values(space, values, field)
+
+
+def _is_on_host(x: Any) -> bool:
+    if isinstance(x, jax.core.Tracer):
+        return False
+    return not isinstance(x, Array) or all(device.platform == "cpu" for device in x.devices())
+
+
 def _require_array(leaf: Leaf, x: Any, field: str) -> None:
     x, shape = np.asarray(x), shape_of(leaf)
     require_dtype(leaf, x.dtype, field)
