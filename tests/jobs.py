@@ -99,17 +99,18 @@ class Echo(Clock):
 
 @struct.dataclass
 class FaultyParams(ClockParams):
-    """Parameters of `Faulty`: the steps from which on a part is NaN, and the episodes' length."""
+    """Parameters of `Faulty`: the steps from which on a part is wrong, and the episodes' length."""
 
     length: int = 3
     bad_speed: int = 100
     bad_reward: int = 100
+    bad_time: int = 100
 
 
 class Faulty(Echo):
-    """Has parts that are NaN in some episodes, and whose time limit may be wrong.
+    """Has parts that are wrong in some episodes, and whose time limit may be wrong.
 
-    It has the observations "speed", NaN in those episodes that would terminate, and "time".
+    It has the observations "speed", NaN in those episodes that would terminate, and "time", 9.
     """
 
     @property
@@ -127,7 +128,11 @@ class Faulty(Echo):
 
     def see(self, state, params):
         bad = state.terminates & (state.time >= params.bad_speed)
-        return {"speed": jnp.where(bad, jnp.nan, jnp.ones(2)), "time": state.time}
+        late = state.terminates & (state.time >= params.bad_time)
+        return {
+            "speed": jnp.where(bad, jnp.nan, jnp.ones(2)),
+            "time": jnp.where(late, 9, state.time),
+        }
 
     def is_truncated(self, state, params):
         return state.time >= params.length

@@ -14,7 +14,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped, UInt8
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin, rollout
-from gtrxl_jax.envs.faults import NONE, UNFINISHED, nonfinite, refuse_unfinished
+from gtrxl_jax.envs.faults import (
+    NONE,
+    PREFIX,
+    UNFINISHED,
+    VALUE,
+    refuse_unfinished,
+    wrong_values,
+)
 from gtrxl_jax.envs.knowledge import picture_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
@@ -30,23 +37,31 @@ class EvaluatedEpisodes(EpisodeStats):
     """Statistics of complete episodes, and what is wrong with them.
 
     Attributes:
-      nonfinite: for each part of the time steps, by the names of `faults.nonfinite`, its first step
-        that is not finite, or `faults.NONE`.
+      wrong: for each part of the time steps, by the names of `faults.wrong_values`, the first step
+        at which it has a wrong value, or `faults.NONE`.
+      values: these values.
     """
 
-    nonfinite: dict[str, Int[Array, "*B"]]
+    wrong: dict[str, Int[Array, "*B"]]
+    values: dict[str, Float[Array, "*B"]]
 
 
 Evaluate = Callable[[Any, Key[Array, ""]], EvaluatedEpisodes]
 
 
-def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: int) -> Evaluate:
+def make_evaluate(
+    policy: Policy,
+    tasks: Stream | Sequence[Stream],
+    episodes: int,
+    observation_space: Any = None,
+) -> Evaluate:
     """Build the function that plays `episodes` complete episodes of each task, all in parallel.
 
     Args:
       policy: the policy; the function takes the parameters of its network.
       tasks: the streams of N tasks, or of a single task; their `num_envs` is ignored.
       episodes: E, the number of episodes of each task.
+      observation_space: the space to which observations must belong; by default that of the tasks.
 
     Returns:
       A pure function of (params, key) that returns statistics `[N, E]`, with one episode for each
@@ -54,6 +69,7 @@ def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: in
     """
     tasks = [tasks] if isinstance(tasks, Stream) else tasks
     stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
+    space = stream.observation_space if observation_space is None else observation_space
     limits = [time_limit(task.env, task.params) for task in tasks]
     limit = jnp.max(jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits]))
 
@@ -75,23 +91,26 @@ def make_evaluate(policy: Policy, tasks: Stream | Sequence[Stream], episodes: in
             timestep = dataclasses.replace(state.timestep, first=first_B)
             state = dataclasses.replace(state, timestep=timestep)
             state, _ = advance(policy, params, stream, state, jax.random.fold_in(key_act, step))
-            following = noted(state, results.nonfinite)
+            following = noted(state, results)
             results = jax.tree.map(
                 lambda old, new: jnp.where(results.done, old, new), results, following
             )
             return state, results, step + 1
 
-        def noted(state: ActingState, before: dict[str, Array] | None = None) -> EvaluatedEpisodes:
+        def noted(state: ActingState, before: Any = None) -> EvaluatedEpisodes:
             episode = state.stream.episode
-            found = {
-                name: jnp.where(is_wrong, episode.length, NONE)
-                for name, is_wrong in nonfinite(state.timestep).items()
+            wrong, values = {}, {}
+            for name, (is_wrong, value) in wrong_values(state.timestep, space).items():
+                step = jnp.where(is_wrong, episode.length, NONE)
+                if before is not None:
+                    was_wrong = before.wrong[name] != NONE
+                    step = jnp.where(was_wrong, before.wrong[name], step)
+                    value = jnp.where(was_wrong, before.values[name], value)
+                wrong[name], values[name] = step, value
+            statistics = {
+                field.name: getattr(episode, field.name) for field in dataclasses.fields(episode)
             }
-            if before:
-                found = {k: jnp.where(before[k] == NONE, found[k], before[k]) for k in found}
-            return EvaluatedEpisodes(
-                episode.done, episode.episode_return, episode.length, episode.success, found
-            )
+            return EvaluatedEpisodes(**statistics, wrong=wrong, values=values)
 
         carry = (start, noted(start), jnp.zeros((), jnp.int32))
         results = jax.lax.while_loop(is_running, one_step, carry)[1]
@@ -119,11 +138,13 @@ def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
         if num_tasks > 1:
             summary |= {f"{name}/task_{k}": value_NE[..., k, :] for k in range(num_tasks)}
     if isinstance(episodes, EvaluatedEpisodes):
-        unfinished = jnp.where(episodes.done, NONE, episodes.length)
-        for name, step_NE in {UNFINISHED: unfinished, **episodes.nonfinite}.items():
+        faults = {UNFINISHED: jnp.where(episodes.done, NONE, episodes.length)}
+        faults |= {f"{PREFIX}{name}": step_NE for name, step_NE in episodes.wrong.items()}
+        faults |= {f"{VALUE}{name}": value_NE for name, value_NE in episodes.values.items()}
+        for name, x_NE in faults.items():
             for k in range(num_tasks):
                 of_task = f"/task_{k}" if num_tasks > 1 else ""
-                summary[f"{name}{of_task}"] = step_NE[..., k, :]
+                summary[f"{name}{of_task}"] = x_NE[..., k, :]
     return summary
 
 

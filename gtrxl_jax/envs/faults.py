@@ -1,20 +1,23 @@
 """What is wrong with the episodes of an evaluation: found in its program, reported by the host.
 
-The program returns beside its scores, by names that begin with `PREFIX`, an array with an entry for
-each episode: the step of the fault, or `NONE`. `require_sound` takes them from the scores.
+The program returns beside its scores, by names that begin with `PREFIX`, arrays with an entry for
+each episode: the step of the fault, or `NONE`, and by names that begin with `VALUE`, the value that
+is wrong. `require_sound` takes them from the scores.
 """
 
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
+from gtrxl_jax.specs.spaces import map_leaves
+from gtrxl_jax.specs.values import belongs
 from gtrxl_jax.timestep import TimeStep
 
 PREFIX = "fault/"
+VALUE = f"{PREFIX}value/"
 UNFINISHED = f"{PREFIX}unfinished"
 NONE = -1
 
@@ -23,20 +26,27 @@ class FaultError(ValueError):
     """Raised when there is a fault in an episode."""
 
 
-def nonfinite(timestep: TimeStep) -> dict[str, Bool[Array, " B"]]:
-    """Return where each part of time steps `[B]`, by name, has a number that is not finite.
+def wrong_values(
+    timestep: TimeStep, observation_space: Any
+) -> dict[str, tuple[Bool[Array, " B"], Float[Array, " B"]]]:
+    """Return where each part of time steps `[B]` has a wrong number, and the largest of them.
 
-    The parts are "fault/reward" and those of the observation: "fault/observation['velocity']".
+    The parts are "reward", which must be finite, and those of the observation, as in
+    "observation['velocity']", whose numbers must belong to their space, see `specs.values`.
     """
-    parts = {
-        f"observation{jax.tree_util.keystr(path)}": leaf
-        for path, leaf in jax.tree.leaves_with_path(timestep.observation)
-    }
-    return {
-        f"{PREFIX}{name}": ~jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim)))
-        for name, x in {**parts, "reward": timestep.reward}.items()
-        if jnp.issubdtype(x.dtype, jnp.floating)
-    }
+    found = {"reward": _wrong(timestep.reward, jnp.isfinite(timestep.reward))}
+
+    def add(leaf: Any, x: Array, field: str) -> None:
+        found[field] = _wrong(x, jnp.asarray(belongs(leaf, x)))
+
+    map_leaves(add, observation_space, timestep.observation)
+    return found
+
+
+def _wrong(x: Array, is_right: Array) -> tuple[Bool[Array, " B"], Float[Array, " B"]]:
+    axes = tuple(range(1, x.ndim))
+    values = jnp.where(is_right, -jnp.inf, x.astype(jnp.float32))
+    return ~jnp.all(is_right, axis=axes), jnp.max(values, axis=axes)
 
 
 def require_sound(
@@ -50,20 +60,23 @@ def require_sound(
       ignored: which seeds are not checked, a bool or `[S]`.
 
     Raises:
-      FaultError: if an episode did not end, or had an observation or a reward that is not finite.
+      FaultError: if an episode did not end, had an observation outside its space, or a reward that
+        is not finite.
     """
     found = {
         name: np.where(np.asarray(ignored)[..., None], NONE, step)
         for name, step in scores.items()
-        if name.startswith(PREFIX)
+        if name.startswith(PREFIX) and not name.startswith(VALUE)
     }
     # What is not finite may be why an episode does not end.
     for name in sorted(found, key=lambda name: name.startswith(UNFINISHED)):
         wrong = np.argwhere(found[name] != NONE)
         if len(wrong):
             *_, episode = first = tuple(wrong[0])
-            _refuse(name, of, int(episode), int(found[name][first]))
-    return {name: score for name, score in scores.items() if name not in found}
+            value = scores.get(f"{VALUE}{name.removeprefix(PREFIX)}")
+            number = np.nan if value is None else float(value[first])
+            _refuse(name, of, int(episode), int(found[name][first]), number)
+    return {name: score for name, score in scores.items() if not name.startswith(PREFIX)}
 
 
 def refuse_unfinished(of: str, length: int, limit: int) -> NoReturn:
@@ -79,10 +92,11 @@ def score_names(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if not name.startswith(PREFIX))
 
 
-def _refuse(name: str, of: str, episode: int, step: int) -> NoReturn:
+def _refuse(name: str, of: str, episode: int, step: int, value: float) -> NoReturn:
     if name.startswith(UNFINISHED):
         refuse_unfinished(of, step, step - 1)  # an evaluation goes one action further
+    rule = f"is {value:.9g}, outside its space," if np.isfinite(value) else "is not finite"
     raise FaultError(
-        f"{of}: {name.removeprefix(PREFIX)} is not finite at step {step:,} of the episode of "
+        f"{of}: {name.removeprefix(PREFIX)} {rule} at step {step:,} of the episode of "
         f"environment {episode} of the evaluation: correct the environment"
     )

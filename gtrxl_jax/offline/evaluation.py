@@ -118,7 +118,8 @@ def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> P
     def play(params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         def one(env_params: Any) -> dict[str, Shaped[Array, " E"]]:
             stream = dataclasses.replace(first, params=env_params)
-            return summarise(make_evaluate(policy, stream, episodes)(params, key))
+            evaluate = make_evaluate(policy, stream, episodes, first.observation_space)
+            return summarise(evaluate(params, key))
 
         if len(streams) == 1:
             # As constants, since the spaces of an environment may depend on its parameters.

@@ -261,6 +261,10 @@ FAULTS = {
         {"bad_speed": 2},
         r"observation\['speed'\] is not finite at step 2 of the episode of environment \d+ of",
     ),
+    "category": (
+        {"bad_time": 2},
+        r"observation\['time'\] is 9, outside its space, at step 2 of the episode of environment",
+    ),
     "reward": ({"bad_reward": 1}, "reward is not finite at step 1 of the episode of environment"),
 }
 JOB = small_job("lstm", env__name="Faulty-v0", env__params={}, total_steps=112)
