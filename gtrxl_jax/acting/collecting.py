@@ -1,5 +1,7 @@
 """Collect complete episodes of a jitted environment with any policy."""
 
+import math
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,18 +12,24 @@ from gymnax.environments import environment
 from jaxtyping import Array, Int, Key
 
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.acting.rollout import begin, first_episode, rollout
+from gtrxl_jax.acting.rollout import ActingState, advance, begin
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
-from gtrxl_jax.data.trajectories import Trajectories, check, concatenate, select
+from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
+from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.faults import refuse_unfinished
 from gtrxl_jax.envs.knowledge import Cue, time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.memory import available_memory
 from gtrxl_jax.specs import environment_action
 from gtrxl_jax.specs.spaces import dtype_of, map_leaves
-from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import require_count
 
 Progress = Callable[[EpisodeStats], None]
+
+PART_BYTES = 1 << 26
+"""The largest size of the steps that a device holds at a time."""
+PART_STEPS = 1024
+"""The largest number of these steps, after which a round may end."""
 
 # A value of the cue that has not occurred after this many rounds is assumed to be impossible.
 _PATIENCE = 20
@@ -61,37 +69,35 @@ def collect_rounds(
       progress: called after each round with statistics of the episodes that it added.
       policy_params: parameters of the policy's network.
 
-    A round takes the memory of `num_envs` episodes of the longest possible length: for 16 episodes
-    of 1,000 images of 64 x 64, 200 MB on the device.
+    The host holds the episodes of a round, as long as they are, and the device a part of their
+    steps at a time, whatever the time limit.
 
     Yields:
-      The trajectories of each round that adds any, on the host, padded with zeros.
+      The trajectories of one episode after the other (E = 1), on the host.
 
     Raises:
-      ValueError: if `episodes` is below 1, the environment exceeds its time limit, or a value of
-        the cue never occurs.
+      ValueError: if `episodes` is below 1, the environment exceeds its time limit, the episodes of
+        a round exceed the memory, or a value of the cue never occurs.
       TypeError: if the environment's spaces are not supported, or its state lacks the cue's field.
     """
     require_count("episodes", episodes)
     stream = Stream(env, params, num_envs)
     spaces = dataset_spaces(stream.observation_space, stream.action_space)
-    play = jax.jit(_make_play(stream, policy, cue))
+    play = _Play(stream, policy, policy_params, cue)
     wanted = _Wanted(episodes, cue)
-    round_ = 0
+    round_ = number = 0
     while wanted.left:
-        steps, cue_B, episode_B = jax.device_get(
-            play(policy_params, jax.random.fold_in(key, round_))
-        )
-        if not episode_B.done.all():
-            limit = steps.last.shape[1] - 1
-            refuse_unfinished(type(env).__name__, limit, limit)
-        kept = wanted.choose(cue_B)
-        if len(kept):
-            trajectories = _trajectories(steps, episode_B.length, spaces, kept)
-            check(trajectories)
+        played = play(jax.random.fold_in(key, round_))
+        kept = wanted.choose(np.array([one.cue for one in played]))
+        statistics = [played[b].statistics for b in kept]
+        played = [played[b] for b in kept]
+        while played:
+            trajectories = _trajectories(played.pop(0), spaces)
+            check(trajectories, number)
+            number += 1
             yield trajectories
-            if progress is not None:
-                progress(jax.tree.map(lambda x, kept=kept: x[kept], episode_B))
+        if progress is not None and statistics:
+            progress(jax.tree.map(lambda *x: np.stack(x), *statistics))
         round_ += 1
         wanted.require_all_seen(round_)
 
@@ -130,33 +136,140 @@ class _Wanted:
             )
 
 
-def _make_play(stream: Stream, policy: Policy, cue: Cue | None) -> Callable[..., Any]:
-    """Build the function that runs each environment for `limit` actions, at least one episode.
+class _Episode:
+    """An episode of one environment, as far as it was played.
 
-    It returns the time steps `[B, limit + 1]`, and the cue and the statistics `[B]` at the end of
-    each environment's first episode.
+    Attributes:
+      first: its first observation.
+      parts: the actions, rewards and following observations of its steps, each `[n, ...]`.
+      statistics: those of its last step; None while it goes on.
+      terminated: whether it terminated.
+      cue: the value of the cue at its end.
     """
-    limit = int(time_limit(stream.env, stream.params))
 
-    def play(policy_params: Any, key: Key[Array, ""]) -> Any:
-        key_stream, key_act = jax.random.split(key)
-        start = begin(policy, policy_params, stream, key_stream)
-        _, played = rollout(
-            policy,
-            policy_params,
-            stream,
-            start,
-            key_act,
-            limit,
-            record=lambda s: _value(s.env, cue),
-        )
-        end_B = first_episode(played.episodes)
-        cue_B, episode_B = jax.tree.map(
-            lambda x_BT: x_BT[jnp.arange(len(end_B)), end_B], (played.recorded, played.episodes)
-        )
-        return played.timesteps, cue_B, episode_B
+    def __init__(self, first: Any):
+        self.first = first
+        self.parts: list[dict[str, Any]] = []
+        self.statistics: EpisodeStats | None = None
+        self.terminated = False
+        self.cue = 0
 
-    return play
+    def add(self, steps: dict[str, Any], b: int) -> None:
+        """Add the steps `[C, B]` of environment b up to the end of the episode."""
+        done_C = steps["statistics"].done[:, b]
+        count = int(np.argmax(done_C)) + 1 if done_C.any() else len(done_C)
+        # Copies, so that the others' steps are not held in memory.
+        self.parts.append(
+            jax.tree.map(
+                lambda x: x[:count, b].copy(),
+                {name: steps[name] for name in ("observation", "action", "reward")},
+            )
+        )
+        if done_C.any():
+            last = jax.tree.map(operator.itemgetter((count - 1, b)), steps)
+            self.statistics, self.cue = last["statistics"], int(last["cue"])
+            self.terminated = bool(last["discount"] == 0)
+
+    def join(self) -> dict[str, Any]:
+        """Return all steps, including the first observation, and forget the parts."""
+        parts, self.parts = self.parts, []
+        first = jax.tree.map(lambda x: x[None], self.first)
+        joined = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        joined["observation"] = jax.tree.map(
+            lambda *x: np.concatenate(x), first, joined["observation"]
+        )
+        return joined
+
+
+class _Play:
+    """Plays a round: an episode of any length in each environment, a part of the steps at a time.
+
+    Args:
+      stream: the environments.
+      policy: the policy.
+      policy_params: parameters of its network.
+      cue: see `collect_rounds`.
+
+    Raises:
+      ValueError: if a single step of all environments exceeds the memory.
+    """
+
+    def __init__(self, stream: Stream, policy: Policy, policy_params: Any, cue: Cue | None):
+        self._stream, self._params = stream, policy_params
+        self._limit = int(time_limit(stream.env, stream.params))
+
+        def start(policy_params: Any, key: Key[Array, ""]) -> Any:
+            key_stream, key_act = jax.random.split(key)
+            return begin(policy, policy_params, stream, key_stream), key_act
+
+        def step(policy_params: Any, state: ActingState, key: Key[Array, ""]) -> Any:
+            state, _ = advance(policy, policy_params, stream, state, key)
+            timestep = state.timestep
+            return state, {
+                "observation": timestep.observation,
+                "action": timestep.action,
+                "reward": timestep.reward,
+                "discount": timestep.discount,
+                "statistics": state.stream.episode,
+                "cue": _value(state.stream.env, cue),
+            }
+
+        state, key = jax.eval_shape(start, policy_params, jax.random.key(0))
+        step_bytes = _bytes(jax.eval_shape(step, policy_params, state, key)[1])
+        self._require_memory(0, step_bytes, 0)
+        steps = max(1, min(self._limit, PART_STEPS, PART_BYTES // step_bytes))
+        self._part_bytes = steps * step_bytes
+
+        def play(
+            policy_params: Any, state: ActingState, key: Key[Array, ""], number: Int[Array, ""]
+        ) -> tuple[ActingState, dict[str, Any]]:
+            numbers = number + jnp.arange(steps, dtype=jnp.int32)
+            return jax.lax.scan(
+                lambda state, n: step(policy_params, state, jax.random.fold_in(key, n)),
+                state,
+                numbers,
+            )
+
+        self._start, self._play, self._steps = jax.jit(start), jax.jit(play), steps
+
+    def __call__(self, key: Key[Array, ""]) -> list[_Episode]:
+        """Return the episode of each environment."""
+        state, key = self._start(self._params, key)
+        first = jax.device_get(state.timestep.observation)
+        episodes = [
+            _Episode(jax.tree.map(operator.itemgetter(b), first))
+            for b in range(self._stream.num_envs)
+        ]
+        running, held = dict(enumerate(episodes)), 0
+        for number in range(0, self._limit, self._steps):
+            self._require_memory(number, self._part_bytes, held)
+            state, steps = self._play(self._params, state, key, np.int32(number))
+            steps = jax.device_get(steps)
+            for b, episode in running.items():
+                episode.add(steps, b)
+                held += _bytes(episode.parts[-1])
+            running = {b: one for b, one in running.items() if one.statistics is None}
+            if not running:
+                break
+        lengths = [one.statistics.length for one in episodes if one.statistics]
+        if running or max(lengths) > self._limit:
+            name = type(inner(self._stream.env)).__name__
+            raise ValueError(f"{name} continues beyond its time limit: make its episodes end by it")
+        return episodes
+
+    def _require_memory(self, number: int, part: int, held: int) -> None:
+        """Raise ValueError if no memory is left for the next steps, and for joining an episode."""
+        free = available_memory()
+        if free is not None and free < 2 * part + held // self._stream.num_envs:
+            raise ValueError(
+                f"{self._stream.num_envs} episodes, of which {number:,} of at most "
+                f"{self._limit:,} steps were played, take {held / 1e9:.1f} GB, and of the memory "
+                f"{free / 1e9:.1f} GB are left: reduce env.num_envs"
+            )
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
 
 
 def _value(env_state: Any, cue: Cue | None) -> Int[Array, " B"]:
@@ -171,35 +284,26 @@ def _value(env_state: Any, cue: Cue | None) -> Int[Array, " B"]:
     return getattr(env_state, cue.field).astype(jnp.int32)
 
 
-def _trajectories(
-    steps: TimeStep, length_B: Int[np.ndarray, " B"], spaces: Spaces, kept: Int[np.ndarray, " F"]
-) -> Trajectories:
-    """Extract the first episode of each kept environment from time steps `[B, limit + 1]`."""
-    longest = int(length_B[kept].max())
+def _trajectories(episode: _Episode, spaces: Spaces) -> Trajectories:
+    """Return an episode as trajectories with E = 1."""
+    steps = episode.join()
 
-    def padded(values: Any, begin: int, dtype: Any) -> np.ndarray:
-        """Return `[B, begin .. longest]`, with zeros after step `length`."""
-        values_BT = np.asarray(values)[:, begin : longest + 1]
-        step_T = np.arange(begin, longest + 1)
-        beyond_BT = step_T[None] > length_B[:, None]
-        beyond_BT = beyond_BT.reshape(*beyond_BT.shape, *(1 for _ in values_BT.shape[2:]))
+    def cast(values: Any, dtype: Any) -> np.ndarray:
         # Third-party environments do not always return exactly the dtypes of their spaces.
-        cast_BT = values_BT.astype(dtype)
-        if np.any((cast_BT != values_BT) & ~beyond_BT & np.isfinite(values_BT)):
-            cast_BT = values_BT  # the check of the trajectories says what does not belong
-        return np.where(beyond_BT, np.zeros((), cast_BT.dtype), cast_BT)
+        values_T = np.asarray(values)
+        cast_T = values_T.astype(dtype)
+        if np.any((cast_T != values_T) & np.isfinite(values_T)):
+            cast_T = values_T  # the check of the trajectories says what does not belong
+        return cast_T[None]
 
-    def in_space(space: Any, values: Any, begin: int) -> Any:
-        return map_leaves(lambda leaf, x, _: padded(x, begin, dtype_of(leaf)), space, values)
+    def in_space(space: Any, values: Any) -> Any:
+        return map_leaves(lambda leaf, x, _: cast(x, dtype_of(leaf)), space, values)
 
-    actions = environment_action(spaces.action, steps.action)
-    index_B = np.arange(len(length_B))
-    trajectories = Trajectories(
-        observations=in_space(spaces.observation, steps.observation, 0),
-        actions=in_space(spaces.action, actions, 1),
-        rewards=padded(steps.reward, 1, np.float32),
-        length=length_B.astype(np.int32),
-        terminated=steps.discount[index_B, length_B] == 0,
+    return Trajectories(
+        observations=in_space(spaces.observation, steps["observation"]),
+        actions=in_space(spaces.action, environment_action(spaces.action, steps["action"])),
+        rewards=cast(steps["reward"], np.float32),
+        length=np.array([len(steps["reward"])], np.int32),
+        terminated=np.array([episode.terminated]),
         spaces=spaces,
     )
-    return select(trajectories, kept)

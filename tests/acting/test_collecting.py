@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import OraclePolicy, Policy, RandomPolicy, collect
+from gtrxl_jax.acting import OraclePolicy, Policy, RandomPolicy, collect, collecting
+from gtrxl_jax.acting.rollout import begin, rollout
 from gtrxl_jax.data import check
 from gtrxl_jax.envs import AssociativeRetrieval, Cue, PassiveTMaze, associative, cue_of, make_env
+from gtrxl_jax.envs.stream import Stream
 
 pytestmark = pytest.mark.integration
 
@@ -132,6 +134,57 @@ def test_short_episodes_are_not_oversampled():
         places = places @ np.array([[3 / 4, 1 / 4], [1 / 4, 1 / 4]])
     spread = whole.length.std() / np.sqrt(2000)
     assert abs(whole.length.mean() - mean) < 5 * spread
+
+
+@pytest.mark.parametrize("part", [1, 3, 7])
+def test_parts_do_not_matter(part, monkeypatch):
+    """Steps are collected in parts of any length, from one to more than the time limit."""
+    env, params = make_env("TMazePassive-v0", corridor_length=1, max_steps_in_episode=5)
+    arguments = env, params, RandomPolicy(env.action_space(params)), 12, KEY
+    whole = collect(*arguments, num_envs=6)
+    assert len(np.unique(whole.length)) > 1
+    monkeypatch.setattr(collecting, "PART_STEPS", part)
+    jax.tree.map(np.testing.assert_array_equal, collect(*arguments, num_envs=6), whole)
+
+
+def test_episodes_are_those_of_one_long_rollout():
+    env, params = make_env("TMazePassive-v0", corridor_length=3, max_steps_in_episode=9)
+    policy = RandomPolicy(env.action_space(params))
+    whole = collect(env, params, policy, 5, KEY, num_envs=5)
+    stream = Stream(env, params, 5)
+    key_stream, key_act = jax.random.split(jax.random.fold_in(KEY, 0))
+    state = begin(policy, (), stream, key_stream)
+    _, played = jax.jit(lambda state: rollout(policy, (), stream, state, key_act, 9))(state)
+    for e, n in enumerate(whole.length):
+        np.testing.assert_array_equal(whole.actions[e, :n], played.timesteps.action[e, 1 : n + 1])
+        np.testing.assert_array_equal(
+            whole.observations[e, : n + 1], played.timesteps.observation[e, : n + 1]
+        )
+
+
+def test_memory_does_not_grow_with_time_limit():
+    env, params = make_env("TMazePassive-v0", corridor_length=3, max_steps_in_episode=5_000_000)
+    policy = OraclePolicy(env, params)
+    play = collecting._Play(Stream(env, params, 4), policy, (), None)
+    assert play._steps <= collecting.PART_STEPS
+    assert play._part_bytes <= collecting.PART_BYTES
+    np.testing.assert_array_equal(collect(env, params, policy, 6, KEY, num_envs=4).length, 4)
+
+
+def test_episodes_of_a_round_yield_one_by_one():
+    env, params, policy = oracle("TMazePassive-v0", corridor_length=3)
+    sets = list(collecting.collect_rounds(env, params, policy, 5, KEY, num_envs=4))
+    assert [one.num_episodes for one in sets] == [1] * 5
+
+
+@pytest.mark.parametrize(("left", "steps"), [([0], "0"), ([2**40, 2**40, 0], "2")])
+def test_what_exceeds_memory_is_refused(left, steps, monkeypatch):
+    left = iter(left)
+    monkeypatch.setattr(collecting, "available_memory", lambda: next(left))
+    monkeypatch.setattr(collecting, "PART_STEPS", 2)
+    message = rf"4 episodes, of which {steps} of at most .* steps were .* reduce env.num_envs"
+    with pytest.raises(ValueError, match=message):
+        collect(*oracle("TMazePassive-v0", corridor_length=9), 4, KEY, num_envs=4)
 
 
 def test_third_party_environment_with_continuous_actions():

@@ -92,7 +92,7 @@ def test_acting_in_environment_requires_one(run, capsys, arguments):
     assert exit_.value.code == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    remedy = "train with task.name" if arguments == ["evaluate"] else "env.name must be given"
+    remedy = "name one with env.name" if arguments == ["evaluate"] else "env.name must be given"
     assert remedy in message
 
 
