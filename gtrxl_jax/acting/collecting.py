@@ -253,8 +253,7 @@ class _Play:
                 break
         lengths = [one.statistics.length for one in episodes if one.statistics]
         if running or max(lengths) > self._limit:
-            name = type(inner(self._stream.env)).__name__
-            raise ValueError(f"{name} continues beyond its time limit: make its episodes end by it")
+            refuse_unfinished(type(inner(self._stream.env)).__name__, self._limit, self._limit)
         return episodes
 
     def _require_memory(self, number: int, part: int, held: int) -> None:
