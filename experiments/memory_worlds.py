@@ -32,6 +32,7 @@ from study_report import by_cell, draw_returns, origin, scores, write_report
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarise
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
+from gtrxl_jax.envs.faults import require_sound
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
@@ -125,7 +126,7 @@ def play(world: World, kind: str) -> Record:
         perfect = ExplorerPolicy if hasattr(env, "explorer_action") else OraclePolicy
         policy = perfect(env, params)
     evaluate = jax.jit(make_evaluate(policy, Stream(env, params, num_envs=1), 1024))
-    played = summarise(evaluate(None, jax.random.key(0)))
+    played = require_sound(jax.device_get(summarise(evaluate(None, jax.random.key(0)))), world.env)
     return {"scores": {name: float(np.mean(values)) for name, values in played.items()}}
 
 

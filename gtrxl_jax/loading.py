@@ -188,8 +188,8 @@ def evaluate(
       The scores by name, and the loaded run.
 
     Raises:
-      ValueError: if the run has no environment, or an episode went on beyond its time limit, or an
-        observation or a reward was not finite; see also `load`.
+      ValueError: if the run has no environment, or an episode went on beyond its time limit, or had
+        an observation outside its space or a reward that is not finite; see also `load`.
     """
     loaded = with_settings(load(folder, best=best), **settings)
     if not loaded.environment[0]:

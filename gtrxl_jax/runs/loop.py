@@ -92,7 +92,7 @@ def train(
       RunInterrupted: if the run was asked to stop; it has been saved.
       DivergedError: if a seed has diverged and the config says to stop.
       FaultError: if an episode of an evaluation went on beyond its time limit, or had an
-        observation or a reward that is not finite; the run has been saved.
+        observation outside its space or a reward that is not finite; the run has been saved.
       SaveError: if a checkpoint could not be written; earlier ones are intact.
       UnusableError: if no checkpoint in the folder is intact and of this run.
     """
