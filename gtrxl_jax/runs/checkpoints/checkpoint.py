@@ -246,7 +246,7 @@ def while_saving(folder: Folder, read: Callable[[], Found]) -> Found:
         try:
             return read()
         except Exception:
-            if available_steps(folder)[-1:] == steps[-1:]:
+            if available_steps(folder) == steps:
                 raise
 
 
@@ -272,7 +272,7 @@ def newest_record(folder: Folder) -> dict[str, Any]:
         try:
             return _verify(folder, step) | {"unusable": unusable}
         except UnusableError as error:
-            if available_steps(folder)[-1:] != steps[-1:]:  # removed after a newer one was saved
+            if available_steps(folder) != steps:  # removed after a newer one was saved
                 return newest_record(folder)
             print(f"{error}; skipping it", file=sys.stderr)
             unusable.append(step)
@@ -334,11 +334,13 @@ def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any] |
 
 @contextlib.contextmanager
 def _reading(folder: Folder) -> Iterator[ocp.CheckpointManager]:
+    heed_orphans = ignore_orphans()
     with quiet():
         options = ocp.CheckpointManagerOptions(read_only=True)
         manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
         with contextlib.closing(manager):
             yield manager
+    heed_orphans()  # not after a failure, whose threads may outlive it
 
 
 def _arrays(

@@ -22,9 +22,9 @@ def quiet() -> Iterator[None]:
 
 
 def ignore_orphans() -> Callable[[], None]:
-    """Suppress reports of threads whose save has failed; return a function that ends this.
+    """Suppress reports of threads whose save or read has failed; return a function that ends this.
 
-    When one array cannot be written, orbax stops waiting, and the threads that write the others
+    When one array cannot be written or read, orbax stops waiting, and the threads of the others
     find their event loop closed.
     """
     report = sys.unraisablehook
