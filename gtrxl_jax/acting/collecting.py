@@ -27,7 +27,7 @@ from gtrxl_jax.validation import require_count
 Progress = Callable[[EpisodeStats], None]
 
 PART_BYTES = 1 << 26
-"""The largest size of the steps that a device holds at a time."""
+"""The largest size of the steps that a device holds at a time, and of a set of episodes."""
 PART_STEPS = 1024
 """The largest number of these steps, after which a round may end."""
 
@@ -73,7 +73,7 @@ def collect_rounds(
     steps at a time, whatever the time limit.
 
     Yields:
-      The trajectories of one episode after the other (E = 1), on the host.
+      The trajectories, on the host: as many episodes at a time as `PART_BYTES` hold, at least one.
 
     Raises:
       ValueError: if `episodes` is below 1, the environment exceeds its time limit, the episodes of
@@ -92,9 +92,9 @@ def collect_rounds(
         statistics = [played[b].statistics for b in kept]
         played = [played[b] for b in kept]
         while played:
-            trajectories = _trajectories(played.pop(0), spaces)
+            trajectories = _next_set(played, spaces)
             check(trajectories, number)
-            number += 1
+            number += trajectories.num_episodes
             yield trajectories
         if progress is not None and statistics:
             progress(jax.tree.map(lambda *x: np.stack(x), *statistics))
@@ -207,7 +207,7 @@ class _Play:
             timestep = state.timestep
             return state, {
                 "observation": timestep.observation,
-                "action": timestep.action,
+                "action": environment_action(stream.action_space, timestep.action),
                 "reward": timestep.reward,
                 "discount": timestep.discount,
                 "statistics": state.stream.episode,
@@ -283,6 +283,18 @@ def _value(env_state: Any, cue: Cue | None) -> Int[Array, " B"]:
     return getattr(env_state, cue.field).astype(jnp.int32)
 
 
+def _next_set(episodes: list[_Episode], spaces: Spaces) -> Trajectories:
+    """Take as many of the first episodes as fit into `PART_BYTES`, at least one."""
+    taken: list[Trajectories] = []
+    largest = 0
+    while episodes:
+        largest = max(largest, sum(map(_bytes, episodes[0].parts)))
+        if taken and (len(taken) + 1) * largest > PART_BYTES:
+            break
+        taken.append(_trajectories(episodes.pop(0), spaces))
+    return concatenate(taken)
+
+
 def _trajectories(episode: _Episode, spaces: Spaces) -> Trajectories:
     """Return an episode as trajectories with E = 1."""
     steps = episode.join()
@@ -300,7 +312,7 @@ def _trajectories(episode: _Episode, spaces: Spaces) -> Trajectories:
 
     return Trajectories(
         observations=in_space(spaces.observation, steps["observation"]),
-        actions=in_space(spaces.action, environment_action(spaces.action, steps["action"])),
+        actions=in_space(spaces.action, steps["action"]),
         rewards=cast(steps["reward"], np.float32),
         length=np.array([len(steps["reward"])], np.int32),
         terminated=np.array([episode.terminated]),

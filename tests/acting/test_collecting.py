@@ -171,10 +171,12 @@ def test_memory_does_not_grow_with_time_limit():
     np.testing.assert_array_equal(collect(env, params, policy, 6, KEY, num_envs=4).length, 4)
 
 
-def test_episodes_of_a_round_yield_one_by_one():
+@pytest.mark.parametrize(("size", "numbers"), [(1 << 26, [4, 1]), (1, [1] * 5)])
+def test_sets_of_episodes_are_bounded(size, numbers, monkeypatch):
+    monkeypatch.setattr(collecting, "PART_BYTES", size)
     env, params, policy = oracle("TMazePassive-v0", corridor_length=3)
     sets = list(collecting.collect_rounds(env, params, policy, 5, KEY, num_envs=4))
-    assert [one.num_episodes for one in sets] == [1] * 5
+    assert [one.num_episodes for one in sets] == numbers
 
 
 @pytest.mark.parametrize(("left", "steps"), [([0], "0"), ([2**40, 2**40, 0], "2")])
