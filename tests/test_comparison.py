@@ -12,6 +12,7 @@ from gtrxl_jax.cli.main import main
 from gtrxl_jax.comparison import compare, find_runs, read_seeds
 from gtrxl_jax.comparison import seeds as seeds_module
 from gtrxl_jax.comparison.labels import task_of
+from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.ops.statistics import wilson_interval
 from gtrxl_jax.runs import status
 from gtrxl_jax.runs.results import Result, write_result
@@ -324,3 +325,18 @@ def test_tables_are_shown_where_they_cannot_be_written(tmp_path, capsys, monkeyp
     assert "| lstm | 0/1 [" in shown.out
     (line,) = shown.err.splitlines()
     assert f"Read-only file system: '{tmp_path}/comparison_curves.png'" in line
+
+
+def test_settings_of_later_versions_are_at_their_defaults(tmp_path):
+    """Runs from before there was a setting are of the same agent as those at its default."""
+    newer = json.loads(to_json(OnlineConfig()))
+    older = json.loads(to_json(OnlineConfig(seed=1)))
+    del older["agent"]["reward_scale"], older["core"]["gate_order"]
+    write_run(tmp_path / "newer", newer, [0.5])
+    write_run(tmp_path / "older", older, [0.5])
+    write_run(tmp_path / "copy", {**older, "seed": 0}, [0.5])
+    text, _ = compare([tmp_path], tmp_path)
+    (row,) = rows_of(text)
+    assert row["agent"] == "gtrxl"
+    assert row["solved"].startswith("0/2")
+    assert "Left out, with the settings and the seed of another run" in text

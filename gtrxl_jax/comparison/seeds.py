@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gtrxl_jax.comparison.labels import settings_of, task_of, variants_of
-from gtrxl_jax.runs.config.serialization import kind_of
+from gtrxl_jax.runs.config.serialization import kind_of, with_defaults
 from gtrxl_jax.runs.directory import load_config, settings
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import Result
@@ -116,7 +116,7 @@ def read_seeds(folders: Sequence[Path]) -> list[Seed]:
     """
     metrics = {folder: read_metrics(folder / "metrics.jsonl") for folder in folders}
     folders = [folder for folder in folders if len(metrics[folder]["step"])]
-    configs = [settings(folder) for folder in folders]
+    configs = [with_defaults(settings(folder)) for folder in folders]
     tasks = [task_of(config["env"]) for config in configs]
     several = len({config["algorithm"]["name"] for config in configs}) > 1
     agents = [
