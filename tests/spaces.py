@@ -66,6 +66,10 @@ def draw(space: Any, key: jax.Array) -> Any:
             low, high = (jnp.asarray(np.broadcast_to(z, unit.shape), dtype) for z in (low, high))
             return low + unit * (high - low)
         low, high = (np.broadcast_to(z, shape_of(leaf)).astype(np.int32) for z in (low, high))
+        if kind_of(leaf) == "text":
+            tokens = jax.random.randint(of_field, shape_of(leaf), 1, high + 1)
+            length = jax.random.randint(of_field, (), 0, len(tokens) + 1)
+            return jnp.where(jnp.arange(len(tokens)) < length, tokens, 0)
         return jax.random.randint(of_field, shape_of(leaf), low, high + 1).astype(dtype)
 
     return map_leaves(of_leaf, space)

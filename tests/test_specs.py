@@ -123,6 +123,8 @@ def test_texts_become_tokens():
     assert texts_of(space, tokens) == ["", "a", "b ca"]
     with pytest.raises(ValueError, match="the text 'abcab' has more than 4 characters"):
         text_tokens(space, ["abcab"])
+    with pytest.raises(ValueError, match="a text has padding, the token 0, before its end"):
+        texts_of(space, np.array([[1, 0, 2, 0]]))
     with pytest.raises(ValueError, match="the text 'dog' has 'd', which is not in its space"):
         text_tokens(space, ["dog"])
 

@@ -195,7 +195,13 @@ def text_tokens(space: Any, texts: Iterable[str | bytes]) -> Int[np.ndarray, "N 
 
 
 def texts_of(space: Any, tokens: Shaped[np.ndarray, "N L"]) -> list[str]:
-    """Convert tokens back to strings; the inverse of `text_tokens`."""
+    """Convert tokens back to strings; the inverse of `text_tokens`.
+
+    Raises:
+      ValueError: if there is padding before the end of a string.
+    """
+    if np.any((tokens[:, :-1] == 0) & (tokens[:, 1:] != 0)):
+        raise ValueError("a text has padding, the token 0, before its end: pad it at the end only")
     characters = ["", *sorted(space.characters)]
     return ["".join(characters[token] for token in row) for row in tokens.tolist()]
 
