@@ -34,30 +34,37 @@ def belongs(leaf: Leaf, x: Shaped[AnyArray, "..."]) -> Bool[AnyArray, "..."]:
     Numbers of other dtypes belong if they have the same value in the space's dtype. NumPy arrays
     stay on the host.
     """
-    xp = x.__array_namespace__()
-    dtype, everything = _dtype(leaf), xp.broadcast_to(xp.asarray(True), x.shape)
-    given = np.dtype(x.dtype)
-    is_float = jnp.issubdtype(given, np.floating)
-    if jnp.issubdtype(dtype, np.floating):
-        if not is_float:
-            return everything
-        largest = min(float(jnp.finfo(kind).max) for kind in (given, dtype))
+    xp, given = x.__array_namespace__(), np.dtype(x.dtype)
+    if _holds(leaf, given):
+        return xp.broadcast_to(xp.asarray(True), x.shape)
+    if jnp.issubdtype(_dtype(leaf), np.floating):
+        largest = min(float(jnp.finfo(dtype).max) for dtype in (given, _dtype(leaf)))
         return xp.asarray(xp.abs(x) <= largest)
     low, high = _whole_bounds(leaf)
-    if is_float:
-        is_whole = xp.asarray(x == xp.floor(x))
-        return is_whole & (x >= _bound(low, x)) & (x <= _bound(high, x))
-    if given == np.bool_:
-        x, given = x.astype(np.uint8), np.dtype(np.uint8)
-        least, greatest = 0, 1
+    is_whole = True
+    if jnp.issubdtype(given, np.floating):
+        is_whole = x == xp.floor(x)
     else:
-        least, greatest = int(np.iinfo(given).min), int(np.iinfo(given).max)
-    inside = everything
-    if np.any(low > least):
-        inside = inside & (x >= _bound(low.clip(least, greatest), x))
-    if np.any(high < greatest):
-        inside = inside & (x <= _bound(high.clip(least, greatest), x))
-    return xp.asarray(inside)
+        least, greatest = _range(given)
+        low, high = low.clip(least, greatest), high.clip(least, greatest)
+    return xp.asarray(is_whole & (x >= _bound(low, x)) & (x <= _bound(high, x)))
+
+
+def _holds(leaf: Leaf, given: np.dtype[Any]) -> bool:
+    """Return whether all numbers of a dtype belong to a space."""
+    if jnp.issubdtype(given, np.floating):
+        return False
+    if jnp.issubdtype(_dtype(leaf), np.floating):
+        return True
+    (low, high), (least, greatest) = _whole_bounds(leaf), _range(given)
+    return bool(np.all(low <= least) and np.all(high >= greatest))
+
+
+def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the least and the greatest integer or boolean of a dtype."""
+    if dtype == np.bool_:
+        return 0, 1
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 def _dtype(leaf: Leaf) -> np.dtype[Any]:
@@ -66,11 +73,8 @@ def _dtype(leaf: Leaf) -> np.dtype[Any]:
 
 def _whole_bounds(leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of integers or booleans that the agent's dtype can hold."""
-    dtype = _dtype(leaf)
-    if dtype == np.bool_:
-        return np.array(0), np.array(1)
-    least, greatest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    low, high = bounds_of(leaf)
+    least, greatest = _range(_dtype(leaf))
+    low, high = (bound.astype(int) if bound.dtype == bool else bound for bound in bounds_of(leaf))
     return np.asarray(np.maximum(low, least)), np.asarray(np.minimum(high, greatest))
 
 
@@ -169,6 +173,8 @@ def first_outside(space: Any, values: Any) -> Int[Array, "4"]:
     arrays: list[Any] = []
     map_leaves(lambda leaf, x, field: arrays.append((leaf, x)), space, values)
     for number, (leaf, x) in reversed(list(enumerate(arrays))):
+        if _holds(leaf, np.dtype(x.dtype)):
+            continue
         found = jnp.where(jnp.all(belongs(leaf, x)), found, _of_array(number, leaf, x))
     return found
 

@@ -90,6 +90,23 @@ def test_minari_reads_saved_datasets(tmp_path, monkeypatch):
     assert_same(minari.load("ours-v3"), whole)  # by its id, too
 
 
+@pytest.mark.parametrize("name", ["observed nested", "observed text", "acted nested"])
+def test_minari_reads_members_of_the_spaces(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    whole = valid_text(make_set(spaces=EVERY[name]))
+    minari.save(whole, tmp_path / "ours-v0")
+    dataset = theirs.load_dataset("ours-v0")
+    assert dataset_spaces(dataset.observation_space, dataset.action_space) == whole.spaces
+    for episode in dataset:
+        parts = (
+            (episode.observations, whole.spaces.observation),
+            (episode.actions, EVERY[name].action),
+        )
+        for values, space in parts:
+            first = map_leaves(lambda leaf, x, _: x[0], space, values)
+            assert space.contains(first)
+
+
 def test_metadata_round_trip(tmp_path):
     metadata = minari.Metadata(
         env_name="TMazePassive-v0",
