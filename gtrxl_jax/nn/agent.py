@@ -84,6 +84,10 @@ class Agent(nn.Module):
         """Run the encoder and the core on a segment; return the memory and the heads' input."""
         return self.core(memory, self.encoder(timesteps), self._first(timesteps))
 
+    def encode(self, timesteps: TimeStep) -> Float[Array, "... D"]:
+        """Encode time steps of any leading axes, see `nn.normalizer.update_normalizers`."""
+        return self.encoder(timesteps)
+
     def heads(self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None) -> AgentOutput:
         """Compute the policy and the value from the core's output, and the steps' legal actions."""
         return AgentOutput(policy=self.policy_head(y, legal), value=self.value_head(y))
@@ -115,8 +119,6 @@ def make_agent(
     image_axes: str = "auto",
     head_width: int = 256,
     num_tasks: int | None = None,
-    reward_scale: float = 1.0,
-    reward_clip: float | None = None,
     initial_scale: float = 0.5,
     max_scale: float = 1.0,
     clock: bool = False,
@@ -134,9 +136,6 @@ def make_agent(
       image_axes: where the channels of images are, see `make_encoder`.
       head_width: hidden units of each head.
       num_tasks: N, one value per task; None for a single value without a task axis.
-      reward_scale: factor on the previous reward as an input, so that it is neither too small to be
-        noticed nor much larger than 1; the learner's rewards stay as they are.
-      reward_clip: if given, the scaled previous reward is clipped to [-reward_clip, reward_clip].
       initial_scale: initial scale of a Gaussian policy, see `PolicyHead`.
       max_scale: the largest scale of a Gaussian policy.
       clock: add the number of steps since the start of the episode to the core's inputs, see
@@ -154,8 +153,6 @@ def make_agent(
         "encoder_width": encoder_width,
         "head_width": head_width,
         "num_tasks": 1 if num_tasks is None else num_tasks,
-        "reward_scale": reward_scale,
-        "reward_clip": 1 if reward_clip is None else reward_clip,
         "initial_scale": initial_scale,
         "max_scale": max_scale,
     }.items():
@@ -169,7 +166,7 @@ def make_agent(
             observation_space, encoder, width=encoder_width, image_axes=image_axes, **precision
         )
     return Agent(
-        encoder=InputEncoder(encoder, action, core.width, reward_scale, reward_clip, **precision),
+        encoder=InputEncoder(encoder, action, core.width, **precision),
         core=with_clock(core) if clock else core,
         policy_head=PolicyHead(
             action=action,

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
@@ -20,6 +21,7 @@ from jaxtyping import Array, Float
 from gtrxl_jax.custom import described, is_custom, named, naming_part
 from gtrxl_jax.nn.linear import Dense
 from gtrxl_jax.nn.norm import LayerNorm
+from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.timestep import TimeStep
@@ -34,6 +36,28 @@ MIN_NATURE_SIDE = 36
 PICTURE_SIDE = 32
 # The most images that are encoded together on CPU.
 PART = 32
+
+
+class Features(nn.Module):
+    """The features of an array of an observation, with quantities normalized, see `ArraySpec`.
+
+    They are computed in float32 or wider, and cast to `dtype` last.
+    """
+
+    spec: ArraySpec
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Float[Array, "..."]:
+        spec = self.spec
+        if not spec.has_quantities:
+            return spec.features(observation, self.dtype)
+        x = spec.features(observation, np.promote_types(self.dtype, np.float32))
+        normal = Normalizer(spec.statistics_shape, *spec.declared_moments, name="normalizer")(x)
+        if spec.quantities is not None:
+            is_quantity_F = spec.quantities.reshape(*(1,) * (x.ndim - 1), -1)
+            normal = jnp.where(is_quantity_F, normal, x)
+        return normal.astype(self.dtype)
 
 
 class MLPEncoder(nn.Module):
@@ -52,7 +76,7 @@ class MLPEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
-        x = self.spec.features(observation, self.dtype or self.param_dtype)
+        x = Features(self.spec, self.dtype or self.param_dtype, name="features")(observation)
         x = x.reshape(*leading_axes(x.shape, len(self.spec.feature_shape)), -1)
         scale = math.sqrt(x.shape[-1]) if self.spec.is_image else 1.0
         for width in self.widths:
@@ -66,7 +90,9 @@ class MLPEncoder(nn.Module):
 class ImageEncoder(nn.Module, abc.ABC):
     """A convolutional `trunk`, then flattening, a linear layer and ReLU.
 
-    For images of bytes, a layer norm precedes that ReLU, so that its units stay active.
+    For images, a layer norm precedes that ReLU, so that its units stay active. Since it removes how
+    bright an image is and how strong its contrasts, these are inputs of their own: the mean and the
+    deviation of each channel, by another linear layer.
 
     Attributes:
       spec: an image `[H, W, C]`, or `[H, W]` for a single channel.
@@ -100,14 +126,16 @@ class ImageEncoder(nn.Module, abc.ABC):
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
-        x = self.spec.features(observation, self.dtype or self.param_dtype)
+        x = Features(self.spec, self.dtype or self.param_dtype, name="features")(observation)
         shape = self.spec.feature_shape
         lead = leading_axes(x.shape, len(shape))
         height, width, channels = (*shape, 1)[:3]
-        x = self._in_parts(x.reshape(-1, height, width, channels))
-        x = Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x.reshape(*lead, -1))
+        x_NHWC = x.reshape(-1, height, width, channels)
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        x = Dense(self.width, **precision)(self._in_parts(x_NHWC).reshape(*lead, -1))
         if self.spec.is_image:
-            x = LayerNorm(dtype=self.dtype, param_dtype=self.param_dtype)(x)
+            light = Dense(self.width, use_bias=False, name="light", **precision)
+            x = LayerNorm(**precision)(x) + light(_mean_and_deviation(x_NHWC).reshape(*lead, -1))
         return nn.relu(x)
 
     def _in_parts(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
@@ -128,6 +156,15 @@ class ImageEncoder(nn.Module, abc.ABC):
         )
         _, y = parts(self, None, x_NHWC.reshape(part, images // part, *x_NHWC.shape[1:]))
         return y.reshape(images, *y.shape[2:])
+
+
+def _mean_and_deviation(x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N 2*C"]:
+    """Return the mean and the mean absolute deviation of each channel of images."""
+    wide = x_NHWC.astype(np.promote_types(x_NHWC.dtype, np.float32))
+    mean_N11C = jnp.mean(wide, axis=(1, 2), keepdims=True)
+    # The root of the variance would have an infinite gradient where an image has one color.
+    deviation_NC = jnp.mean(jnp.abs(wide - mean_N11C), axis=(1, 2))
+    return jnp.concatenate([mean_N11C[:, 0, 0], deviation_NC], axis=-1).astype(x_NHWC.dtype)
 
 
 class SmallConvEncoder(ImageEncoder):
@@ -202,8 +239,8 @@ def _by_name(parts: Any) -> Mapping[str, Any]:
 class InputEncoder(nn.Module):
     """Encoder of a whole time step to one vector of the core's width.
 
-    It concatenates the observation's features, the previous action and its reward, and applies a
-    linear layer. On the first step of an episode the action and the reward are set to zero, since
+    It concatenates the observation's features, the previous action and its reward, normalized like
+    quantities of an observation, and applies a linear layer. On the first step of an episode the action and the reward are set to zero, since
     they belong to the previous episode.
 
     It records the metric "inactive", the share of the observation's features that are zero in all
@@ -213,8 +250,6 @@ class InputEncoder(nn.Module):
       observation: the observation's encoder.
       action: the layout of the previous action, see `ActionSpec.features`.
       width: D, the width of the core.
-      reward_scale: rewards are multiplied by it.
-      reward_clip: if given, scaled rewards are clipped to [-reward_clip, reward_clip].
       dtype: computation dtype; None for `param_dtype`.
       param_dtype: dtype of the parameters.
     """
@@ -222,17 +257,14 @@ class InputEncoder(nn.Module):
     observation: nn.Module
     action: ActionSpec
     width: int
-    reward_scale: float = 1.0
-    reward_clip: float | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, timestep: TimeStep) -> Float[Array, "... D"]:
         dtype = self.dtype or self.param_dtype
-        reward = timestep.reward.astype(dtype) * self.reward_scale
-        if self.reward_clip is not None:
-            reward = jnp.clip(reward, -self.reward_clip, self.reward_clip)
+        wide = np.promote_types(dtype, np.float32)
+        reward = Normalizer(name="reward")(timestep.reward.astype(wide), ~timestep.first)
         with naming_part("encoder", self.observation):
             features = self.observation(timestep.observation)
         if is_custom(self.observation) and features.shape[:-1] != timestep.first.shape:
@@ -244,7 +276,7 @@ class InputEncoder(nn.Module):
         inputs = {
             "observation": features,
             "action": self.action.features(timestep.action, dtype),
-            "reward": reward[..., None],
+            "reward": reward.astype(dtype)[..., None],
         }
         for name, x in inputs.items():
             if x.shape[:-1] != timestep.first.shape:

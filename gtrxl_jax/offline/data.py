@@ -7,7 +7,7 @@ differ by rounding.
 import contextlib
 import functools
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -33,6 +33,9 @@ THREADS = 4
 """The number of threads that read a dataset, one batch each."""
 
 
+MEASURED_STEPS, MEASURED_AT_ONCE = 2**16, 2**10
+"""The number of steps from which observations are normalized, and of those read at once."""
+
 Feed = Generator[tuple[int, tuple[Any, Segments | None]], None, None]
 
 
@@ -45,6 +48,9 @@ class Data(Protocol):
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the episodes."""
+
+    def observations(self) -> Iterator[Any]:
+        """Yield batches `[n, ...]` of observations of up to `MEASURED_STEPS` steps to train on."""
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and the data of each iteration from `first` on. Close after use.
@@ -81,6 +87,15 @@ class InMemory:
         fingerprint = Fingerprint()
         fingerprint.add(self._trajectories)
         return str(fingerprint)
+
+    def observations(self) -> Iterator[Any]:
+        data = self._trajectories
+        length_E = np.asarray(data.length)
+        yield from _observations(
+            self._config,
+            length_E,
+            lambda e: jax.tree.map(lambda x: np.asarray(x[e, : length_E[e]]), data.observations),
+        )
 
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and all trajectories, with the episodes of stages, see `Data.feed`."""
@@ -137,6 +152,14 @@ class Streamed:
         together = Outcomes(*map(np.concatenate, zip(*outcomes.values(), strict=True)))
         return _Checked(together, bad, str(fingerprint))
 
+    def observations(self) -> Iterator[Any]:
+        path, bad = self._config.data.path, self._checked.bad
+        with MinariReader(path, leave_out=bad) as reader:
+            length_E = reader.length
+            yield from _observations(
+                self._config, length_E, lambda e: reader.observations(e, 0, int(length_E[e]))
+            )
+
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and the segments of each iteration's updates, see `Data.feed`."""
         config = self._config
@@ -192,6 +215,27 @@ class _Checked(NamedTuple):
     outcomes: "Outcomes"
     bad: set[int]
     fingerprint: str
+
+
+def _observations(
+    config: OfflineConfig, length: Int[np.ndarray, " E"], read: Callable[[int], Any]
+) -> Iterator[Any]:
+    """Yield observations of episodes drawn at random, in batches of equal size except one."""
+    order_E = episodes_of(config, config.stages[-1], length).training
+    order_E = np.random.default_rng(config.data.seed).permutation(order_E)
+    parts: list[Any] = []
+    steps = seen = 0
+    for number, e in enumerate(order_E.tolist(), start=1):
+        parts.append(read(e))
+        steps += int(length[e])
+        is_last = number == len(order_E) or seen + steps >= MEASURED_STEPS
+        while steps >= MEASURED_AT_ONCE or is_last and steps:
+            joined = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+            yield jax.tree.map(lambda x: x[:MEASURED_AT_ONCE], joined)
+            seen, steps = seen + min(steps, MEASURED_AT_ONCE), max(steps - MEASURED_AT_ONCE, 0)
+            parts = [jax.tree.map(lambda x: x[MEASURED_AT_ONCE:], joined)]
+        if is_last:
+            break
 
 
 def _by_stage(config: OfflineConfig, first: int) -> Iterator[tuple[int, list[int]]]:

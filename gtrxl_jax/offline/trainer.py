@@ -31,6 +31,7 @@ from gtrxl_jax.data.trajectories import Trajectories
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.encoders import describe_arrays
+from gtrxl_jax.nn.normalizer import statistics, update_normalizers
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.consistency import require_consistent_model, zero_segment
@@ -195,6 +196,17 @@ class OfflineTrainer:
         """Yield the curriculum's stage and the data of each iteration, see `Data.feed`."""
         key_data, _ = _keys(_run_key(self.config.seed)[0])
         return self._data.feed(first, key_data, mesh)
+
+    def measured(self) -> dict[str, Array]:
+        """Return the statistics of the data by which the model normalizes, see `Trainer`."""
+        shapes = {"params": jax.eval_shape(self.init, 0).params}
+        variables = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        if not self.config.data.normalize or not statistics(variables["params"]):
+            return {}
+        update = jax.jit(lambda variables, x: update_normalizers(self.model, variables, x))
+        for batch in self._data.observations():
+            variables = update(variables, batch)
+        return statistics(variables["params"])
 
     def mesh(self) -> Mesh:
         """Return the mesh of the devices that share the batch."""

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.agent import Agent, AgentOutput
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
+from gtrxl_jax.nn.normalizer import update_normalizers, weights
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.episodes import Summary, by_task, reported
 from gtrxl_jax.online.minibatches import draw_minibatches, take_minibatch
@@ -129,6 +130,7 @@ class Algorithm(abc.ABC):
         self.agent = agent
         self._clip_norm = config.optimiser.clip_norm
         self._num_tasks = config.env.num_tasks
+        self._normalize = config.agent.normalize
         steps = config.decay_updates * self.config.epochs * self.config.minibatches
         self.optimiser = optax.scale_by_adam(b2=config.optimiser.beta_2)
         # Relative to the peak learning rate, which is one of the hyperparameters.
@@ -179,6 +181,11 @@ class Algorithm(abc.ABC):
         trainable = {**state.trainable, "params": params}
         return dataclasses.replace(state, trainable=trainable, popart=statistics)
 
+    def observed(self, state: LearnerState, timesteps: TimeStep) -> LearnerState:
+        """Return the state with the networks' normalizers updated by time steps."""
+        variables = update_normalizers(self.agent, {"params": state.params}, timesteps)
+        return dataclasses.replace(state, trainable=state.trainable | variables)
+
     def after_step(
         self, before: LearnerState, after: LearnerState, metrics: Summary
     ) -> LearnerState:
@@ -207,7 +214,15 @@ class Algorithm(abc.ABC):
         self, state: LearnerState, experience: Experience, key: Key[Array, ""]
     ) -> tuple[LearnerState, Summary]:
         """Learn from a rollout; return the new state and the means of the steps' metrics."""
-        state, experience = self.prepare(state, experience)
+        # The networks learn with the statistics with which they acted.
+        steps = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
+        state, metrics = self._learn(*self.prepare(state, experience), key)
+        return (self.observed(state, steps) if self._normalize else state), metrics
+
+    def _learn(
+        self, state: LearnerState, experience: Experience, key: Key[Array, ""]
+    ) -> tuple[LearnerState, Summary]:
+        """Take the optimiser steps of all epochs and minibatches."""
         epochs, minibatches = self.config.epochs, self.config.minibatches
         if epochs * minibatches == 1:
             return self.step(state, experience)
@@ -255,7 +270,7 @@ class Algorithm(abc.ABC):
         state = self.after_step(state, after, metrics)
         metrics |= {
             "gradient_norm": gradient_norm,
-            "parameter_norm": optax.tree.norm(state.params),
+            "parameter_norm": optax.tree.norm(weights(state.params)),
             "learning_rate": rate,
         }
         sound = {
@@ -325,11 +340,16 @@ class Algorithm(abc.ABC):
         mask_BT = transition_mask(steps.last)
         output_BS = of_task(jax.lax.stop_gradient(value_BSN), task_B)
         value_BS = popart.unnormalise(state.popart, output_BS, task_BS)
+        if self.config.popart:
+            # Outputs have no unit before the first statistics, which they must not influence.
+            value_BS = jnp.where(state.popart.weight_N[task_BS] > 0, value_BS, 0)
         returns_BT = self.returns(state, steps, value_BS)
         statistics = state.popart
         if self.config.popart:
             rate = self.config.popart_rate / passes
-            statistics = popart.update(statistics, returns_BT, task_BS[:, :-1], mask_BT, rate)
+            task_BT, reward_BT = task_BS[:, :-1], steps.reward[:, 1:].astype(returns_BT.dtype)
+            statistics = popart.update_range(statistics, reward_BT, task_BT, mask_BT)
+            statistics = popart.update(statistics, returns_BT, task_BT, mask_BT, rate)
         factor_N, shift_N = popart.conversion(state.popart, statistics)
         returns_BT = popart.normalise(statistics, returns_BT, task_BS[:, :-1])
         return Targets(returns_BT, mask_BT, task_B, factor_N, shift_N, statistics)

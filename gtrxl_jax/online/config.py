@@ -78,11 +78,10 @@ class AgentConfig:
     stack come before both and become channels. A run says in its first lines how it reads them."""
     head_width: int = 256
     """Number of hidden units of the policy head and of the value head (256 in the paper)."""
-    reward_scale: float = 1.0
-    """Factor on the previous reward as an input of the agent, which does not notice rewards of some
-    thousandths. The learner's rewards stay as they are."""
-    reward_clip: float | None = None
-    """Clip the previous reward, when it is used as an input, to this absolute value."""
+    normalize: bool = True
+    """Scale floats, large integers and pixels of observations, and the previous reward, by their
+    running means and deviations. Otherwise only by the range that the space declares for integers
+    and pixels."""
     initial_scale: float = 0.5
     """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
     max_scale: float = 1.0

@@ -66,12 +66,14 @@ def make_stream(config: OnlineConfig) -> MultiTaskStream:
 
 def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
     """Create the agent of a run."""
+    settings = dataclasses.asdict(config.agent)
+    settings.pop("normalize")  # a setting of learning
     return make_agent(
         make_core(config.core).clone(param_dtype=jnp.result_type(float)),
         stream.observation_space,
         stream.action_space,
         num_tasks=stream.num_tasks,
-        **dataclasses.asdict(config.agent),
+        **settings,
     )
 
 
@@ -131,6 +133,10 @@ class OnlineTrainer:
             num_tasks=config.env.num_tasks,
             parameter_shards=config.parameter_shards,
         )
+
+    def measured(self) -> dict[str, Array]:
+        """Return {}, since normalizers learn from rollouts, see `Trainer`."""
+        return {}
 
     def init(
         self,

@@ -18,11 +18,13 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.agent import Agent
 from gtrxl_jax.nn.heads import rescale_value_head
+from gtrxl_jax.nn.normalizer import with_normalizers
 from gtrxl_jax.online.algorithm import Algorithm, Experience, LearnerState
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.episodes import Summary, gradient_shares
 from gtrxl_jax.ops import popart, vmpo
 from gtrxl_jax.runs.divergence import in_range
+from gtrxl_jax.timestep import TimeStep
 
 _EPSILONS = {
     "categorical": "epsilon_alpha",
@@ -100,6 +102,12 @@ class VMPO(Algorithm):
         """Rescale the value heads of both networks."""
         target = rescale_value_head(state.algorithm, state.popart, statistics)
         return dataclasses.replace(super().rescaled(state, statistics), algorithm=target)
+
+    def observed(self, state: LearnerState, timesteps: TimeStep) -> LearnerState:
+        """Update the normalizers of both networks, so that they see the same inputs."""
+        state = super().observed(state, timesteps)
+        target = with_normalizers(state.algorithm, state.params)
+        return dataclasses.replace(state, algorithm=target)
 
     def after_step(
         self, before: LearnerState, after: LearnerState, metrics: Summary

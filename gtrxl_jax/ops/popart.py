@@ -14,13 +14,20 @@ per task, in normalised units: V = scale * output + mean. A learner step is then
 Arrays hold the global batch: under `jax.jit` a sharded batch needs no special handling.
 """
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-SCALE_BOUNDS = (1e-2, 1e6)
+MIN_SCALE = 1e-2
+"""The least scale of returns, relative to the range of a task's rewards: while hardly any reward
+has been seen, the few returns that differ are not blown up. The papers bound the scale by 1e-4 and
+1e6 in the units of the rewards, on which learning would then depend."""
+ROUNDING = 1e-6
+"""Deviations below this share of the mean are rounding in float32."""
 
 
 @struct.dataclass
@@ -33,6 +40,7 @@ class PopArtStatistics:
     Attributes:
       mean_N: the mean.
       variance_N: the variance, before the bounds of the scale.
+      range_N2: the lowest and the highest reward so far.
       weight_N: the total weight of all samples so far, in [0, 1]. The initial values, whose weight
         would be 1 - weight_N, are left out, so that the first batch is normalised by its own
         statistics at any rate (like the bias correction of Adam).
@@ -41,18 +49,38 @@ class PopArtStatistics:
     mean_N: Float[Array, " N"]
     variance_N: Float[Array, " N"]
     weight_N: Float[Array, " N"]
+    range_N2: Float[Array, "N 2"]
 
     @property
     def scale_N(self) -> Float[Array, " N"]:
-        """The standard deviation, clipped to `SCALE_BOUNDS`."""
-        low, high = SCALE_BOUNDS
-        return jnp.sqrt(jnp.clip(self.variance_N, low**2, high**2))
+        """The standard deviation, at least `MIN_SCALE` of the range of rewards; 1 if both are 0."""
+        low_N, high_N = self.range_N2.T
+        range_N = jnp.where(high_N > low_N, high_N - low_N, 0)
+        floor_N = jnp.maximum(MIN_SCALE * range_N, ROUNDING * jnp.abs(self.mean_N))
+        scale_N = jnp.maximum(jnp.sqrt(self.variance_N), floor_N)
+        return jnp.where(scale_N > 0, scale_N, 1)
 
 
 def init(num_tasks: int) -> PopArtStatistics:
     """Return statistics of the identity normalisation: mean 0 and variance 1 for each task."""
     zeros_N = jnp.zeros(num_tasks)
-    return PopArtStatistics(mean_N=zeros_N, variance_N=jnp.ones(num_tasks), weight_N=zeros_N)
+    empty_N2 = jnp.broadcast_to(jnp.array([jnp.inf, -jnp.inf]), (num_tasks, 2))
+    return PopArtStatistics(zeros_N, jnp.ones(num_tasks), zeros_N, empty_N2)
+
+
+def update_range(
+    statistics: PopArtStatistics,
+    reward_BT: Float[Array, "B T"],
+    task_BT: Int[Array, "B T"],
+    mask_BT: Bool[Array, "B T"],
+) -> PopArtStatistics:
+    """Widen the range of every task's rewards to the rewards of transitions."""
+    one_hot_BTN = jax.nn.one_hot(task_BT, statistics.mean_N.shape[0], dtype=bool)
+    member_BTN, reward_BT1 = one_hot_BTN & mask_BT[..., None], reward_BT[..., None]
+    low_N, high_N = statistics.range_N2.T
+    low_N = jnp.minimum(low_N, jnp.min(jnp.where(member_BTN, reward_BT1, jnp.inf), (0, 1)))
+    high_N = jnp.maximum(high_N, jnp.max(jnp.where(member_BTN, reward_BT1, -jnp.inf), (0, 1)))
+    return dataclasses.replace(statistics, range_N2=jnp.stack([low_N, high_N], axis=-1))
 
 
 def update(
@@ -99,7 +127,8 @@ def update(
     weight_N = (1 - batch_weight_N) * statistics.weight_N + batch_weight_N
     share_N = batch_weight_N / jnp.where(weight_N > 0, weight_N, 1)
     between_N = share_N * (1 - share_N) * jnp.square(shift_N)
-    return PopArtStatistics(
+    return dataclasses.replace(
+        statistics,
         mean_N=statistics.mean_N + share_N * shift_N,
         variance_N=(1 - share_N) * statistics.variance_N + share_N * batch_variance_N + between_N,
         weight_N=weight_N,

@@ -86,8 +86,12 @@ class Programs:
         return (jax.vmap(of_one) if self._several else of_one)(self._seeds)
 
     def init(self) -> Any:
-        """Return the state of a new run, with its `initial_params`."""
-        return self._init(self._seeds, initial_params(self._trainer))
+        """Return the state of a new run, with what it has `measured` and its `initial_params`."""
+        measured = self._trainer.measured()
+        if self._several:
+            seeds = len(self._seeds)
+            measured = {name: np.stack([array] * seeds) for name, array in measured.items()}
+        return self._init(self._seeds, measured | initial_params(self._trainer))
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
         """Yield stages and data from iteration `first` on, see `Trainer`. Close after use."""

@@ -89,9 +89,12 @@ class Trainer(Protocol):
 
         Args:
           seed: the seed.
-          given: parameters by path that replace those initialised from the seed, see `init_from`
-            in `RunConfig`.
+          given: parameters by path that replace those initialised from the seed: `measured`, and
+            those of `init_from` in `RunConfig`.
         """
+
+    def measured(self) -> dict[str, Array]:
+        """Return the parameters by path that follow from the run's data, rather than a seed."""
 
     def drawn(self, state: Any) -> dict[str, Any]:
         """Return the settings that were drawn for a seed, by name; for a state of S seeds, of each.

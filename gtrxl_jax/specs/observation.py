@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.specs.spaces import (
     aligned,
@@ -27,10 +27,9 @@ from gtrxl_jax.validation import check_choice
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
 MAX_DISCRETE_CATEGORIES = 4096
-# Arrays of bytes with shorter sides are grids of cells rather than images.
+# Arrays of bytes, and of other numbers, with shorter sides are grids of cells rather than images.
 MIN_IMAGE_SIDE = 8
-# Added to the standard deviation of an image, of which 1 is the range: noise is not amplified.
-MIN_CONTRAST = 0.01
+MIN_PICTURE_SIDE = 32
 
 IMAGE_AXES = ("auto", "hwc", "chw")
 """Where the channels of images are: last, first, or recognized, see `image_axes`."""
@@ -46,7 +45,8 @@ class ArraySpec:
     Attributes:
       shape: shape of one observation, without leading axes.
       dtype: name of the observation's dtype: "float32", "uint8", "bool", ...
-      scale: factor that scales the values to about 1; unused with categories.
+      range: the lowest and the highest integer that the space declares; None if unbounded, or for
+        floats, whose declared bounds are often wrong.
       categories: number of values of each element, which is encoded one-hot; None for quantities.
         A tuple has a number for each entry of the last axis, or for each entry of the array, and
         None for those entries that are quantities.
@@ -57,7 +57,7 @@ class ArraySpec:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    scale: float = 1.0
+    range: tuple[int, int] | None = None
     categories: int | tuple[int | None, ...] | None = None
     low: int | tuple[int, ...] = 0
     axes: str = ""
@@ -72,9 +72,15 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether these are pixels, uint8 from 0 to 255: `[H, W, C]`, or `[H, W]` for grey ones."""
-        is_bytes, shape = self.dtype == "uint8" and self.scale == 1 / 255, self.image_shape
-        return is_bytes and len(shape) in (2, 3) and min(shape[:2]) >= MIN_IMAGE_SIDE
+        """Whether these are pixels `[H, W, C]`, or `[H, W]` of bytes for grey ones.
+
+        Small arrays of numbers other than bytes are grids of cells.
+        """
+        is_bytes, shape = self.dtype == "uint8" and self.range == (0, 255), self.image_shape
+        side = MIN_IMAGE_SIDE if is_bytes else MIN_PICTURE_SIDE
+        ranks = (2, 3) if is_bytes else (3,)
+        is_one_kind = self.categories is None and self.has_quantities
+        return is_one_kind and len(shape) in ranks and min(shape[:2]) >= side
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
@@ -102,12 +108,45 @@ class ArraySpec:
         )
         return entry_F, category_F, np.array(self.categories, object)[entry_F] != None  # noqa: E711
 
+    @property
+    def has_quantities(self) -> bool:
+        """Whether some values are quantities, which networks normalize: not categories or flags."""
+        if isinstance(self.categories, tuple):
+            return None in self.categories
+        return self.categories is None and self.dtype != "bool" and self.range != (0, 1)
+
+    @property
+    def quantities(self) -> Bool[np.ndarray, " F"] | None:
+        """Which features `[..., F]` are quantities, where others are categories; None if all are.
+
+        Only if `has_quantities`.
+        """
+        return ~self._entries[2] if isinstance(self.categories, tuple) else None
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        """The shape of the statistics by which features are normalized.
+
+        The cells of images and grids `[..., H, W, C]` share those of their channel; other arrays
+        have one for each element.
+        """
+        shape = self.feature_shape
+        if self.is_image and len(shape) == 2:
+            return ()
+        return shape[-1:] if len(shape) > 2 else shape
+
+    @property
+    def declared_moments(self) -> tuple[float, float]:
+        """The mean and the deviation to assume before the first observation: of a uniform one."""
+        if self.range is None:
+            return 0.0, 1.0
+        low, high = self.range
+        return (low + high) / 2, max((high - low) / math.sqrt(12), 1.0)
+
     def features(self, x: Array, dtype: Any) -> Float[Array, "..."]:
         """Convert observations `[..., *shape]` to features `[..., *feature_shape]` of `dtype`.
 
-        Images are standardised: each has mean 0 and variance 1 over its pixels and channels. What
-        most images have in common, such as the brightness of the walls, would otherwise drive
-        ReLUs to be inactive for all of them, and hide small differences.
+        Categories become one-hot; quantities are not normalized yet.
 
         Raises:
           ValueError: if the last axes of x differ from `shape`.
@@ -121,34 +160,18 @@ class ArraySpec:
         if self.axes:
             axes = [len(lead) + axis for axis in _MOVES[self.axes]]
             x = x.transpose(*range(len(lead)), *axes).reshape(*lead, *self.image_shape)
-        if self.is_image:
-            wide = np.promote_types(dtype, np.float32)
-            pixels = x.astype(wide) * self.scale
-            return _standardised(pixels, len(self.image_shape)).astype(dtype)
         if self.categories is None:
-            return self._scaled(x.astype(dtype))
+            return x.astype(dtype)
         if isinstance(self.categories, tuple):
             entry_F, category_F, is_category_F = self._entries
             x_F = x.reshape(*lead, *self.feature_shape[:-1], -1)[..., entry_F]
             one_hot_F = (x_F == aligned(category_F, x_F)).astype(dtype)
-            quantity_F = self._scaled(x_F.astype(dtype))
-            return jnp.where(aligned(is_category_F, x_F, bool), one_hot_F, quantity_F)
+            return jnp.where(aligned(is_category_F, x_F, bool), one_hot_F, x_F.astype(dtype))
         assert isinstance(self.low, int)
         index = x.astype(jnp.int32) - self.low
         return jax.nn.one_hot(index, self.categories, dtype=dtype).reshape(
             *lead, *self.feature_shape
         )
-
-    def _scaled(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        return x if self.scale == 1 else x * self.scale
-
-
-def _standardised(pixels: Float[Array, "..."], rank: int) -> Float[Array, "..."]:
-    """Subtract the mean of each image, its last `rank` axes, and divide by the deviation."""
-    axes = tuple(range(-rank, 0))
-    pixels = pixels - jnp.mean(pixels, axes, keepdims=True)
-    variance = jnp.mean(jnp.square(pixels), axes, keepdims=True)
-    return pixels * jax.lax.rsqrt(variance + MIN_CONTRAST**2)
 
 
 def leading_axes(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -187,11 +210,11 @@ def observation_spec(
 ) -> Any:
     """Return the `ArraySpec` of an observation space, or a dict or a tuple of them.
 
-    Booleans and floats are used unchanged, and so are entries of 0 or 1. Discrete, MultiDiscrete,
-    the tokens of a Text, and integer boxes of 3 to `MAX_BOX_CATEGORIES` values are encoded one-hot;
-    other integers are divided by the largest magnitude of the box. In a box whose entries have
-    bounds of their own, those with at most `MAX_BOX_CATEGORIES` values are one-hot and the others
-    are quantities. Images, uint8 of 0 .. 255, are standardised: see `ArraySpec.features`.
+    Booleans and entries of 0 or 1 are used unchanged. Discrete, MultiDiscrete, the tokens of a
+    Text, and integer boxes of 3 to `MAX_BOX_CATEGORIES` values are encoded one-hot. Other integers
+    and floats are quantities, which networks normalize by what they have seen, see
+    `gtrxl_jax.nn.normalizer`. In a box whose entries have bounds of their own, those with at most
+    `MAX_BOX_CATEGORIES` values are one-hot and the others are quantities.
 
     Args:
       space: a gymnax or gymnasium space of any kind in `specs.spaces`; or arrays (or
@@ -222,7 +245,7 @@ def _array_spec(leaf: Any, field: str) -> ArraySpec:
         )
     shape, dtype = shape_of(leaf), dtype_of(leaf)
     if kind == "array":
-        return ArraySpec(shape, dtype.name, 1 / 255 if dtype == np.uint8 else 1.0)
+        return ArraySpec(shape, dtype.name, (0, 255) if dtype == np.uint8 else None)
     if not np.issubdtype(dtype, np.integer):
         return ArraySpec(shape, dtype.name)
     low, high = bounds_of(leaf)
@@ -241,13 +264,13 @@ def _array_spec(leaf: Any, field: str) -> ArraySpec:
         return ArraySpec(shape, dtype.name, categories=size, low=lowest)
     if low.ndim or high.ndim:
         return _of_entries(shape, dtype.name, low, high, MAX_BOX_CATEGORIES)
-    return ArraySpec(shape, dtype.name, scale=_scale(low, high))
+    return ArraySpec(shape, dtype.name, _range([(int(low), int(high))]))
 
 
-def _scale(*bounds: np.ndarray) -> float:
-    """Return the factor that scales integers within bounds to about 1."""
-    greatest = max((abs(int(x)) for bound in bounds for x in bound.flat), default=0)
-    return 1 / greatest if 1 < greatest < np.iinfo(np.int32).max else 1.0
+def _range(bounds: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the lowest and the highest of integers within bounds; None if that says nothing."""
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    return (low, high) if max(abs(low), abs(high)) < np.iinfo(np.int32).max else None
 
 
 def _of_entries(
@@ -264,11 +287,11 @@ def _of_entries(
     sizes = [b - a + 1 if b - a < most else None for a, b in bounds]
     quantities = [pair for pair, size in zip(bounds, sizes, strict=True) if size is None]
     if len(quantities) == len(sizes):
-        return ArraySpec(shape, dtype, _scale(low, high))
+        return ArraySpec(shape, dtype, _range(bounds))
     return ArraySpec(
         shape,
         dtype,
-        _scale(np.array(quantities, object)),
+        _range(quantities) if quantities else None,
         categories=tuple(sizes),
         low=tuple(0 if size is None else a for (a, _), size in zip(bounds, sizes, strict=True)),
     )

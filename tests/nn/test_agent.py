@@ -11,6 +11,7 @@ from gymnax.environments import spaces
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.nn.agent import make_agent
+from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep, zero_timestep
 from tests.comparison import assert_close
@@ -272,7 +273,8 @@ def test_every_parameter_has_gradient():
         _, output = agent.apply(params, agent.initial_memory(8), timesteps)
         return jnp.mean(output.policy.log_prob(timesteps.action)) + jnp.mean(output.value**2)
 
-    for path, leaf in jax.tree.leaves_with_path(gradient(params)):
+    gradients = gradient(params)["params"]
+    for path, leaf in jax.tree.leaves_with_path(weights(gradients)):
         assert np.any(leaf != 0), jax.tree_util.keystr(path)
 
 
@@ -300,8 +302,7 @@ def test_custom_encoder():
         ({"encoder": "resnet"}, "fits no key"),
         ({"encoder_width": 0}, "encoder_width must be above 0, not 0"),
         ({"num_tasks": 0}, "num_tasks must be above 0, not 0"),
-        ({"reward_scale": 0.0}, "reward_scale must be above 0, not 0.0"),
-        ({"reward_clip": -1.0}, "reward_clip must be above 0, not -1.0"),
+        ({"max_scale": 0.0}, "max_scale must be above 0, not 0.0"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, message):

@@ -138,6 +138,7 @@ def test_rescaled_value_head_keeps_unnormalised_values(num_tasks):
             mean_N=jnp.asarray(rng.normal(0, 5, tasks)),
             variance_N=jnp.asarray(rng.uniform(0.1, 9, tasks)),
             weight_N=jnp.ones(tasks),
+            range_N2=jnp.zeros((tasks, 2)),
         )
         for _ in range(2)
     )
@@ -164,6 +165,7 @@ def test_rescaled_gradient_equals_rescaled_heads_gradient(x64):
             mean_N=jnp.asarray(rng.normal(size=3)),
             variance_N=jnp.asarray(rng.uniform(0.1, 9, 3)),
             weight_N=jnp.ones(3),
+            range_N2=jnp.zeros((3, 2)),
         )
         for _ in range(2)
     )

@@ -65,6 +65,8 @@ def naive_gradients(trainer, state, rollout):
     _, output = segment(trainer.agent, params, state.memory, rollout.timesteps)
     normalised_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
     value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
+    if config.algorithm.popart and state.update == 0:  # outputs have no unit yet
+        value_BS = np.zeros_like(normalised_BS)
     returns = naive_returns(steps, value_BS, config.algorithm.gamma, config.algorithm.gae_lambda)
     popart = state.learner.popart
     statistics = (np.asarray(popart.mean_N), np.asarray(popart.variance_N))

@@ -37,7 +37,7 @@ def test_every_field_type_round_trips():
         env__params={"corridor_length": 3, "penalty": "behind"},
         env__tasks=TASKS,
         sweep={"learning_rate": (1e-4, 1e-3)},
-        agent__reward_clip=1.0,
+        agent__normalize=False,
         algorithm__popart=False,
         core__head_width=3,
         core__gate_bias=-1.5,
@@ -79,7 +79,7 @@ def test_invalid_json_raises(text, error, message):
 
 POSITIVE = [
     "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
-    "agent.max_scale", "agent.reward_scale", "algorithm.clip_epsilon", "algorithm.value_clip",
+    "agent.max_scale", "algorithm.clip_epsilon", "algorithm.value_clip",
     *(f"algorithm.{name}" for name in (
         "popart_rate", "gamma", "target_period", "epsilon_eta", "epsilon_alpha", "epsilon_mean",
         "epsilon_covariance", "multiplier_rate", "value_cost", "initial_eta", "initial_alpha",
@@ -88,7 +88,7 @@ POSITIVE = [
     "optimiser.learning_rate", "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll",
     "segments", "updates_per_iteration", "num_seeds", "parameter_shards",
 ]  # fmt: skip
-OPTIONAL = ["agent.reward_clip", "algorithm.value_clip", "optimiser.clip_norm"]
+OPTIONAL = ["algorithm.value_clip", "optimiser.clip_norm"]
 MAY_BE_ZERO = [
     "optimiser.beta_2", "optimiser.warmup", "optimiser.final", "optimiser.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",

@@ -32,6 +32,7 @@ def some_statistics(seed=1):
         mean_N=jnp.asarray(rng.normal(size=N) * 10),
         variance_N=jnp.asarray(rng.random(N) * 9 + 0.1),
         weight_N=jnp.ones(N),
+        range_N2=jnp.zeros((N, 2)),
     )
 
 
@@ -55,7 +56,7 @@ def test_update_equals_rlax_to_first_order(x64):
     old, rate = some_statistics(), 1e-8
     second = old.variance_N + jnp.square(old.mean_N)
     state = rlax.PopArtState(shift=old.mean_N, scale=old.scale_N, second_moment=second)
-    _, update = rlax.popart(N, rate, *popart.SCALE_BOUNDS)
+    _, update = rlax.popart(N, rate, 1e-4, 1e6)
     head = {"w": jnp.zeros((2, N)), "b": jnp.zeros(N)}
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         _, theirs = update(head, state, returns[mask], task[mask])
@@ -90,7 +91,7 @@ def test_large_batch_cannot_overshoot():
     returns, task = jnp.full((B, T), 3.0), jnp.zeros((B, T), jnp.int32)
     new = popart.update(popart.init(1), returns, task, jnp.ones((B, T), bool), rate=0.5)
     np.testing.assert_allclose(new.mean_N, 3, rtol=1e-6)
-    np.testing.assert_allclose(new.scale_N, popart.SCALE_BOUNDS[0])
+    np.testing.assert_allclose(new.variance_N, 0, atol=1e-6)
 
 
 def test_task_without_samples_keeps_statistics():
@@ -117,12 +118,50 @@ def test_scale_is_accurate_for_large_mean():
     np.testing.assert_allclose(statistics.scale_N[0], np.std(np.float64(returns)), rtol=0.02)
 
 
-@pytest.mark.parametrize(("variance", "scale"), [(0.0, 1e-2), (4.0, 2.0), (1e20, 1e6)])
-def test_scale_is_bounded(variance, scale):
+@pytest.mark.parametrize(
+    ("mean", "variance", "rewards", "scale"),
+    [
+        (0.0, 4.0, (-1, 1), 2.0),
+        (0.0, 1e20, (-1, 1), 1e10),
+        (0.0, 1e-12, (0, 1), 1e-2),
+        (0.0, 1e-24, (0, 1e-6), 1e-8),
+        (0.0, 0.0, (1, 1), 1.0),
+        (0.0, 0.0, (jnp.inf, -jnp.inf), 1.0),
+        (1e6, 1e-4, (1, 1), 1.0),
+    ],
+    ids=["deviation", "large", "sparse", "sparse and small", "constant", "nothing", "rounding"],
+)
+def test_scale_has_a_floor_relative_to_the_rewards(mean, variance, rewards, scale):
     statistics = popart.PopArtStatistics(
-        mean_N=jnp.zeros(1), variance_N=jnp.full(1, variance), weight_N=jnp.ones(1)
+        jnp.full(1, mean), jnp.full(1, variance), jnp.ones(1), jnp.array([rewards], jnp.float32)
     )
     np.testing.assert_allclose(statistics.scale_N, scale, rtol=1e-6)
+
+
+def test_range_of_rewards_of_each_task():
+    rewards, task, mask = make_batch()
+    statistics = popart.update_range(popart.init(N), rewards, task, mask)
+    statistics = popart.update_range(statistics, rewards - 1, task, mask)
+    for n in range(N - 1):
+        mine = rewards[(task == n) & mask]
+        np.testing.assert_allclose(statistics.range_N2[n], [mine.min() - 1, mine.max()])
+    np.testing.assert_array_equal(statistics.range_N2[-1], [jnp.inf, -jnp.inf])
+
+
+def test_units_of_rewards_do_not_matter():
+    """Powers of two change no rounding, so normalised returns are equal to the last bit."""
+
+    def normal(unit):
+        rewards, task, mask = make_batch()
+        statistics = popart.init(N)
+        for factor in (1.0, 3.0):
+            scaled = unit * factor * rewards
+            statistics = popart.update_range(statistics, scaled, task, mask)
+            statistics = popart.update(statistics, scaled, task, mask, rate=1e-3)
+        return popart.normalise(statistics, unit * rewards, task)
+
+    for unit in (2.0**-20, 2.0**20):
+        np.testing.assert_array_equal(normal(unit), normal(1.0))
 
 
 def test_rescaled_head_preserves_every_value(x64):

@@ -40,6 +40,10 @@ class MLPCloning(nn.Module):
         """Return the empty memory and the policy `[B, K]` at each step."""
         return memory, self._policy(segment.observations, deterministic)
 
+    def encode(self, observation: Any) -> Array:
+        """Encode observations, see `nn.normalizer.update_normalizers`."""
+        return self.encoder(observation)
+
     def start(self, batch_size: int) -> tuple[()]:
         """Start acting; return an empty state."""
         return self.initial_memory(batch_size)
@@ -93,6 +97,10 @@ class RecurrentCloning(nn.Module):
         x_BKD = self.dropout(self._features(segment.observations), deterministic)
         memory, y_BKD = self.core(memory, x_BKD, jnp.zeros(segment.mask.shape, bool))
         return memory, self.head(self.dropout(y_BKD, deterministic))
+
+    def encode(self, observation: Any) -> Array:
+        """Encode observations, see `nn.normalizer.update_normalizers`."""
+        return self.encoder(observation)
 
     def start(self, batch_size: int) -> Any:
         """Start acting from the initial memory."""

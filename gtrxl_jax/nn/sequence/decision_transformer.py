@@ -86,6 +86,10 @@ class DecisionTransformer(nn.Module):
         tokens_BK3D = self._with_time(self.embedding(segment), segment.timesteps)
         return memory, self.head(self._transform(tokens_BK3D, segment.mask, deterministic))
 
+    def encode(self, observation: Any) -> Array:
+        """Encode observations, see `nn.normalizer.update_normalizers`."""
+        return self.embedding.observation(observation)
+
     def start(self, batch_size: int) -> Window:
         """Start acting in B new episodes."""
         first = self.blocks[0]

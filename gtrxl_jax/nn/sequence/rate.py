@@ -214,6 +214,10 @@ class RATE(nn.Module):
         noise_BMD = jax.vmap(noise)(jnp.arange(batch, dtype=jnp.int32), segment_B)
         return dataclasses.replace(tokens, tokens=noise_BMD)
 
+    def encode(self, observation: Any) -> Array:
+        """Encode observations, see `nn.normalizer.update_normalizers`."""
+        return self.embedding.observation(observation)
+
     def start(self, batch_size: int) -> RATEState | Window:
         """Start acting in B new episodes."""
         if self.slides:

@@ -46,8 +46,7 @@ class TrajectoryEmbedding(nn.Module):
 
     def observe(self, returns_to_go: Float[Array, "..."], observation: Any) -> Array:
         """Return the R and o tokens, `[..., 2, D]`."""
-        dtype = self.dtype or self.param_dtype
-        scaled = returns_to_go.astype(dtype) / self.return_scale
+        scaled = (returns_to_go / self.return_scale).astype(self.dtype or self.param_dtype)
         features = self.observation(observation)
         return jnp.stack(
             [self.return_projection(scaled[..., None]), self.observation_projection(features)],

@@ -1,0 +1,170 @@
+"""Normalizers: statistics against NumPy, and inputs whose units, offsets and dtypes do not matter."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from gymnax.environments import spaces
+
+from gtrxl_jax.nn.agent import make_agent
+from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.nn.encoders import make_encoder
+from gtrxl_jax.nn.normalizer import (
+    LARGEST,
+    Normalizer,
+    statistics,
+    update_normalizers,
+    weights,
+    with_normalizers,
+)
+from gtrxl_jax.timestep import zero_timestep
+
+FREE = (-jnp.inf, jnp.inf)
+INPUTS = {
+    "vector": (spaces.Box(*FREE, (3,)), "mlp"),
+    "scalar": (spaces.Box(*FREE, ()), "mlp"),
+    "grid": (spaces.Box(*FREE, (5, 6, 2)), "conv"),
+    "image": (spaces.Box(*FREE, (12, 16, 3)), "resnet"),
+}
+
+
+def batch_of(space, seed=0):
+    rng = np.random.default_rng(seed)
+    return jnp.asarray(rng.integers(0, 40, (16, 4, *space.shape)), jnp.float32)
+
+
+def features(space, name, observation, **settings):
+    """Return the features of observations, by an encoder that has seen them."""
+    encoder = make_encoder(space, name, width=8, **settings)
+    variables = jax.jit(encoder.init)(jax.random.key(0), observation)
+    variables = jax.jit(
+        lambda variables, x: update_normalizers(encoder, variables, x, method="__call__")
+    )(variables, observation)
+    return np.asarray(jax.jit(encoder.apply)(variables, observation), np.float32)
+
+
+def test_statistics_are_of_all_that_was_seen():
+    module, rng = Normalizer((3,)), np.random.default_rng(0)
+    first, second = rng.standard_normal((2, 10, 3)) * [1, 5, 0.1] + [0, 7, -3]
+    variables = module.init(jax.random.key(0), jnp.asarray(first, jnp.float32))
+    for batch in (first, second[:4]):
+        x = jnp.asarray(batch, jnp.float32)
+        variables = update_normalizers(module, variables, x, method="__call__")
+    everything = np.concatenate([first, second[:4]])
+    found = statistics(variables["params"])
+    assert found["count"] == 14
+    np.testing.assert_allclose(found["mean"], everything.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["variance"], everything.var(0), rtol=1e-4)
+    expected = (second - everything.mean(0)) / everything.std(0)
+    actual = module.apply(variables, jnp.asarray(second, jnp.float32))
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+    far = module.apply(variables, jnp.full(3, 1e9))
+    np.testing.assert_array_equal(far, LARGEST)
+
+
+@pytest.mark.parametrize(("space", "name"), INPUTS.values(), ids=INPUTS)
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_units_do_not_matter(space, name, unit):
+    """Powers of two change no rounding, so features are equal to the last bit."""
+    x = batch_of(space)
+    expected = features(space, name, x)
+    assert expected.std() > 0.1
+    np.testing.assert_array_equal(features(space, name, unit * x), expected)
+
+
+@pytest.mark.parametrize(("space", "name"), INPUTS.values(), ids=INPUTS)
+def test_offsets_and_declared_ranges_do_not_matter(space, name):
+    x = batch_of(space)
+    expected = features(space, name, x)
+    np.testing.assert_allclose(features(space, name, 30_000 + x), expected, atol=0.01)
+    declared = spaces.Box(0.0, 255.0, space.shape)
+    np.testing.assert_array_equal(features(declared, name, x), expected)
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int32, jnp.int16])
+@pytest.mark.parametrize("high", [100, 255])
+def test_declared_integers_do_not_matter(dtype, high):
+    """A few small numbers look the same in any range that is declared for them."""
+    free = spaces.Box(*FREE, (5, 6, 2))
+    x = batch_of(free)
+    declared = spaces.Box(0, high, (5, 6, 2), dtype)
+    np.testing.assert_allclose(
+        features(declared, "conv", x.astype(dtype)), features(free, "conv", x), atol=1e-5
+    )
+
+
+def test_casts_come_last():
+    """bfloat16 has a resolution of 128 at 30,000, in which differences of 50 would vanish."""
+    space = spaces.Box(*FREE, (1,))
+    x = 30_000 + 50 * jnp.arange(16.0).reshape(16, 1)
+    exact = features(space, "linear", x)
+    low = features(space, "linear", x, dtype=jnp.bfloat16)
+    np.testing.assert_allclose(low, exact, atol=0.01)
+    assert len(np.unique(low)) == 16
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 3), (16, 16), (3,)])
+def test_brightness_is_an_input(shape):
+    space = spaces.Box(0, 255, shape, jnp.uint8)
+    x = jnp.stack([jnp.full((4, *shape), value, jnp.uint8) for value in (10, 90, 240)])
+    dark, grey, bright = features(space, "auto", x)[:, 0]
+    assert np.abs(dark - grey).max() > 0.1
+    assert np.abs(grey - bright).max() > 0.1
+
+
+def make_some_agent():
+    space = spaces.Dict({"a": INPUTS["vector"][0], "flags": spaces.Box(0, 1, (2,), jnp.bool_)})
+    agent = make_agent(make_core("lstm", width=8), space, spaces.Discrete(3), encoder_width=8)
+    example = zero_timestep(space, spaces.Discrete(3), 2, 5)
+    params = agent.init(jax.random.key(0), agent.initial_memory(2), example)
+    return agent, params, example
+
+
+def test_rewards_that_belong_to_an_episode_count():
+    agent, params, steps = make_some_agent()
+    rng = np.random.default_rng(1)
+    first = rng.random((2, 5)) < 0.4
+    reward = rng.standard_normal((2, 5)).astype(np.float32)
+    steps = steps.replace(
+        observation={**steps.observation, "a": jnp.repeat(jnp.asarray(reward)[..., None], 3, -1)},
+        reward=jnp.asarray(reward),
+        first=jnp.asarray(first),
+    )
+    params = update_normalizers(agent, params, steps)
+    found = statistics(params["params"])
+    assert int(found["encoder/reward/count"]) == (~first).sum() < first.size
+    np.testing.assert_allclose(found["encoder/reward/mean"], reward[~first].mean(), rtol=1e-4)
+    a = "encoder/observation/encoders_a/features/normalizer/mean"
+    np.testing.assert_allclose(found[a], np.full(3, reward.mean()), rtol=1e-4)
+    assert len(found) == 2 * 3  # none for the flags
+
+
+def test_only_updates_change_statistics():
+    agent, params, steps = make_some_agent()
+    steps = steps.replace(reward=steps.reward + 3, first=~steps.first)
+    params = update_normalizers(agent, params, steps)
+    assert statistics(params["params"])["encoder/reward/mean"] == 3
+    optimiser = optax.adamw(0.1, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
+    state = optimiser.init(params)
+
+    def loss(params):
+        _, output = agent.apply(params, agent.initial_memory(2), steps)
+        return jnp.sum(output.value**2)
+
+    with jax.numpy_dtype_promotion("standard"):
+        changes, _ = optimiser.update(jax.grad(loss)(params), state, params)
+    trained = optax.apply_updates(params, changes)
+    before, after = (statistics(x["params"]) for x in (params, trained))
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), params, trained)
+    assert moved["params"]["encoder"]["Dense_0"]["kernel"]
+
+
+def test_statistics_of_another_copy():
+    agent, params, steps = make_some_agent()
+    other = update_normalizers(agent, params, steps)["params"]
+    changed = jax.tree.map(lambda x: x + 1, params["params"])
+    taken = with_normalizers(changed, other)
+    jax.tree.map(np.testing.assert_array_equal, statistics(taken), statistics(other))
+    jax.tree.map(np.testing.assert_array_equal, weights(taken), weights(changed))

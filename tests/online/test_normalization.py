@@ -1,0 +1,88 @@
+"""What training does to the statistics of inputs and of returns, and what units do to training."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.envs.registry import register_env
+from gtrxl_jax.nn.normalizer import statistics, weights
+from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
+from gtrxl_jax.online.config import EnvConfig
+from gtrxl_jax.online.trainer import OnlineTrainer
+from tests.jobs import small_job
+from tests.recall import SHOWN, Recall
+
+ALGORITHMS = {"ppo": PPOConfig(epochs=2, minibatches=2), "vmpo": VMPOConfig(target_period=3)}
+
+
+def trainer_of(name, unit=1.0, **changes):
+    task = f"Recall-{unit}-v0"
+    if unit not in (trainer_of.known):
+        register_env(task, functools.partial(Recall, *SHOWN["raw units"], unit=unit, hidden=True))
+        trainer_of.known.add(unit)
+    return OnlineTrainer(
+        small_job(env=EnvConfig(task, num_envs=8), algorithm=ALGORITHMS[name], **changes)
+    )
+
+
+trainer_of.known = set()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_statistics_are_of_all_rollouts(name):
+    trainer = trainer_of(name)
+    state = trainer.init(0)
+    seen = []
+    for _ in range(4):
+        key = jax.random.fold_in(state.key, state.update)
+        _, experience, _ = trainer.rollout(state, key)
+        seen.append(jax.tree.map(lambda x: np.asarray(x[:, :-1]), experience.timesteps))
+        state, _ = jax.jit(trainer.update)(state)
+    found = statistics(state.params)
+    values = np.concatenate([x.observation.reshape(-1, 2) for x in seen])
+    prefix = "encoder/observation/features/normalizer"
+    assert int(found[f"{prefix}/count"]) == len(values) == 4 * 8 * 7
+    np.testing.assert_allclose(found[f"{prefix}/mean"], values.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found[f"{prefix}/variance"], values.var(0), rtol=1e-4)
+    rewards = np.concatenate([x.reward[~x.first] for x in seen])
+    np.testing.assert_allclose(found["encoder/reward/mean"], rewards.mean(), rtol=1e-5)
+    acting = statistics(trainer.algorithm.acting_params(state.learner))
+    jax.tree.map(np.testing.assert_array_equal, acting, found)
+
+
+@pytest.mark.integration
+def test_without_normalization_statistics_stay():
+    trainer = trainer_of("ppo", agent__normalize=False)
+    state = trainer.init(0)
+    before = statistics(state.params)
+    state, _ = jax.jit(trainer.update)(state)
+    jax.tree.map(np.testing.assert_array_equal, statistics(state.params), before)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_units_of_rewards_do_not_matter(name):
+    """Powers of two change no rounding: training gives the same network to the last bit."""
+
+    def train(unit):
+        trainer = trainer_of(name, unit)
+        state = trainer.init(0)
+        # Before the first statistics, rewards are inputs as they are.
+        _, experience, _ = trainer.rollout(state, state.key)
+        learner = trainer.algorithm.observed(state.learner, experience.timesteps)
+        state = state.replace(learner=learner)
+        update = jax.jit(trainer.update)
+        for _ in range(4):
+            state, (metrics, _) = update(state)
+        return weights(state.params), metrics
+
+    params, metrics = train(1.0)
+    for unit in (2.0**-20, 2.0**20):
+        same, others = train(unit)
+        jax.tree.map(np.testing.assert_array_equal, same, params)
+        assert others["popart/scale"] == unit * metrics["popart/scale"]
+        assert jnp.isfinite(others["loss/value"])
