@@ -240,8 +240,8 @@ class InputEncoder(nn.Module):
     """Encoder of a whole time step to one vector of the core's width.
 
     It concatenates the observation's features, the previous action and its reward, normalized like
-    quantities of an observation, and applies a linear layer. On the first step of an episode the action and the reward are set to zero, since
-    they belong to the previous episode.
+    quantities of an observation, and applies a linear layer. On the first step of an episode the
+    action and the reward are set to zero, since they belong to the previous episode.
 
     It records the metric "inactive", the share of the observation's features that are zero in all
     steps of a batch: of the units behind a ReLU, the share of those that do nothing.

@@ -1,4 +1,4 @@
-"""Normalizers: statistics against NumPy, and inputs whose units, offsets and dtypes do not matter."""
+"""Normalizers against NumPy, and inputs whose units, offsets and dtypes do not matter."""
 
 import jax
 import jax.numpy as jnp
