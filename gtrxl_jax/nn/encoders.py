@@ -24,6 +24,7 @@ from gtrxl_jax.nn.norm import LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
+from gtrxl_jax.specs.observation import PICTURE_SIDE
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
 
@@ -32,8 +33,6 @@ MIN_RESNET_SIDE = 8
 MIN_CONV_SIDE = 3
 # The smallest side that the strides and unpadded kernels of `NatureEncoder` accept.
 MIN_NATURE_SIDE = 36
-# Images with at least this side are treated as pictures, smaller ones as grids of cells.
-PICTURE_SIDE = 32
 # The most images that are encoded together on CPU.
 PART = 32
 
@@ -430,5 +429,4 @@ def _has_image_axes(spec: ArraySpec) -> bool:
     shape = spec.image_shape
     if len(shape) == 3:
         return not isinstance(spec.categories, tuple) or len(spec.categories) == shape[-1]
-    is_grey = spec.is_image or (min(shape, default=0) >= PICTURE_SIDE and spec.categories is None)
-    return len(shape) == 2 and is_grey
+    return spec.is_image

@@ -27,9 +27,10 @@ from gtrxl_jax.validation import check_choice
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
 MAX_DISCRETE_CATEGORIES = 4096
-# Arrays of bytes, and of other numbers, with shorter sides are grids of cells rather than images.
+# Arrays of bytes with shorter sides are grids of cells rather than images.
 MIN_IMAGE_SIDE = 8
-MIN_PICTURE_SIDE = 32
+# Images with at least this side are pictures, smaller ones may be grids of cells.
+PICTURE_SIDE = 32
 
 IMAGE_AXES = ("auto", "hwc", "chw")
 """Where the channels of images are: last, first, or recognized, see `image_axes`."""
@@ -72,15 +73,15 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether these are pixels `[H, W, C]`, or `[H, W]` of bytes for grey ones.
+        """Whether these are pixels, `[H, W, C]`, or `[H, W]` for grey ones.
 
-        Small arrays of numbers other than bytes are grids of cells.
+        Arrays of bytes are from a side of `MIN_IMAGE_SIDE` on, others from `PICTURE_SIDE` on:
+        smaller ones are grids of cells.
         """
         is_bytes, shape = self.dtype == "uint8" and self.range == (0, 255), self.image_shape
-        side = MIN_IMAGE_SIDE if is_bytes else MIN_PICTURE_SIDE
-        ranks = (2, 3) if is_bytes else (3,)
-        is_one_kind = self.categories is None and self.has_quantities
-        return is_one_kind and len(shape) in ranks and min(shape[:2]) >= side
+        if self.categories is not None or not self.has_quantities or len(shape) not in (2, 3):
+            return False
+        return min(shape[:2]) >= (MIN_IMAGE_SIDE if is_bytes else PICTURE_SIDE)
 
     @property
     def feature_shape(self) -> tuple[int, ...]:

@@ -252,6 +252,8 @@ def test_images_without_channel_axis():
     params = encoder.init(jax.random.key(0), image)
     assert params["params"]["Conv_0"]["kernel"].shape == (3, 3, 1, 16)
     features = encoder.apply(params, image)
+    like = same.init(jax.random.key(0), image[..., None])
+    params = jax.tree.map(lambda x, y: x.reshape(y.shape), params, like)
     np.testing.assert_allclose(features, same.apply(params, image[..., None]), atol=1e-6)
 
 
