@@ -121,9 +121,10 @@ class ActionSpec:
         parts = self.parts(action)
         features = []
         if self.continuous:
-            x = jnp.asarray(parts["continuous"], dtype)
+            # Cast last: a narrow range far from zero would vanish in bfloat16.
+            x = jnp.asarray(parts["continuous"], np.promote_types(dtype, np.float32))
             centre, half = self.range_of(x)
-            features.append((x - centre) / half)
+            features.append(((x - centre) / half).astype(dtype))
         features += [
             jax.nn.one_hot(parts["discrete"][..., k], size, dtype=dtype)
             for k, size in enumerate(self.discrete)
