@@ -40,7 +40,10 @@ POINT = theirs.Box(-1.0, 1.0, (2,))
         (spaces.Box(0, 255, (84, 84, 3), jnp.uint8), ArraySpec((84, 84, 3), "uint8", (0, 255))),
         (spaces.Box(-100, 50, (2,), jnp.int32), ArraySpec((2,), "int32", (-100, 50))),
         (spaces.Box(-1, 1, (2,), jnp.int32), ArraySpec((2,), "int32", categories=3, low=-1)),
-        (spaces.Box(0, np.array([10, 5]), (2,), jnp.uint8), ArraySpec((2,), "uint8", categories=11)),
+        (
+            spaces.Box(0, np.array([10, 5]), (2,), jnp.uint8),
+            ArraySpec((2,), "uint8", categories=11),
+        ),
         (spaces.Discrete(64), ArraySpec((), "int32", categories=64)),
         (gymnasium.spaces.Discrete(3, start=2), ArraySpec((), "int64", categories=3, low=2)),
         (gymnasium.spaces.Box(-np.inf, np.inf, (3,)), ArraySpec((3,), "float32")),

@@ -10,6 +10,7 @@ import jax
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.formatting import number
+from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.runs.scores import NOT_EVALUATED, Score, main_scores
 
@@ -32,8 +33,13 @@ def write_card(
     """
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
+<<<<<<< HEAD
         parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
         text = card(title, record, parameters, Path(folder).name, notes)
+=======
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(weights(params)))
+        text = card(title, record, parameters, Path(folder).name)
+>>>>>>> 2ebaa2d (Exports keep scalars; the card counts what is trained)
         temporary.write_text(text, "utf-8", errors="backslashreplace")
     return path
 

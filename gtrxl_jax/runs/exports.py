@@ -35,7 +35,7 @@ def write_params(path: str | os.PathLike[str], params: Any, step: int) -> None:
     """
     arrays = by_name(jax.device_get(params))
     _safetensors().numpy.save_file(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        {name: np.asarray(array, order="C") for name, array in arrays.items()},
         os.fspath(path),
         {"step": str(step)},
     )

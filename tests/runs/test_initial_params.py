@@ -97,7 +97,7 @@ def test_all_compared_models_are_checked_first(tmp_path, capsys):
     ("arguments", "message"),
     [
         ("--core.width 16", "core/cells_0/hidden/bias is float32[32] there and float32[64] here"),
-        ("--core.layers 2", "has another architecture in 3 of 18 arrays: core/cells_1/hidden/bias"),
+        ("--core.layers 2", "has another architecture in 3 of 24 arrays: core/cells_1/hidden/bias"),
         (
             "--init-only core/* cor/*",
             "init_only cor/* matches no parameter: choose among core/*, encoder",
