@@ -33,13 +33,8 @@ def write_card(
     """
     path = Path(folder, "card.md")
     with atomic(path) as temporary:
-<<<<<<< HEAD
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-        text = card(title, record, parameters, Path(folder).name, notes)
-=======
         parameters = sum(leaf.size for leaf in jax.tree.leaves(weights(params)))
-        text = card(title, record, parameters, Path(folder).name)
->>>>>>> 2ebaa2d (Exports keep scalars; the card counts what is trained)
+        text = card(title, record, parameters, Path(folder).name, notes)
         temporary.write_text(text, "utf-8", errors="backslashreplace")
     return path
 
