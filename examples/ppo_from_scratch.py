@@ -30,7 +30,14 @@ import optax
 import tyro
 from flax import struct
 
-from gtrxl_jax import Stream, make_agent, make_core, make_env, zero_timestep
+from gtrxl_jax import (
+    Stream,
+    make_agent,
+    make_core,
+    make_env,
+    update_normalizers,
+    zero_timestep,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,9 +179,11 @@ def make_train(config: Config) -> tuple[Any, Any]:
             return jax.lax.scan(learn, carry, jax.tree.map(lambda x: x[order], segments))
 
         keys = jax.random.split(key_learn, config.epochs)
-        learned, metrics = jax.lax.scan(epoch, (params, state.optimiser), keys)
+        (params, optimiser_state), metrics = jax.lax.scan(epoch, (params, state.optimiser), keys)
+        # After learning, so that it sees the inputs as the acting agent did.
+        params = update_normalizers(agent, params, timesteps)
         returns = jnp.mean(episodes.episode_return, where=episodes.done)  # NaN if none ended
-        return State(*learned, acting, key), {"return": returns, **metrics}
+        return State(params, optimiser_state, acting, key), {"return": returns, **metrics}
 
     return init, update
 

@@ -15,9 +15,8 @@ learning rate of 0.001, and an entropy bonus that does not decay; and a `gae_lam
 tasks reward each answer at once, so that with the default of 0.95 the rewards of later answers hide
 what an answer earned. In Autoencode, where how far back the answer lies depends on the time, all
 cores have a clock (`agent.clock`), except for a control, and learn from four minibatches. In
-RepeatFirst, where an answer earns 1/831, the previous reward is scaled to 1 as an input
-(`agent.reward_scale`), and the environments, whose episodes are all equally long, do not run in
-lockstep (`env.stagger`).
+RepeatFirst, the environments, whose episodes are all equally long, do not run in lockstep
+(`env.stagger`).
 
 With `--protocol published`, all cores and tasks are trained by the paper's protocol: 15 million
 steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and RLlib's learning rate, lambda
@@ -64,7 +63,6 @@ class Task:
     best: float
     timed: bool = False
     """Whether how far back the answer lies depends on the time: with a clock, in minibatches."""
-    reward_scale: float = 1.0
     stagger: bool = False
 
 
@@ -73,7 +71,7 @@ TASKS = {
     "RepeatPreviousMedium-v0": Task(32, 500_000, -0.315, 0.789),
     "RepeatPreviousHard-v0": Task(64, 700_000, -0.428, 0.191),
     "AutoencodeEasy-v0": Task(104, 1_000_000, -0.283, -0.283, timed=True),
-    "RepeatFirstHard-v0": Task(64, 600_000, 0.940, 0.969, reward_scale=831, stagger=True),
+    "RepeatFirstHard-v0": Task(64, 600_000, 0.940, 0.969, stagger=True),
 }
 
 
@@ -96,7 +94,7 @@ def short(name: str, label: str, total_steps: int | None) -> OnlineConfig:
             name, num_envs=4 * round(STEPS_PER_UPDATE / (4 * task.span)), stagger=task.stagger
         ),
         core=core_config(core, "small", layers=2, width=WIDTHS[core], **memory),
-        agent=AgentConfig(clock=task.timed and label != NO_CLOCK, reward_scale=task.reward_scale),
+        agent=AgentConfig(clock=task.timed and label != NO_CLOCK),
         algorithm=PPOConfig(
             gae_lambda=GAE_LAMBDA, entropy_final=1.0, minibatches=4 if task.timed else 1
         ),

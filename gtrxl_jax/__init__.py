@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.nn.agent import make_agent
     from gtrxl_jax.nn.core import register_core
     from gtrxl_jax.nn.cores.registry import make_core
+    from gtrxl_jax.nn.normalizer import update_normalizers
     from gtrxl_jax.nn.sequence.registry import register_model
     from gtrxl_jax.online.algorithm_config import register_algorithm
     from gtrxl_jax.timestep import TimeStep, zero_timestep
@@ -34,6 +35,7 @@ __all__ = [
     "register_core",
     "register_env",
     "register_model",
+    "update_normalizers",
     "zero_timestep",
 ]
 
@@ -52,6 +54,7 @@ __getattr__, __dir__ = lazy(
         "register_core": "gtrxl_jax.nn.core",
         "register_env": "gtrxl_jax.envs.registry",
         "register_model": "gtrxl_jax.nn.sequence.registry",
+        "update_normalizers": "gtrxl_jax.nn.normalizer",
         "zero_timestep": "gtrxl_jax.timestep",
     },
 )

@@ -87,7 +87,7 @@ class Programs:
 
     def init(self) -> Any:
         """Return the state of a new run, with what it has `measured` and its `initial_params`."""
-        measured = self._trainer.measured()
+        measured: dict[str, Any] = self._trainer.measured()
         if self._several:
             seeds = len(self._seeds)
             measured = {name: np.stack([array] * seeds) for name, array in measured.items()}

@@ -18,17 +18,17 @@ from tests.recall import SHOWN, Recall
 ALGORITHMS = {"ppo": PPOConfig(epochs=2, minibatches=2), "vmpo": VMPOConfig(target_period=3)}
 
 
-def trainer_of(name, unit=1.0, **changes):
-    task = f"Recall-{unit}-v0"
-    if unit not in (trainer_of.known):
-        register_env(task, functools.partial(Recall, *SHOWN["raw units"], unit=unit, hidden=True))
-        trainer_of.known.add(unit)
-    return OnlineTrainer(
-        small_job(env=EnvConfig(task, num_envs=8), algorithm=ALGORITHMS[name], **changes)
+@functools.cache
+def task_of(unit):
+    register_env(
+        f"Recall-{unit}-v0",
+        functools.partial(Recall, *SHOWN["raw units"], unit=unit, hidden=True),
     )
+    return EnvConfig(f"Recall-{unit}-v0", num_envs=8)
 
 
-trainer_of.known = set()
+def trainer_of(name, unit=1.0, **changes):
+    return OnlineTrainer(small_job(env=task_of(unit), algorithm=ALGORITHMS[name], **changes))
 
 
 @pytest.mark.integration
