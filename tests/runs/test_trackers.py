@@ -283,6 +283,17 @@ def test_missing_package_names_command(name, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_broken_package_is_named(monkeypatch, tmp_path):
+    (tmp_path / "wandb.py").write_text("import json\njson.no_such\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    message = (
+        "the import of wandb raises AttributeError: .*no_such.*: install it again, or omit wand"
+    )
+    with pytest.raises(ImportError, match=message):
+        require_loggers(["wandb"])
+
+
 class Memory(MetricWriter):
     """A logger of one's own."""
 

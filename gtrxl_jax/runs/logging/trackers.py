@@ -59,6 +59,11 @@ class TrackerWriter(MetricWriter):
                 f"log {cls.name} requires {cls.package}: {install_command(cls.name)}, or omit "
                 f"{cls.name}"
             ) from None
+        except Exception as error:
+            raise ImportError(
+                f"log {cls.name}: the import of {cls.package} raises {type(error).__name__}: "
+                f"{error}: install it again, or omit {cls.name}"
+            ) from error
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
         of_seeds = per_seed(metrics, self._config.get("seed", 0))
