@@ -22,11 +22,11 @@ def available_memory() -> int | None:
         sizes.append(1024 * _entry(Path("/proc/meminfo"), "MemAvailable:"))
     for limit, used, statistics in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # there is none, or it is "max"
-            left = int((_GROUP / limit).read_text()) - int((_GROUP / used).read_text())
-            sizes.append(left + _entry(_GROUP / statistics, "inactive_file"))
+            most, taken = (int((_GROUP / name).read_text("utf-8")) for name in (limit, used))
+            sizes.append(most - taken + _entry(_GROUP / statistics, "inactive_file"))
     return min(sizes, default=None)
 
 
 def _entry(path: Path, name: str) -> int:
-    found = re.search(rf"^{name}\s+(\d+)", path.read_text(), re.MULTILINE)
+    found = re.search(rf"^{name}\s+(\d+)", path.read_text("utf-8"), re.MULTILINE)
     return int(found[1]) if found else 0

@@ -331,7 +331,7 @@ def test_settings_of_later_versions_are_at_their_defaults(tmp_path):
     """Runs from before there was a setting are of the same agent as those at its default."""
     newer = json.loads(to_json(OnlineConfig()))
     older = json.loads(to_json(OnlineConfig(seed=1)))
-    del older["agent"]["reward_scale"], older["core"]["gate_order"]
+    del older["agent"]["clock"], older["core"]["gate_order"]
     write_run(tmp_path / "newer", newer, [0.5])
     write_run(tmp_path / "older", older, [0.5])
     write_run(tmp_path / "copy", {**older, "seed": 0}, [0.5])

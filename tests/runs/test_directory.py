@@ -112,7 +112,7 @@ def test_field_of_later_version_is_empty_before(started):
 @pytest.mark.parametrize(
     ("kind", "field"),
     [
-        ("online", "agent.reward_scale"),
+        ("online", "agent.clock"),
         ("online", "core.gate_order"),
         ("online", "algorithm.gae_lambda"),
         ("online", "checkpoint"),
