@@ -92,6 +92,13 @@ class MinariReader:
             self._file = h5py.File(self.path / "main_data.hdf5", "r")
         try:
             total = described["total_episodes"]
+            with _reading(self.path):
+                found = len(self._file.keys())
+            if total > 2 * found:
+                raise ValueError(
+                    f"{self.path} is damaged: it has {found:,} episodes, and {total:,} in its "
+                    "metadata.json"
+                )
             self.numbers = tuple(n for n in range(total) if n not in leave_out)
             if not self.numbers:
                 raise ValueError(f"{self.path} contains no episodes")

@@ -19,6 +19,7 @@ from gtrxl_jax.envs.knowledge import cue_at_start, cue_of, params_of_length
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import OfflineConfig
+from gtrxl_jax.parallel import hosts
 
 
 def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
@@ -164,10 +165,9 @@ def sound_episodes(
         raise ValueError(
             f"{error}; repair it, or leave out all bad episodes with data.skip_bad"
         ) from None
-    if bad:
-        print(f"{len(bad)} of {reader.num_episodes} episodes are left out:", file=sys.stderr)
-    for one in bad:
-        print(f"  {one}", file=sys.stderr)
+    if bad and hosts.is_first():
+        lines = [f"{len(bad)} of {reader.num_episodes} episodes are left out:", *map(str, bad)]
+        print("\n  ".join(lines), file=sys.stderr)
 
 
 def warn_of_other_environment(config: OfflineConfig, metadata: minari.Metadata) -> None:

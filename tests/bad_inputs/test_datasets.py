@@ -259,6 +259,10 @@ DAMAGE = {
     "no count": (metadata(total_episodes=None), "metadata.json has no total_episodes"),
     "no episodes": (metadata(total_episodes=0), "contains no episodes"),
     "too many episodes": (metadata(total_episodes=6), f"{UNREADABLE}.*episode_5"),
+    "far too many episodes": (
+        metadata(total_episodes=10**12),
+        "is damaged: it has 5 episodes, and 1,000,000,000,000 in its metadata.json",
+    ),
     "other format": (metadata(data_format="arrow"), "'arrow': only 'hdf5' is supported"),
     "half of ours": (metadata(gtrxl_jax={"env_name": "x"}), UNREADABLE),
     "link to a file": (
