@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Format with `digits` decimals, or more where a small number needs them: 1,234.500, 0.0123.
+    """Format with `digits` decimals, as in 1,234.500; below 0.01, with as many significant digits.
 
-    At least `digits` digits are significant, so that only 0 is shown as 0.000; below 0.0001 as in
-    3.00e-06.
+    Only 0 is thus shown as 0.000: smaller numbers are as 0.00123 or 3.00e-06.
     """
     return numbers([value], digits)[0]
 
@@ -22,4 +21,5 @@ def numbers(values: Sequence[float], digits: int = 3) -> list[str]:
     exponent = math.floor(math.log10(largest)) if largest else 0
     if exponent < -4:
         return [f"{x:.{max(digits - 1, 0)}e}" for x in values]
-    return [f"{x:,.{max(digits, digits - 1 - exponent)}f}" for x in values]
+    decimals = digits if exponent >= -2 else digits - 1 - exponent
+    return [f"{x:,.{decimals}f}" for x in values]

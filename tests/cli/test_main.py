@@ -124,6 +124,11 @@ def test_evaluate_is_deterministic(debug, tmp_path):
     assert (other["environment"], other["params"]) == ("TMazePassive-v0", {"corridor_length": 3})
     assert {"command", "commit", "date", "device"} < other.keys()
     assert other["evaluation"] == record["evaluation"]
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"total_steps": 9000}))
+    extended, _ = call("evaluate", copy, "--episodes", 64)
+    state = "step 2,240 of a run that is extended, at step 2,240 of 9,000"
+    assert extended == first.replace("step 2,240", state)
 
 
 @pytest.mark.integration

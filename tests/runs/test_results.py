@@ -50,7 +50,7 @@ def test_diverged_seeds_are_counted(tmp_path):
     results.write_result(tmp_path, results.record_of(CONFIG, changed(RESULT, diverged=diverged)))
     record = json.loads((tmp_path / "result.json").read_text())
     assert record["num_diverged"] == 1
-    assert record["diverged"] == [{"seed": 6, "quantity": "loss", "step": 40}]
+    assert record["diverged"] == [{"seed": 6, "quantity": "loss", "step": 40, "detail": ""}]
     assert results.read_result(tmp_path).diverged == diverged
 
 
