@@ -89,6 +89,35 @@ def test_every_command(name, tmp_path):
     require_values(acted, load(tmp_path / "offline").actor()(observation), "action")
 
 
+def test_runs_say_how_they_read_arrays():
+    for name, line in {
+        "dict, multi-binary": "observation['a'] [9, 8] is read as an image [H, W]",
+        "frames-first, box-table": "observation [4, 8, 9] is read as an image [C, H, W]",
+        "multi-discrete-table, tuple": "observation [2, 2] is read as a vector",
+    }.items():
+        spaces_of(name)
+        env = {"env__name": f"Chamber {name}", "env__params": {}}
+        (note,) = OnlineTrainer(small_job("lstm", **env)).notes
+        assert note.startswith(line)
+        (config, spaces) = changed(OFFLINE, model__name="rate"), spaces_of(name)
+        trainer = OfflineTrainer(config, make_set(LENGTHS[:1], dataset_spaces(*spaces)))
+        assert trainer.notes[0].startswith(line)
+    given = changed(small_job("lstm", **env), agent__image_axes="hwc")
+    assert OnlineTrainer(given).notes[0].startswith("observation [2, 2]")
+    assert OnlineTrainer(small_job("lstm")).notes == []
+
+
+@pytest.mark.parametrize("how", ["act", "learn"])
+def test_data_given_in_python_are_checked(how):
+    whole = make_set(LENGTHS[:1], dataset_spaces(OBSERVATIONS["discrete"], ACTIONS["discrete"]))
+    name = {"act": "actions", "learn": "observations"}[how]
+    spoiled = whole.replace(**{name: getattr(whole, name) + 3})
+    with pytest.raises(
+        ValueError, match=rf"episode 0, step 0: {name} is \d, outside Discrete\(3\)"
+    ):
+        OfflineTrainer(OFFLINE, spoiled).target_return  # noqa: B018
+
+
 @pytest.mark.parametrize("acted", ACTIONS)
 def test_streamed_segments_equal_those_in_memory(acted, tmp_path):
     """Both have actions in the layout of the policy's, with 0 in padding."""

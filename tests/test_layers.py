@@ -49,13 +49,22 @@ def test_every_package_has_a_layer():
     assert parts - {"__init__"} == LEVEL.keys()
 
 
+def files_of(part):
+    file = PACKAGE / f"{part}.py"
+    return [file] if file.exists() else list((PACKAGE / part).rglob("*.py"))
+
+
+@pytest.mark.parametrize("part", ["specs", "timestep", "ops", "nn"])
+def test_spaces_are_told_by_their_attributes(part):
+    imports = {name.split(".")[0] for path in files_of(part) for name in imported(path.read_text())}
+    assert not imports & {"gymnax", "gymnasium"}
+
+
 @pytest.mark.parametrize("part", LEVEL)
 def test_imports_are_from_lower_layers(part):
-    files = [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else []
-    files += (PACKAGE / part).rglob("*.py")
     upward = {
         f"{path.relative_to(PACKAGE)} imports {module}"
-        for path in files
+        for path in files_of(part)
         for module in imported(path.read_text())
         if (other := part_of(module)) in LEVEL and other != part and LEVEL[other] >= LEVEL[part]
     }

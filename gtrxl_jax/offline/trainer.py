@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Real, Shaped
 from gtrxl_jax.custom import is_custom, naming_part
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
-from gtrxl_jax.data.trajectories import Trajectories
+from gtrxl_jax.data.trajectories import Trajectories, check
 from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.encoders import describe_arrays
@@ -100,7 +100,10 @@ class OfflineTrainer:
     shown: tuple[str, ...] = ("loss", "accuracy/last_step", "error")
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
-        """Create a trainer; `trajectories`, if given, are used instead of `config.data`."""
+        """Create a trainer; `trajectories`, if given, are used instead of `config.data`.
+
+        They are checked on first use, see `data.check`.
+        """
         validate(config)
         self._trajectories = trajectories
         self._sampling = sampling_of(config)
@@ -190,6 +193,8 @@ class OfflineTrainer:
             return Streamed(config, self._sampling)
         if self._trajectories is None:
             self._trajectories = trajectories_of(config)
+        else:
+            check(self._trajectories)
         return InMemory(config, self._sampling, self._trajectories)
 
     def feed(self, first: int, mesh: Mesh) -> Feed:
