@@ -61,6 +61,9 @@ class Counter:
     def init(self, seed, given=None):
         return Count({"count": jnp.zeros((), jnp.int32)})
 
+    def measured(self):
+        return {}
+
     def drawn(self, state):
         return {}
 
