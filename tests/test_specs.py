@@ -402,6 +402,12 @@ def test_zero_timestep_matches_spaces(space, spec, lead):
     [
         (observation_spec, theirs.Graph(POINT, None), TypeError, "observation_space is a Graph"),
         (observation_spec, theirs.OneOf((POINT,)), TypeError, "observation_space is a OneOf; use"),
+        (
+            observation_spec,
+            {"x": theirs.Box(0, 5, (0,), np.int32)},
+            ValueError,
+            r"\['x'\] has the sh",
+        ),
         (observation_spec, "image", TypeError, "observation_space is a str"),
         (observation_spec, spaces.Discrete(10**6), ValueError, "too many for one-hot"),
         (observation_spec, theirs.MultiDiscrete([2, 9999]), ValueError, "too many for one-hot"),
@@ -485,6 +491,11 @@ OUTSIDE = {
         spaces.Box(0, 255, (1,), jnp.uint8),
         np.array([256], np.int32),
         "x[0] is 256, outside Box(0, 255, (1,), uint8)",
+    ),
+    "unsigned": (
+        theirs.Box(0, 10, (), np.uint32),
+        np.uint32(2**32 - 1),
+        "x is 4294967295, outside Box(0, 10, (), uint32)",
     ),
     "flag": (
         theirs.Box(0, 1, (), np.bool_),

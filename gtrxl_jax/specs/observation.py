@@ -226,7 +226,8 @@ def observation_spec(
 
     Raises:
       TypeError: if the space is not supported.
-      ValueError: if a choice is too large for one-hot encoding, or `channels` is unknown.
+      ValueError: if a choice is too large for one-hot encoding, an array has no entries, or
+        `channels` is unknown.
     """
     check_choice("image_axes", channels, IMAGE_AXES)
 
@@ -245,6 +246,8 @@ def _array_spec(leaf: Any, field: str) -> ArraySpec:
             "or Text, a Dict or Tuple of them, or arrays"
         )
     shape, dtype = shape_of(leaf), dtype_of(leaf)
+    if 0 in shape:
+        raise ValueError(f"{field} has the shape {shape}, without entries: leave it out")
     if kind == "array":
         return ArraySpec(shape, dtype.name, (0, 255) if dtype == np.uint8 else None)
     if not np.issubdtype(dtype, np.integer):

@@ -167,7 +167,7 @@ def first_outside(space: Any, values: Any) -> Int[Array, "4"]:
 
     Returns:
       The number of the first leaf with such a value, or `BELONGS`; the number of its entry in the
-      array; and the largest such value there, as whether it is a float and its 32 bits.
+      array; and the largest such value there, as the number of its dtype in `_DTYPES` and its bits.
     """
     found = jnp.array([BELONGS, 0, 0, 0], jnp.int32)
     arrays: list[Any] = []
@@ -183,18 +183,23 @@ def _of_array(number: int, leaf: Leaf, x: Shaped[Array, "..."]) -> Int[Array, "4
     # Reductions over the batch only, which may be split over devices.
     outside_NE = ~belongs(leaf, x).reshape(-1, math.prod(shape_of(leaf)))
     entry = jnp.argmax(jnp.any(outside_NE, axis=0)).astype(jnp.int32)
-    is_float = jnp.issubdtype(x.dtype, jnp.floating)
-    x_NE = x.reshape(outside_NE.shape).astype(jnp.float32 if is_float else jnp.int32)
-    lowest = jnp.asarray(-jnp.inf if is_float else jnp.iinfo(jnp.int32).min, x_NE.dtype)
+    kind = 0 if jnp.issubdtype(x.dtype, jnp.floating) else 1
+    kind += jnp.issubdtype(x.dtype, jnp.unsignedinteger)
+    x_NE = x.reshape(outside_NE.shape).astype(_DTYPES[kind])
+    lowest = jnp.asarray(-jnp.inf if kind == 0 else jnp.iinfo(x_NE.dtype).min, x_NE.dtype)
     value = jnp.max(jnp.where(outside_NE[:, entry], x_NE[:, entry], lowest))
     bits = jax.lax.bitcast_convert_type(value, jnp.int32)
-    return jnp.stack([jnp.int32(number), entry, jnp.int32(is_float), bits])
+    return jnp.stack([jnp.int32(number), entry, jnp.int32(kind), bits])
+
+
+_DTYPES: tuple[Any, ...] = (np.float32, np.int32, np.uint32)
+"""The dtypes in which values are reported."""
 
 
 def told_of(space: Any, found: Int[np.ndarray, "4"], field: str = "observation") -> str:
     """Return a line about what `first_outside` found."""
-    number, entry, is_float, _ = found.tolist()
+    number, entry, kind, _ = found.tolist()
     name, leaf = list(leaves_of(space, field))[number]
-    value = found[3:].astype(np.int32).view(np.float32 if is_float else np.int32)[0]
+    value = found[3:].astype(np.int32).view(_DTYPES[kind])[0]
     shape = shape_of(leaf)
     return told(leaf, value, name, np.unravel_index(entry, shape) if shape else ())
