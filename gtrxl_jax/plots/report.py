@@ -75,7 +75,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
         }
     lengths = sorted(set.intersection(*map(set, scores.values())))
     paths = [folder / "loss.png"]
-    learning_curves(losses, steps, paths[0], x_label="updates", y_label="loss, log10 of nats")
+    learning_curves(losses, steps, paths[0], x_label="updates", y_label="log10 of the loss")
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
         task = json.loads((folder / names[0] / "config.json").read_text("utf-8"))["task"]["name"]
