@@ -218,7 +218,7 @@ def recorded():
     agent, params = random_agent(stream, "gtrxl", heads=2, memory_size=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "CHUNK", 4)
-        episode = record_episode(AgentPolicy(agent), stream, params, jax.random.key(5))
+        episode = record_episode(AgentPolicy(agent), stream, params, jax.random.key(3))
     return stream, agent, params, episode
 
 
