@@ -30,14 +30,7 @@ import optax
 import tyro
 from flax import struct
 
-from gtrxl_jax import (
-    Stream,
-    make_agent,
-    make_core,
-    make_env,
-    update_normalizers,
-    zero_timestep,
-)
+from gtrxl_jax import Stream, make_agent, make_core, make_env, update_normalizers, zero_timestep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +128,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
             delta, decay, is_last = step
             return (jnp.where(is_last, 0.0, delta + decay * advantage),) * 2
 
-        start = jnp.zeros_like(bootstrap)
-        return jax.lax.scan(back, start, (delta, decay, last), reverse=True)[1]
+        return jax.lax.scan(back, jnp.zeros_like(bootstrap), (delta, decay, last), reverse=True)[1]
 
     def loss(params: Any, batch: Batch) -> Any:
         _, output = apply(params, batch.memory, batch.timesteps)
@@ -180,10 +172,9 @@ def make_train(config: Config) -> tuple[Any, Any]:
 
         keys = jax.random.split(key_learn, config.epochs)
         (params, optimiser_state), metrics = jax.lax.scan(epoch, (params, state.optimiser), keys)
-        # After learning, so that it sees the inputs as the acting agent did.
-        params = update_normalizers(agent, params, timesteps)
-        returns = jnp.mean(episodes.episode_return, where=episodes.done)  # NaN if none ended
-        return State(params, optimiser_state, acting, key), {"return": returns, **metrics}
+        params = update_normalizers(agent, params, timesteps)  # acted and learned with the old ones
+        metrics["return"] = jnp.mean(episodes.episode_return, where=episodes.done)  # may be NaN
+        return State(params, optimiser_state, acting, key), metrics
 
     return init, update
 
