@@ -35,13 +35,13 @@ from study import Options, Record, Run, run_study
 from study_report import by_cell, draw_returns, origin, scores, to_goal, write_report
 
 from gtrxl_jax.envs.knowledge import time_limit
-from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
 from gtrxl_jax.plots.tables import mean_entry, median, table
+from gtrxl_jax.worlds.popgym import POPGYM
 
 WIDTHS = {"gtrxl": 64, "gru": 104, "mingru": 68, "agalite": 60}
 TRANSFORMERS = ("trxl", "trxl-i", "gtrxl")

@@ -13,9 +13,9 @@ from flax import nnx
 
 import gtrxl_jax
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close

@@ -14,6 +14,7 @@ LAYERS = (
     ("custom", "plugins", "specs"),
     ("segments", "timestep"),
     ("ops", "parallel"),
+    ("worlds",),
     ("data", "envs", "nn"),
     ("acting", "runs"),
     ("offline", "online"),
@@ -69,3 +70,10 @@ def test_imports_are_from_lower_layers(part):
         if (other := part_of(module)) in LEVEL and other != part and LEVEL[other] >= LEVEL[part]
     }
     assert not upward
+
+
+def test_worlds_could_be_lifted_out():
+    """They import nothing of this package but pure functions."""
+    files = (PACKAGE / "worlds").rglob("*.py")
+    parts = {part_of(m) for path in files for m in imported(path.read_text()) if "gtrxl_jax" in m}
+    assert parts <= {"worlds", "ops"}

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs.popgym import POPGYM
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.validation import validate
+from gtrxl_jax.worlds.popgym import POPGYM
 from tests.jobs import small_job
 from tests.processes import EXPERIMENTS, run
 

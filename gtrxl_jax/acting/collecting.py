@@ -17,12 +17,13 @@ from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.faults import refuse_unfinished
-from gtrxl_jax.envs.knowledge import Cue, time_limit
+from gtrxl_jax.envs.knowledge import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.memory import available_memory
 from gtrxl_jax.specs import environment_action
 from gtrxl_jax.specs.spaces import dtype_of, map_leaves
 from gtrxl_jax.validation import require_count
+from gtrxl_jax.worlds.base import Cue
 
 Progress = Callable[[EpisodeStats], None]
 

@@ -18,7 +18,6 @@ If a step returns `info["success"]`, a boolean or a number from 0 to 1, its mean
 reported as a score.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -26,19 +25,7 @@ from gymnax.environments import environment
 
 from gtrxl_jax.envs.pictures import PICTURES, Picture
 from gtrxl_jax.envs.wrapper import Wrapper
-
-
-@dataclasses.dataclass(frozen=True)
-class Cue:
-    """The variable over which collected episodes are balanced.
-
-    Attributes:
-      field: name of an integer field of the environment's state, read at the end of an episode.
-      values: possible values of the field, each of which gets an equal share of the episodes.
-    """
-
-    field: str
-    values: tuple[int, ...]
+from gtrxl_jax.worlds.base import Cue
 
 
 def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:

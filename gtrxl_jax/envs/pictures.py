@@ -14,8 +14,8 @@ from gymnax.environments.classic_control import (
 )
 from jaxtyping import Float, UInt8
 
-from gtrxl_jax.envs.canvas import Canvas
-from gtrxl_jax.envs.cells import Cell
+from gtrxl_jax.worlds.canvas import Canvas
+from gtrxl_jax.worlds.cells import Cell
 
 Image = UInt8[np.ndarray, "H W 3"]
 

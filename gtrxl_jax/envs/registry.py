@@ -15,20 +15,20 @@ from gymnax.environments import environment
 from gtrxl_jax.custom import naming_part
 from gtrxl_jax.envs.adapters import Environment, adapt, inner
 from gtrxl_jax.envs.adapters.suites import SUITES
-from gtrxl_jax.envs.apple_maze import AppleMaze
-from gtrxl_jax.envs.associative import AssociativeRetrieval
-from gtrxl_jax.envs.battleship import FLEETS, Battleship
-from gtrxl_jax.envs.memory_chain import MemoryChain
-from gtrxl_jax.envs.memory_maze import TARGETS, MemoryMaze
-from gtrxl_jax.envs.minigrid import MiniGridMemory
-from gtrxl_jax.envs.numpad import Numpad, NumpadDiscrete
-from gtrxl_jax.envs.popgym import POPGYM
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
-from gtrxl_jax.envs.rocksample import RockSample
-from gtrxl_jax.envs.tmaze import ActiveTMaze, PassiveTMaze
-from gtrxl_jax.envs.two_colors import TwoColors
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.plugins import find_plugin, is_plugin
 from gtrxl_jax.validation import LARGEST, check_choice
+from gtrxl_jax.worlds.apple_maze import AppleMaze
+from gtrxl_jax.worlds.associative import AssociativeRetrieval
+from gtrxl_jax.worlds.battleship import FLEETS, Battleship
+from gtrxl_jax.worlds.memory_chain import MemoryChain
+from gtrxl_jax.worlds.memory_maze import TARGETS, MemoryMaze
+from gtrxl_jax.worlds.minigrid.memory import MiniGridMemory
+from gtrxl_jax.worlds.numpad import Numpad, NumpadDiscrete
+from gtrxl_jax.worlds.popgym import POPGYM
+from gtrxl_jax.worlds.rocksample import RockSample
+from gtrxl_jax.worlds.tmaze import ActiveTMaze, PassiveTMaze
+from gtrxl_jax.worlds.two_colors import TwoColors
 
 ENVIRONMENTS: dict[str, Callable[..., environment.Environment]] = {}
 """The environments of `register_env`. `make_env` accepts these and all that gymnax registers."""

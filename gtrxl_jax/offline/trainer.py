@@ -28,7 +28,6 @@ from gtrxl_jax.custom import is_custom, naming_part
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories, check
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.nn.normalizer import statistics, update_normalizers
@@ -52,6 +51,7 @@ from gtrxl_jax.offline.metrics import (
     step_means,
 )
 from gtrxl_jax.offline.optimiser import make_optimiser
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import (
     gather_parameters,
     make_mesh,

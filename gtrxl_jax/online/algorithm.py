@@ -19,7 +19,6 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.nn.agent import Agent, AgentOutput
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
 from gtrxl_jax.nn.normalizer import update_normalizers, weights
@@ -28,6 +27,7 @@ from gtrxl_jax.online.episodes import Summary, by_task, reported
 from gtrxl_jax.online.minibatches import draw_minibatches, take_minibatch
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.legal import has_choice
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
 from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
 from gtrxl_jax.runs.divergence import finite, first_failure, first_nonfinite

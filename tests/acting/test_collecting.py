@@ -8,8 +8,10 @@ import pytest
 from gtrxl_jax.acting import OraclePolicy, Policy, RandomPolicy, collect, collecting
 from gtrxl_jax.acting.rollout import begin, rollout
 from gtrxl_jax.data import check
-from gtrxl_jax.envs import AssociativeRetrieval, Cue, PassiveTMaze, associative, cue_of, make_env
+from gtrxl_jax.envs import cue_of, make_env
 from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.worlds import AssociativeRetrieval, PassiveTMaze, associative
+from gtrxl_jax.worlds.base import Cue
 
 pytestmark = pytest.mark.integration
 

@@ -11,12 +11,13 @@ import pytest
 from gymnax.environments import environment, spaces
 
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.envs import Brax, LegacyGymnax, PassiveTMaze, Stream, adapt, make_env, time_limit
+from gtrxl_jax.envs import Brax, LegacyGymnax, Stream, adapt, make_env, time_limit
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.consistency import require_consistent
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.extras import install_command
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec, observation_spec
+from gtrxl_jax.worlds import PassiveTMaze
 from tests.envs.suites import (
     AutoResetWrapper,
     Box,

@@ -2,10 +2,11 @@
 
 import pytest
 
-from gtrxl_jax.envs import ENVIRONMENTS, Cue, cue_of, make_env
+from gtrxl_jax.envs import ENVIRONMENTS, cue_of, make_env
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.knowledge import chance_of, cue_at_start, params_of_length
-from gtrxl_jax.envs.popgym import POPGYM
+from gtrxl_jax.worlds.base import Cue
+from gtrxl_jax.worlds.popgym import POPGYM
 
 # These are explored, and most have no cue at the start.
 FORAGING = ("AppleMaze", "Battleship", "MemoryMaze", "Numpad", "RockSample", "TwoColors")

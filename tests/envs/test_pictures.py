@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs.canvas import Canvas
-from gtrxl_jax.envs.cells import Cell, draw_cells
 from gtrxl_jax.envs.knowledge import picture_of, require_picture
 from gtrxl_jax.envs.registry import make_env
+from gtrxl_jax.worlds.canvas import Canvas
+from gtrxl_jax.worlds.cells import Cell, draw_cells
 
 RED = draw_cells(np.array([[Cell.AGENT]]), 1)[0, 0]
 

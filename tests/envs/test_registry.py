@@ -8,19 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs import (
-    ENVIRONMENTS,
-    AssociativeRetrieval,
-    PassiveTMaze,
-    Stream,
-    make_env,
-    register_env,
-    time_limit,
-)
+from gtrxl_jax.envs import ENVIRONMENTS, Stream, make_env, register_env, time_limit
 from gtrxl_jax.envs.adapters.suites import SUITES
-from gtrxl_jax.envs.popgym import POPGYM
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
+from gtrxl_jax.worlds import AssociativeRetrieval, PassiveTMaze
+from gtrxl_jax.worlds.popgym import POPGYM
 
 # These have tests of their own.
 ELSEWHERE = {*POPGYM, *SUITES}

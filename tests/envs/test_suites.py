@@ -13,8 +13,8 @@ from gtrxl_jax.envs.adapters.brax import RESETTING
 from gtrxl_jax.envs.adapters.legacy import LIMITS
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.consistency import require_consistent
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
 from gtrxl_jax.extras import install_command
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
 from tests.envs import suites
 

@@ -19,7 +19,7 @@ import jax
 import pytest
 
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.envs.promotion import standard_dtype_promotion
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from tests.pages import README, ROOT, code, commands, pages
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,0 @@
-"""Numpad: find a hidden sequence of pads by trial, remember it, and repeat it."""
-
-from gtrxl_jax.envs.numpad.grid import NumpadDiscrete
-from gtrxl_jax.envs.numpad.sphere import Numpad
-
-__all__ = ["Numpad", "NumpadDiscrete"]

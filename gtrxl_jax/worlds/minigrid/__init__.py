@@ -1,0 +1,1 @@
+"""MiniGrid-Memory: layouts, tiles and the environment."""

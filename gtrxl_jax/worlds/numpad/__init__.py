@@ -1,0 +1,6 @@
+"""Numpad: find a hidden sequence of pads by trial, remember it, and repeat it."""
+
+from gtrxl_jax.worlds.numpad.grid import NumpadDiscrete
+from gtrxl_jax.worlds.numpad.sphere import Numpad
+
+__all__ = ["Numpad", "NumpadDiscrete"]
