@@ -25,7 +25,7 @@ class ReinforceConfig(AlgorithmConfig):
 
     name: str = "custom_algorithm:ReinforceConfig"
     anneal: int = 1000
-    """Number of optimiser steps over which the entropy bonus decreases to zero."""
+    """Number of optimizer steps over which the entropy bonus decreases to zero."""
 
     hyperparameters: ClassVar[tuple[str, ...]] = (*AlgorithmConfig.hyperparameters, "anneal")
 

@@ -25,7 +25,7 @@ class LeakyConfig(CoreConfig):
 
     name: str = "custom_core:LeakyConfig"
     longest: float = number(50.0, above=1)
-    """Longest time constant at initialisation, in steps."""
+    """Longest time constant at initialization, in steps."""
 
     def make(self) -> "LeakyCore":
         """Create the core."""
@@ -37,7 +37,7 @@ class LeakyCore(MemoryCore):
 
     Attributes:
       layers: L, the number of layers.
-      longest: longest time constant 1 / (1 - a) at initialisation, in steps.
+      longest: longest time constant 1 / (1 - a) at initialization, in steps.
     """
 
     layers: int

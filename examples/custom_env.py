@@ -4,7 +4,7 @@
     gtrxl train --env.name custom_env:Repeat --env.params length 3 --total-steps 200000
 
 A custom environment subclasses gymnax's `Environment`. Two of the optional extensions in
-`gtrxl_jax.envs.knowledge` are used here: `info["success"]`, which is reported as a score, and
+`gtrxl_jax.envs.extensions` are used here: `info["success"]`, which is reported as a score, and
 `oracle_action`, with which `gtrxl collect` can collect episodes.
 """
 

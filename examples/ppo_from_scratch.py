@@ -60,7 +60,7 @@ class State:
     """What an update changes."""
 
     params: Any
-    optimiser: Any
+    optimizer: Any
     acting: Any  # the agent's memory, the state of the environments, and the current time step
     key: jax.Array
 
@@ -85,7 +85,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
     core = make_core("gtrxl", layers=1, width=config.width, memory_size=config.memory_size)
     agent = make_agent(core, *spaces, encoder_width=config.width, head_width=config.width)
     apply: Any = agent.apply
-    optimiser = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(config.learning_rate))
+    optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(config.learning_rate))
     num_windows, num_envs, window = config.rollout // config.window, config.num_envs, config.window
     num_segments = num_windows * num_envs
     if config.rollout % window or num_segments % config.minibatches:
@@ -96,7 +96,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
         memory = agent.initial_memory(num_envs)
         params = agent.init(key_params, memory, zero_timestep(*spaces, num_envs, 1))
         acting = (memory, *stream.reset(key_stream))
-        return State(params, optimiser.init(params), acting, key)
+        return State(params, optimizer.init(params), acting, key)
 
     def act_window(params: Any, carry: Any, key: jax.Array) -> Any:
         """Act for W steps from a memory, and keep that memory with what was seen and done."""
@@ -133,8 +133,8 @@ def make_train(config: Config) -> tuple[Any, Any]:
     def loss(params: Any, batch: Batch) -> Any:
         _, output = apply(params, batch.memory, batch.timesteps)
         mean = partial(jnp.mean, where=batch.mask)
-        centred = batch.advantage - mean(batch.advantage)
-        advantage = centred / (jnp.sqrt(mean(centred**2)) + 1e-8)
+        centered = batch.advantage - mean(batch.advantage)
+        advantage = centered / (jnp.sqrt(mean(centered**2)) + 1e-8)
         ratio = jnp.exp(output.policy.log_prob(batch.actions) - batch.log_prob)
         clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
         policy_loss = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
@@ -145,10 +145,10 @@ def make_train(config: Config) -> tuple[Any, Any]:
         return total, {"entropy": entropy, "value_loss": value_loss, "ratio_error": off}
 
     def learn(carry: Any, batch: Batch) -> Any:
-        params, optimiser_state = carry
+        params, optimizer_state = carry
         gradients, metrics = jax.grad(loss, has_aux=True)(params, batch)
-        updates, optimiser_state = optimiser.update(gradients, optimiser_state, params)
-        return (optax.apply_updates(params, updates), optimiser_state), metrics
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+        return (optax.apply_updates(params, updates), optimizer_state), metrics
 
     def update(state: State) -> tuple[State, dict[str, jax.Array]]:
         params, (key, key_act, key_learn) = state.params, jax.random.split(state.key, 3)
@@ -171,10 +171,10 @@ def make_train(config: Config) -> tuple[Any, Any]:
             return jax.lax.scan(learn, carry, jax.tree.map(lambda x: x[order], segments))
 
         keys = jax.random.split(key_learn, config.epochs)
-        (params, optimiser_state), metrics = jax.lax.scan(epoch, (params, state.optimiser), keys)
+        (params, optimizer_state), metrics = jax.lax.scan(epoch, (params, state.optimizer), keys)
         params = update_normalizers(agent, params, timesteps)  # acted and learned with the old ones
         metrics["return"] = jnp.mean(episodes.episode_return, where=episodes.done)  # may be NaN
-        return State(params, optimiser_state, acting, key), metrics
+        return State(params, optimizer_state, acting, key), metrics
 
     return init, update
 

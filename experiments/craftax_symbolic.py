@@ -16,9 +16,9 @@ sweeps of a million steps, where the script's own 1024 x 64 would leave 15 updat
 rate decays linearly to 0 over the steps of the run: over one million, as there, and not over the
 billion of the other scoreboard.
 
-What differs for both cells: PopArt instead of returns as they are, advantages normalised for each
+What differs for both cells: PopArt instead of returns as they are, advantages normalized for each
 rollout instead of each minibatch, bootstrapping at the time limit, the previous action and reward
-as further inputs, heads with one hidden layer instead of two, and the initialisations of this
+as further inputs, heads with one hidden layer instead of two, and the initializations of this
 package. The published score is from a Craftax before version 1.5, which corrected the growth of
 plants.
 
@@ -40,7 +40,7 @@ from study_report import by_cell, origin, scores, write_report
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
-from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config.run import EvaluationConfig
 
@@ -70,7 +70,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
             minibatches=8,
             value_clip=0.2,
         ),
-        optimiser=OptimiserConfig(learning_rate=2e-4, final=0.0, clip_norm=1.0),
+        optimizer=OptimizerConfig(learning_rate=2e-4, final=0.0, clip_norm=1.0),
         evaluation=EvaluationConfig(episodes=EPISODES, interval=0, policy="sample"),
         total_steps=total_steps,
         unroll=16,

@@ -53,8 +53,8 @@ def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:
         algorithm=VMPOConfig(entropy_cost=ENTROPY_COST),
         total_steps=total_steps,
     )
-    optimiser = dataclasses.replace(config.optimiser, learning_rate=rate)
-    return dataclasses.replace(config, optimiser=optimiser)
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=rate)
+    return dataclasses.replace(config, optimizer=optimizer)
 
 
 def grid(options: Options) -> list[Run]:

@@ -30,14 +30,14 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, draw_returns, origin, scores, write_report
 
-from gtrxl_jax.acting.evaluation import make_evaluate, summarise
+from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.envs.faults import require_sound
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
-from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.tables import median, table
 
@@ -111,7 +111,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
         core=core_config(core, "small", **SIZES[core], **memory),
         agent=AgentConfig(encoder=world.encoder),
         algorithm=world.algorithm,
-        optimiser=OptimiserConfig(learning_rate=world.learning_rate),
+        optimizer=OptimizerConfig(learning_rate=world.learning_rate),
         total_steps=total_steps or world.total_steps,
         unroll=world.unroll,
     )
@@ -126,7 +126,7 @@ def play(world: World, kind: str) -> Record:
         perfect = ExplorerPolicy if hasattr(env, "explorer_action") else OraclePolicy
         policy = perfect(env, params)
     evaluate = jax.jit(make_evaluate(policy, Stream(env, params, num_envs=1), 1024))
-    played = require_sound(jax.device_get(summarise(evaluate(None, jax.random.key(0)))), world.env)
+    played = require_sound(jax.device_get(summarize(evaluate(None, jax.random.key(0)))), world.env)
     return {"scores": {name: float(np.mean(values)) for name, values in played.items()}}
 
 

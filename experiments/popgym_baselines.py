@@ -34,12 +34,12 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, draw_returns, origin, scores, to_goal, write_report
 
-from gtrxl_jax.envs.knowledge import time_limit
+from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
-from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.worlds.popgym import POPGYM
 
@@ -98,7 +98,7 @@ def short(name: str, label: str, total_steps: int | None) -> OnlineConfig:
         algorithm=PPOConfig(
             gae_lambda=GAE_LAMBDA, entropy_final=1.0, minibatches=4 if task.timed else 1
         ),
-        optimiser=OptimiserConfig(learning_rate=LEARNING_RATE),
+        optimizer=OptimizerConfig(learning_rate=LEARNING_RATE),
         total_steps=total_steps or task.total_steps,
         unroll=task.span,
     )
@@ -119,7 +119,7 @@ def published(name: str, core: str, total_steps: int | None) -> OnlineConfig:
             minibatches=8,
             clip_epsilon=0.3,
         ),
-        optimiser=OptimiserConfig(learning_rate=5e-5, final=1.0, clip_norm=None),
+        optimizer=OptimizerConfig(learning_rate=5e-5, final=1.0, clip_norm=None),
         total_steps=total_steps or 15_000_000,
         unroll=1024,
     )

@@ -41,7 +41,7 @@ from gtrxl_jax.offline.config import (
 )
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
-from gtrxl_jax.plots.style import COLOURS, GREY, new_figure, save_figure, style_axes
+from gtrxl_jax.plots.style import COLORS, GREY, new_figure, save_figure, style_axes
 from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 from gtrxl_jax.runs.programs import Programs
 
@@ -154,7 +154,7 @@ def draw(records: Sequence[Record], lengths: dict[str, int], path: Path) -> None
                 if record["labels"]["model"] == label:
                     p_V2 = np.array(record["points"][name])
                     alpha_V = np.linspace(0.1, 0.9, len(p_V2))
-                    axes.scatter(*p_V2.T, s=12, color=COLOURS[0], alpha=alpha_V, linewidths=0)
+                    axes.scatter(*p_V2.T, s=12, color=COLORS[0], alpha=alpha_V, linewidths=0)
             axes.plot([0, 1], [1, 0], color=GREY, linestyle=(0, (4, 3)), linewidth=1.0)
             axes.set_title(f"{label}, {length} steps", fontsize=9)
             axes.set_xlim(-0.03, 1.03)

@@ -10,7 +10,7 @@ mazes of 7 to 41 cells, all shorter than N * K = 90 steps, in a curriculum of on
     RATE, 3 segments     5 memory tokens, valve CA-2; N = 3, K = 30
     RATE, 5 segments     the same; N = 5, K = 18
     DT                   without memory; all 90 steps at once, a sliding window in longer episodes
-    BC-LSTM              behaviour cloning with an LSTM over 90 steps; also with four times as many
+    BC-LSTM              behavior cloning with an LSTM over 90 steps; also with four times as many
                          updates, which take it as long as RATE's
 
 They are then played, with the most likely actions, in mazes of each size of `SIZES`. The authors of

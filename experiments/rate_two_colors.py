@@ -3,20 +3,20 @@
     python experiments/rate_two_colors.py --workers 2
     python experiments/rate_two_colors.py --only RATE DT --seeds 1
 
-At reduced size, for CPUs: a room of 5 x 5 cells with one item of each colour, images of 36 x 36
+At reduced size, for CPUs: a room of 5 x 5 cells with one item of each color, images of 36 x 36
 pixels, and a pillar that disappears after 30 steps. Models are trained on 15,000 episodes of 60
 steps by the oracle (in RATE's data, the pillar is there for half of an episode too):
 
     RATE       5 memory tokens, valve CA-2; N = 4, K = 15
     DT         without memory; all 60 steps at once, a sliding window in longer episodes
-    BC-LSTM    behaviour cloning with an LSTM over 60 steps
+    BC-LSTM    behavior cloning with an LSTM over 60 steps
 
 They then play episodes of up to 600 steps with the most likely actions. A model that does not know
-the colour takes as many wrong items as right ones, so the share of right items is told by the time
+the color takes as many wrong items as right ones, so the share of right items is told by the time
 since the start. The return-to-go is reset to the target in each segment, as RATE does in MuJoCo,
 since episodes are longer than those of the training.
 
-Items tell the colour too, by what they did to who took them. Therefore the models also play in a
+Items tell the color too, by what they did to who took them. Therefore the models also play in a
 room that is empty for some time after the pillar, so that only a memory can tell which items to
 take when they are back.
 
@@ -88,7 +88,7 @@ def job(model: str, updates: int | None) -> OfflineConfig:
 class Played:
     """First episodes of E environments: what was taken at each step, and how they ended."""
 
-    colour_E: np.ndarray
+    color_E: np.ndarray
     taken_ET: dict[str, np.ndarray]
     return_E: np.ndarray
     length_E: np.ndarray
@@ -111,14 +111,14 @@ def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0)
         _, played = rollout(
             policy, params, stream, start, key_act, steps, record=lambda state: state.env.health
         )
-        return start.stream.env.colour, played.timesteps.reward[:, 1:], played.recorded, played
+        return start.stream.env.color, played.timesteps.reward[:, 1:], played.recorded, played
 
-    colour_E, reward_ET, health_ET, played = jax.device_get(run(params, jax.random.key(seed)))
+    color_E, reward_ET, health_ET, played = jax.device_get(run(params, jax.random.key(seed)))
     end_E, each = first_episode(played.episodes), np.arange(EPISODES)
     is_first_ET = np.arange(steps)[None] <= end_E[:, None]
     lost_ET = np.diff(health_ET, axis=1, prepend=100.0) < -20
     return Played(
-        colour_E=colour_E,
+        color_E=color_E,
         taken_ET={"right": (reward_ET > 0.5) & is_first_ET, "wrong": lost_ET & is_first_ET},
         return_E=played.episodes.episode_return[each, end_E],
         length_E=played.episodes.length[each, end_E],
@@ -126,11 +126,11 @@ def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0)
 
 
 def play(policy: Policy, params: Any, seed: int) -> dict[str, float]:
-    """Return the scores of a policy: returns and lengths by colour, and items by interval."""
+    """Return the scores of a policy: returns and lengths by color, and items by interval."""
     played = episodes(policy, params, seed, STEPS)
     result = {"return": float(played.return_E.mean()), "length": float(played.length_E.mean())}
     for value, name in enumerate(("red", "green")):
-        result[f"return/{name}"] = float(played.return_E[played.colour_E == value].mean())
+        result[f"return/{name}"] = float(played.return_E[played.color_E == value].mean())
     for name, begin_, end in zip(NAMES, (0, *ENDS), ENDS, strict=False):
         for kind, count in played.counts(begin_, end).items():
             result[f"{kind}/{name}"] = count
@@ -205,17 +205,17 @@ def report(options: Options, records: Sequence[Record]) -> None:
         options.results / f"{STUDY}.md",
         "RATE on Two-Colors",
         [
-            f"Share of items of the right colour among those taken in each interval of steps, the "
+            f"Share of items of the right color among those taken in each interval of steps, the "
             f"median over seeds; and return and steps survived of at most {STEPS}, mean with the "
             f"95 % interval over seeds. {EPISODES} episodes for each seed, played with the most "
             f"likely actions. The pillar is there for {PILLAR} steps; training episodes have "
-            f"{CONTEXT * SEGMENTS}. Who does not know the colour has 0.5. Shares of fewer than "
+            f"{CONTEXT * SEGMENTS}. Who does not know the color has 0.5. Shares of fewer than "
             f"{FEWEST} items are omitted.",
             table(["model", *NAMES, "return", "steps"], rows),
             f"Share of right items, for each seed, in the {AFTER} steps after the room has been "
             "empty for some steps, which begin when the pillar disappears:",
             table(["model", *map(str, EMPTY)], waits),
-            "Published, in Doom, in the room of 10 x 10 with 8 items of each colour, over 2,100 "
+            "Published, in Doom, in the room of 10 x 10 with 8 items of each color, over 2,100 "
             "steps, with a red and with a green pillar: RATE 42.2 and 36.3, DT 6.7 and 36.4.",
             origin(records),
         ],

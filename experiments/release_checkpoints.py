@@ -51,7 +51,7 @@ AGENTS = {
         *("--env.name", "RepeatPreviousHard-v0", "--core.memory-size", "64", "--unroll", "64"),
         # As in popgym_baselines.py.
         *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
-        *("--optimiser.learning-rate", "0.001", "--total-steps", "700000"),
+        *("--optimizer.learning-rate", "0.001", "--total-steps", "700000"),
     ],
     "autoencode": [
         "train",
@@ -60,7 +60,7 @@ AGENTS = {
         # As in popgym_baselines.py, for longer.
         *("--algorithm.name", "ppo", "--algorithm.gae-lambda", "0.5"),
         *("--algorithm.minibatches", "4", "--algorithm.entropy-final", "1"),
-        *("--optimiser.learning-rate", "0.001", "--total-steps", "1500000"),
+        *("--optimizer.learning-rate", "0.001", "--total-steps", "1500000"),
     ],
     "rate": ["train-offline", "--segments", "5", "--model.cache-size", "90"],
 }

@@ -28,7 +28,7 @@ The cells "PPO, 64 environments" have the default settings of this package's PPO
 minibatches, four times the environments of the others, and for either core a window of 64. They
 have only 2 million steps.
 
-What differs from POBAX for all cells: PopArt instead of normalised rewards, advantages normalised
+What differs from POBAX for all cells: PopArt instead of normalized rewards, advantages normalized
 for each rollout instead of each minibatch, bootstrapping at the time limit, the previous reward
 (clipped to 1) as a further input, and ReLU instead of GELU in the feed-forward networks. All cells
 play the map of the published transformer; POBAX's GRU played another one.
@@ -51,11 +51,11 @@ from study_report import by_cell, draw_returns, origin, scores, write_report
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.rollout import begin, rollout
-from gtrxl_jax.envs.knowledge import time_limit
+from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
-from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimiserConfig
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config.run import EvaluationConfig
 from gtrxl_jax.runs.loop import Trained
@@ -125,19 +125,19 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
         minibatches=4,
         value_clip=0.2,
     )
-    optimiser = OptimiserConfig(learning_rate=2.5e-4, final=0.0, clip_norm=0.5)
+    optimizer = OptimizerConfig(learning_rate=2.5e-4, final=0.0, clip_norm=0.5)
     if cell in EARLY_CELLS:
-        optimiser = dataclasses.replace(optimiser, horizon=total_steps)
+        optimizer = dataclasses.replace(optimizer, horizon=total_steps)
         config = dataclasses.replace(config, total_steps=min(total_steps, EARLY_STEPS))
     if cell != GRU:
-        return dataclasses.replace(config, algorithm=ppo, optimiser=optimiser, segments=2)
+        return dataclasses.replace(config, algorithm=ppo, optimizer=optimizer, segments=2)
     return dataclasses.replace(
         config,
         env=dataclasses.replace(config.env, num_envs=8),
         core=core,
         # POBAX's value loss lacks the factor of 1/2 here.
         algorithm=dataclasses.replace(ppo, value_cost=1.0, entropy_cost=0.2),
-        optimiser=dataclasses.replace(optimiser, learning_rate=2.5e-3),
+        optimizer=dataclasses.replace(optimizer, learning_rate=2.5e-3),
         unroll=128,
     )
 

@@ -276,7 +276,7 @@ def _train(config: OnlineConfig | OfflineConfig, run: Run, quiet: bool) -> Recor
 def changes(
     config: Mapping[str, Any], default: Mapping[str, Any], skip: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the fields of a config that differ from the default: `optimiser.learning_rate`."""
+    """Return the fields of a config that differ from the default: `optimizer.learning_rate`."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         usual = default.get(name)

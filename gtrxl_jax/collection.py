@@ -13,7 +13,7 @@ from gtrxl_jax.acting.collecting import collect_rounds
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.consistency import require_consistent
-from gtrxl_jax.envs.knowledge import cue_of
+from gtrxl_jax.envs.extensions import cue_of
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.loading import environment_for, load

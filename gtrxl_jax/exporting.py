@@ -11,7 +11,7 @@ from typing import Any
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.stepping import export_step
-from gtrxl_jax.envs.knowledge import restricts_actions
+from gtrxl_jax.envs.extensions import restricts_actions
 from gtrxl_jax.loading import Loaded, load
 from gtrxl_jax.runs.card import write_card
 from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Key, Shaped
 
 from gtrxl_jax.acting.actor import Actor
-from gtrxl_jax.acting.evaluation import make_evaluate, summarise
+from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.faults import require_sound
@@ -138,7 +138,7 @@ class Loaded:
         if not self.elsewhere:
             return self.trainer.evaluate(params, key)
         play = make_evaluate(self.policy, self.tasks, self.config.evaluation.episodes)
-        return summarise(play(params, key))
+        return summarize(play(params, key))
 
     @functools.cached_property
     def _act(self) -> Any:

@@ -44,7 +44,7 @@ class _Check:
         self.params = self._random_params()
 
     def _random_params(self) -> Any:
-        """Sample all parameters, since those initialised to 0 or 1 could hide errors."""
+        """Sample all parameters, since those initialized to 0 or 1 could hide errors."""
         x_BTD, first_BT = self.inputs(1, 1)
         memory = self.core.initial_memory(1)
         shapes = jax.eval_shape(self.core.init, jax.random.key(0), memory, x_BTD, first_BT)

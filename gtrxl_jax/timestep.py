@@ -30,7 +30,7 @@ class TimeStep:
       last: bool, whether this is the last step of an episode: terminated if `discount` is 0,
         truncated otherwise.
       legal: bool `[..., A]`, which choices of each discrete dimension are legal here, one after
-        another (see `envs.knowledge.legal_actions`); all are if `last`, where the action is
+        another (see `envs.extensions.legal_actions`); all are if `last`, where the action is
         ignored. None if the environment does not restrict them.
     """
 

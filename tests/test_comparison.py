@@ -25,7 +25,7 @@ def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
         "core": {"name": core, "width": 64},
         "algorithm": {"name": algorithm},
         "env": {"name": "TMazePassive-v0", "params": {"corridor_length": length}, "tasks": []},
-        "optimiser": {"learning_rate": rate},
+        "optimizer": {"learning_rate": rate},
         "seed": 0,
         "num_seeds": 1,
         "sweep": {},
@@ -275,13 +275,13 @@ def test_tasks_without_a_common_unit(tmp_path):
     tasks = [{"corridor_length": 3}, {"name": "CartPole-v1"}]
     several = {"env": config_of()["env"] | {"tasks": tasks}}
     references = {"CartPole-v1": {"random": 20, "reference": 500}}
-    normalised = {"env": several["env"] | {"reference_returns": references}}
+    normalized = {"env": several["env"] | {"reference_returns": references}}
     runs = [
         write_run(tmp_path / f"{n}", config_of(seed=n, **env), [5.0] * 4, score="return")
-        for n, env in enumerate([normalised, normalised, several])
+        for n, env in enumerate([normalized, normalized, several])
     ]
     with open(runs[0] / "metrics.jsonl", "a") as file:
-        file.write('{"step": 400, "evaluation/normalised": 0.4}\n')
+        file.write('{"step": 400, "evaluation/normalized": 0.4}\n')
     text, _ = compare(runs[:2], tmp_path)  # the second is not yet evaluated
     (row,) = rows_of(text)
     assert row["task"] == "TMazePassive-v0, corridor_length 3 + CartPole-v1"

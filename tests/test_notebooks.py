@@ -80,7 +80,7 @@ def executed(request, tmp_path_factory):
         patch.setenv("JAX_PLATFORMS", "cpu")
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        # Compile with full optimisation, since training takes longer than compilation.
+        # Compile with full optimization, since training takes longer than compilation.
         patch.delenv("XLA_FLAGS")
         client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}})
         client.execute()

@@ -39,7 +39,7 @@ def test_unknown_name_raises_attribute_error():
         ("import gtrxl_jax", ["jax", "flax", "gymnax", "matplotlib"]),
         ("from gtrxl_jax import make_core", ["gymnax", "gymnasium", "matplotlib"]),
         ("from gtrxl_jax.online import preset", ["gymnax", "gymnasium", "matplotlib"]),
-        # Importing gymnax initialises JAX's backend; processes must join before that.
+        # Importing gymnax initializes JAX's backend; processes must join before that.
         ("import gtrxl_jax.cli.main", ["gymnax", "jax"]),
     ],
 )

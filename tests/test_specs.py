@@ -362,8 +362,8 @@ def test_features_of_every_kind_of_action(space, spec, lead):
             features[..., spec.num_continuous :], np.concatenate(one_hot, axis=-1)
         )
     if spec.continuous:
-        centre, half = spec.centre_and_half_width()
-        scaled = (np.asarray(continuous) - centre.astype(np.float32)) / half.astype(np.float32)
+        center, half = spec.center_and_half_width()
+        scaled = (np.asarray(continuous) - center.astype(np.float32)) / half.astype(np.float32)
         np.testing.assert_allclose(features[..., : spec.num_continuous], scaled, rtol=1e-6)
 
 

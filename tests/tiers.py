@@ -1,4 +1,4 @@
-"""Parametrised tests whose quick values run always, and whose other values `make slow` runs."""
+"""Parametrized tests whose quick values run always, and whose other values `make slow` runs."""
 
 from collections.abc import Collection, Iterable
 from typing import Any

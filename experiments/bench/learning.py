@@ -13,7 +13,7 @@ memories, S = M + T keys and N = M + 1 keys in each query's window, a layer's fo
     attention:       content, positions and values                  3 x B T N D
 
 and the backward pass twice as many, except that there are no gradients for the memory's inputs (the
-M memories in W_K and W_V) and the encodings. Masked and rematerialised work is not counted. The
+M memories in W_K and W_V) and the encodings. Masked and rematerialized work is not counted. The
 upper bound is the rate of a product of two square matrices in the same run.
 """
 
@@ -71,17 +71,17 @@ def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
     first_BT = jnp.zeros((batch, unroll), bool)
     # Passed as arguments, since XLA could preprocess constants at compile time.
     data = (memory, x_BTD, first_BT)
-    optimiser = optax.adam(1e-4)
+    optimizer = optax.adam(1e-4)
     params = jax.jit(core.init)(
         jax.random.key(0), core.initial_memory(1), x_BTD[:1, :1], first_BT[:1, :1]
     )
-    state = [(params, optimiser.init(params))]
+    state = [(params, optimizer.init(params))]
 
     def loss(params: Any, *data: Any) -> Any:
         return jnp.mean(jnp.square(core.apply(params, *data)[1].astype(float)))
 
     def step(params: Any, moments: Any, *data: Any) -> Any:
-        updates, moments = optimiser.update(jax.grad(loss)(params, *data), moments)
+        updates, moments = optimizer.update(jax.grad(loss)(params, *data), moments)
         return optax.apply_updates(params, updates), moments
 
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state[0], *data).compile()
@@ -98,7 +98,7 @@ def main(settings: Settings) -> None:
     """Time all forms, interleaved."""
     forms: dict[str, dict[str, Any]] = {
         "float32": {},
-        "float32, rematerialised": {"remat": True},
+        "float32, rematerialized": {"remat": True},
         "bfloat16": {"dtype": "bfloat16"},
     }
     cores = {name: make_core("gtrxl", settings.preset, **form) for name, form in forms.items()}

@@ -63,7 +63,7 @@ def start(model: Any, batch: int) -> Any:
     return tokens
 
 
-def training_batch(model: Any, optimiser: Any, batch: int, context: int, segments: int) -> None:
+def training_batch(model: Any, optimizer: Any, batch: int, context: int, segments: int) -> None:
     """Train on a batch of complete trajectories, with an update for each segment."""
     tokens, memory = None, ()
     for number in range(segments):
@@ -77,10 +77,10 @@ def training_batch(model: Any, optimiser: Any, batch: int, context: int, segment
         (_, _, *memory), tokens = model(
             observations, actions, returns, actions, None, *memory, mem_tokens=tokens, masks=mask
         )[:2]
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model.loss_all.backward(retain_graph=True)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
 
 
 @torch.no_grad()

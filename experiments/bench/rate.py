@@ -4,7 +4,7 @@
     python experiments/bench/rate.py --peer PATH
 
 Sizes are the authors' for the T-Maze: 8 layers, 10 heads of 64, width 64, 5 memory tokens, N = 3
-segments of K = 30 steps, and 64 trajectories per batch. Both sides take an optimiser step for each
+segments of K = 30 steps, and 64 trajectories per batch. Both sides take an optimizer step for each
 segment, with the memory detached (`bptt` 0); ours is also timed with the gradient through the whole
 trajectory. Ours are iterations of the trainer, with several batches in one program. Acting steps
 are in one environment: theirs at a late step of a segment, ours averaged over a segment including
@@ -135,7 +135,7 @@ def peaks(settings: Settings) -> list[Row]:
             program = update.lower(*inputs, jax.random.key(0)).compile()
             memory: Any = program.memory_analysis()
             size = memory.temp_size_in_bytes / 1e6
-            kind = "rematerialised" if remat else "all activations kept"
+            kind = "rematerialized" if remat else "all activations kept"
             rows.append(Row(f"peak memory, N = {segments}, {kind}", size, "MB"))
     return rows
 
@@ -144,13 +144,13 @@ def in_torch(settings: Settings, model: Any, code: Any) -> tuple[Callable[[], An
     """Return training and acting functions of a PyTorch model, with as many steps as ours."""
     import torch
 
-    optimiser = torch.optim.AdamW(model.parameters(), 3e-4, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-4, weight_decay=0.1)
     sizes = (settings.batch, settings.context, settings.segments)
 
     def learn() -> None:
         model.train()
         for _ in range(settings.batches):
-            code.training_batch(model, optimiser, *sizes)
+            code.training_batch(model, optimizer, *sizes)
 
     def act() -> None:
         model.eval()

@@ -2,7 +2,7 @@
 
 This reimplementation, written from the description of that code, has the same cost: a post-norm
 Transformer-XL over [memory tokens | segment | memory tokens] with a few cached hidden states; the
-memory is detached and an optimiser step taken at every segment; acting recomputes the whole segment
+memory is detached and an optimizer step taken at every segment; acting recomputes the whole segment
 at every step.
 """
 
@@ -119,7 +119,7 @@ class TorchRATE(nn.Module):
 
 
 def training_batch(
-    model: TorchRATE, optimiser: torch.optim.Optimizer, batch: int, context: int, segments: int
+    model: TorchRATE, optimizer: torch.optim.Optimizer, batch: int, context: int, segments: int
 ) -> None:
     """Train on a batch of complete trajectories, with an update for each segment."""
     memory, caches = model.start(batch)
@@ -129,10 +129,10 @@ def training_batch(
             memory, caches, torch.ones(batch, context), observations, actions
         )
         loss = nn.functional.cross_entropy(logits.reshape(-1, 4), actions.reshape(-1))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         memory = new.detach()
 
 

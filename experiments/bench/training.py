@@ -8,7 +8,7 @@ Ours is V-MPO, one step per rollout, and PPO, four epochs of eight minibatches, 
 https://github.com/Reytuag/transformerXL_PPO_JAX, a PPO with a gated Transformer-XL. It is timed in
 the same process, interleaved with ours, at the same sizes and in the same environment: with four
 epochs, as published, and with one, for V-MPO. Its program is a whole run of a few updates,
-including initialisation.
+including initialization.
 """
 
 import dataclasses
@@ -135,13 +135,13 @@ def main(settings: Settings) -> None:
     )
     ours = {1: ("V-MPO", compile_seconds), 4: ("PPO", ppo_compile_seconds)}
     rows = [
-        Row("initialisation, compiled and run", init_seconds, "s"),
+        Row("initialization, compiled and run", init_seconds, "s"),
         Row("rollout", steps / seconds["rollout"], "environment steps/s"),
         Row("V-MPO: learner", steps / seconds["learn"], "tokens/s"),
     ]
     for name, compilation in ours.values():
         rows += [
-            Row(f"{name}: initialisation and compilation of the program", compilation, "s"),
+            Row(f"{name}: initialization and compilation of the program", compilation, "s"),
             Row(f"{name}: rollout and learner", steps / seconds[name], "environment steps/s"),
         ]
     for epochs in runs:

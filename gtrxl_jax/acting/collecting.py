@@ -16,8 +16,8 @@ from gtrxl_jax.acting.rollout import ActingState, advance, begin
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.envs.adapters import inner
+from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.envs.faults import refuse_unfinished
-from gtrxl_jax.envs.knowledge import time_limit
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.memory import available_memory
 from gtrxl_jax.specs import environment_action

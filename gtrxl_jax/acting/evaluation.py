@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped, UInt8
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin, rollout
+from gtrxl_jax.envs.extensions import picture_of, time_limit
 from gtrxl_jax.envs.faults import (
     NONE,
     PREFIX,
@@ -22,7 +23,6 @@ from gtrxl_jax.envs.faults import (
     refuse_unfinished,
     wrong_values,
 )
-from gtrxl_jax.envs.knowledge import picture_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
 from gtrxl_jax.timestep import TimeStep
@@ -121,7 +121,7 @@ def make_evaluate(
     return evaluate
 
 
-def summarise(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
+def summarize(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
     """Return the return, length and, if reported, success of episodes `[..., N, E]`, by name.
 
     `return` contains the episodes of all tasks, `[..., N * E]`; with several tasks, `return/task_0`

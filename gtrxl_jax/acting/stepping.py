@@ -86,7 +86,7 @@ def export_step(
       observation_space: the spaces of the environment.
       action_space: see `observation_space`.
       platforms: the platforms on which the function can run.
-      masked: whether the environment restricts the actions, see `envs.knowledge.legal_actions`.
+      masked: whether the environment restricts the actions, see `envs.extensions.legal_actions`.
 
     Returns:
       The function, in StableHLO. Its `serialize` returns bytes for `jax.export.deserialize`.

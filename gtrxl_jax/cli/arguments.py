@@ -158,7 +158,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         default=TrainOffline(config=base),
         prog="gtrxl train-offline",
         description=(
-            "Train RATE, Decision Transformers or behaviour cloning on trajectories, and compare "
+            "Train RATE, Decision Transformers or behavior cloning on trajectories, and compare "
             "their memory horizons.\n\n"
             f"--preset {{{','.join(offline_config.PRESETS)}}} selects a complete config, "
             f"--model-preset {{{','.join(models.PRESETS)}}} the size of the model; the options "

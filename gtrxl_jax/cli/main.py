@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--distributed" in arguments:
             from gtrxl_jax.parallel import hosts
 
-            # Before any import of gymnax, which initialises JAX's backend.
+            # Before any import of gymnax, which initializes JAX's backend.
             hosts.join()
         try:
             commands[chosen.command](arguments[1:])

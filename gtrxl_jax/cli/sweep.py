@@ -173,7 +173,7 @@ def ranges(draw: Mapping[str, Any]) -> dict[str, list[float]]:
         if not numbers or len(bounds) != 2:
             raise ValueError(f"{option} in [draw] must be [low, high], not {bounds!r}")
         name = option.removeprefix("algorithm.")
-        if option == "optimiser.learning_rate":
+        if option == "optimizer.learning_rate":
             name = "learning_rate"
         if name in found:
             raise ValueError(f"{name} is twice in [draw]: omit one of the two")

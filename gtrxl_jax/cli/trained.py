@@ -198,7 +198,7 @@ def play(arguments: Sequence[str]) -> None:
         raise ValueError(f"to must be the name of a GIF file, {path}.gif, not {path}")
     policy = _known_policy(command.policy)
     from gtrxl_jax.acting.evaluation import record_episodes
-    from gtrxl_jax.envs.knowledge import require_picture
+    from gtrxl_jax.envs.extensions import require_picture
     from gtrxl_jax.loading import load, with_evaluation, with_settings
     from gtrxl_jax.plots.report import draw_gif, of_task
 

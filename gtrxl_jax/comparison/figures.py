@@ -11,7 +11,7 @@ from gtrxl_jax.plots.ranking import ranking
 
 STAGES = {"after a quarter": 0.25, "after half": 0.5, "at the end": 1.0}
 """The parts of training at which runs of a single task are ranked, as in GTrXL's figure 5."""
-NAMES = {"success": "success rate", "return": "return", "normalised": "normalised score"}
+NAMES = {"success": "success rate", "return": "return", "normalized": "normalized score"}
 """The name of each score on an axis."""
 
 
@@ -30,7 +30,7 @@ def draw_curves(seeds: Sequence[Seed], path: Path) -> None:
         curves,
         steps,
         path,
-        y_label=NAMES[score] + (" in evaluations" if score == "normalised" else " in training"),
+        y_label=NAMES[score] + (" in evaluations" if score == "normalized" else " in training"),
         y_limits=(-0.02, 1.02) if success else None,
         middle="median" if success else "IQM",
     )

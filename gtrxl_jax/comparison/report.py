@@ -151,7 +151,7 @@ def _averaged(by_task: Mapping[str, Sequence[Seed]]) -> list[str]:
         return []
     return [
         f"The return of {'; '.join(averaged)} is a mean over tasks, which need not have a common "
-        "unit. Runs with `env.references` are compared by their normalised score instead."
+        "unit. Runs with `env.references` are compared by their normalized score instead."
     ]
 
 

@@ -31,11 +31,11 @@ class Seed:
       num_tasks: the number of tasks of the agent, over which its scores are means.
       agent: the core and, if they differ among the runs, the algorithm.
       variant: the settings in which runs of the same agent differ; empty if in none.
-      score: "success", or "return" for environments without successes; "normalised" for several
+      score: "success", or "return" for environments without successes; "normalized" for several
         tasks with reference returns.
       final: the score of the final evaluation; before that, the latest one; NaN if diverged.
       step_N: steps at which the score was measured.
-      value_N: the score in training at these steps; NaN where no episode ended. A normalised score
+      value_N: the score in training at these steps; NaN where no episode ended. A normalized score
         is that of evaluations, as there is none in training.
       evaluated_N: the score in evaluations at these steps; NaN without one.
       drawn: the settings that were drawn for it, by name; known once the run is finished.
@@ -154,10 +154,10 @@ def grouped(seeds: Iterable[Seed], key: Callable[[Seed], str]) -> dict[str, list
 def _scores(env: Mapping[str, Any], metrics: Mapping[str, np.ndarray]) -> set[str]:
     """Return the scores of a run by which it can be compared.
 
-    Of a single task, success and return say more than a normalised score.
+    Of a single task, success and return say more than a normalized score.
     """
     scores = {"return", "success"} if "episode/success" in metrics else {"return"}
-    return scores | ({"normalised"} if env["tasks"] and env.get("reference_returns") else set())
+    return scores | ({"normalized"} if env["tasks"] and env.get("reference_returns") else set())
 
 
 def _seeds(
@@ -175,7 +175,7 @@ def _seeds(
     drawn, gone = (result.drawn, result.diverged) if result else ({}, [])
     seeds = []
     for n, number in enumerate(numbers):
-        source = "evaluation" if score == "normalised" else "episode"
+        source = "evaluation" if score == "normalized" else "episode"
         value_N = column(f"{source}/{score}", n)
         evaluated_N = column(f"evaluation/{score}", n)
         final = result and result.per_seed.get(score)

@@ -1,7 +1,7 @@
 """How agents meet environments: by name, by adapters, and as streams of time steps."""
 
 from gtrxl_jax.envs.adapters import Brax, LegacyGymnax, adapt
-from gtrxl_jax.envs.knowledge import cue_of, time_limit
+from gtrxl_jax.envs.extensions import cue_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
 from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState

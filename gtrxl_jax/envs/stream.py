@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
 from gtrxl_jax.custom import named, naming_part, require_values
 from gtrxl_jax.envs.adapters import inner
-from gtrxl_jax.envs.knowledge import legal_actions, time_limit
+from gtrxl_jax.envs.extensions import legal_actions, time_limit
 from gtrxl_jax.ops.legal import check_legal
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import on_each_device

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.envs.knowledge import legal_actions, restricts_actions
+from gtrxl_jax.envs.extensions import legal_actions, restricts_actions
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.envs.wrapper import Wrapper
 from gtrxl_jax.specs import ArraySpec, action_spec, environment_action, observation_spec
@@ -64,7 +64,7 @@ class United(Wrapper):
       features: length of observations; None to leave them as they are.
       choices: number of actions; None to leave them as they are.
       reports_success: whether to report successes.
-      masked: whether to have `legal_actions`, see `envs.knowledge`.
+      masked: whether to have `legal_actions`, see `envs.extensions`.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class Block(nn.Module):
       E' = g2(f(LN(Y)), ReLU(Y))
 
     This is a fault, kept only to reproduce the results of implementations that have it, such as
-    POBAX (Tao et al. 2025, `models/transformerXL.py`). At the initialisation near the identity in
+    POBAX (Tao et al. 2025, `models/transformerXL.py`). At the initialization near the identity in
     the first argument, such a block passes on f(LN(Y)) and hardly any of its stream, so that little
     of a layer's input reaches the next one directly.
 

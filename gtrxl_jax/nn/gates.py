@@ -2,7 +2,7 @@
 
 x is the stream and y the submodule's output. The bias b is a trained vector with one entry per
 feature. As b grows, each gate that has one approaches the identity in x: the gated identity
-initialisation, b = 2 for GRU and 1 for the others in the paper. The parameters of a gate are b and
+initialization, b = 2 for GRU and 1 for the others in the paper. The parameters of a gate are b and
 its matrices of width x width: 1, 1, 1, 2 and 6 in the order below.
 
 Each gate records its mean opening in the collection "metrics": the sigmoid that scales y (for the

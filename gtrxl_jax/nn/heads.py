@@ -24,18 +24,18 @@ class PolicyHead(nn.Module):
 
     The policy is a `Categorical` for discrete actions, a `Gaussian` with diagonal covariance for
     continuous actions, and a `Hybrid` for actions with several parts. A Gaussian is in the units of
-    the environment's actions. It is initialised to the middle of the action's range with a standard
+    the environment's actions. It is initialized to the middle of the action's range with a standard
     deviation of `initial_scale` half-widths of the range (0 and `initial_scale` if the range is
     unbounded). It is not truncated to the range. Its standard deviation is at most `max_scale`:
     environments clip actions, so that a wider policy only chooses between the bounds at random, yet
     has a higher entropy.
 
-    The last layer is initialised a hundred times smaller than usual, so every policy starts near
+    The last layer is initialized a hundred times smaller than usual, so every policy starts near
     uniform (Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning?").
 
     Attributes:
       action: the layout of the actions.
-      initial_scale: standard deviation at initialisation, in half-widths of the action's range.
+      initial_scale: standard deviation at initialization, in half-widths of the action's range.
       min_scale, max_scale: bounds of the standard deviation, in the same unit.
       hidden: units of the hidden layer.
       dtype: computation dtype of the hidden layer; None follows the inputs.
@@ -77,17 +77,17 @@ class PolicyHead(nn.Module):
                 f"policy min_scale {low}, initial_scale {initial} and max_scale {high} "
                 "must satisfy 0 < min_scale < initial_scale < max_scale"
             )
-        centre, half = self.action.range_of(mean)
+        center, half = self.action.range_of(mean)
         # The inverse of the sigmoid, so that an output of 0 yields the initial scale.
         offset = math.log((initial - low) / (high - initial))
         scale = low + (high - low) * nn.sigmoid(spread + offset)
-        return Gaussian(mean=centre + half * mean, scale=half * scale)
+        return Gaussian(mean=center + half * mean, scale=half * scale)
 
 
 class ValueHead(nn.Module):
-    """V(s) in the units of the value loss, which are normalised with PopArt.
+    """V(s) in the units of the value loss, which are normalized with PopArt.
 
-    The last layer is initialised three times larger than usual, so that much of the value's
+    The last layer is initialized three times larger than usual, so that much of the value's
     gradient reaches the core: in a T-Maze of length 100, agents learn to read the cue sooner than
     with the usual size, and hardly at all with a hundredth of it.
 
@@ -127,7 +127,7 @@ def rescale_value_gradient(
 
     Args:
       gradient: gradient with respect to an agent's parameters, of a loss that used the head made
-        for `old` and renormalised its values to `new`.
+        for `old` and renormalized its values to `new`.
       old: statistics that the head was made for.
       new: statistics that the loss used, and that `rescale_value_head` rescales to.
     """
@@ -142,7 +142,7 @@ def rescale_value_gradient(
 def rescale_value_head(
     params: dict[str, Any], old: popart.PopArtStatistics, new: popart.PopArtStatistics
 ) -> dict[str, Any]:
-    """Rescale an agent's value head to preserve its un-normalised values under new statistics.
+    """Rescale an agent's value head to preserve its un-normalized values under new statistics.
 
     Args:
       params: an agent's parameters (its variables' "params"); only `value_head/output/kernel`

@@ -1,4 +1,4 @@
-"""Layer normalisation."""
+"""Layer normalization."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis (Ba et al. 2016), with statistics in float32 or wider.
+    """Layer normalization over the last axis (Ba et al. 2016), with statistics in float32 or wider.
 
     `flax.linen.LayerNorm` relies on implicit dtype promotion for bfloat16 and float64, which
     JAX's strict dtype promotion forbids.

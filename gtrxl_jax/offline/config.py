@@ -82,7 +82,7 @@ class AdamWConfig:
     final: float = number(0.1, at_least=0, at_most=1)
     """Fraction of the peak learning rate that remains after a linear decay."""
     accumulate: int = 1
-    """Number of gradients averaged for one optimiser step."""
+    """Number of gradients averaged for one optimizer step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ class OfflineConfig(RunConfig):
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    optimiser: AdamWConfig = dataclasses.field(default_factory=AdamWConfig)
+    optimizer: AdamWConfig = dataclasses.field(default_factory=AdamWConfig)
     evaluation: OfflineEvaluationConfig = dataclasses.field(default_factory=OfflineEvaluationConfig)
     checkpoint: CheckpointConfig = dataclasses.field(
         default_factory=lambda: CheckpointConfig(interval=100)
@@ -123,7 +123,7 @@ class OfflineConfig(RunConfig):
     """Number of segments of a trajectory, N. Models without memory see all N * K steps at once."""
     bptt: int | None = number(None, at_least=0)
     """Number of previous segments that the gradient reaches through the memory; all by default. The
-    optimiser takes a step for every bptt + 1 segments, so 0 is the scheme of RATE's authors."""
+    optimizer takes a step for every bptt + 1 segments, so 0 is the scheme of RATE's authors."""
     curriculum: bool = False
     """Train on trajectories of one segment first, then of two, and so on (RATE, appendix C)."""
     batch_size: int = 64
@@ -230,7 +230,7 @@ def _tmaze() -> OfflineConfig:
     """Return the config of RATE's table 5 and its authors' code, with 5 segments of 30 steps."""
     return OfflineConfig(
         model=model_config("rate", "tmaze"),
-        optimiser=AdamWConfig(learning_rate=3e-4),
+        optimizer=AdamWConfig(learning_rate=3e-4),
         evaluation=OfflineEvaluationConfig(lengths=(30, 90, 150, 360, 600, 900)),
         segments=5,
         curriculum=True,
@@ -245,7 +245,7 @@ def _images(task: TaskConfig, model: str, learning_rate: float) -> OfflineConfig
         task=task,
         data=DataConfig(stream=True),
         model=model_config("rate", model),
-        optimiser=AdamWConfig(learning_rate=learning_rate),
+        optimizer=AdamWConfig(learning_rate=learning_rate),
         evaluation=OfflineEvaluationConfig(episodes=32),
         total_updates=25_000,
         # The images of an iteration are in memory together.

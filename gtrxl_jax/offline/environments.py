@@ -15,7 +15,7 @@ from gtrxl_jax.data.segments import Sampling
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spaces
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
 from gtrxl_jax.envs.consistency import require_consistent
-from gtrxl_jax.envs.knowledge import cue_at_start, cue_of, params_of_length
+from gtrxl_jax.envs.extensions import cue_at_start, cue_of, params_of_length
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import OfflineConfig

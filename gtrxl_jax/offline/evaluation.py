@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from gtrxl_jax.acting.evaluation import make_evaluate, summarise
+from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.attention import attention_by_step
@@ -119,7 +119,7 @@ def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> P
         def one(env_params: Any) -> dict[str, Shaped[Array, " E"]]:
             stream = dataclasses.replace(first, params=env_params)
             evaluate = make_evaluate(policy, stream, episodes, first.observation_space)
-            return summarise(evaluate(params, key))
+            return summarize(evaluate(params, key))
 
         if len(streams) == 1:
             # As constants, since the spaces of an environment may depend on its parameters.

@@ -50,7 +50,7 @@ from gtrxl_jax.offline.metrics import (
     segment_by_segment,
     step_means,
 )
-from gtrxl_jax.offline.optimiser import make_optimiser
+from gtrxl_jax.offline.optimizer import make_optimizer
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import (
     gather_parameters,
@@ -72,13 +72,13 @@ class OfflineState:
 
     Attributes:
       params: parameters of the model.
-      optimiser: state of the optax optimiser.
+      optimizer: state of the optax optimizer.
       key: PRNG key of the run; see `_keys`.
       update: int, number of completed updates.
     """
 
     params: Any
-    optimiser: optax.OptState
+    optimizer: optax.OptState
     key: Key[Array, ""]
     update: Int[Array, ""]
 
@@ -127,7 +127,7 @@ class OfflineTrainer:
         self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
         self.notes: Sequence[str] = describe_arrays(self.model)
         updates = self.num_iterations * self.steps_per_iteration
-        self.optimiser, self.schedule = make_optimiser(config.optimiser, updates)
+        self.optimizer, self.schedule = make_optimizer(config.optimizer, updates)
         if is_custom(self.model):
             params = jax.eval_shape(self.init, 0).params
             require_consistent_model(self.model, params, self._segment(2))
@@ -236,8 +236,8 @@ class OfflineTrainer:
             initial = nn.init(all_of_it, self.model)(key_network).get("params", {})
         params = replaced(initial, given or {})
         with standard_dtype_promotion():
-            optimiser = self.optimiser.init(params)
-        return OfflineState(params, optimiser, key, jnp.zeros((), jnp.int32))
+            optimizer = self.optimizer.init(params)
+        return OfflineState(params, optimizer, key, jnp.zeros((), jnp.int32))
 
     def _segment(self, batch: int) -> Segments:
         """Return a segment `[B, K]` of zeros."""
@@ -271,7 +271,7 @@ class OfflineTrainer:
             )
         return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
 
-    def summarise(
+    def summarize(
         self, metrics: dict[str, Real[Array, " U"]], state: OfflineState, data: Any
     ) -> Metrics:
         """Compute means over an iteration's updates, and the loss of the windows held out."""
@@ -293,7 +293,7 @@ class OfflineTrainer:
     def learn(
         self, state: OfflineState, batch: Segments, key: Key[Array, ""]
     ) -> tuple[OfflineState, Metrics]:
-        """Learn from a batch `[B, N, K]`, with one optimiser step for each chunk of segments.
+        """Learn from a batch `[B, N, K]`, with one optimizer step for each chunk of segments.
 
         A chunk in which every window is padding is skipped.
         """
@@ -308,7 +308,7 @@ class OfflineTrainer:
         rate = self.schedule(state.update.astype(float))
 
         def one(carry: Any, inputs: Any) -> Any:
-            params, optimiser, memory = carry
+            params, optimizer, memory = carry
             number, chunk, last, keys = inputs
             gradients, (memory, (sums, means)) = jax.grad(self.loss, has_aux=True)(
                 gather_parameters(params), memory, chunk, last, keys, number == 0
@@ -316,19 +316,19 @@ class OfflineTrainer:
             gradients = split_parameters(gradients)
             means["gradient_norm"] = optax.tree.norm(gradients)
             with standard_dtype_promotion():
-                updates, following = self.optimiser.update(gradients, optimiser, params)
+                updates, following = self.optimizer.update(gradients, optimizer, params)
             moved = optax.apply_updates(params, jax.tree.map(lambda u: -rate * u, updates))
             is_real = sums["steps"] > 0
-            params, optimiser = jax.tree.map(
+            params, optimizer = jax.tree.map(
                 lambda new, old: jnp.where(is_real, new, old),
                 (moved, following),
-                (params, optimiser),
+                (params, optimizer),
             )
-            return (params, optimiser, memory), (sums, means, is_real)
+            return (params, optimizer, memory), (sums, means, is_real)
 
         numbers = jnp.arange(segments // chunk, dtype=jnp.int32)
-        (params, optimiser, _), (sums, means, is_real) = jax.lax.scan(
-            one, (state.params, state.optimiser, memory), (numbers, chunks, last, keys)
+        (params, optimizer, _), (sums, means, is_real) = jax.lax.scan(
+            one, (state.params, state.optimizer, memory), (numbers, chunks, last, keys)
         )
         means = jax.tree.map(lambda x: jnp.mean(x, where=is_real), means)
         metrics = means | step_means(jax.tree.map(jnp.sum, sums))
@@ -339,7 +339,7 @@ class OfflineTrainer:
             "parameters": finite(params),
         }
         metrics["nonfinite"] = first_nonfinite(sound)
-        return OfflineState(params, optimiser, state.key, state.update + 1), metrics
+        return OfflineState(params, optimizer, state.key, state.update + 1), metrics
 
     def _initial_memory(self, params: Any, batch: int) -> Any:
         return self.model.apply({"params": params}, batch, method="initial_memory")

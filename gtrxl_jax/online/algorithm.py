@@ -3,7 +3,7 @@
 The trainer plays the policy in the environments; an algorithm turns each rollout into an update:
 
     rollout -> prepare -> for each of `epochs` passes, for each of `minibatches` parts:
-                              loss -> gradient -> optimiser -> after_step
+                              loss -> gradient -> optimizer -> after_step
 
 An algorithm implements `loss`, and overrides what it does differently from the base class. All of
 its functions are pure, and apply to sharded arrays.
@@ -41,15 +41,15 @@ class LearnerState:
 
     Attributes:
       trainable: "params", the agent's parameters, and whatever else the gradient trains.
-      optimiser: state of the optax optimiser of `trainable`.
+      optimizer: state of the optax optimizer of `trainable`.
       popart: statistics of each task's returns; mean 0 and variance 1 without PopArt.
       algorithm: the algorithm's own state, such as a target network.
       hyperparameters: scalars by name, see `AlgorithmConfig.hyperparameters`, and "learning_rate".
-      step: number of completed optimiser steps.
+      step: number of completed optimizer steps.
     """
 
     trainable: dict[str, Any]
-    optimiser: optax.OptState
+    optimizer: optax.OptState
     popart: popart.PopArtStatistics
     algorithm: Any
     hyperparameters: dict[str, Float[Array, ""]]
@@ -88,7 +88,7 @@ class Experience:
 
 @struct.dataclass
 class Targets:
-    """What values are regressed to, in the normalised units of the new PopArt statistics.
+    """What values are regressed to, in the normalized units of the new PopArt statistics.
 
     Attributes:
       returns_BT: lambda-returns.
@@ -128,14 +128,14 @@ class Algorithm(abc.ABC):
     def __init__(self, config: OnlineConfig, agent: Agent):
         self.config: Any = config.algorithm
         self.agent = agent
-        self._clip_norm = config.optimiser.clip_norm
+        self._clip_norm = config.optimizer.clip_norm
         self._num_tasks = config.env.num_tasks
         self._normalize = config.agent.normalize
         steps = config.decay_updates * self.config.epochs * self.config.minibatches
-        self.optimiser = optax.scale_by_adam(b2=config.optimiser.beta_2)
+        self.optimizer = optax.scale_by_adam(b2=config.optimizer.beta_2)
         # Relative to the peak learning rate, which is one of the hyperparameters.
         self.schedule = warmup_and_decay(
-            1.0, config.optimiser.warmup, config.optimiser.final, steps
+            1.0, config.optimizer.warmup, config.optimizer.final, steps
         )
         self.entropy_schedule = optax.linear_schedule(1.0, self.config.entropy_final, steps)
 
@@ -189,7 +189,7 @@ class Algorithm(abc.ABC):
     def after_step(
         self, before: LearnerState, after: LearnerState, metrics: Summary
     ) -> LearnerState:
-        """Return the state after whatever follows an optimiser step, such as a target update."""
+        """Return the state after whatever follows an optimizer step, such as a target update."""
         return after
 
     def sound(self, state: LearnerState) -> dict[str, Bool[Array, ""]]:
@@ -203,7 +203,7 @@ class Algorithm(abc.ABC):
         trainable = {"params": params, **self.extra_trainable(hyperparameters)}
         return LearnerState(
             trainable=trainable,
-            optimiser=self.optimiser.init(trainable),
+            optimizer=self.optimizer.init(trainable),
             popart=popart.init(self._num_tasks),
             algorithm=self.initial_state(params),
             hyperparameters=hyperparameters,
@@ -222,7 +222,7 @@ class Algorithm(abc.ABC):
     def _learn(
         self, state: LearnerState, experience: Experience, key: Key[Array, ""]
     ) -> tuple[LearnerState, Summary]:
-        """Take the optimiser steps of all epochs and minibatches."""
+        """Take the optimizer steps of all epochs and minibatches."""
         epochs, minibatches = self.config.epochs, self.config.minibatches
         if epochs * minibatches == 1:
             return self.step(state, experience)
@@ -236,7 +236,7 @@ class Algorithm(abc.ABC):
         return state, jax.tree.map(jnp.mean, metrics) | {"nonfinite": nonfinite}
 
     def step(self, state: LearnerState, experience: Experience) -> tuple[LearnerState, Summary]:
-        """Take one optimiser step on a minibatch."""
+        """Take one optimizer step on a minibatch."""
         (loss, (metrics, statistics)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
             gather_parameters(state.trainable), state, experience
         )
@@ -256,7 +256,7 @@ class Algorithm(abc.ABC):
             clipped = gradient_norm > self._clip_norm
             metrics["gradient_clipped"] = clipped.astype(gradient_norm.dtype)
         with standard_dtype_promotion():
-            changes, optimiser = self.optimiser.update(gradients, state.optimiser)
+            changes, optimizer = self.optimizer.update(gradients, state.optimizer)
             decay = self.schedule(state.step.astype(float))
         rate = state.hyperparameters["learning_rate"] * decay
         after = dataclasses.replace(
@@ -264,7 +264,7 @@ class Algorithm(abc.ABC):
             trainable=optax.apply_updates(
                 state.trainable, jax.tree.map(lambda change: -rate * change, changes)
             ),
-            optimiser=optimiser,
+            optimizer=optimizer,
             step=state.step + 1,
         )
         state = self.after_step(state, after, metrics)
@@ -339,7 +339,7 @@ class Algorithm(abc.ABC):
         task_BS = jnp.broadcast_to(task_B[:, None], steps.last.shape)
         mask_BT = transition_mask(steps.last)
         output_BS = of_task(jax.lax.stop_gradient(value_BSN), task_B)
-        value_BS = popart.unnormalise(state.popart, output_BS, task_BS)
+        value_BS = popart.unnormalize(state.popart, output_BS, task_BS)
         if self.config.popart:
             # Outputs have no unit before the first statistics, which they must not influence.
             value_BS = jnp.where(state.popart.weight_N[task_BS] > 0, value_BS, 0)
@@ -351,7 +351,7 @@ class Algorithm(abc.ABC):
             statistics = popart.update_range(statistics, reward_BT, task_BT, mask_BT)
             statistics = popart.update(statistics, returns_BT, task_BT, mask_BT, rate)
         factor_N, shift_N = popart.conversion(state.popart, statistics)
-        returns_BT = popart.normalise(statistics, returns_BT, task_BS[:, :-1])
+        returns_BT = popart.normalize(statistics, returns_BT, task_BS[:, :-1])
         return Targets(returns_BT, mask_BT, task_B, factor_N, shift_N, statistics)
 
     def total(

@@ -28,7 +28,7 @@ class AlgorithmConfig(abc.ABC):
     """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long
     as that of the learning rate; 1: no decay."""
     popart: bool = True
-    """Normalise values and advantages by moving statistics of each task's returns (PopArt), so that
+    """Normalize values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
     popart_rate: float = number(3e-5, below=1)
     """Weight of one sample in the PopArt statistics, which average over about 1 / rate samples; the
@@ -36,10 +36,10 @@ class AlgorithmConfig(abc.ABC):
     epochs: int = 1
     """Number of passes over a rollout."""
     minibatches: int = 1
-    """Number of optimiser steps of a pass, each on an equal share of the segments."""
+    """Number of optimizer steps of a pass, each on an equal share of the segments."""
 
     learning_rate: ClassVar[float] = 2e-3
-    """The learning rate of runs whose `optimiser.learning_rate` is None."""
+    """The learning rate of runs whose `optimizer.learning_rate` is None."""
     hyperparameters: ClassVar[tuple[str, ...]] = (
         "gamma",
         "gae_lambda",
@@ -73,7 +73,7 @@ class VMPOConfig(AlgorithmConfig):
 
     name: str = "vmpo"
     target_period: int = 5
-    """Optimiser steps between copies of the online network to the target network, which acts."""
+    """Optimizer steps between copies of the online network to the target network, which acts."""
     epsilon_eta: float = 0.1
     """Bound of the E-step."""
     epsilon_alpha: float = 0.03
@@ -128,10 +128,10 @@ class PPOConfig(AlgorithmConfig):
     name: str = "ppo"
     entropy_final: float = number(0.1, at_least=0, at_most=1)
     """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long
-    as that of the learning rate; 1: no decay. Advantages are normalised, so that the bonus would
+    as that of the learning rate; 1: no decay. Advantages are normalized, so that the bonus would
     otherwise keep an agent exploring that has learned all but the last step."""
     epochs: int = 4
-    """Number of passes over a rollout. The more optimiser steps are taken on a rollout, that is
+    """Number of passes over a rollout. The more optimizer steps are taken on a rollout, that is
     epochs * minibatches, the lower the learning rate has to be."""
     clip_epsilon: float = number(0.2, below=1)
     """Range in which the ratio of new to old probabilities is not clipped: 1 - epsilon to
@@ -139,7 +139,7 @@ class PPOConfig(AlgorithmConfig):
     value_clip: float | None = None
     """Clip the change of the values since acting to this distance, in the value loss. With PopArt,
     the unit is the standard deviation of returns. None: unclipped."""
-    normalise_advantages: bool = True
+    normalize_advantages: bool = True
     """Shift and scale the advantages of each rollout to mean 0 and variance 1. Without it, they are
     relative to the standard deviation of returns (with PopArt), and decrease as values become
     accurate, so the entropy bonus gains in weight."""

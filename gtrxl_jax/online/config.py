@@ -42,7 +42,7 @@ class EnvConfig:
     same length, they otherwise end together, and every rollout is from the same part of all."""
     references: str = ""
     """A TOML or JSON file with the returns of a random and of a reference policy in each task, for
-    normalised scores; see `gtrxl_jax.online.normalised`."""
+    normalized scores; see `gtrxl_jax.online.normalized`."""
     reference_returns: Annotated[dict[str, Any], tyro.conf.Suppress] = dataclasses.field(
         default_factory=dict
     )
@@ -96,7 +96,7 @@ class AgentConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimiserConfig:
+class OptimizerConfig:
     """Adam (Kingma and Ba 2015)."""
 
     learning_rate: float | None = None
@@ -126,7 +126,7 @@ class OnlineConfig(RunConfig):
     core: CoreConfig = dataclasses.field(default_factory=core_config)
     agent: AgentConfig = dataclasses.field(default_factory=AgentConfig)
     algorithm: AlgorithmConfig = dataclasses.field(default_factory=PPOConfig)
-    optimiser: OptimiserConfig = dataclasses.field(default_factory=OptimiserConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     sweep: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Hyperparameters sampled log-uniformly for each seed, as in the V-MPO paper, with their
     bounds: --sweep entropy_cost 0.01 0.1 learning_rate 1e-4 1e-3"""
@@ -161,12 +161,12 @@ class OnlineConfig(RunConfig):
         for name, bounds in self.sweep.items():
             check_choice("hyperparameter in sweep", name, self.hyperparameters)
             check_interval(f"sweep.{name}", bounds)
-            owner: Any = self.optimiser if name == "learning_rate" else self.algorithm
+            owner: Any = self.optimizer if name == "learning_rate" else self.algorithm
             for bound in bounds:
                 validate(dataclasses.replace(owner, **{name: bound}), "sweep.")
-        if "learning_rate" in self.sweep and self.optimiser.learning_rate is not None:
+        if "learning_rate" in self.sweep and self.optimizer.learning_rate is not None:
             raise ValueError(
-                "sweep.learning_rate and optimiser.learning_rate are both set: omit one of them"
+                "sweep.learning_rate and optimizer.learning_rate are both set: omit one of them"
             )
         if self.checkpoint.best and self.num_seeds > 1 and self.sweep:
             raise ValueError(
@@ -182,7 +182,7 @@ class OnlineConfig(RunConfig):
     @property
     def learning_rate(self) -> float:
         """The peak learning rate: the given one, or that of the algorithm."""
-        given = self.optimiser.learning_rate
+        given = self.optimizer.learning_rate
         return self.algorithm.learning_rate if given is None else given
 
     @property
@@ -198,7 +198,7 @@ class OnlineConfig(RunConfig):
     @property
     def decay_updates(self) -> int:
         """The number of updates over which the learning rate changes."""
-        return math.ceil(self.optimiser.horizon / self.steps_per_update) or self.num_updates
+        return math.ceil(self.optimizer.horizon / self.steps_per_update) or self.num_updates
 
     @property
     def num_iterations(self) -> int:
@@ -251,7 +251,7 @@ def _paper() -> OnlineConfig:
             entropy_cost=0.0,
             initial_alpha=5.0,
         ),
-        optimiser=OptimiserConfig(learning_rate=1e-4, final=1.0, clip_norm=None),
+        optimizer=OptimizerConfig(learning_rate=1e-4, final=1.0, clip_norm=None),
         sweep={"epsilon_alpha": (0.001, 0.1)},
         checkpoint=CheckpointConfig(interval=10_000_000),
         total_steps=1_000_000_000,

@@ -9,14 +9,14 @@ to read what is stored anyway, such as an encoded cue.
 
 Minibatches are random subsets of the segments, so segments stay whole, with the memory before their
 first step. This memory is the one that acted: the stored states of the acting network. Acting and
-learning therefore agree on the first minibatch, whose ratios are 1. After each optimiser step, the
+learning therefore agree on the first minibatch, whose ratios are 1. After each optimizer step, the
 stored memory is that of slightly older parameters, like the stored states of R2D2 (Kapturowski et
 al. 2019). Recomputing it would require the steps before the segment; it is at most one rollout old,
 in which the clipping of the ratio limits how far the policy moves.
 
 Values at the time of acting determine the lambda-returns, advantages and new PopArt statistics once
-per rollout. The value head is rescaled to these before the first optimiser step, so values V change
-only by optimiser steps.
+per rollout. The value head is rescaled to these before the first optimizer step, so values V change
+only by optimizer steps.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Prepared:
     Attributes:
       values_BT: V at the time of acting.
       returns_BT: lambda-returns.
-      advantages_BT: returns minus values, normalised if the config says so.
+      advantages_BT: returns minus values, normalized if the config says so.
     """
 
     values_BT: Float[Array, "B T"]
@@ -52,7 +52,7 @@ class Prepared:
 
 
 class PPO(Algorithm):
-    """Proximal policy optimisation (Schulman et al. 2017)."""
+    """Proximal policy optimization (Schulman et al. 2017)."""
 
     def __init__(self, config: OnlineConfig, agent: Agent):
         super().__init__(config, agent)
@@ -67,8 +67,8 @@ class PPO(Algorithm):
         targets = self.targets(state, experience, value_BSN)
         values_BT = targets.values(value_BSN)
         advantages_BT = targets.returns_BT - values_BT
-        if self.config.normalise_advantages:
-            advantages_BT = ppo.normalise_advantages(advantages_BT, targets.mask_BT)
+        if self.config.normalize_advantages:
+            advantages_BT = ppo.normalize_advantages(advantages_BT, targets.mask_BT)
         if self.config.popart:
             state = self.rescaled(state, targets.statistics)
         prepared = Prepared(values_BT, targets.returns_BT, advantages_BT)
@@ -92,7 +92,7 @@ class PPO(Algorithm):
     ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
         params, prepared = trainable["params"], experience.prepared
         mask_BT = transition_mask(experience.timesteps.last)
-        # The bootstrap step's value is needed before the first optimiser step only.
+        # The bootstrap step's value is needed before the first optimizer step only.
         acted = jax.tree.map(lambda x_BS: x_BS[:, :-1], experience.timesteps)
         y_BTD, reports = self.features(params, dataclasses.replace(experience, timesteps=acted))
 

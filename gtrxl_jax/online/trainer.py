@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
-from gtrxl_jax.acting.evaluation import make_evaluate, summarise
+from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.rollout import ActingState, rollout
 from gtrxl_jax.envs.consistency import require_consistent
@@ -43,7 +43,7 @@ from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.consistency import require_consistent_update
 from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
 from gtrxl_jax.online.hyperparameters import draw_hyperparameters
-from gtrxl_jax.online.normalised import normalised_scores, read_returns, returns_of_tasks
+from gtrxl_jax.online.normalized import normalized_scores, read_returns, returns_of_tasks
 from gtrxl_jax.online.state import TrainState
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
 from gtrxl_jax.runs.checkpoints.arrays import replaced
@@ -107,7 +107,7 @@ class OnlineTrainer:
         self.steps_per_iteration = config.steps_per_iteration
         evaluation = config.evaluation
         self.policy = AgentPolicy(self.agent, evaluation.policy)
-        self._behaviour = AgentPolicy(self.agent)
+        self._behavior = AgentPolicy(self.agent)
         names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
         self.notes: Sequence[str] = describe_arrays(self.agent)
@@ -199,7 +199,7 @@ class OnlineTrainer:
         self, state: TrainState, key: Key[Array, ""]
     ) -> tuple[TrainState, Experience, EpisodeStats]:
         params = gather_parameters(self.algorithm.acting_params(state.learner))
-        policy, steps = self._behaviour, self.config.unroll
+        policy, steps = self._behavior, self.config.unroll
         acting = ActingState(
             policy.start(params, state.memory, steps), state.stream, state.timestep
         )
@@ -242,7 +242,7 @@ class OnlineTrainer:
         """Yield (None, None) for each iteration: there is a single stage, and no dataset."""
         yield from itertools.repeat((None, None), self.num_iterations + 1 - first)
 
-    def summarise(
+    def summarize(
         self,
         metrics: tuple[dict[str, Real[Array, " U"]], dict[str, Float[Array, "U N"]]],
         state: Any = None,
@@ -259,10 +259,10 @@ class OnlineTrainer:
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Return the returns, lengths and successes of fresh episodes, also by task if several.
 
-        With references, also the normalised scores, of all episodes together.
+        With references, also the normalized scores, of all episodes together.
         """
         episodes = self._play(params, key)
-        scores = summarise(episodes)
+        scores = summarize(episodes)
         if self._references is not None:
-            scores |= normalised_scores(episodes.episode_return, *self._references)
+            scores |= normalized_scores(episodes.episode_return, *self._references)
         return scores

@@ -2,7 +2,7 @@
 
 The online network is applied once to the T + 1 steps. Its values determine the lambda-returns, and
 these the new PopArt statistics. The loss is computed in units of the new statistics, and the value
-head is rescaled to them with the optimiser's step, so values V change only by that step.
+head is rescaled to them with the optimizer's step, so values V change only by that step.
 
 Adam changes a parameter by about the learning rate per update, regardless of its gradient, so the
 multipliers would take a thousand updates from 1 to their final values. By default they are updated
@@ -74,7 +74,7 @@ class VMPO(Algorithm):
         targets = self.targets(state, experience, output.value, self.config.epochs)
 
         def losses(y_BSD: Array, psi_BT: Array | None = None) -> Any:
-            """Compute losses and advantages in each task's normalised units, comparable by task."""
+            """Compute losses and advantages in each task's normalized units, comparable by task."""
             output = self.heads(params, y_BSD, experience.timesteps)
             return vmpo.vmpo_losses(
                 policy=jax.tree.map(lambda x: x[:, :-1], output.policy),

@@ -60,7 +60,7 @@ class Categorical:
     """A choice among A actions; actions are int32 with the shape of the leading axes.
 
     Attributes:
-      logits: unnormalised log probabilities. A logit of -inf or of the dtype's lowest finite value
+      logits: unnormalized log probabilities. A logit of -inf or of the dtype's lowest finite value
         forbids an action; at least one action must be allowed.
     """
 

@@ -1,14 +1,14 @@
-"""PopArt: adaptive normalisation of value targets, with one scale per task.
+"""PopArt: adaptive normalization of value targets, with one scale per task.
 
 van Hasselt et al. 2016, "Learning values across many orders of magnitude"; Hessel et al. 2019,
 "Multi-task deep reinforcement learning with PopArt". The network's value head has N outputs, one
-per task, in normalised units: V = scale * output + mean. A learner step is then (van Hasselt et al.
+per task, in normalized units: V = scale * output + mean. A learner step is then (van Hasselt et al.
 2016, algorithm 1)
 
-  1. select the task's output, `unnormalise` it, and compute the returns G in the reward's units;
+  1. select the task's output, `unnormalize` it, and compute the returns G in the reward's units;
   2. `update` the statistics with G and `rescale_head` of the online and of the target network,
      which preserves every V (except before a task's first statistics, see `conversion`);
-  3. `normalise` G and V with the new statistics; the value loss compares them, and their difference
+  3. `normalize` G and V with the new statistics; the value loss compares them, and their difference
      is the advantage (G - V) / scale.
 
 Arrays hold the global batch: under `jax.jit` a sharded batch needs no special handling.
@@ -42,7 +42,7 @@ class PopArtStatistics:
       variance_N: the variance, before the bounds of the scale.
       range_N2: the lowest and the highest reward so far.
       weight_N: the total weight of all samples so far, in [0, 1]. The initial values, whose weight
-        would be 1 - weight_N, are left out, so that the first batch is normalised by its own
+        would be 1 - weight_N, are left out, so that the first batch is normalized by its own
         statistics at any rate (like the bias correction of Adam).
     """
 
@@ -62,7 +62,7 @@ class PopArtStatistics:
 
 
 def init(num_tasks: int) -> PopArtStatistics:
-    """Return statistics of the identity normalisation: mean 0 and variance 1 for each task."""
+    """Return statistics of the identity normalization: mean 0 and variance 1 for each task."""
     zeros_N = jnp.zeros(num_tasks)
     empty_N2 = jnp.broadcast_to(jnp.array([jnp.inf, -jnp.inf]), (num_tasks, 2))
     return PopArtStatistics(zeros_N, jnp.ones(num_tasks), zeros_N, empty_N2)
@@ -135,7 +135,7 @@ def update(
     )
 
 
-def normalise(
+def normalize(
     statistics: PopArtStatistics, x_BT: Float[Array, "B T"], task_BT: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
     """Return (x - mean) / scale with the statistics of each element's task."""
@@ -143,10 +143,10 @@ def normalise(
     return (x_BT - statistics.mean_N[task_BT]) / statistics.scale_N[task_BT]
 
 
-def unnormalise(
+def unnormalize(
     statistics: PopArtStatistics, x_BT: Float[Array, "B T"], task_BT: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
-    """Return scale * x + mean with the statistics of each element's task; inverts `normalise`."""
+    """Return scale * x + mean with the statistics of each element's task; inverts `normalize`."""
     chex.assert_equal_shape([x_BT, task_BT])
     return statistics.scale_N[task_BT] * x_BT + statistics.mean_N[task_BT]
 
@@ -172,7 +172,7 @@ def rescale_head(
     old: PopArtStatistics,
     new: PopArtStatistics,
 ) -> tuple[Float[Array, "D N"], Float[Array, " N"]]:
-    """Return the head whose un-normalised output under `new` equals the given one's under `old`.
+    """Return the head whose un-normalized output under `new` equals the given one's under `old`.
 
     The head of a task without previous samples is not changed, see `conversion`.
 

@@ -1,6 +1,6 @@
-"""PPO: proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
+"""PPO: proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347).
 
-Data come from pi_old, the policy that acted. Several optimiser steps on the same data increase the
+Data come from pi_old, the policy that acted. Several optimizer steps on the same data increase the
 ratio rho_t = pi(a_t | s_t) / pi_old(a_t | s_t) of actions with a positive advantage A_t, and
 decrease that of the others, until the ratio is clipped (equation 7):
 
@@ -9,7 +9,7 @@ decrease that of the others, until the ratio is clipped (equation 7):
     L        = L_policy + c_v L_value - c_e (mean entropy)
 
 The minimum is a lower bound of the unclipped objective: a ratio outside the clipping range gets no
-gradient if it is there in its advantage's favour, and the full gradient back otherwise. L_value can
+gradient if it is there in its advantage's favor, and the full gradient back otherwise. L_value can
 be clipped in the same way, as in the authors' implementation, see `clipped_value_loss`.
 
 Arrays hold the global batch: under `jax.jit` the batch axis may be sharded, and the means are still
@@ -43,13 +43,13 @@ class PPOHyperparameters:
     entropy_cost: Float[Array, ""]
 
 
-def normalise_advantages(
+def normalize_advantages(
     advantages_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
 ) -> Float[Array, "B T"]:
     """Return the advantages shifted and scaled to mean 0 and variance 1 over the valid samples."""
     chex.assert_equal_shape([advantages_BT, mask_BT])
-    centred_BT = advantages_BT - masked_mean(advantages_BT, mask_BT)
-    return centred_BT / (jnp.sqrt(masked_variance(advantages_BT, mask_BT)) + 1e-8)
+    centered_BT = advantages_BT - masked_mean(advantages_BT, mask_BT)
+    return centered_BT / (jnp.sqrt(masked_variance(advantages_BT, mask_BT)) + 1e-8)
 
 
 def clipped_surrogate_loss(
@@ -120,7 +120,7 @@ def ppo_losses(
       values_BT: V(s_t); gets the gradient of the value loss.
       old_values_BT: V_old(s_t), in the same units; gets no gradient.
       returns_BT: G_t in the same units, for example from `lambda_returns`; gets no gradient.
-      advantages_BT: A_t, for example `normalise_advantages(G - V_old)`; gets no gradient.
+      advantages_BT: A_t, for example `normalize_advantages(G - V_old)`; gets no gradient.
       mask_BT: the valid samples, for example from `transition_mask`.
       hyperparameters: the clipping range of the ratio and the weights of the terms.
       value_clip: the clipping range of the values, see `clipped_value_loss`; None: unclipped.

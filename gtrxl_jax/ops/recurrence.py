@@ -66,7 +66,7 @@ def steps_of_episode(before_B: Int[Array, " B"], first_BT: Bool[Array, "B T"]) -
 def as_complex(x: Float[Array, "... _"]) -> Complex[Array, "... _"]:
     """Return the N complex numbers whose real and then imaginary parts are in the last axis, 2 N.
 
-    Parameters, memories and matrix products hold complex numbers in this form, so that optimisers,
+    Parameters, memories and matrix products hold complex numbers in this form, so that optimizers,
     checkpoints and reduced precision need no special cases.
     """
     return jax.lax.complex(*jnp.split(x, 2, axis=-1))

@@ -1,4 +1,4 @@
-"""V-MPO: on-policy maximum a posteriori policy optimisation (Song et al. 2019, arXiv:1909.12238).
+"""V-MPO: on-policy maximum a posteriori policy optimization (Song et al. 2019, arXiv:1909.12238).
 
 Data come from the target policy pi_old, a copy of the online policy pi taken every few learner
 steps. With advantages A = G - V, the E-step weights the better half of the samples, and the M-step
@@ -20,7 +20,7 @@ means are still global. Every numeric setting is an array, so the whole loss can
 settings. Samples whose mask is False are ignored.
 
 The multipliers eta and alpha are trained on L_temperature and L_alpha in one of two ways. Either
-the network's optimiser updates their raw values, as in the paper, and `project_multipliers` must
+the network's optimizer updates their raw values, as in the paper, and `project_multipliers` must
 follow each update: clipping inside the loss would leave a multiplier below its bound without a
 gradient, so it would never recover. Or `scale_multipliers` updates their logarithms by the relative
 violation of each bound, which reaches the bounds within tens of updates instead of thousands.
@@ -164,11 +164,11 @@ def e_step(
     selected_BT = select_top_half(advantages_BT, mask_BT)
     advantages_BT = jax.lax.stop_gradient(advantages_BT)
     count = jnp.sum(selected_BT, dtype=advantages_BT.dtype)
-    # Centred before the division: at a small eta, A / eta and the maximum that a log-sum-exp
+    # Centered before the division: at a small eta, A / eta and the maximum that a log-sum-exp
     # subtracts would each have rounding errors far larger than the whole gradient.
     top = jnp.max(advantages_BT, where=selected_BT, initial=-jnp.inf)
-    centred_BT = jnp.where(selected_BT, advantages_BT - top, 0)
-    weights_BT = jnp.where(selected_BT, jnp.exp(centred_BT / temperature), 0)
+    centered_BT = jnp.where(selected_BT, advantages_BT - top, 0)
+    weights_BT = jnp.where(selected_BT, jnp.exp(centered_BT / temperature), 0)
     total = jnp.where(count > 0, jnp.sum(weights_BT), 1)
     log_mean = jnp.log(total / jnp.maximum(count, 1))
     temperature_loss = temperature * epsilon_eta + top + temperature * log_mean
@@ -211,7 +211,7 @@ def vmpo_losses(
 ) -> tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]], Float[Array, "B T"]]:
     """Compute the terms of V-MPO's loss, metrics and psi.
 
-    The sum of the terms is minimised over both the online network and the multipliers.
+    The sum of the terms is minimized over both the online network and the multipliers.
 
     Args:
       policy: the online pi(. | s_t), leading axes `[B, T]`; gets the gradients of the policy loss,

@@ -1,13 +1,13 @@
 """Placement of a run's arrays: the batch is split over devices, parameters optionally.
 
 The devices form a mesh of two axes, "data" x "model". The batch is split over both: every device
-has its own part. Parameters, and with them the optimiser's state, are split over "model" only, by a
+has its own part. Parameters, and with them the optimizer's state, are split over "model" only, by a
 table of rules; an axis of one device, the default, leaves all of them on every device.
 
 Splitting affects how parameters are stored, not how they are used (ZeRO, Rajbhandari et al. 2020;
 "fully sharded data parallel"): an update gathers each parameter where it is used and returns to
 each device its part of the gradient. The arithmetic is thus that of data parallelism for any
-network, while memory and the optimiser's work are divided by the number of shards. Programs are
+network, while memory and the optimizer's work are divided by the number of shards. Programs are
 written for the global batch; from these placements, `jax.jit` derives what every device computes
 and communicates.
 
@@ -34,7 +34,7 @@ RULES = (
     (r"\bembedding$", -1),
 )
 """The axis along which a parameter is split, by the end of its path, `core/blocks_0/mlp/kernel`;
-the optimiser's moments have the same paths. Others, such as biases and gains, are too small to
+the optimizer's moments have the same paths. Others, such as biases and gains, are too small to
 split.
 """
 
@@ -54,7 +54,7 @@ def make_mesh(
       batch: size of the batch to split.
       field: name of `batch` in the config, for error messages.
       num_tasks: number of tasks in the batch; each is split over all devices.
-      parameter_shards: number of neighbouring devices that share one copy of the parameters.
+      parameter_shards: number of neighboring devices that share one copy of the parameters.
 
     Raises:
       ValueError: if fewer devices are available, if their number does not divide the batch of a

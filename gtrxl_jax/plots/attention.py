@@ -18,9 +18,9 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from gtrxl_jax.plots.style import COLOURS, FONT_SIZE, GREY, new_figure, save_figure
+from gtrxl_jax.plots.style import COLORS, FONT_SIZE, GREY, new_figure, save_figure
 
-_CUE = COLOURS[1]
+_CUE = COLORS[1]
 _UNSEEN = "#dddddd"
 
 
@@ -33,7 +33,7 @@ def attention_map(
 ) -> None:
     """Draw one step's attention over memory: a row for each head, a column for each memory.
 
-    Colours scale with the square root of the weight, so that weak attention remains visible.
+    Colors scale with the square root of the weight, so that weak attention remains visible.
 
     Args:
       weights: `[L, H, W]`, the attention of one step.

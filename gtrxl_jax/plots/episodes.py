@@ -22,7 +22,7 @@ def save_gif(
     """Write frames as a looping GIF that pauses on the last frame for a second.
 
     Small frames are enlarged by the smallest integer factor that makes their shorter side at least
-    256 pixels, without interpolation. Frames of at most 256 colours are reproduced exactly.
+    256 pixels, without interpolation. Frames of at most 256 colors are reproduced exactly.
 
     Args:
       frames_THWC: T frames, RGB.

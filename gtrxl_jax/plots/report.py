@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episodes, render_episode
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.envs.knowledge import chance_of, picture_of, require_picture
+from gtrxl_jax.envs.extensions import chance_of, picture_of, require_picture
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.plots.attention import attention_map, attention_over_episode

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from gtrxl_jax.files import atomic
 
 # Okabe and Ito, "Color universal design" (2008), without yellow, which is illegible on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-# Distinguishable without colour.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# Distinguishable without color.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES = ("-", "--", ":", "-.")
 GREY = "#666666"
@@ -49,7 +49,7 @@ def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None
     Args:
       figure: a figure whose axes are drawn.
       title: title of the legend.
-      entries: for each label, the matplotlib artist that it describes; all labelled artists if
+      entries: for each label, the matplotlib artist that it describes; all labeled artists if
         None.
     """
     legend = figure.legend(
@@ -69,13 +69,13 @@ def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None
 
 
 def looks(labels: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a colour, marker and line style for each label, as arguments of matplotlib's `plot`."""
+    """Yield a color, marker and line style for each label, as arguments of matplotlib's `plot`."""
     for index, label in enumerate(labels):
-        turn, place = divmod(index, len(COLOURS))
+        turn, place = divmod(index, len(COLORS))
         yield (
             label,
             {
-                "color": COLOURS[place],
+                "color": COLORS[place],
                 "marker": MARKERS[place],
                 "linestyle": LINE_STYLES[turn % len(LINE_STYLES)],
             },

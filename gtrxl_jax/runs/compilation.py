@@ -9,7 +9,7 @@ def compiler_options(*, runs_once: bool = False) -> dict[str, int] | None:
     """Return options for `jax.jit` that shorten compilation.
 
     On CPU, most of the compilation time is spent by LLVM on small kernels. For a program that runs
-    once, such as a run's initialisation, this is wasted: at level 0, compilation takes half the
+    once, such as a run's initialization, this is wasted: at level 0, compilation takes half the
     time. A program that runs often spends its time in matrix products, which are precompiled: at
     level 2 instead of 3, compilation takes five sixths of the time and the program runs as fast.
 

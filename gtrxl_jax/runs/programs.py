@@ -157,7 +157,7 @@ def make_iteration(trainer: Trainer, stage: Hashable = None) -> Callable[..., tu
             return trainer.update(state, data, stage)
 
         state, metrics = jax.lax.scan(update, state, length=trainer.config.updates_per_iteration)
-        return state, trainer.summarise(metrics, state, data)
+        return state, trainer.summarize(metrics, state, data)
 
     return iteration
 
@@ -165,7 +165,7 @@ def make_iteration(trainer: Trainer, stage: Hashable = None) -> Callable[..., tu
 def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
     """Map `function` over a leading axis of seeds in its arguments and results.
 
-    On an accelerator, seeds are vectorised. On CPU, one seed uses all cores, and the caches hold
+    On an accelerator, seeds are vectorized. On CPU, one seed uses all cores, and the caches hold
     the activations of one seed but not of all, so seeds are processed in turn within one program.
     """
     if jax.default_backend() != "cpu":

@@ -77,7 +77,7 @@ class Score:
 def scores_of(
     episodes: Mapping[str, Shaped[np.ndarray, "..."]], *, equal: bool = True
 ) -> dict[str, Score]:
-    """Summarise an evaluation.
+    """Summarize an evaluation.
 
     Args:
       episodes: for each score, its value in each episode, `[E]` for one seed or `[S, E]` for
@@ -98,12 +98,12 @@ def is_success(name: str) -> bool:
 def main_scores(names: Iterable[str]) -> list[str]:
     """Return the names of the main scores of an evaluation.
 
-    These are the normalised score, success, return and length over all tasks; or, for several
+    These are the normalized score, success, return and length over all tasks; or, for several
     lengths, the success at each length in increasing order. There are none without an environment.
     """
     if not (names := list(names)):
         return []
-    overall = ("normalised", "success", "return", "length")
+    overall = ("normalized", "success", "return", "length")
     if not set(names).isdisjoint(overall):
         return [str(name) for name in overall if name in names]
     first = names[0].split("/")[0]
@@ -122,7 +122,7 @@ def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Sc
     mean_S = value_SE.mean(axis=-1)
     per_seed = mean_S.tolist()
     if len(per_seed) == 1:
-        # A normalised score is one number, which says nothing about the spread.
+        # A normalized score is one number, which says nothing about the spread.
         several = success or value_SE.shape[1] > 1
         interval = _over_episodes(success, value_SE[0]) if several else None
         return Score(per_seed, mean=per_seed[0], interval=interval)

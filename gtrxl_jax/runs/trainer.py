@@ -20,7 +20,7 @@ class State(Protocol):
 class Trainer(Protocol):
     """A run as the host sees it, implemented for example by `OnlineTrainer`.
 
-    `init`, `update`, `summarise` and `evaluate` are pure, so that the loop can jit them, repeat
+    `init`, `update`, `summarize` and `evaluate` are pure, so that the loop can jit them, repeat
     updates, add a leading axis of seeds, and place their arrays on a mesh.
 
     Attributes:
@@ -35,7 +35,7 @@ class Trainer(Protocol):
       num_iterations: number of iterations of the run.
       steps_per_iteration: number of steps by which an iteration advances the step count of metrics
         and checkpoints.
-      shown: names of the metrics that summarise the progress of the run.
+      shown: names of the metrics that summarize the progress of the run.
     """
 
     config: Any
@@ -89,7 +89,7 @@ class Trainer(Protocol):
 
         Args:
           seed: the seed.
-          given: parameters by path that replace those initialised from the seed: `measured`, and
+          given: parameters by path that replace those initialized from the seed: `measured`, and
             those of `init_from` in `RunConfig`.
         """
 
@@ -108,7 +108,7 @@ class Trainer(Protocol):
         The state counts the updates.
         """
 
-    def summarise(self, metrics: Any, state: Any, data: Any) -> dict[str, Array]:
+    def summarize(self, metrics: Any, state: Any, data: Any) -> dict[str, Array]:
         """Return the metrics of an iteration, all scalars.
 
         They include the report of `divergence.over_updates`.

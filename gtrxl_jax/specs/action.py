@@ -62,17 +62,17 @@ class ActionSpec:
         """The size of the last axis of `features`, F."""
         return self.num_continuous + sum(self.discrete)
 
-    def centre_and_half_width(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the centre and half-width of each continuous range; 0 and 1 where unbounded."""
+    def center_and_half_width(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the center and half-width of each continuous range; 0 and 1 where unbounded."""
         bounds = np.array(self.continuous, np.float64).reshape(-1, 2)
         bounded = np.all(np.isfinite(bounds), axis=1)
         low, high = np.where(bounded[:, None], bounds, [-1.0, 1.0]).T
         return (low + high) / 2, (high - low) / 2
 
     def range_of(self, x: Float[Array, "... C"]) -> tuple[Any, Any]:
-        """Return `centre_and_half_width` with the dtype and the rank of actions `[..., C]`."""
-        centre, half = (aligned(z, x) for z in self.centre_and_half_width())
-        return centre, half
+        """Return `center_and_half_width` with the dtype and the rank of actions `[..., C]`."""
+        center, half = (aligned(z, x) for z in self.center_and_half_width())
+        return center, half
 
     def zeros(self, *lead: int) -> Any:
         """Return an action of zeros with the given leading axes, as on an episode's first step."""
@@ -86,11 +86,11 @@ class ActionSpec:
         key_continuous, key_discrete = jax.random.split(key)
         shape = (*lead, self.num_continuous)
         unit = jax.random.uniform(key_continuous, shape, jnp.float32, -1, 1)
-        centre, half = self.range_of(unit)
+        center, half = self.range_of(unit)
         shape = (*lead, len(self.discrete))
         sizes = jnp.asarray(self.discrete, jnp.int32).reshape(*(1,) * len(lead), -1)
         choices = jax.random.randint(key_discrete, shape, 0, sizes, jnp.int32)
-        return self.joined(centre + half * unit, choices)
+        return self.joined(center + half * unit, choices)
 
     def joined(self, continuous: Float[AnyArray, "... C"], discrete: Int[AnyArray, "... K"]) -> Any:
         """Return an action from its parts, which have an axis of size 0 if absent."""
@@ -123,8 +123,8 @@ class ActionSpec:
         if self.continuous:
             # Cast last: a narrow range far from zero would vanish in bfloat16.
             x = jnp.asarray(parts["continuous"], np.promote_types(dtype, np.float32))
-            centre, half = self.range_of(x)
-            features.append(((x - centre) / half).astype(dtype))
+            center, half = self.range_of(x)
+            features.append(((x - center) / half).astype(dtype))
         features += [
             jax.nn.one_hot(parts["discrete"][..., k], size, dtype=dtype)
             for k, size in enumerate(self.discrete)

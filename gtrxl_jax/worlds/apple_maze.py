@@ -66,7 +66,7 @@ class AppleMazeState(environment.EnvState):
       heading: its direction of view, see `raycast.scene`.
       pitch: angle by which it looks down.
       wall_SS: 0 in open cells, 1 in the wall around, 2 in blocks.
-      landmark_8: the colour of each landmark.
+      landmark_8: the color of each landmark.
       apple_2: x and y of the apple.
       found: number of apples collected so far.
     """

@@ -1,4 +1,4 @@
-"""Drawings of lines and discs, in the colours of cells."""
+"""Drawings of lines and discs, in the colors of cells."""
 
 import numpy as np
 from jaxtyping import UInt8
@@ -15,7 +15,7 @@ class Canvas:
       x: its left and right end.
       y: its lower and upper end; with `downwards`, its upper and lower end.
       pixels: number of pixels per unit of length.
-      background: the colour of the empty canvas.
+      background: the color of the empty canvas.
       downwards: whether y increases from the top of the image to its bottom.
     """
 
@@ -34,7 +34,7 @@ class Canvas:
         self.cells = np.full((len(self.y), len(self.x)), background)
         self._downwards = downwards
 
-    def line(self, begin: Point, end: Point, width: float, colour: Cell) -> None:
+    def line(self, begin: Point, end: Point, width: float, color: Cell) -> None:
         """Draw a line with round ends."""
         begin, end, radius = np.asarray(begin, float), np.asarray(end, float), width / 2
         columns, rows = (
@@ -46,17 +46,17 @@ class Canvas:
         # Where the nearest point of the line is, from 0 at its begin to 1 at its end.
         place = np.clip((x * along_x + y * along_y) / (along_x**2 + along_y**2 or 1.0), 0, 1)
         is_near = (x - place * along_x) ** 2 + (y - place * along_y) ** 2 <= radius**2
-        self.cells[rows, columns][is_near] = colour
+        self.cells[rows, columns][is_near] = color
 
-    def disc(self, centre: Point, radius: float, colour: Cell) -> None:
+    def disc(self, center: Point, radius: float, color: Cell) -> None:
         """Draw a disc."""
-        self.line(centre, centre, 2 * radius, colour)
+        self.line(center, center, 2 * radius, color)
 
-    def box(self, centre: Point, width: float, height: float, colour: Cell) -> None:
+    def box(self, center: Point, width: float, height: float, color: Cell) -> None:
         """Draw a rectangle."""
-        in_x = np.abs(self.x - centre[0]) <= width / 2
-        in_y = np.abs(self.y - centre[1]) <= height / 2
-        self.cells[in_y[:, None] & in_x] = colour
+        in_x = np.abs(self.x - center[0]) <= width / 2
+        in_y = np.abs(self.y - center[1]) <= height / 2
+        self.cells[in_y[:, None] & in_x] = color
 
     def image(self) -> UInt8[np.ndarray, "H W 3"]:
         """Return the image."""

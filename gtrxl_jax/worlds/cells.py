@@ -1,4 +1,4 @@
-"""Small images made of coloured cells."""
+"""Small images made of colored cells."""
 
 import enum
 
@@ -17,7 +17,7 @@ class Cell(enum.IntEnum):
     LIT = 5
 
 
-_COLOURS = np.array(
+_COLORS = np.array(
     [(38, 41, 48), (226, 229, 233), (214, 69, 65), (46, 134, 193), (230, 150, 40), (88, 166, 92)],
     np.uint8,
 )
@@ -27,9 +27,9 @@ def draw_cells(
     cells: Int[np.ndarray, "rows columns"], pixels: int
 ) -> UInt8[np.ndarray, "height width 3"]:
     """Draw each cell as a square of side `pixels`, with a thin gap if `pixels` is at least 6."""
-    image = _COLOURS[cells].repeat(pixels, axis=0).repeat(pixels, axis=1)
+    image = _COLORS[cells].repeat(pixels, axis=0).repeat(pixels, axis=1)
     if pixels >= 6:
-        image[::pixels] = image[:, ::pixels] = _COLOURS[Cell.WALL]
+        image[::pixels] = image[:, ::pixels] = _COLORS[Cell.WALL]
     return image
 
 

@@ -1,4 +1,4 @@
-"""Memory Maze: find coloured objects in a maze, again and again, in an order given by cues.
+"""Memory Maze: find colored objects in a maze, again and again, in an order given by cues.
 
 The task is due to Pasukonis et al. (2022), "Evaluating Long-Term Memory in 3D Mazes"
 (arXiv 2210.13383), whose package, memory-maze 1.0.3, runs on MuJoCo. Here the mazes, the physics
@@ -73,7 +73,7 @@ class MemoryMazeState(environment.EnvState):
       heading: its direction of view, see `raycast.scene`.
       speed: its speed forward.
       spin: its angular speed, positive to the right.
-      wall_SS: 0 in open cells, k in walls of colour k - 1.
+      wall_SS: 0 in open cells, k in walls of color k - 1.
       room_SS: 1 in rooms, whose floor is brighter, and 0 elsewhere.
       target_N2: x and y of the targets.
       target: the index of the target to be found.
@@ -125,9 +125,9 @@ class MemoryMazeParams(environment.EnvParams):
 
 
 class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, MemoryMazeParams]):
-    """A random maze with coloured targets; the colour of the image's border tells which to find.
+    """A random maze with colored targets; the color of the image's border tells which to find.
 
-    Each episode has a new maze. Touching the target of the border's colour earns 1, and another
+    Each episode has a new maze. Touching the target of the border's color earns 1, and another
     target, drawn uniformly, is to be found next; touching the others has no effect. Maze and
     targets stay as they are until the episode is truncated, so an agent that remembers where it saw
     a target can return to it. The return is the number of targets found; there is no success.
@@ -167,10 +167,10 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         max_rooms, max_room_side = (9, 3) if self.size == 15 else (6, 5)
         maze = draw_maze(key_maze, side, max_rooms, max_room_side, params.extra_gaps)
         place_K2 = draw_places(key_place, maze, self.num_targets + 1)
-        # Nine blocks of walls of one colour each serve as landmarks.
+        # Nine blocks of walls of one color each serve as landmarks.
         block_S = 3 * np.arange(side) // side
-        colour_33 = jax.random.randint(key_wall, (3, 3), 1, len(_WALLS) + 1)
-        colour_SS = colour_33[block_S[:, None], block_S[None]]
+        color_33 = jax.random.randint(key_wall, (3, 3), 1, len(_WALLS) + 1)
+        color_SS = color_33[block_S[:, None], block_S[None]]
         zero, none = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
         state = MemoryMazeState(
             time=none,
@@ -178,7 +178,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
             heading=jax.random.uniform(key_heading, minval=-jnp.pi, maxval=jnp.pi),
             speed=zero,
             spin=zero,
-            wall_SS=jnp.where(maze.open_SS, 0, colour_SS).astype(jnp.int8),
+            wall_SS=jnp.where(maze.open_SS, 0, color_SS).astype(jnp.int8),
             room_SS=maze.is_room_SS.astype(jnp.int8),
             target_N2=place_K2[:-1],
             target=jax.random.randint(key_target, (), 0, self.num_targets),
@@ -227,13 +227,13 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
     def observe(
         self, key: jax.Array, state: MemoryMazeState, action: Any, params: MemoryMazeParams
     ) -> UInt8[Array, "R C 3"]:
-        """Draw the agent's view, framed in the colour of the target to be found."""
+        """Draw the agent's view, framed in the color of the target to be found."""
         image_RC3 = super().observe(key, state, action, params)
         border = max(1, self.height // 32)
         inner = np.zeros((self.height, self.width, 1), bool)
         inner[border:-border, border:-border] = True
-        colour_3 = jnp.asarray(_TARGETS * 0.7, jnp.uint8)[state.target]
-        return jnp.where(jnp.asarray(inner), image_RC3, colour_3[None, None])
+        color_3 = jnp.asarray(_TARGETS * 0.7, jnp.uint8)[state.target]
+        return jnp.where(jnp.asarray(inner), image_RC3, color_3[None, None])
 
     def oracle_action(self, state: MemoryMazeState, params: MemoryMazeParams) -> Int[Array, ""]:
         """Return the action that follows the shortest way to the target, which it knows."""
@@ -260,7 +260,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         return memory, _steer(turn)
 
     def scene(self, state: MemoryMazeState, params: MemoryMazeParams) -> Scene:
-        colour_N3 = rgb(_TARGETS)[: self.num_targets]
+        color_N3 = rgb(_TARGETS)[: self.num_targets]
         return Scene(
             wall_HW=state.wall_SS,
             floor_HW=state.room_SS,
@@ -271,7 +271,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
             spheres=Spheres(
                 jnp.pad(state.target_N2, ((0, 0), (0, 1))),
                 jnp.full(self.num_targets, 0.3),
-                colour_N3,
+                color_N3,
             ),
         )
 

@@ -26,7 +26,7 @@ RIGHT, UP, LEFT, DOWN = range(4)
 """The actions. Moving into a wall has no effect."""
 
 PENALTIES = ("progress", "behind")
-"""The rules by which actions are penalised, see `TMazeParams`."""
+"""The rules by which actions are penalized, see `TMazeParams`."""
 
 
 @struct.dataclass
@@ -62,10 +62,10 @@ class TMazeParams(environment.EnvParams):
     Attributes:
       max_steps_in_episode: time limit in actions. None: twice the shortest solution.
       corridor_length: L, the number of moves from the start to the junction.
-      step_penalty: coefficient c: a penalised action has the reward -c / L, so that standing still
+      step_penalty: coefficient c: a penalized action has the reward -c / L, so that standing still
         for L steps costs c. It is 1 in Ni et al.; without a penalty (0) a random walk never reaches
         the end of a long corridor.
-      penalty: "progress" or "behind". The turn, right or wrong, is never penalised.
+      penalty: "progress" or "behind". The turn, right or wrong, is never penalized.
 
     Raises:
       ValueError: if the penalty is unknown.
@@ -99,7 +99,7 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
     cue in the first observation and 0 afterwards, `flag` is 1 while the agent is at the junction,
     `noise` is uniform in {-1, 0, 1}. The turn ends the episode, with reward 1 if it follows the cue
     and 0 otherwise; `info["success"]` tells which. Every other action earns 0, or -c / L if it is
-    penalised (see `TMazeParams`).
+    penalized (see `TMazeParams`).
 
     The time limit terminates the episode, like the horizon of Ni et al.: a learner does not
     bootstrap there, so waiting at the junction has no value. The task differs from that of Ni et
@@ -107,7 +107,7 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
     (theirs runs for L + 1 steps), the default penalty is "progress", and the default time limit is
     twice the shortest solution. With their limit, L + 1, only an agent that makes almost no
     mistakes reaches the junction, where it has a single action left: it has learned to walk right
-    before it can learn to turn. Here it reaches the junction early and is penalised for each step
+    before it can learn to turn. Here it reaches the junction early and is penalized for each step
     that it waits there.
     """
 
@@ -174,8 +174,8 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
         penalty, length = (
             jnp.asarray(x, jnp.float32) for x in (params.step_penalty, params.corridor_length)
         )
-        penalised = self._is_penalised(before, state, params)
-        reward = success.astype(jnp.float32) - jnp.where(penalised, penalty / length, 0)
+        penalized = self._is_penalized(before, state, params)
+        reward = success.astype(jnp.float32) - jnp.where(penalized, penalty / length, 0)
         observation = self.observe(key, state, action, params)
         terminated = self.is_terminated(state, params)
         return observation, state, reward, terminated, {"success": success}
@@ -246,7 +246,7 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
         cells[place(x, y)] = Cell.AGENT
         return draw_cells(cells, pixels=max(2, min(16, 512 // cells.shape[1])))
 
-    def _is_penalised(
+    def _is_penalized(
         self, before: TMazeState, state: TMazeState, params: TMazeParams
     ) -> Bool[Array, ""]:
         if params.penalty == "behind":

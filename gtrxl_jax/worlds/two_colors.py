@@ -52,7 +52,7 @@ class TwoColorsState(environment.EnvState):
       heading: its direction of view, see `raycast.scene`.
       speed: its speed forward, in cells per step.
       health: its health.
-      colour: the pillar's colour, 0 red and 1 green.
+      color: the pillar's color, 0 red and 1 green.
       item_N2: x and y of the items; the first half is red, the second half green.
     """
 
@@ -60,7 +60,7 @@ class TwoColorsState(environment.EnvState):
     heading: Float[Array, ""]
     speed: Float[Array, ""]
     health: Float[Array, ""]
-    colour: Int[Array, ""]
+    color: Int[Array, ""]
     item_N2: Float[Array, "N 2"]
 
 
@@ -71,12 +71,12 @@ class TwoColorsParams(environment.EnvParams):
     Attributes:
       max_steps_in_episode: time limit in actions, of four of Doom's tics each.
       pillar_steps: number of observations that can show the pillar.
-      empty_steps: number of steps after that without items. An agent has to remember the colour for
+      empty_steps: number of steps after that without items. An agent has to remember the color for
         as long, since nothing that it sees or does tells it.
       acid: health lost in each step.
-      item_health: health gained from an item of the pillar's colour, and lost from another.
+      item_health: health gained from an item of the pillar's color, and lost from another.
       max_health: health at the start, and the most that items can restore.
-      item_reward: reward for an item of the pillar's colour.
+      item_reward: reward for an item of the pillar's color.
       alive_reward: reward for each step that the agent survives. RATE has such a reward; its size
         is this package's choice.
       move_speed: the speed that moving forward approaches, in cells per step.
@@ -100,11 +100,11 @@ class TwoColorsParams(environment.EnvParams):
 
 
 class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
-    """Survive in a room of acid by items of the colour of a pillar that disappears.
+    """Survive in a room of acid by items of the color of a pillar that disappears.
 
     The agent starts midway between the pillar, in the middle of the room, and a wall, and faces the
-    pillar, whose colour is red or green. The acid takes health in every step. An item of the
-    pillar's colour restores health and is rewarded; one of the other colour takes as much. An item
+    pillar, whose color is red or green. The acid takes health in every step. An item of the
+    pillar's color restores health and is rewarded; one of the other color takes as much. An item
     that is taken reappears at a random place. The episode terminates when there is no health left,
     and is truncated at the time limit. Neither health nor rewards are part of the observation.
 
@@ -113,7 +113,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
 
     Args:
       size: number of cells along a side of the room; a cell is 128 of Doom's units wide.
-      items: number of items of each colour.
+      items: number of items of each color.
       height: rows of the image.
       width: columns of the image.
 
@@ -121,7 +121,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
       ValueError: if the room is smaller than 3 x 3 cells, or the image than 8 x 8.
     """
 
-    cue, cue_at_start = Cue("colour", (0, 1)), True
+    cue, cue_at_start = Cue("color", (0, 1)), True
     default_params = TwoColorsParams()
     """The settings of RATE."""
     num_actions = 5
@@ -135,8 +135,8 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     def reset_env(
         self, key: jax.Array, params: TwoColorsParams
     ) -> tuple[UInt8[Array, "R C 3"], TwoColorsState]:
-        """Draw the pillar's colour and the places of the items."""
-        key_colour, key_item = jax.random.split(key)
+        """Draw the pillar's color and the places of the items."""
+        key_color, key_item = jax.random.split(key)
         zero = jnp.zeros((), jnp.float32)
         state = TwoColorsState(
             time=jnp.zeros((), jnp.int32),
@@ -144,7 +144,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             heading=zero,
             speed=zero,
             health=jnp.asarray(params.max_health, jnp.float32),
-            colour=jax.random.bernoulli(key_colour).astype(jnp.int32),
+            color=jax.random.bernoulli(key_color).astype(jnp.int32),
             item_N2=self._places(key_item),
         )
         return self.observe(key, state, None, params), state
@@ -162,7 +162,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
 
         apart_N = jnp.linalg.norm(state.item_N2 - position_2[None], axis=1)
         taken_N = (apart_N <= params.touch_distance) & self._has_items(state, params)
-        is_right_N = self._colours() == state.colour
+        is_right_N = self._colors() == state.color
         right, wrong = (
             jnp.sum(taken_N & kind_N).astype(jnp.float32) for kind_N in (is_right_N, ~is_right_N)
         )
@@ -189,16 +189,16 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         return state.time < params.pillar_steps
 
     def oracle_action(self, state: TwoColorsState, params: TwoColorsParams) -> Int[Array, ""]:
-        """Return the action that leads to the nearest item of the right colour, past the others.
+        """Return the action that leads to the nearest item of the right color, past the others.
 
-        It knows the colour, and otherwise only what is in view, so that a model can imitate it:
-        where no item of the right colour is in view, it turns right.
+        It knows the color, and otherwise only what is in view, so that a model can imitate it:
+        where no item of the right color is in view, it turns right.
         """
         offset_N2 = state.item_N2 - state.position_2[None]
         apart_N = jnp.linalg.norm(offset_N2, axis=1) + 1e-6
         bearing_N = wrapped(jnp.arctan2(offset_N2[:, 1], offset_N2[:, 0]) - state.heading)
         in_view_N = jnp.abs(bearing_N) < FIELD_OF_VIEW / 2
-        is_right_N = self._colours() == state.colour
+        is_right_N = self._colors() == state.color
         is_goal_N = is_right_N & in_view_N & self._has_items(state, params)
         nearest = jnp.argmin(jnp.where(is_goal_N, apart_N, jnp.inf))
         unit_N2 = offset_N2 / apart_N[:, None]
@@ -230,14 +230,14 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         shape = (2 * self.items, 2)
         return jax.random.uniform(key, shape, minval=1.3, maxval=self.size + 0.7)
 
-    def _colours(self) -> Int[Array, " N"]:
+    def _colors(self) -> Int[Array, " N"]:
         return jnp.repeat(jnp.arange(2, dtype=jnp.int32), self.items)
 
     def scene(self, state: TwoColorsState, params: TwoColorsParams) -> Scene:
         middle_12 = jnp.full((1, 2), self._middle)
         pillar = jnp.where(self.shows_cue(state, params), jnp.float32(0.16), jnp.float32(0))
         item = jnp.where(self._has_items(state, params), jnp.float32(0.15), jnp.float32(0))
-        colour_23 = rgb(_ITEMS)
+        color_23 = rgb(_ITEMS)
         number = 2 * self.items
         return Scene(
             wall_HW=self._walls(),
@@ -250,7 +250,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
                 jnp.concatenate([middle_12, state.item_N2]),
                 jnp.append(pillar, jnp.full(number, item)),
                 jnp.array([(0.0, 0.6)] + [(0.0, 0.15)] * number),
-                colour_23[jnp.append(state.colour, self._colours())],
+                color_23[jnp.append(state.color, self._colors())],
             ),
         )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.acting import AgentPolicy, Policy, begin, collect, policy, rollout
-from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarise
+from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarize
 from gtrxl_jax.envs import EpisodeStats, Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
@@ -180,13 +180,13 @@ def test_episodes_of_each_task():
         # From the shortest solution to the time limit.
         assert set(np.unique(lengths)) <= {corridor + 1, corridor + 2}
         assert corridor + 2 in lengths
-    numbers = summarise(results)
+    numbers = summarize(results)
     assert numbers["return"].shape == (3 * EPISODES,)
     np.testing.assert_array_equal(numbers["length/task_1"], results.length[1])
     np.testing.assert_array_equal(numbers["length"].reshape(3, -1), results.length)
 
 
-def test_summarise():
+def test_summarize():
     def stats(*shape):
         rng = np.random.default_rng(0)
         return EpisodeStats(
@@ -196,10 +196,10 @@ def test_summarise():
             success=None,
         )
 
-    one = summarise(stats(1, 5))
+    one = summarize(stats(1, 5))
     assert set(one) == {"return", "length"}
     assert one["return"].shape == (5,)
-    several = summarise(stats(4, 2, 5))  # seeds, tasks, episodes
+    several = summarize(stats(4, 2, 5))  # seeds, tasks, episodes
     assert set(several) == {
         f"{n}{k}" for n in ("return", "length") for k in ("", "/task_0", "/task_1")
     }

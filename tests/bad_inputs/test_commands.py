@@ -40,8 +40,8 @@ TRAIN = {
     "--checkpoint.interval -1": "checkpoint.interval must be at least 0, not -1",
     "--seed -1": "seed must be at least 0, not -1",
     "--seed 4e9": "seed must be at most 2147483647, not 4000000000",
-    "--optimiser.learning-rate nan": "optimiser.learning_rate must be above 0 and finite",
-    "--optimiser.learning-rate 0": "optimiser.learning_rate must be above 0 and finite",
+    "--optimizer.learning-rate nan": "optimizer.learning_rate must be above 0 and finite",
+    "--optimizer.learning-rate 0": "optimizer.learning_rate must be above 0 and finite",
     "--algorithm.gamma 1.5": "algorithm.gamma must be at most 1, not 1.5",
     "--algorithm.gamma inf": "algorithm.gamma must be",
     "--sweep clip_epsilon 1 0.1": "sweep.clip_epsilon must be (low, high)",
@@ -74,8 +74,8 @@ TRAIN = {
     "--algorithm.name vmpo --algorithm.clip-epsilon 0.1": (
         "algorithm vmpo has no setting clip_epsilon, unlike ppo: its settings are gamma, "
     ),
-    "--algorithm.name vmpo --algorithm.no-normalise-advantages": (
-        "algorithm vmpo has no setting no_normalise_advantages, unlike ppo"
+    "--algorithm.name vmpo --algorithm.no-normalize-advantages": (
+        "algorithm vmpo has no setting no_normalize_advantages, unlike ppo"
     ),
     # flags
     "--agent.clock false": "agent.clock is a flag: use --agent.clock or --agent.no-clock",
@@ -84,7 +84,7 @@ TRAIN = {
     # what cannot be parsed
     "--unroll many": "Error parsing --unroll: invalid literal for int() with base 10: 'many'; --un",
     "--unrol 3": "Unrecognized options: --unrol, 3; Perhaps you meant: --unroll INT",
-    "--optimiser.clip-norm": "Missing value for argument '--optimiser.clip-norm",
+    "--optimizer.clip-norm": "Missing value for argument '--optimizer.clip-norm",
     "--env.params corridor_length": "--env.params",
     "--total-steps 1e-3": "--total-steps",
     "--core.name": "argument --core.name: expected one argument",
@@ -154,7 +154,7 @@ def test_train(arguments, tmp_path, monkeypatch):
     [
         ("--unroll many", "Error parsing --unroll: "),
         ("--unrol 3", "Unrecognized options: --unrol, 3; "),
-        ("--optimiser.clip-norm", "Missing value for argument '--optimiser.clip-norm'"),
+        ("--optimizer.clip-norm", "Missing value for argument '--optimizer.clip-norm'"),
         ("--agent.clock false", "agent.clock is a flag: "),
     ],
 )

@@ -206,8 +206,8 @@ def test_several_seeds_and_tasks(tmp_path):
 
 
 def test_whole_numbers_in_scientific_notation():
-    config = parse_train(["--total-steps", "2.5e6", "--optimiser.learning-rate", "1e-3"]).config
-    assert (config.total_steps, config.optimiser.learning_rate) == (2_500_000, 1e-3)
+    config = parse_train(["--total-steps", "2.5e6", "--optimizer.learning-rate", "1e-3"]).config
+    assert (config.total_steps, config.optimizer.learning_rate) == (2_500_000, 1e-3)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])

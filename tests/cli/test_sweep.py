@@ -20,7 +20,7 @@ env.params.penalty = "behind"
 env.tasks = [{corridor_length = 2}, {corridor_length = 3}]
 [grid]
 core = [{name = "gtrxl", memory_size = 9}, {name = "lstm"}]
-optimiser.learning_rate = [1e-3, 1e-2]
+optimizer.learning_rate = [1e-3, 1e-2]
 [draw]
 gamma = [0.9, 0.99]
 """
@@ -49,7 +49,7 @@ def test_cells_of_grid(tmp_path):
         assert config.env.tasks == ({"corridor_length": 2}, {"corridor_length": 3})
         assert config.sweep == {"gamma": (0.9, 0.99)}
     assert (first.config.core.name, first.config.core.memory_size) == ("gtrxl", 9)
-    assert (last.config.core.name, last.config.optimiser.learning_rate) == ("lstm", 0.01)
+    assert (last.config.core.name, last.config.optimizer.learning_rate) == ("lstm", 0.01)
 
 
 def test_sweep_without_grid_is_one_run(tmp_path):
@@ -77,7 +77,7 @@ def test_names_of_cells_differ_in_the_signs_of_exponents():
         ("[settings]\nhelp = true", r"help in \[settings\]: it is no option of a run"),
         ("[settings]\ncore = 'lstm'", r"core in \[settings\] .*: use core.name = \.\.\."),
         ("[grid]\ncore = ['gtrxl', 'lstm']", r"core in \[grid\] .*: use core.name = \[\.\.\.\]"),
-        ("[grid]\noptimiser = [1e-3]", r"use optimiser.learning_rate = \[\.\.\.\]"),
+        ("[grid]\noptimizer = [1e-3]", r"use optimizer.learning_rate = \[\.\.\.\]"),
     ],
 )
 def test_invalid_files_are_rejected(tmp_path, text, message):
@@ -86,7 +86,7 @@ def test_invalid_files_are_rejected(tmp_path, text, message):
 
 
 def test_draws_may_be_named_as_options_are(tmp_path):
-    draw = "[draw]\noptimiser.learning_rate = [1e-4, 1]\nalgorithm.gamma = [0.9, 0.99]"
+    draw = "[draw]\noptimizer.learning_rate = [1e-4, 1]\nalgorithm.gamma = [0.9, 0.99]"
     (cell,) = read_sweep(write(tmp_path, draw)).cells
     assert cell.config.sweep == {"learning_rate": (1e-4, 1.0), "gamma": (0.9, 0.99)}
 
@@ -105,8 +105,8 @@ def test_draws_may_be_named_as_options_are(tmp_path):
             r"^gamma in \[draw\] and algorithm.gamma are both set: omit one of them",
         ),
         (
-            "learning_rate = [1e-4, 1e-3]\n[settings]\noptimiser.learning_rate = 1e-3",
-            "sweep.learning_rate and optimiser.learning_rate are both set: omit one of them",
+            "learning_rate = [1e-4, 1e-3]\n[settings]\noptimizer.learning_rate = 1e-3",
+            "sweep.learning_rate and optimizer.learning_rate are both set: omit one of them",
         ),
     ],
 )

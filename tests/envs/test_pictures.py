@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs.knowledge import picture_of, require_picture
+from gtrxl_jax.envs.extensions import picture_of, require_picture
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.worlds.canvas import Canvas
 from gtrxl_jax.worlds.cells import Cell, draw_cells

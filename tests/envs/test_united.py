@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import MultiTaskStream, Stream, make_env, time_limit, unite
-from gtrxl_jax.envs.knowledge import require_picture
+from gtrxl_jax.envs.extensions import require_picture
 from tests.online.test_legal_actions import Ferry
 
 NAMES = ("TMazePassive-v0", "CartPole-v1", "RepeatPreviousEasy-v0")

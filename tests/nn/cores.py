@@ -56,9 +56,9 @@ def random_values(shapes: Any, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
 
     def leaf(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
-        centre = 1.0 if path[-1].key in ("scale", "variance") else 0.0
+        center = 1.0 if path[-1].key in ("scale", "variance") else 0.0
         spread = 0.3 if len(shape.shape) < 2 else max(1, shape.shape[0]) ** -0.5
-        values = centre + spread * rng.standard_normal(shape.shape)
+        values = center + spread * rng.standard_normal(shape.shape)
         if path[-1].key == "variance":
             values = np.abs(values)
         return jnp.asarray(values.astype(shape.dtype))

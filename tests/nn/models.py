@@ -93,8 +93,8 @@ def random_params(model, steps, seed=0):
 def param_shapes(model, steps):
     def init():
         first = segment(steps, 0)
-        initialise = nn.init(lambda model: model(model.initial_memory(BATCH), first), model)
-        return initialise(jax.random.key(0))
+        initialize = nn.init(lambda model: model(model.initial_memory(BATCH), first), model)
+        return initialize(jax.random.key(0))
 
     return jax.eval_shape(init)
 

@@ -119,7 +119,7 @@ def relu(x):
     return np.maximum(x, 0)
 
 
-def randomised(params, rng):
+def randomized(params, rng):
     return jax.tree.map(
         lambda p: p + jnp.asarray(0.1 * np.abs(rng.standard_normal(p.shape)), p.dtype), params
     )
@@ -132,7 +132,7 @@ def test_resnet_against_numpy():
     encoder = ResNetEncoder(
         observation_spec(image), channels=(2, 3, 3), width=16, param_dtype=jnp.float64
     )
-    params = randomised(jax.jit(encoder.init)(jax.random.key(0), jnp.asarray(image)), rng)
+    params = randomized(jax.jit(encoder.init)(jax.random.key(0), jnp.asarray(image)), rng)
     layers = params["params"]
     convs = iter(layers[f"Conv_{i}"] for i in range(15))
     x = normalized(image, layers)
@@ -162,7 +162,7 @@ def test_small_conv_and_mlp_against_numpy():
     encoder = SmallConvEncoder(
         ArraySpec((4, 6, 2)), channels=(3, 5), width=4, param_dtype=jnp.float64
     )
-    params = randomised(encoder.init(jax.random.key(0), cells), rng)
+    params = randomized(encoder.init(jax.random.key(0), cells), rng)
     layers = params["params"]
     grid = normalized(grid, layers)
     x = relu(conv(relu(conv(grid, layers["Conv_0"])), layers["Conv_1"])).ravel()
@@ -170,7 +170,7 @@ def test_small_conv_and_mlp_against_numpy():
     np.testing.assert_allclose(encoder.apply(params, cells), expected, atol=1e-9)
 
     encoder = MLPEncoder(ArraySpec((4, 6, 2)), widths=(5, 4), param_dtype=jnp.float64)
-    params = randomised(encoder.init(jax.random.key(0), cells), rng)
+    params = randomized(encoder.init(jax.random.key(0), cells), rng)
     x = normalized(np.asarray(cells), params["params"]).ravel()
     for layer in (params["params"]["Dense_0"], params["params"]["Dense_1"]):
         x = relu(x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"]))
@@ -182,7 +182,7 @@ def test_mlp_of_an_image_against_numpy():
     rng = np.random.default_rng(4)
     image = rng.integers(0, 256, (8, 9, 3), dtype=np.uint8)
     encoder = MLPEncoder(observation_spec(image), widths=(5, 4), param_dtype=jnp.float64)
-    params = randomised(encoder.init(jax.random.key(0), jnp.asarray(image)), rng)
+    params = randomized(encoder.init(jax.random.key(0), jnp.asarray(image)), rng)
     first, second = (params["params"][f"Dense_{n}"] for n in range(2))
     x = normalized(image, params["params"]).ravel() / np.sqrt(image.size)
     for layer in (first, second):

@@ -25,7 +25,7 @@ def made(name, bias=None, dtype=None, param_dtype=jnp.float32):
 
 @pytest.mark.parametrize("name", BIASES)
 @pytest.mark.parametrize("bias", [None, 0.0, -1.5])
-def test_bias_is_vector_initialised_to_b(name, bias):
+def test_bias_is_vector_initialized_to_b(name, bias):
     _, params, *_ = made(name, bias)
     assert params["bias"].dtype == jnp.float32
     expected = BIASES[name] if bias is None else bias

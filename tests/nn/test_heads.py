@@ -1,4 +1,4 @@
-"""Heads: their distributions, initialisation and rescaling by PopArt."""
+"""Heads: their distributions, initialization and rescaling by PopArt."""
 
 import chex
 import jax
@@ -57,15 +57,15 @@ def test_policy_against_numpy():
     )
     raw = np.maximum(np.asarray(x) @ hidden["kernel"] + hidden["bias"], 0) @ output["kernel"]
     mean, spread, first, second = np.split(raw + output["bias"], [3, 6, 8], axis=-1)
-    centre, half = np.array([0.0, 5.0, 0.0]), np.array([1.0, 5.0, 1.0])
+    center, half = np.array([0.0, 5.0, 0.0]), np.array([1.0, 5.0, 1.0])
     scale = 0.01 + 1.99 / (1 + np.exp(-spread) * (2.0 - 0.4) / (0.4 - 0.01))
-    np.testing.assert_allclose(policy.gaussian.mean, centre + half * mean, atol=1e-12)
+    np.testing.assert_allclose(policy.gaussian.mean, center + half * mean, atol=1e-12)
     np.testing.assert_allclose(policy.gaussian.scale, half * scale, atol=1e-12)
     np.testing.assert_allclose(policy.categoricals[0].logits, first, atol=1e-12)
     np.testing.assert_allclose(policy.categoricals[1].logits, second, atol=1e-12)
 
 
-def test_initial_policy_is_near_uniform_and_centred():
+def test_initial_policy_is_near_uniform_and_centered():
     x = features(100)
     head = PolicyHead(ActionSpec(BOUNDS, (4,)), initial_scale=0.3)
     policy = head.apply(head.init(jax.random.key(0), x), x)
@@ -123,7 +123,7 @@ def test_bfloat16_heads_return_float32(spec, kind):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("num_tasks", [None, 3])
-def test_rescaled_value_head_keeps_unnormalised_values(num_tasks):
+def test_rescaled_value_head_keeps_unnormalized_values(num_tasks):
     tasks = num_tasks or 1
     rng = np.random.default_rng(2)
     head = ValueHead(num_tasks=num_tasks, hidden=16, param_dtype=jnp.float64)
@@ -144,12 +144,12 @@ def test_rescaled_value_head_keeps_unnormalised_values(num_tasks):
     )
     rescaled = jax.jit(rescale_value_head)(params, old, new)
 
-    def unnormalised(params, statistics):
+    def unnormalized(params, statistics):
         values = head.apply({"params": params["value_head"]}, x).reshape(5, tasks)
         return np.asarray(values) * np.asarray(statistics.scale_N) + np.asarray(statistics.mean_N)
 
-    np.testing.assert_allclose(unnormalised(rescaled, new), unnormalised(params, old), atol=1e-9)
-    assert np.max(np.abs(unnormalised(params, new) - unnormalised(params, old))) > 0.1
+    np.testing.assert_allclose(unnormalized(rescaled, new), unnormalized(params, old), atol=1e-9)
+    assert np.max(np.abs(unnormalized(params, new) - unnormalized(params, old))) > 0.1
     np.testing.assert_array_equal(rescaled["core"]["kernel"], other["kernel"])
     assert jax.tree.structure(rescaled) == jax.tree.structure(params)
 

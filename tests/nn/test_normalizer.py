@@ -145,15 +145,15 @@ def test_only_updates_change_statistics():
     steps = steps.replace(reward=steps.reward + 3, first=~steps.first)
     params = update_normalizers(agent, params, steps)
     assert statistics(params["params"])["encoder/reward/mean"] == 3
-    optimiser = optax.adamw(0.1, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
-    state = optimiser.init(params)
+    optimizer = optax.adamw(0.1, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
+    state = optimizer.init(params)
 
     def loss(params):
         _, output = agent.apply(params, agent.initial_memory(2), steps)
         return jnp.sum(output.value**2)
 
     with jax.numpy_dtype_promotion("standard"):
-        changes, _ = optimiser.update(jax.grad(loss)(params), state, params)
+        changes, _ = optimizer.update(jax.grad(loss)(params), state, params)
     trained = optax.apply_updates(params, changes)
     before, after = (statistics(x["params"]) for x in (params, trained))
     jax.tree.map(np.testing.assert_array_equal, before, after)

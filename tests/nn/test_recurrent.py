@@ -1,4 +1,4 @@
-"""Initialisation of the recurrent cores."""
+"""Initialization of the recurrent cores."""
 
 import jax
 import jax.extend
@@ -41,14 +41,14 @@ def test_recurrent_kernels_are_orthogonal_and_differ(cell):
 
 
 @every_cell
-def test_vmapped_initialisation_has_no_batched_qr(cell):
+def test_vmapped_initialization_has_no_batched_qr(cell):
     """Concurrent batched QRs hang on CPU, but only sometimes, so check the jaxpr for them."""
     ranks = list(_qr_ranks(jax.make_jaxpr(jax.vmap(init(cell)))(KEYS).jaxpr))
     assert len(ranks) >= LAYERS * GATES[cell]
     assert set(ranks) == {2}
 
 
-def test_lstm_forget_gates_are_initialised_open():
+def test_lstm_forget_gates_are_initialized_open():
     """A step without input keeps sigmoid(1) = 0.73 of the cell state, not a half."""
     core, params = small_core("lstm", jnp.float32), init("lstm")(KEYS[0])
     zeros_BD = jnp.zeros((1, WIDTH))

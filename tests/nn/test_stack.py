@@ -219,7 +219,7 @@ def initial_params(name, **settings):
 def test_initial_layer_remembers_for_thirty_steps(name, share):
     """A cue changes the output 30 steps later by a share of what all other inputs change.
 
-    With the papers' initialisation those of the first four are 0.08, 0.02, 0.014 and 0.013.
+    With the papers' initialization those of the first four are 0.08, 0.02, 0.014 and 0.013.
     """
     layer = core_config(name).make_layer(width=64)
     rng = np.random.default_rng(0)
@@ -248,7 +248,7 @@ def norm_of(x_BTD):
     return jnp.asarray(x_BTD / x_BTD.std(-1, keepdims=True), jnp.float32)
 
 
-def test_lru_is_initialised_in_a_ring():
+def test_lru_is_initialized_in_a_ring():
     p = initial_params("lru", radius=(0.5, 0.8), max_phase=0.3)
     radius, phase = np.exp(-np.exp(p["nu"])), np.exp(p["theta"])
     assert 0.5 <= radius.min() < 0.6 < 0.7 < radius.max() <= 0.8
@@ -294,7 +294,7 @@ def test_hippo_eigenvectors_diagonalise_its_normal_part():
     np.testing.assert_allclose(rebuilt, normal, atol=1e-9)
 
 
-def test_s5_is_initialised_in_the_eigenbasis():
+def test_s5_is_initialized_in_the_eigenbasis():
     """B of the 2 N states can be recovered from its N rows in the eigenbasis."""
     p = initial_params("s5", width=4, state_size=3, timescale=(0.999, 1.0))
     values, vectors = hippo_normal(3)

@@ -57,7 +57,7 @@ def trainer_of(name, **overrides):
         task__name="",
         evaluation__lengths=(),
         model=model_config("rate", preset_name, **overrides),
-        optimiser__warmup=0.0,
+        optimizer__warmup=0.0,
         context=3,
         batch_size=4,
         devices=1,

@@ -104,7 +104,7 @@ def test_seeds_match_separate_runs(trajectories):
 
 
 def test_divergence_raises(trajectories):
-    config = changed(CONFIG, optimiser__learning_rate=1e30, optimiser__clip_norm=None)
+    config = changed(CONFIG, optimizer__learning_rate=1e30, optimizer__clip_norm=None)
     with pytest.raises(
         DivergedError, match=r"(loss is|parameters are|gradient norm is) not finite"
     ):

@@ -72,7 +72,7 @@ def gradients(trainer, batch, weigh):
 
 @pytest.mark.slow  # it learns
 def test_trainer_overfits_one_batch(trajectories):
-    trainer = make(trajectories, optimiser__learning_rate=3e-3, optimiser__warmup=0.0)
+    trainer = make(trajectories, optimizer__learning_rate=3e-3, optimizer__warmup=0.0)
     state, batch = start(trainer), batch_of(trainer)
     update = jax.jit(trainer.learn)
     losses = []
@@ -94,10 +94,10 @@ def test_remat_preserves_gradients(trajectories):
 
 
 @pytest.mark.parametrize(("bptt", "steps"), [(None, 1), (1, 1), (0, 2)])
-def test_one_optimiser_step_per_chunk(trajectories, bptt, steps):
+def test_one_optimizer_step_per_chunk(trajectories, bptt, steps):
     trainer = make(trajectories, bptt=bptt, **QUICK)
     state, _ = learn(trainer, start(trainer), batch_of(trainer))
-    assert state.optimiser[1].count == steps
+    assert state.optimizer[1].count == steps
     assert state.update == 1
 
 
@@ -111,7 +111,7 @@ def test_chunk_of_padding_is_skipped(trajectories):
         *(learn(trainer, start(trainer), b) for b in (padded, first)), strict=True
     )
     jax.tree.map(np.testing.assert_array_equal, states[0].params, states[1].params)
-    jax.tree.map(np.testing.assert_array_equal, states[0].optimiser, states[1].optimiser)
+    jax.tree.map(np.testing.assert_array_equal, states[0].optimizer, states[1].optimizer)
     jax.tree.map(np.testing.assert_array_equal, *metrics)
 
 
@@ -129,7 +129,7 @@ def test_continuous_actions_have_an_error_in_their_units():
 
 def test_valve_learns_only_through_connected_segments(trajectories):
     """With bptt 0, the gradient of the valve is exactly 0."""
-    without_decay = {"optimiser__weight_decay": 1e-30}
+    without_decay = {"optimizer__weight_decay": 1e-30}
     whole = make(trajectories, **without_decay)
     detached = make(trajectories, bptt=0, **without_decay)
     batch = batch_of(whole)
@@ -203,12 +203,12 @@ def test_memoryless_model_sees_all_segments(trajectories):
 
 def test_gradient_accumulation(trajectories):
     """Two updates with accumulate 2 take one step with the mean gradient."""
-    trainer = make(trajectories, optimiser__accumulate=2, optimiser__warmup=0.0, **QUICK)
+    trainer = make(trajectories, optimizer__accumulate=2, optimizer__warmup=0.0, **QUICK)
     state, batch = start(trainer), batch_of(trainer)
     once, _ = learn(trainer, state, batch)
     jax.tree.map(np.testing.assert_array_equal, once.params, state.params)
     twice, _ = learn(trainer, once, batch)
-    single = make(trajectories, optimiser__warmup=0.0, **QUICK)
+    single = make(trajectories, optimizer__warmup=0.0, **QUICK)
     expected, _ = learn(single, start(single), batch)
     scale = float(trainer.schedule(1) / single.schedule(0))
     jax.tree.map(
@@ -301,7 +301,7 @@ def test_environment_without_oracle_raises():
         ({"evaluation__policy": "best"}, "evaluation.policy"),
         ({"data__start": "middle"}, "data.start"),
         ({"model__valve": "ca"}, "model.valve"),
-        ({"optimiser__beta_2": 1.5}, "optimiser.beta_2 must be at most 1"),
+        ({"optimizer__beta_2": 1.5}, "optimizer.beta_2 must be at most 1"),
         ({"task__name": "TMaze"}, "TMazePassive-v0"),
         ({"task__name": "MemoryChain-v0", "evaluation__lengths": (9,)}, "evaluation.lengths"),
         ({"evaluation__lengths": (2,)}, "at least 3"),

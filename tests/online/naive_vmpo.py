@@ -63,10 +63,10 @@ def naive_gradients(trainer, state, rollout):
     scale_B = np.sqrt(np.asarray(state.learner.popart.variance_N)[task_B])
 
     _, output = segment(trainer.agent, params, state.memory, rollout.timesteps)
-    normalised_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
-    value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
+    normalized_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
+    value_BS = scale_B[:, None] * normalized_BS + mean_B[:, None]
     if config.algorithm.popart and state.update == 0:  # outputs have no unit yet
-        value_BS = np.zeros_like(normalised_BS)
+        value_BS = np.zeros_like(normalized_BS)
     returns = naive_returns(steps, value_BS, config.algorithm.gamma, config.algorithm.gae_lambda)
     popart = state.learner.popart
     statistics = (np.asarray(popart.mean_N), np.asarray(popart.variance_N))
@@ -74,8 +74,8 @@ def naive_gradients(trainer, state, rollout):
         statistics = naive_statistics(state, returns, tasks, config.algorithm.popart_rate)
         params = rescaled(params, state.learner.popart, *statistics)
     mean_B, scale_B = statistics[0][task_B], np.sqrt(statistics[1])[task_B]
-    if state.update == 0:  # there were no statistics yet: the head's outputs count as normalised
-        value_BS = scale_B[:, None] * normalised_BS + mean_B[:, None]
+    if state.update == 0:  # there were no statistics yet: the head's outputs count as normalized
+        value_BS = scale_B[:, None] * normalized_BS + mean_B[:, None]
 
     advantages = {(b, t): (g - value_BS[b, t]) / scale_B[b] for (b, t), g in returns.items()}
     best = sorted(advantages, key=advantages.get, reverse=True)[: len(advantages) // 2]
@@ -103,7 +103,7 @@ class NaiveAdam:
     """Adam with clipping of the network's gradient and a learning rate schedule."""
 
     def __init__(self, config):
-        self.settings, self.updates, self.count = config.optimiser, config.num_updates, 0
+        self.settings, self.updates, self.count = config.optimizer, config.num_updates, 0
         self.peak = config.learning_rate
         self.first = self.second = None
 

@@ -40,7 +40,7 @@ def test_cores_and_action_types_learn(core, changes, parts):
     assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
     assert {name.removeprefix("kl/") for name in metrics if name.startswith("kl/")} == parts
     for leaf in jax.tree.leaves(
-        (after.learner.trainable, after.learner.algorithm, after.learner.optimiser, after.memory)
+        (after.learner.trainable, after.learner.algorithm, after.learner.optimizer, after.memory)
     ):
         assert np.all(np.isfinite(leaf.astype(jnp.float32)))
     assert all(np.isfinite(value) for value in metrics.values())
@@ -208,16 +208,16 @@ def test_metrics_of_three_tasks():
 
 
 @dataclasses.dataclass(frozen=True)
-class PenalisedConfig(RecurrentConfig):
-    """A GRU whose outputs are penalised by an auxiliary loss."""
+class PenalizedConfig(RecurrentConfig):
+    """A GRU whose outputs are penalized by an auxiliary loss."""
 
-    name: str = f"{__name__}:PenalisedConfig"
+    name: str = f"{__name__}:PenalizedConfig"
 
     def make(self):
-        return Penalised("gru", self.layers, **self.shared)
+        return Penalized("gru", self.layers, **self.shared)
 
 
-class Penalised(RecurrentCore):
+class Penalized(RecurrentCore):
     def step(self, cache, x_BD, first_B):
         cache, y_BD = super().step(cache, x_BD, first_B)
         self.sow("losses", "size", 3.0 + jnp.mean(jnp.square(y_BD)))
@@ -225,7 +225,7 @@ class Penalised(RecurrentCore):
 
 
 def test_losses_of_core_are_trained_on():
-    trainer = OnlineTrainer(small_job(PenalisedConfig.name))
+    trainer = OnlineTrainer(small_job(PenalizedConfig.name))
     state = jax.jit(trainer.init)(0)
     _, rollout, _ = jax.jit(trainer.rollout)(state, jax.random.key(1))
     learner = state.learner

@@ -1,4 +1,4 @@
-"""Online configs: serialisation, validation and derived sizes."""
+"""Online configs: serialization, validation and derived sizes."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from gtrxl_jax.online.config import (
     PRESETS,
     EnvConfig,
     OnlineConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     from_json,
     preset,
     to_json,
@@ -41,7 +41,7 @@ def test_every_field_type_round_trips():
         algorithm__popart=False,
         core__head_width=3,
         core__gate_bias=-1.5,
-        optimiser__clip_norm=None,
+        optimizer__clip_norm=None,
     )
     read = from_json(to_json(config))
     assert read == config
@@ -85,12 +85,12 @@ POSITIVE = [
         "epsilon_covariance", "multiplier_rate", "value_cost", "initial_eta", "initial_alpha",
         "initial_alpha_mean", "initial_alpha_covariance", "epochs", "minibatches",
     )),
-    "optimiser.learning_rate", "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll",
+    "optimizer.learning_rate", "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll",
     "segments", "updates_per_iteration", "num_seeds", "parameter_shards",
 ]  # fmt: skip
-OPTIONAL = ["algorithm.value_clip", "optimiser.clip_norm"]
+OPTIONAL = ["algorithm.value_clip", "optimizer.clip_norm"]
 MAY_BE_ZERO = [
-    "optimiser.beta_2", "optimiser.warmup", "optimiser.final", "optimiser.horizon",
+    "optimizer.beta_2", "optimizer.warmup", "optimizer.final", "optimizer.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
     "algorithm.entropy_cost", "algorithm.entropy_final",
 ]  # fmt: skip
@@ -172,9 +172,9 @@ def test_sweep_beyond_the_range_of_a_field_raises(name):
 def test_sweep_of_a_fixed_learning_rate_raises():
     config = changed(preset("debug"), sweep={"learning_rate": (1e-4, 1e-3)})
     validate(config)
-    message = r"^sweep.learning_rate and optimiser.learning_rate are both set: omit one of them"
+    message = r"^sweep.learning_rate and optimizer.learning_rate are both set: omit one of them"
     with pytest.raises(ValueError, match=message):
-        validate(changed(config, optimiser__learning_rate=1e-3))
+        validate(changed(config, optimizer__learning_rate=1e-3))
 
 
 def test_initial_scale_not_below_the_maximum_raises():
@@ -211,8 +211,8 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("evaluation.policy", "best", "unknown evaluation.policy 'best'"),
         ("algorithm.alpha_bounds", (1.0, 0.1), "algorithm.alpha_bounds must be .low, high."),
         ("algorithm.popart_rate", 1.0, "algorithm.popart_rate must be below 1, not 1.0"),
-        ("optimiser.warmup", 2.0, "optimiser.warmup must be at most 1"),
-        ("optimiser.final", 1.1, "optimiser.final must be at most 1"),
+        ("optimizer.warmup", 2.0, "optimizer.warmup must be at most 1"),
+        ("optimizer.final", 1.1, "optimizer.final must be at most 1"),
         ("core.name", "gtrlx", "unknown core.name 'gtrlx': did you mean 'gtrxl'"),
         ("core.gate", "gur", "unknown core.gate 'gur': did you mean 'gru'"),
         ("core.gate_order", "reversed", "unknown core.gate_order 'reversed'"),
@@ -263,7 +263,7 @@ def test_sweep_of_settings_of_algorithm():
         ("unroll", None, "a whole number"),
         ("algorithm.gamma", "0.9", "a number"),
         ("algorithm.gamma", False, "a number"),
-        ("optimiser.clip_norm", "1", "a number"),
+        ("optimizer.clip_norm", "1", "a number"),
         ("algorithm.popart", 1, "True or False"),
         ("agent.encoder", 3, "a string"),
         ("core.width", 16.0, "a whole number"),
@@ -300,7 +300,7 @@ def test_number_of_updates(total_steps, updates):
 
 
 def test_decay_over_horizon():
-    config = changed(preset("debug"), optimiser__horizon=601, segments=2, unroll=5)
+    config = changed(preset("debug"), optimizer__horizon=601, segments=2, unroll=5)
     assert config.steps_per_update == 8 * 2 * 5
     assert config.decay_updates == 8 < config.num_updates
     assert from_json(to_json(config)) == config
@@ -310,7 +310,7 @@ def test_learning_rate_is_given_or_of_algorithm():
     ppo = preset("debug")
     vmpo = changed(ppo, algorithm=VMPOConfig())
     assert (vmpo.learning_rate, ppo.learning_rate) == (2e-3, 5e-4)
-    assert changed(ppo, optimiser__learning_rate=3e-4).learning_rate == 3e-4
+    assert changed(ppo, optimizer__learning_rate=3e-4).learning_rate == 3e-4
     for own in (vmpo, ppo):
         drawn = draw_hyperparameters(own, jax.random.key(0))
         np.testing.assert_allclose(drawn["learning_rate"], own.learning_rate, rtol=1e-6)
@@ -320,4 +320,4 @@ def test_configs_are_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         OnlineConfig().seed = 1
     with pytest.raises(dataclasses.FrozenInstanceError):
-        OptimiserConfig().final = 0.5
+        OptimizerConfig().final = 0.5

@@ -1,4 +1,4 @@
-"""Agents of several different environments, and normalised scores."""
+"""Agents of several different environments, and normalized scores."""
 
 import json
 
@@ -9,7 +9,7 @@ import pytest
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.loading import load
 from gtrxl_jax.online.config import EnvConfig
-from gtrxl_jax.online.normalised import normalised_scores, read_returns, returns_of_tasks
+from gtrxl_jax.online.normalized import normalized_scores, read_returns, returns_of_tasks
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.results import read_result
@@ -29,15 +29,15 @@ def two_tasks(**changes):
 
 def test_scores_are_capped_means(x64):
     return_NE = np.array([[10.0, 30.0], [7.0, 9.0], [-3.0, -5.0]])
-    scores = normalised_scores(
+    scores = normalized_scores(
         jnp.asarray(return_NE), np.array([0.0, 2.0, -2.0]), np.array([10.0, 14.0, 2.0])
     )
-    by_task = [scores[f"normalised/task_{k}"] for k in range(3)]
+    by_task = [scores[f"normalized/task_{k}"] for k in range(3)]
     np.testing.assert_allclose(np.concatenate(by_task), [1.0, 0.5, -0.5], rtol=1e-15)
-    np.testing.assert_allclose(scores["normalised"], [1 / 3], rtol=1e-15)
-    single = normalised_scores(jnp.asarray(return_NE[:1]), np.zeros(1), np.full(1, 40.0))
-    assert single.keys() == {"normalised"}
-    assert single["normalised"] == 0.5
+    np.testing.assert_allclose(scores["normalized"], [1 / 3], rtol=1e-15)
+    single = normalized_scores(jnp.asarray(return_NE[:1]), np.zeros(1), np.full(1, 40.0))
+    assert single.keys() == {"normalized"}
+    assert single["normalized"] == 0.5
 
 
 @pytest.mark.parametrize("suffix", ["json", "toml"])
@@ -100,11 +100,11 @@ def test_training_reports_scores_of_each_task(tmp_path):
     for name in ("episode/return", "popart/mean", "popart/scale"):
         assert {f"{name}/task_0", f"{name}/task_1"} <= last.keys()
     scores = read_result(tmp_path / "run").evaluation
-    by_task = [scores[f"normalised/task_{k}"].mean for k in range(2)]
+    by_task = [scores[f"normalized/task_{k}"].mean for k in range(2)]
     returns = [scores[f"return/task_{k}"].mean for k in range(2)]
     np.testing.assert_allclose(
         by_task, [min(returns[0], 1), min((returns[1] - 20) / 480, 1)], rtol=1e-5
     )
-    np.testing.assert_allclose(scores["normalised"].mean, np.mean(by_task), rtol=1e-5)
+    np.testing.assert_allclose(scores["normalized"].mean, np.mean(by_task), rtol=1e-5)
     path.unlink()
     assert load(tmp_path / "run").trainer.stream.action_space.n == 4

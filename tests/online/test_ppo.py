@@ -20,9 +20,9 @@ pytestmark = pytest.mark.integration
 JOB = small_job(
     "gru",
     env=EnvConfig("Clock-v0", tasks=({}, {"pay": 3.0}), num_envs=4),
-    algorithm=PPOConfig(epochs=2, minibatches=2, clip_epsilon=0.01, normalise_advantages=True),
-    optimiser__learning_rate=0.02,
-    optimiser__horizon=4 * 48,
+    algorithm=PPOConfig(epochs=2, minibatches=2, clip_epsilon=0.01, normalize_advantages=True),
+    optimizer__learning_rate=0.02,
+    optimizer__horizon=4 * 48,
     unroll=4,
     segments=3,
 )
@@ -81,7 +81,7 @@ def test_bootstrap_is_value_of_next_segment(played):
 
 
 def test_advantages_equal_naive_reference(played):
-    """Over whole rollouts of three segments, in each task's units, normalised."""
+    """Over whole rollouts of three segments, in each task's units, normalized."""
     _, state, experience, following, (learner, prepared), _ = played
     old, new = state.learner.popart, learner.popart
     task_E = np.asarray(experience.task)[::3]

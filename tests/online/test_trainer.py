@@ -32,7 +32,7 @@ JOBS = {
         algorithm__value_cost=1.0,
         algorithm__entropy_cost=0.0,
         algorithm__popart=False,
-        optimiser__clip_norm=None,
+        optimizer__clip_norm=None,
     ),
     "two tasks": small_job(
         algorithm__target_period=3,
@@ -42,10 +42,10 @@ JOBS = {
             tasks=({"max_steps_in_episode": 2}, {"max_steps_in_episode": 10}),
             num_envs=16,
         ),
-        optimiser__clip_norm=0.2,
-        optimiser__beta_2=0.99,
-        optimiser__warmup=0.5,
-        optimiser__final=0.1,
+        optimizer__clip_norm=0.2,
+        optimizer__beta_2=0.99,
+        optimizer__warmup=0.5,
+        optimizer__final=0.1,
         total_steps=7 * 16 * 4,
     ),
 }
@@ -154,7 +154,7 @@ def test_updates_match_naive_reference(run):
         params, gradients, statistics, psi_kl = naive_gradients(run.trainer, state, rollout)
         norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradients["params"])))
         assert_close(metrics["gradient_norm"], norm)
-        assert config.optimiser.clip_norm is None or norm > config.optimiser.clip_norm
+        assert config.optimizer.clip_norm is None or norm > config.optimizer.clip_norm
         steps = adam.steps(gradients, norm)
         assert_close(metrics["learning_rate"], adam.rate())
 

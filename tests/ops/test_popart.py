@@ -149,7 +149,7 @@ def test_range_of_rewards_of_each_task():
 
 
 def test_units_of_rewards_do_not_matter():
-    """Powers of two change no rounding, so normalised returns are equal to the last bit."""
+    """Powers of two change no rounding, so normalized returns are equal to the last bit."""
 
     def normal(unit):
         rewards, task, mask = make_batch()
@@ -158,7 +158,7 @@ def test_units_of_rewards_do_not_matter():
             scaled = unit * factor * rewards
             statistics = popart.update_range(statistics, scaled, task, mask)
             statistics = popart.update(statistics, scaled, task, mask, rate=1e-3)
-        return popart.normalise(statistics, unit * rewards, task)
+        return popart.normalize(statistics, unit * rewards, task)
 
     for unit in (2.0**-20, 2.0**20):
         np.testing.assert_array_equal(normal(unit), normal(1.0))
@@ -174,7 +174,7 @@ def test_rescaled_head_preserves_every_value(x64):
     def values(kernel, bias, statistics):
         outputs = np.asarray(features) @ np.asarray(kernel) + np.asarray(bias)
         selected = np.take_along_axis(outputs, np.asarray(task)[..., None], -1)[..., 0]
-        return popart.unnormalise(statistics, jnp.asarray(selected), task)
+        return popart.unnormalize(statistics, jnp.asarray(selected), task)
 
     before = values(kernel, bias, old)
     rescaled = popart.rescale_head(jnp.asarray(kernel), jnp.asarray(bias), old, new)
@@ -183,7 +183,7 @@ def test_rescaled_head_preserves_every_value(x64):
 
 
 def test_first_statistics_of_task_preserve_head(x64):
-    """The head starts with its initialised size, whatever the units of the rewards."""
+    """The head starts with its initialized size, whatever the units of the rewards."""
     rng = np.random.default_rng(5)
     kernel, bias = jnp.asarray(rng.normal(size=(3, N))), jnp.asarray(rng.normal(size=N))
     returns, task, mask = make_batch()
@@ -195,17 +195,17 @@ def test_first_statistics_of_task_preserve_head(x64):
         assert (rescaled_bias[n] != bias[n]) == changed
 
 
-def test_normalise_and_unnormalise_use_task_statistics(x64):
+def test_normalize_and_unnormalize_use_task_statistics(x64):
     returns, task, _ = make_batch()
     statistics = some_statistics()
-    normal = popart.normalise(statistics, returns, task)
+    normal = popart.normalize(statistics, returns, task)
     for n in range(N - 1):
         mean, scale = statistics.mean_N[n], statistics.scale_N[n]
         np.testing.assert_allclose(normal[task == n], (returns[task == n] - mean) / scale)
-    np.testing.assert_allclose(popart.unnormalise(statistics, normal, task), returns, rtol=1e-12)
+    np.testing.assert_allclose(popart.unnormalize(statistics, normal, task), returns, rtol=1e-12)
 
 
-def test_repeated_updates_normalise_every_task():
+def test_repeated_updates_normalize_every_task():
     statistics = popart.init(N)
     for seed in range(200):
         statistics = popart.update(statistics, *make_batch(seed), rate=1e-2)

@@ -201,13 +201,13 @@ def test_no_gradient_without_valid_samples():
     assert all(np.all(g == 0) for g in jax.tree.leaves(gradients))
 
 
-def test_normalised_advantages_ignore_masked_samples(x64):
+def test_normalized_advantages_ignore_masked_samples(x64):
     batch = make_batch()
     advantages_BT, mask = batch["advantages_BT"], np.asarray(batch["mask_BT"])
     spoilt_BT = jnp.where(mask, advantages_BT, 100.0)
-    normalised = np.asarray(ppo.normalise_advantages(spoilt_BT, batch["mask_BT"]))[mask]
+    normalized = np.asarray(ppo.normalize_advantages(spoilt_BT, batch["mask_BT"]))[mask]
     valid = np.asarray(advantages_BT)[mask]
-    np.testing.assert_allclose(normalised, (valid - valid.mean()) / valid.std(), rtol=1e-7)
+    np.testing.assert_allclose(normalized, (valid - valid.mean()) / valid.std(), rtol=1e-7)
 
 
 def test_vmaps_over_hyperparameters(x64):

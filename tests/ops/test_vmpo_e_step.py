@@ -17,7 +17,7 @@ def make_samples(dtype=float):
     return jnp.asarray(rng.normal(size=(B, T)), dtype), jnp.asarray(rng.random((B, T)) < 0.75)
 
 
-def test_psi_is_normalised_and_policy_loss_summed(x64):
+def test_psi_is_normalized_and_policy_loss_summed(x64):
     psi, _ = vmpo.e_step(*make_samples(), jnp.array(0.7), jnp.array(0.1))
     np.testing.assert_allclose(psi.sum(), 1, rtol=1e-12)
     np.testing.assert_allclose(vmpo.policy_loss(jnp.full((B, T), -3.0), psi), 3, rtol=1e-12)

@@ -19,8 +19,8 @@ def test_alpha_gradient_never_vanishes(raw):
     np.testing.assert_allclose(gradient, 0.1 - 0.3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("optimiser", [optax.sgd(1.0), optax.adam(0.5)], ids=["sgd", "adam"])
-def test_multipliers_recover_from_bound(optimiser):
+@pytest.mark.parametrize("optimizer", [optax.sgd(1.0), optax.adam(0.5)], ids=["sgd", "adam"])
+def test_multipliers_recover_from_bound(optimizer):
     """Slack constraints with huge steps drive them to the bound; violated ones bring them back."""
     batch = make_batch("hybrid", dtype=jnp.float32)
 
@@ -32,11 +32,11 @@ def test_multipliers_recover_from_bound(optimiser):
         data = batch | {"hyperparameters": hyperparameters}
         gradient = jax.grad(lambda m: loss_of({"multipliers": m}, data)[0])(multipliers)
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
-            change, state = optimiser.update(gradient, state, multipliers)
+            change, state = optimizer.update(gradient, state, multipliers)
         return vmpo.project_multipliers(optax.apply_updates(multipliers, change)), state
 
     multipliers = batch["multipliers"]
-    state = optimiser.init(multipliers)
+    state = optimizer.init(multipliers)
     for _ in range(20):
         multipliers, state = step(multipliers, state, bounds(100.0))
     assert all(m == np.float32(1e-8) for m in jax.tree.leaves(multipliers))

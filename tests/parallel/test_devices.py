@@ -131,8 +131,8 @@ def test_parameters_moments_and_batch_are_split(kind):
             split.add(name.removeprefix("learner/").split("/")[0] + "/mu" * ("/mu/" in name))
         else:
             assert shape == leaf.shape, name
-    online = {"trainable", "algorithm", "optimiser", "optimiser/mu"}
-    assert split == (online if kind == "online" else {"params", "optimiser", "optimiser/mu"})
+    online = {"trainable", "algorithm", "optimizer", "optimizer/mu"}
+    assert split == (online if kind == "online" else {"params", "optimizer", "optimizer/mu"})
 
 
 def test_several_seeds_are_split():

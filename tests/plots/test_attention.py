@@ -4,16 +4,16 @@ from PIL import Image
 
 from gtrxl_jax.plots import attention
 from gtrxl_jax.plots.attention import attention_map, attention_over_episode
-from gtrxl_jax.plots.style import COLOURS
+from gtrxl_jax.plots.style import COLORS
 
 STRONGEST = (253, 231, 36)  # the end of viridis
-CUE = tuple(bytes.fromhex(COLOURS[1][1:]))
+CUE = tuple(bytes.fromhex(COLORS[1][1:]))
 UNSEEN = (221, 221, 221)
 
 
 @pytest.fixture
 def see(tmp_path, monkeypatch):
-    """Draw a figure, and locate a colour in its PNG, in coordinates of the first panel.
+    """Draw a figure, and locate a color in its PNG, in coordinates of the first panel.
 
     Pixels up to `beyond` above or below the panel are included.
     """
@@ -30,9 +30,9 @@ def see(tmp_path, monkeypatch):
             pixels = np.asarray(image.convert("RGB")).astype(int)[::-1]  # from the bottom, as axes
         axes = figures[-1].axes[0]
 
-        def find(colour, beyond=0):
+        def find(color, beyond=0):
             box = axes.get_window_extent()
-            rows, columns = (np.abs(pixels - colour) <= 2).all(axis=-1).nonzero()
+            rows, columns = (np.abs(pixels - color) <= 2).all(axis=-1).nonzero()
             points = np.stack([columns, rows], axis=1) + 0.5
             inside = (points[:, 0] > box.x0 - 8) & (points[:, 0] < box.x1 + 8)
             inside &= (points[:, 1] > box.y0 - beyond) & (points[:, 1] < box.y1 + beyond)

@@ -5,7 +5,7 @@ from scipy import stats
 
 from gtrxl_jax.plots import curves
 from gtrxl_jax.plots.curves import learning_curves, panels_of_success, success_against_horizon
-from gtrxl_jax.plots.style import COLOURS, looks
+from gtrxl_jax.plots.style import COLORS, looks
 
 HORIZONS = [8, 16, 32, 64]
 STEPS = np.linspace(0, 1e6, 20)
@@ -123,7 +123,7 @@ def test_panels_share_axes_and_legend(tmp_path, drawn):
     shown = [axes for axes in figure.axes if axes.axison]
     assert [axes.get_title() for axes in shown] == list(results)
     assert len({axes.get_ylim() for axes in shown}) == 1
-    assert [line.get_color() for line in lines(shown[3]).values()][:2] == list(COLOURS[:2])
+    assert [line.get_color() for line in lines(shown[3]).values()][:2] == list(COLORS[:2])
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["a (3 seeds)", "b (2 seeds)", "chance", "a (published)"]
@@ -132,7 +132,7 @@ def test_panels_share_axes_and_legend(tmp_path, drawn):
 
 
 @pytest.mark.parametrize("draw", ["learning", "horizon"])
-def test_png_has_colours_and_outside_legend(tmp_path, drawn, draw):
+def test_png_has_colors_and_outside_legend(tmp_path, drawn, draw):
     path = tmp_path / "new" / "folder" / "a.png"
     runs = {name: make_curves(3, 4) for name in "abcdefg"}
     if draw == "learning":
@@ -142,8 +142,8 @@ def test_png_has_colours_and_outside_legend(tmp_path, drawn, draw):
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.size == (1300, 640)
-        pixels = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
-    assert {tuple(bytes.fromhex(colour[1:])) for colour in COLOURS} <= pixels
+        pixels = {color for _, color in image.convert("RGB").getcolors(1 << 24)}
+    assert {tuple(bytes.fromhex(color[1:])) for color in COLORS} <= pixels
     (legend,) = drawn().figure.legends
     assert legend.get_window_extent().x0 >= drawn().get_window_extent().x1
     assert list(path.parent.iterdir()) == [path]
@@ -168,7 +168,7 @@ def test_equal_data_give_identical_files(tmp_path):
 
 
 def test_looks_are_distinct_for_many_labels():
-    given = [tuple(look.items()) for _, look in looks(map(str, range(4 * len(COLOURS))))]
+    given = [tuple(look.items()) for _, look in looks(map(str, range(4 * len(COLORS))))]
     assert len(set(given)) == len(given)
 
 

@@ -5,9 +5,9 @@ from PIL import Image, ImageSequence
 from gtrxl_jax.plots.episodes import save_gif
 
 
-def make_frames(steps=6, height=7, width=9, colours=200):
-    palette = np.random.default_rng(0).integers(0, 256, (colours, 3), np.uint8)
-    return palette[np.random.default_rng(1).integers(0, colours, (steps, height, width))]
+def make_frames(steps=6, height=7, width=9, colors=200):
+    palette = np.random.default_rng(0).integers(0, 256, (colors, 3), np.uint8)
+    return palette[np.random.default_rng(1).integers(0, colors, (steps, height, width))]
 
 
 def read(path):

@@ -71,7 +71,7 @@ class Counter:
         count = state.params["count"] + 1
         return Count({"count": count}), {"count": count}
 
-    def summarise(self, metrics, state, data):
+    def summarize(self, metrics, state, data):
         healthy = jnp.full(metrics["count"].shape, HEALTHY, jnp.int32)
         return {"count": metrics["count"][-1], **over_updates(healthy)}
 

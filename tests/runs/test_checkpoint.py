@@ -38,7 +38,7 @@ class Statistics(NamedTuple):
 @struct.dataclass
 class State:
     params: dict
-    optimiser: optax.OptState
+    optimizer: optax.OptState
     memory: list
     statistics: Statistics
     key: jax.Array
@@ -49,12 +49,12 @@ def make_state(width=8, seed=0):
     """Create a state with every container and kind of array that occurs in a run."""
     network = nn.Sequential([nn.Dense(width), nn.Dense(3)])
     params = network.init(jax.random.key(seed), jnp.zeros((1, 5)))
-    optimiser = optax.chain(
+    optimizer = optax.chain(
         optax.clip_by_global_norm(1.0), optax.adam(optax.constant_schedule(0.1))
     )
     return State(
         params=params,
-        optimiser=optimiser.init(params),
+        optimizer=optimizer.init(params),
         memory=[jnp.ones((2, width), jnp.bfloat16), jnp.zeros((2, 0, width)), jnp.ones(2, bool)],
         statistics=Statistics(np.full(3, 0.1, np.float32), jnp.int32(7)),
         key=jax.random.split(jax.random.key(seed), 4),

@@ -157,7 +157,7 @@ JOB = small_job(
     "lstm",
     env__params={"corridor_length": 2},
     sweep={"learning_rate": (1e-5, 1e38)},
-    optimiser__warmup=0.5,
+    optimizer__warmup=0.5,
     total_steps=900,
     num_seeds=4,
     seed=3,
@@ -199,7 +199,7 @@ def test_stopped_run_keeps_last_finite_state(survivors, tmp_path):
 
 
 def test_run_ends_when_all_seeds_diverged(tmp_path):
-    job = small_job("lstm", optimiser__learning_rate=1e38, devices=1, on_divergence="continue")
+    job = small_job("lstm", optimizer__learning_rate=1e38, devices=1, on_divergence="continue")
     result = train(OnlineTrainer(job), folder=tmp_path).result
     again = train(OnlineTrainer(job), folder=tmp_path)
     assert again.result.diverged == result.diverged

@@ -40,7 +40,7 @@ def test_run_starts_from_parameters_alone(source):
     )
     assert_same(state.params, source[1])
     assert_same(state.learner.algorithm, source[1])  # the target network
-    for name in ("optimiser", "popart", "step", "hyperparameters"):
+    for name in ("optimizer", "popart", "step", "hyperparameters"):
         assert_same(getattr(state.learner, name), getattr(fresh.learner, name))
     multipliers = (of.learner.trainable["multipliers"] for of in (state, fresh))
     assert_same(*multipliers)

@@ -77,7 +77,7 @@ def test_iterations_are_written_for_each_seed(run):
 
 
 @pytest.mark.slow  # test_vmap_over_seeds_and_hyperparameters compares single updates
-def test_sequential_seeds_match_vectorised_seeds(run, monkeypatch):
+def test_sequential_seeds_match_vectorized_seeds(run, monkeypatch):
     _, turns, _, params_per_seed = run
     beside = Kept()
     monkeypatch.setattr(programs, "over_seeds", jax.vmap)

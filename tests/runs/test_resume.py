@@ -147,7 +147,7 @@ def test_other_run_in_folder_raises(whole):
 
 def test_extended_run_equals_longer_run(tmp_path):
     """If nothing depends on the length of the run, such as a decay of the learning rate."""
-    constant = {"optimiser__warmup": 0.0, "optimiser__final": 1.0}
+    constant = {"optimizer__warmup": 0.0, "optimizer__final": 1.0}
     longer = changed(CONFIG, **constant, evaluation__interval=0, num_seeds=1, devices=1)
     trainer = OnlineTrainer(longer)
     shorter = changed(longer, total_steps=4 * ITERATION, checkpoint__interval=0)

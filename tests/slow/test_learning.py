@@ -61,7 +61,7 @@ def test_memoryless_agent_stays_at_chance(tmp_path):
     assert np.max(success) >= 0.4
 
 
-def test_offline_rate_generalises_beyond_dt_window(tmp_path):
+def test_offline_rate_generalizes_beyond_dt_window(tmp_path):
     """Train on 90 steps in segments of 30.
 
     With 64 episodes, 0.75 is 4 standard deviations above the success of a guess.

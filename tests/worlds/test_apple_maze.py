@@ -99,5 +99,5 @@ def test_landmarks_overtop_walls(room):
     image = env.render(state.replace(position_2=jnp.array([1.5, 5.5]), heading=0.0), params)
     assert image.dtype == np.uint8
     overhead = image[:, -253:]
-    colours = {tuple(c) for c in overhead.reshape(-1, 3).tolist()}
-    assert {(230, 60, 60), (245, 245, 245), (250, 140, 40)} <= colours
+    colors = {tuple(c) for c in overhead.reshape(-1, 3).tolist()}
+    assert {(230, 60, 60), (245, 245, 245), (250, 140, 40)} <= colors

@@ -7,7 +7,7 @@ import pytest
 
 from gtrxl_jax.envs import Stream, make_env
 from gtrxl_jax.ops.legal import draw_choices
-from gtrxl_jax.worlds.cells import _COLOURS, Cell
+from gtrxl_jax.worlds.cells import _COLORS, Cell
 from gtrxl_jax.worlds.fleet import new_game
 
 FLEETS = {10: (5, 4, 3, 2), 5: (3, 2), 3: (2,)}
@@ -118,8 +118,8 @@ def test_picture_shows_hits_misses_and_ships():
     ships = np.array([[0, 0, 0], [0, 1, 1], [0, 0, 0]], bool)
     state = new_game(jnp.asarray(ships)).replace(guessed=guessed)
     image = env.render(state, params)
-    colours = image.reshape(5, 24, 5, 24, 3)[1:-1, 12, 1:-1, 12]
+    colors = image.reshape(5, 24, 5, 24, 3)[1:-1, 12, 1:-1, 12]
     kinds = {(0, 0): Cell.FLOOR, (0, 1): Cell.UP, (1, 0): Cell.LIT, (1, 1): Cell.AGENT}
     for place in np.ndindex(3, 3):
         kind = kinds[int(state.ships[place]), int(guessed[place])]
-        assert tuple(colours[place]) == tuple(_COLOURS[kind])
+        assert tuple(colors[place]) == tuple(_COLORS[kind])

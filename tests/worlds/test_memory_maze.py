@@ -26,17 +26,17 @@ def maze():
     )
 
 
-def test_border_has_colour_of_target(maze):
+def test_border_has_color_of_target(maze):
     _, _, reset, _ = maze
     image_B, state_B = jax.device_get(reset())
     border = np.ones((16, 16), bool)
     border[1:-1, 1:-1] = False
-    colours = {}
+    colors = {}
     for image, target in zip(image_B, state_B.target, strict=True):
-        (colour,) = {tuple(pixel) for pixel in image[border].tolist()}
-        assert colours.setdefault(int(target), colour) == colour
+        (color,) = {tuple(pixel) for pixel in image[border].tolist()}
+        assert colors.setdefault(int(target), color) == color
         assert (image[1:-1, 1:-1] != image[0, 0]).any(-1).mean() > 0.5
-    assert len(set(colours.values())) == 3
+    assert len(set(colors.values())) == 3
 
 
 def test_touching_only_right_target_is_rewarded(maze):

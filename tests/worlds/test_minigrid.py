@@ -129,7 +129,7 @@ def test_widest_grid_is_cropped_around_agent():
     middle = env.render(state.replace(x=np.int32(300)), params)
     start = env.render(state.replace(x=np.int32(1)), params)
     assert middle.shape == start.shape == (31 * 16, 31 * 16, 3)
-    # The agent is in the window's centre, or next to the wall on its left.
+    # The agent is in the window's center, or next to the wall on its left.
     for image, column in ((middle, 15), (start, 1)):
         red = (image[..., 0] > 200) & (image[..., 1] < 100)
         assert {c // 16 for c in np.nonzero(red)[1]} == {column}

@@ -125,8 +125,8 @@ def test_sphere_matches_naive_sphere():
                 under = -1
                 for pad in range(size**2):
                     row, column = divmod(pad, size)
-                    centre = (column - (size - 1) / 2, row - (size - 1) / 2)
-                    if all(abs(p - c) <= 0.35 for p, c in zip(position, centre, strict=False)):
+                    center = (column - (size - 1) / 2, row - (size - 1) / 2)
+                    if all(abs(p - c) <= 0.35 for p, c in zip(position, center, strict=False)):
                         under = pad
                 if under >= 0 and under != touched:
                     reward += pads.press(under)
@@ -363,8 +363,8 @@ def test_render_shows_pads_and_player(name):
     assert dark.shape == (192, 192, 3)
     assert dark.dtype == np.uint8
     green, red = (
-        lambda image, colour=colour: (image == colour).all(-1).sum()
-        for colour in ((88, 166, 92), (214, 69, 65))
+        lambda image, color=color: (image == color).all(-1).sum()
+        for color in ((88, 166, 92), (214, 69, 65))
     )
     assert green(dark) == 0
     assert green(lit) > 4 * 30**2

@@ -13,7 +13,7 @@ SIZES = (2, 3, 4)
 PATHS = {2: 24, 3: 784, 4: 343_184}
 
 
-def neighbours(pad, size):
+def neighbors(pad, size):
     row, column = divmod(pad, size)
     around = [(row + down, column + right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
     cells = [(r, c) for r, c in around if 0 <= r < size and 0 <= c < size]
@@ -24,7 +24,7 @@ def all_paths(size, path=()):
     """Yield every path by depth-first search."""
     if len(path) == size**2:
         yield path
-    for pad in neighbours(path[-1], size) - {*path} if path else range(size**2):
+    for pad in neighbors(path[-1], size) - {*path} if path else range(size**2):
         yield from all_paths(size, (*path, pad))
 
 
@@ -50,10 +50,10 @@ def test_table_and_symmetries_give_every_path(size):
     assert len(paths) == PATHS[size]
     visited = np.bitwise_or.reduce(np.int64(1) << paths, axis=1)
     assert (visited == 2 ** (size**2) - 1).all()
-    is_neighbour = np.zeros((size**2, size**2), bool)
+    is_neighbor = np.zeros((size**2, size**2), bool)
     for pad in range(size**2):
-        is_neighbour[pad, [*neighbours(pad, size)]] = True
-    assert is_neighbour[paths[:, :-1], paths[:, 1:]].all()
+        is_neighbor[pad, [*neighbors(pad, size)]] = True
+    assert is_neighbor[paths[:, :-1], paths[:, 1:]].all()
     digits = np.uint64(size**2) ** np.arange(size**2, dtype=np.uint64)
     assert len(np.unique(paths.astype(np.uint64) @ digits)) == PATHS[size]
     if size < 4:

@@ -242,9 +242,9 @@ def test_ships_are_placed_as_in_package():
     np.testing.assert_array_equal(states.ships.sum((1, 2)), 12)
     # The standard deviation of a difference is at most sqrt(1/4 (1/1000 + 1/2000)) = 0.02.
     np.testing.assert_allclose(states.ships.mean(0), boards.mean(0), atol=0.08)
-    neighbours = (states.ships[:, 1:] & states.ships[:, :-1]).sum((1, 2)).mean()
+    neighbors = (states.ships[:, 1:] & states.ships[:, :-1]).sum((1, 2)).mean()
     expected = (boards[:, 1:] & boards[:, :-1]).sum((1, 2)).mean()
-    np.testing.assert_allclose(neighbours, expected, atol=0.5)
+    np.testing.assert_allclose(neighbors, expected, atol=0.5)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_agents_play_in_streams(name):
     [
         ("RepeatPreviousEasy-v0", dict(k=52), "k must be from 1 to 51 for 52 cards, got 52"),
         ("RepeatFirstEasy-v0", dict(num_decks=0), "num_decks must be at least 1, got 0"),
-        ("CountRecallEasy-v0", dict(kinds=3), r"kinds must be 2 \(colours\), 4 \(suits\) or 13"),
-        ("ConcentrationEasy-v0", dict(kinds=4), r"kinds must be 2 \(colours\) or 13 \(ranks\)"),
+        ("CountRecallEasy-v0", dict(kinds=3), r"kinds must be 2 \(colors\), 4 \(suits\) or 13"),
+        ("ConcentrationEasy-v0", dict(kinds=4), r"kinds must be 2 \(colors\) or 13 \(ranks\)"),
         ("MineSweeperEasy-v0", dict(num_mines=14), "num_mines must be from 1 to .* = 13, got 14"),
         ("BattleshipEasy-v0", dict(size=5), "size must be at least 6, got 5"),
         ("MultiarmedBanditEasy-v0", dict(num_arms=0), "num_arms must be at least 1, got 0"),
@@ -293,7 +293,7 @@ def test_invalid_settings_raise(name, overrides, message):
 UNKNOWN, *SUITS = draw_cells(np.array([[Cell.FLOOR, Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT]]), 1)[
     0
 ].tolist()
-"""The colours of a card that is not shown, and of the suits."""
+"""The colors of a card that is not shown, and of the suits."""
 
 
 def cards_in_picture(image, cards):

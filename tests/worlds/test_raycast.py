@@ -183,8 +183,8 @@ def test_mazes_are_connected_without_dead_ends(side, rooms, longest):
 
     maze, place_BK2 = jax.device_get(draw(jax.random.split(jax.random.key(0), 300)))
     padded_BSS = maze.open_SS.astype(int)
-    neighbours_BSS = sum(np.roll(padded_BSS, s, axis) for s in (1, -1) for axis in (1, 2))
-    assert (neighbours_BSS[maze.open_SS] >= 2).all()
+    neighbors_BSS = sum(np.roll(padded_BSS, s, axis) for s in (1, -1) for axis in (1, 2))
+    assert (neighbors_BSS[maze.open_SS] >= 2).all()
     border_SS = np.pad(np.zeros((side - 2, side - 2), bool), 1, constant_values=True)
     assert not maze.open_SS[:, border_SS].any()
     assert (maze.open_SS >= maze.is_room_SS).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import make_env
-from gtrxl_jax.worlds.cells import _COLOURS, Cell
+from gtrxl_jax.worlds.cells import _COLORS, Cell
 
 EPISODES, STEPS = 8, 150
 
@@ -160,7 +160,7 @@ def test_picture_shows_rocks_agent_and_exit():
     env, params = make_env("RockSample-7-8")
     _, state = env.reset_env(jax.random.key(4), params)
     image = env.render(state, params)
-    colours = image.reshape(9, 24, 9, 24, 3)[1:-1, 12, 1:-1, 12]
+    colors = image.reshape(9, 24, 9, 24, 3)[1:-1, 12, 1:-1, 12]
     for row in range(7):
         for column in range(7):
             kind = Cell.LIT if column == 6 else Cell.FLOOR
@@ -169,7 +169,7 @@ def test_picture_shows_rocks_agent_and_exit():
                     kind = Cell.UP if good else Cell.DOWN
             if tuple(state.place_2.tolist()) == (row, column):
                 kind = Cell.AGENT
-            assert tuple(colours[row, column]) == tuple(_COLOURS[kind])
+            assert tuple(colors[row, column]) == tuple(_COLORS[kind])
 
 
 def test_rocks_of_another_number_raise():

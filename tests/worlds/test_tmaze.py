@@ -56,10 +56,10 @@ def reference(actions, hint, params, limit, active):
         reward = float(success)
         if not turned:
             if params.penalty == "progress":
-                penalised = shortest(position, seen, length) >= before
+                penalized = shortest(position, seen, length) >= before
             else:
-                penalised = position[0] < time - start
-            reward = -penalised * params.step_penalty / params.corridor_length
+                penalized = position[0] < time - start
+            reward = -penalized * params.step_penalty / params.corridor_length
         shown = hint if active and position[0] == 0 else 0
         ended = turned or time == limit
         yield (position[1], shown, float(position == (length - 1, 0))), reward, ended, success
@@ -111,7 +111,7 @@ def test_matches_reference_maze(name, overrides):
 @pytest.mark.parametrize(
     ("name", "penalty", "actions", "rewards"),
     [
-        # Actions without progress are penalised, at the start and at the junction.
+        # Actions without progress are penalized, at the start and at the junction.
         ("TMazePassive-v0", "progress", "LRRU", [-1, 0, 0, 2]),
         ("TMazePassive-v0", "progress", "RRRLRU", [0, 0, -1, -1, 0, 2]),
         # Ni et al.: after one lost step, every action costs the same.
@@ -125,7 +125,7 @@ def test_matches_reference_maze(name, overrides):
     ],
 )
 def test_penalties_of_action_sequences(name, penalty, actions, rewards):
-    """With L = 2, a penalised action costs 1 / 2. Rewards are in halves: 2 is a correct turn."""
+    """With L = 2, a penalized action costs 1 / 2. Rewards are in halves: 2 is a correct turn."""
     env, params = make_env(name, corridor_length=2, max_steps_in_episode=20, penalty=penalty)
     _, state = env.reset_env(jax.random.key(0), params)
     state = state.replace(hint=jnp.ones_like(state.hint))
@@ -314,5 +314,5 @@ def test_render_shows_agent_and_cue(length):
     red = (start == (214, 69, 65)).all(-1)
     assert red.any()
     assert (red != (end == (214, 69, 65)).all(-1)).any()
-    blue, orange = ((end == colour).all(-1).any() for colour in ((46, 134, 193), (230, 150, 40)))
+    blue, orange = ((end == color).all(-1).any() for color in ((46, 134, 193), (230, 150, 40)))
     assert (blue, orange) == ((True, False) if hint > 0 else (False, True))

@@ -34,10 +34,10 @@ def test_items_change_health_and_reward(room):
         position_2=jnp.tile(place_2, (B, 1)),
         item_N2=jax.vmap(lambda n: far_N2.at[n].set(place_2))(index_B),
         health=jnp.full(B, 50.0),
-        colour=jnp.arange(B) // 8,
+        color=jnp.arange(B) // 8,
     )
     _, next_B, reward_B, dead_B, _ = step(state_B, jnp.full(B, LEFT))
-    right_B = np.array(index_B >= 4) == np.array(state_B.colour)
+    right_B = np.array(index_B >= 4) == np.array(state_B.color)
     np.testing.assert_allclose(reward_B, np.where(right_B, 1.02, 0.02), rtol=1e-5)
     expected_B = 50 - 10 / 32 + np.where(right_B, 25, -25)
     np.testing.assert_allclose(next_B.health, expected_B, rtol=1e-5)
@@ -60,10 +60,10 @@ def test_acid_kills_without_reward(room):
 
 def test_pillar_is_seen_until_it_disappears(room):
     env, params, (image_B, state_B), _ = room
-    assert set(state_B.colour.tolist()) == {0, 1}
-    # The pillar is in the middle of the first image, in its colour.
+    assert set(state_B.color.tolist()) == {0, 1}
+    # The pillar is in the middle of the first image, in its color.
     middle_B3 = np.asarray(image_B)[:, 8, 13:15].astype(int).max(axis=1)
-    np.testing.assert_array_equal(middle_B3[:, 1] > middle_B3[:, 0], state_B.colour == 1)
+    np.testing.assert_array_equal(middle_B3[:, 1] > middle_B3[:, 0], state_B.color == 1)
     state_B = state_B.replace(item_N2=jnp.full_like(state_B.item_N2, 1.5))
     draw = jax.jit(jax.vmap(env.observe, (None, 0, None, None)))
     last, gone = (
@@ -74,7 +74,7 @@ def test_pillar_is_seen_until_it_disappears(room):
     assert shows_B[0].all()
     assert not shows_B[1].any()
     assert (np.asarray(last) != np.asarray(gone)).any(axis=(1, 2, 3)).all()
-    # Without the pillar nothing tells the colour.
+    # Without the pillar nothing tells the color.
     assert len({image.tobytes() for image in np.asarray(gone)}) == 1
 
 
@@ -89,7 +89,7 @@ def test_room_is_empty_after_the_pillar(room):
         heading=jnp.zeros(B),
         item_N2=jnp.tile(item_N2, (B, 1, 1)),
         time=jnp.arange(B),
-        colour=jnp.zeros(B, jnp.int32),
+        color=jnp.zeros(B, jnp.int32),
     )
     image_B = jax.vmap(env.observe, (None, 0, None, None))(jax.random.key(0), state_B, None, params)
     has_items_B = ~np.isin(np.arange(B), range(10, 15))

@@ -20,7 +20,7 @@ from gtrxl_jax.envs.adapters.brax import Brax
 from gtrxl_jax.envs.adapters.legacy import LegacyGymnax
 
 
-class Environment(abc.ABC):  # noqa: B024, its subclasses are only recognised
+class Environment(abc.ABC):  # noqa: B024, its subclasses are only recognized
     """Every class with methods for resets and steps, whatever these return."""
 
     @classmethod

@@ -63,7 +63,7 @@ class AbsorbedAttention(AttentionLayer):
             return scale * matrix_DHE.reshape(self.width, -1), scale * bias_HE
 
         output_HDE = jnp.einsum("dhk,hke->hde", value_DHK, output_HKD)
-        # Phi in the parameters' precision: bfloat16 cannot separate neighbouring positions.
+        # Phi in the parameters' precision: bfloat16 cannot separate neighboring positions.
         place_S = jnp.arange(num_inputs, dtype=jnp.int32)
         phi_SF = sinusoids(place_S, self.width + self.width % 2, self.param_dtype)
         weights = AbsorbedWeights(

@@ -21,7 +21,7 @@ class Kernel(nn.Module):
 class AttentionLayer(nn.Module):
     """Multi-head attention with relative positions (Dai et al. 2019; GTrXL, appendix C).
 
-    W_Q, W_K, W_V, W_R and W_O have no bias; u and v are trained and initialised to zero. The
+    W_Q, W_K, W_V, W_R and W_O have no bias; u and v are trained and initialized to zero. The
     attention weights are recorded in the collection "attention". `projected.RelativeAttention` and
     `absorbed.AbsorbedAttention` are the same function of the same parameters.
 

@@ -41,7 +41,7 @@ class RelativeAttention(AttentionLayer):
 
     def _positions(self, farthest: int, dtype: DTypeLike) -> Float[Array, "N H K"]:
         """Return W_R Phi_d for the distances d = farthest .. 0, in this order."""
-        # Phi in the parameters' precision: bfloat16 cannot separate neighbouring distances.
+        # Phi in the parameters' precision: bfloat16 cannot separate neighboring distances.
         distance_N = jnp.arange(farthest, -1, -1, dtype=jnp.int32)
         phi_ND = ops.sinusoids(distance_N, self.width, self.param_dtype)
         return self._heads(self._linear(self.position, phi_ND.astype(dtype)))

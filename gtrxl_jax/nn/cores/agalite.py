@@ -27,13 +27,13 @@ class AGaLiTeState:
     Attributes:
       keys: the R oscillating sums of gated keys.
       values: the R oscillating sums of gated values.
-      normaliser: the sum of gated keys.
+      normalizer: the sum of gated keys.
       step: the number of steps since the start of the episode, modulo the oscillations' period.
     """
 
     keys: Float[Array, "B R H N"]
     values: Float[Array, "B R H K"]
-    normaliser: Float[Array, "B H N"]
+    normalizer: Float[Array, "B H N"]
     step: Int[Array, " B"]
 
 
@@ -53,7 +53,7 @@ class AGaLiTeConfig(StackConfig):
     """Number of oscillations that approximate the matrix memory, R. Since cos(w t) = cos(-w t),
     they have (R + 1) // 2 frequencies: the authors' choice, 2, computes the same as 1."""
     timescale: tuple[float, float] = interval((10.0, 1000.0))
-    """The range of the time constants 1 / b at initialisation, in steps; about 2 in the paper."""
+    """The range of the time constants 1 / b at initialization, in steps; about 2 in the paper."""
 
     def check(self) -> None:
         """Raise ValueError where the heads do not divide the width, or b cannot be as slow."""
@@ -98,9 +98,9 @@ class AGaLiTeLayer(RecurrentLayer):
     t counts the steps of the episode, from 1. N = eta K, and a layer's state has H (R (N + K) + N)
     numbers. The output is LN(W y + b), over all heads.
 
-    Two choices differ from the authors' code, where an agent at initialisation cannot tell what it
+    Two choices differ from the authors' code, where an agent at initialization cannot tell what it
     saw 30 steps ago. With biases of 0, b is 1/2 and the values of a step are halved 30 times; those
-    of b and of g's factor are initialised by `gate_biases`. Since C is a product of two sums with
+    of b and of g's factor are initialized by `gate_biases`. Since C is a product of two sums with
     alternating signs, y is a small fraction of v, for which the layer norm LN makes up.
 
     Attributes:
@@ -108,7 +108,7 @@ class AGaLiTeLayer(RecurrentLayer):
       head_width: K, the width of a head.
       features: eta, the number of trained features p1, p2 and p3.
       terms: R, the number of frequencies.
-      timescale: the range of 1 / b at initialisation, in steps.
+      timescale: the range of 1 / b at initialization, in steps.
     """
 
     heads: int
@@ -128,7 +128,7 @@ class AGaLiTeLayer(RecurrentLayer):
         return AGaLiTeState(
             keys=jnp.zeros((*lead, wide), self.wide),
             values=jnp.zeros((*lead, self.head_width), self.wide),
-            normaliser=jnp.zeros((batch_size, self.heads, wide), self.wide),
+            normalizer=jnp.zeros((batch_size, self.heads, wide), self.wide),
             step=jnp.zeros(batch_size, jnp.int32),
         )
 
@@ -163,7 +163,7 @@ class AGaLiTeLayer(RecurrentLayer):
         wave_BTR = jnp.cos(step_BT.astype(self.wide)[..., None] * angle_R[None, None])
         wave_BTR11 = wave_BTR[..., None, None]
         gated_BTHN, gated_BTHK = g_BTHN * k_BTHN, b_BTHK * v_BTHK
-        s_BTHN = linear_recurrence(1 - g_BTHN, gated_BTHN, state.normaliser, first_BT)
+        s_BTHN = linear_recurrence(1 - g_BTHN, gated_BTHN, state.normalizer, first_BT)
         keys_BTRHN, values_BTRHK = (
             linear_recurrence(1 - gate[:, :, None], wave_BTR11 * z[:, :, None], before, first_BT)
             for gate, z, before in (
@@ -177,4 +177,4 @@ class AGaLiTeLayer(RecurrentLayer):
         y_BTHK = y_BTHK / (2 * self.terms * total_BTH[..., None] + 1e-5)
         after = AGaLiTeState(keys_BTRHN[:, -1], values_BTRHK[:, -1], s_BTHN[:, -1], step_BT[:, -1])
         y = y_BTHK.reshape(*lead[:2], -1).astype(x_BTD.dtype)
-        return after, self.normalised(self.dense(self.width, "output")(y))
+        return after, self.normalized(self.dense(self.width, "output")(y))

@@ -17,7 +17,7 @@ class DiagonalLayer(RecurrentLayer):
 
     A and G are vectors, h, B and C complex, and D is a real vector; all products except B x and C h
     are elementwise. The papers have no layer norm LN: it makes up for an h that may be much larger
-    or smaller than x. D is initialised to zero, not randomly, since the block adds x. The kernel of
+    or smaller than x. D is initialized to zero, not randomly, since the block adds x. The kernel of
     `input` holds B^T as [Re B, Im B], and that of `output` C^T as [Re C, -Im C]. The state is h
     `[B, 2 N]`, real parts first.
 
@@ -43,7 +43,7 @@ class DiagonalLayer(RecurrentLayer):
         gain_N: Inexact[Array, " N"],
         kernels: tuple[Any, Any],
     ) -> tuple[Float[Array, "B N2"], Float[Array, "B T D"]]:
-        """Return the new state and the outputs, given A, G and the initialisers of B and C."""
+        """Return the new state and the outputs, given A, G and the initializers of B and C."""
         self.record_retention(decay_N)
         init_input, init_output = kernels
         to_state = self.dense(2 * self.state_size, "input", use_bias=False, kernel_init=init_input)
@@ -54,5 +54,5 @@ class DiagonalLayer(RecurrentLayer):
         update_BTN = gain_N.astype(update_BTN.dtype)[None, None] * update_BTN
         h_BTN = linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         h_BTN = as_real(h_BTN)
-        readout_BTD = self.normalised(from_state(h_BTN.astype(x_BTD.dtype)))
+        readout_BTD = self.normalized(from_state(h_BTN.astype(x_BTD.dtype)))
         return h_BTN[:, -1], readout_BTD + skip_D[None, None] * x_BTD

@@ -25,9 +25,9 @@ class FFMConfig(StackConfig):
     contexts: int = 4
     """Number of frequencies for each of them, C."""
     periods: tuple[float, float] = interval((10.0, 100.0))
-    """The range of the periods of these frequencies at initialisation, in steps."""
+    """The range of the periods of these frequencies at initialization, in steps."""
     timescale: tuple[float, float] = interval((10.0, 1000.0))
-    """The range of the time constants 1 / |a| at initialisation, in steps."""
+    """The range of the time constants 1 / |a| at initialization, in steps."""
 
     def make_layer(self, **shared: Any) -> "FFMLayer":
         return FFMLayer(
@@ -53,7 +53,7 @@ class FFMLayer(RecurrentLayer):
     kernel `input`, and l_4 and l_5 `gate`. The state is the flattened S `[B, 2 M C]`, real parts
     first.
 
-    At initialisation, the time constants 1 / a and the periods 2 pi / w are spaced logarithmically.
+    At initialization, the time constants 1 / a and the periods 2 pi / w are spaced logarithmically.
     In the authors' code the rates a are spaced evenly from 0 to 0.5, so that two of 32 traces last
     for longer than 30 steps, and the periods from 1 to 1024: over tens of steps none of them turns,
     and the sum of the mean input covers what differs between inputs.
@@ -61,8 +61,8 @@ class FFMLayer(RecurrentLayer):
     Attributes:
       traces: M.
       contexts: C.
-      periods: the range of 2 pi / w at initialisation, in steps.
-      timescale: the range of 1 / a at initialisation, in steps.
+      periods: the range of 2 pi / w at initialization, in steps.
+      timescale: the range of 1 / a at initialization, in steps.
     """
 
     traces: int
@@ -101,7 +101,7 @@ class FFMLayer(RecurrentLayer):
         states_BTN = as_real(
             linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         )
-        z_BTD = self.normalised(self.dense(self.width, "mix")(states_BTN.astype(x_BTD.dtype)))
+        z_BTD = self.normalized(self.dense(self.width, "mix")(states_BTN.astype(x_BTD.dtype)))
         gate_BTD, skip_BTD = jnp.split(self.dense(2 * self.width, "gate")(x_BTD), 2, axis=-1)
         gate_BTD = nn.sigmoid(gate_BTD)
         return states_BTN[:, -1], gate_BTD * z_BTD + (1 - gate_BTD) * skip_BTD

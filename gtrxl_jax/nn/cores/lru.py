@@ -23,10 +23,10 @@ class LRUConfig(StackConfig):
     state_size: int | None = None
     """Number of complex states of a layer, N; `width` if not given."""
     radius: tuple[float, float] = interval((0.99, 0.999))
-    """The range of |lambda| at initialisation. 1 / (1 - |lambda|) is a time constant in steps: what
+    """The range of |lambda| at initialization. 1 / (1 - |lambda|) is a time constant in steps: what
     an agent has to remember for longer is hardly there to be learned from."""
     max_phase: float = number(math.pi / 5, at_most=2 * math.pi)
-    """The largest phase of lambda at initialisation, in radians per step. In states that do not
+    """The largest phase of lambda at initialization, in radians per step. In states that do not
     turn, the mean of the inputs adds up; in those that turn fast, the sign of what an observation
     has left depends on the number of steps since then."""
 
@@ -51,13 +51,13 @@ class LRULayer(DiagonalLayer):
         lambda = exp(-exp(nu) + i exp(theta)),  gamma = exp(g)
 
     See `DiagonalLayer`; nu, theta and g are real vectors. |lambda| < 1 for all parameters. At
-    initialisation lambda is uniform in a ring (lemma 3.2) and gamma = sqrt(1 - |lambda|^2), so that
+    initialization lambda is uniform in a ring (lemma 3.2) and gamma = sqrt(1 - |lambda|^2), so that
     h has the variance of an input without correlations in time. The mean of an input adds up to
     several times that.
 
     Attributes:
-      radius: the range of |lambda| at initialisation.
-      max_phase: the largest phase of lambda at initialisation, in radians.
+      radius: the range of |lambda| at initialization.
+      max_phase: the largest phase of lambda at initialization, in radians.
     """
 
     radius: tuple[float, float]

@@ -41,7 +41,7 @@ class Mamba2Config(StackConfig):
     state_size: int | None = 16
     """Number of states of each channel, N; `width` if None."""
     timescale: tuple[float, float] = interval((0.01, 0.1))
-    """The range of Delta at initialisation, 0.001 to 0.1 in the paper; a head forgets with the time
+    """The range of Delta at initialization, 0.001 to 0.1 in the paper; a head forgets with the time
     constant 1 / Delta."""
 
     def check(self) -> None:
@@ -72,15 +72,15 @@ class Mamba2Layer(RecurrentLayer):
     a, e and s are a number for each head; B and C are common to all heads. The state is that of the
     convolution `[B, 3, 2 D + 2 N]`, and h, transposed, `[B, H, N, P]`.
 
-    At initialisation, a is 0 and Delta is spaced logarithmically over the heads. In the authors'
+    At initialization, a is 0 and Delta is spaced logarithmically over the heads. In the authors'
     code exp(a) is drawn from 1 to 16 and Delta log-uniformly: of their tens of heads some forget
-    slowly, but of four often none. s is initialised to 0 instead of 1: as h is about Delta times
+    slowly, but of four often none. s is initialized to 0 instead of 1: as h is about Delta times
     its input, s v would be a hundred times h C, and the block adds x anyway.
 
     Attributes:
       heads: H, the number of heads.
       state_size: N, the number of states of each of the 2 D channels.
-      timescale: the range of Delta at initialisation.
+      timescale: the range of Delta at initialization.
     """
 
     heads: int

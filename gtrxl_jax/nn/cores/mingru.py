@@ -24,7 +24,7 @@ class MinGRUConfig(StackConfig):
     name: str = choice("mingru", ("mingru",))
     """mingru."""
     timescale: tuple[float, float] = interval((2.0, 100.0))
-    """The range of the time constants 1 / z at initialisation, in steps; about 2 in the paper."""
+    """The range of the time constants 1 / z at initialization, in steps; about 2 in the paper."""
 
     def check(self) -> None:
         """Raise ValueError if z cannot have these time constants."""
@@ -43,10 +43,10 @@ class MinGRULayer(RecurrentLayer):
     which restricts c to positive values, is for the division by a product of decays in its scan;
     `linear_recurrence` has no division, and its decays are between 0 and 1.
 
-    The biases b_z are initialised by `gate_biases`.
+    The biases b_z are initialized by `gate_biases`.
 
     Attributes:
-      timescale: the range of 1 / z at initialisation, in steps.
+      timescale: the range of 1 / z at initialization, in steps.
     """
 
     timescale: tuple[float, float]

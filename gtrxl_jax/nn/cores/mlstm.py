@@ -33,7 +33,7 @@ class MLSTMConfig(StackConfig):
 
 
 class MLSTMLayer(RecurrentLayer):
-    """An mLSTM (Beck et al. 2024, xLSTM, equations 19 to 27), stabilised.
+    """An mLSTM (Beck et al. 2024, xLSTM, equations 19 to 27), stabilized.
 
     For each head, with q, v = W x + b, k = (W x + b) / sqrt(K), and scalar gates i = exp(w x + b),
     f = sigmoid(w x + b):
@@ -43,7 +43,7 @@ class MLSTMLayer(RecurrentLayer):
 
     C and n are stored divided by exp(m), where m is the running maximum of the logarithms of their
     terms, and h does not depend on m. n is stored as another row of C, whose value is always 1. The
-    biases of f are initialised evenly from 3 to 6, as in the authors' code. The layer is the
+    biases of f are initialized evenly from 3 to 6, as in the authors' code. The layer is the
     recurrence alone: the paper's block also has a convolution, a norm of each head, and an
     up-projection around it. The state is C and n, transposed, `[B, H, K, K + 1]`, and m `[B, H]`.
 

@@ -30,12 +30,12 @@ def orthogonal(
 
 
 class LSTMCell(nn.Module):
-    """An LSTM cell (Hochreiter and Schmidhuber 1997) whose forget gate is initialised open.
+    """An LSTM cell (Hochreiter and Schmidhuber 1997) whose forget gate is initialized open.
 
         i, f, o = sigmoid(W x + U h + b),  g = tanh(W x + U h + b),  c' = f c + i g,  h' = o tanh c'
 
     Each of the four has its own W, U and b, concatenated in `input/kernel`, `hidden/kernel` and
-    `hidden/bias` in the order i, f, g, o. The bias of f is initialised to 1 (Gers et al. 2000;
+    `hidden/bias` in the order i, f, g, o. The bias of f is initialized to 1 (Gers et al. 2000;
     Jozefowicz et al. 2015): at 0 a cell would halve its state at every step, and with it the
     gradient to distant inputs.
     """

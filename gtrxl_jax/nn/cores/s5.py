@@ -24,7 +24,7 @@ class S5Config(StackConfig):
     state_size: int | None = None
     """Number of complex states of a layer, N; `width` if not given."""
     timescale: tuple[float, float] = interval((0.001, 0.1))
-    """The range of the discretisation steps Delta at initialisation; slow states keep about
+    """The range of the discretization steps Delta at initialization; slow states keep about
     2 / Delta steps."""
 
     def make_layer(self, **shared: Any) -> "S5Layer":
@@ -57,13 +57,13 @@ class S5Layer(DiagonalLayer):
         A = exp(lambda Delta),  lambda = -exp(a) + i b,  Delta = exp(s)
 
     See `DiagonalLayer`; a, b and s are real vectors. |A| < 1 for all parameters. lambda is
-    initialised to the eigenvalues of HiPPO-N, and B and C to random matrices in its eigenbasis,
+    initialized to the eigenvalues of HiPPO-N, and B and C to random matrices in its eigenbasis,
     with one block. Of each pair of conjugate states one is computed, hence the 2, which is part of
     the kernel of `output`. A is 0 where an episode begins (Lu et al. 2023, section 3). After a few
     steps t, h is about t Delta times its input, which is small.
 
     Attributes:
-      timescale: the range of Delta at initialisation.
+      timescale: the range of Delta at initialization.
     """
 
     timescale: tuple[float, float]

@@ -34,7 +34,7 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
 
     The block of the stack adds the layer's input to what the layer returns, so that a layer has to
     return its memory above all. Layers whose readout of it may be much smaller or larger than their
-    input normalise it, and have no path past it at initialisation. Otherwise an agent learns to
+    input normalize it, and have no path past it at initialization. Otherwise an agent learns to
     use the present observation, and nothing of an earlier one.
 
     Attributes:
@@ -67,8 +67,8 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         return Dense(features, name=name, **precision, **settings)
 
-    def normalised(self, y: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        """Return the readout of a memory, normalised over the features by a trained layer norm."""
+    def normalized(self, y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        """Return the readout of a memory, normalized over the features by a trained layer norm."""
         return LayerNorm(dtype=self.dtype, param_dtype=self.param_dtype, name="norm")(y)
 
     def record_retention(self, decay: Inexact[Array, "..."]) -> None:
@@ -106,7 +106,7 @@ class StackConfig(CoreConfig):
     gate: str = choice("gru", (*GATES, "none"))
     """Gate of the blocks, as for gtrxl, or none for residual connections."""
     gate_bias: float | None = number(None, at_least=-math.inf)
-    """b of the gated identity initialisation; the gate's own if not given (gru 2, the others 1)."""
+    """b of the gated identity initialization; the gate's own if not given (gru 2, the others 1)."""
 
     @abc.abstractmethod
     def make_layer(self, **shared: Any) -> RecurrentLayer:

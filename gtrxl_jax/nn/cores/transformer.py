@@ -66,7 +66,7 @@ class TransformerConfig(CoreConfig):
     gate: str = choice("gru", tuple(GATES))
     """Gate of gtrxl: input, output, highway, sigtanh or gru."""
     gate_bias: float | None = number(None, at_least=-math.inf)
-    """b of the gated identity initialisation; the paper's if not given (gru 2, the others 1)."""
+    """b of the gated identity initialization; the paper's if not given (gru 2, the others 1)."""
     gate_order: str = choice("stream_first", GATE_ORDERS)
     """Order of the arguments of gtrxl's second gate. swapped: the fault of some implementations,
     only to reproduce their results; see `nn.blocks.Block`."""
@@ -115,7 +115,7 @@ class TransformerCore(MemoryCore):
       feedforward_width: F, the hidden width of the feed-forward network.
       norm_first: use the identity map reordering.
       gate: the name of the gate, or None for residual connections.
-      gate_bias: b of the gated identity initialisation; None for the paper's value.
+      gate_bias: b of the gated identity initialization; None for the paper's value.
       gate_order: "stream_first", or "swapped", see `Block`.
     """
 

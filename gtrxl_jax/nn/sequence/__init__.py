@@ -1,1 +1,1 @@
-"""Sequence models of trajectories: RATE, Decision Transformers and behaviour cloning."""
+"""Sequence models of trajectories: RATE, Decision Transformers and behavior cloning."""

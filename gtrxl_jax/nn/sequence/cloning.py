@@ -1,4 +1,4 @@
-"""Behaviour cloning from observations to actions, with and without memory.
+"""Behavior cloning from observations to actions, with and without memory.
 
 Both models have the interface of `gtrxl_jax.nn.sequence.rate.RATE` and ignore returns-to-go.
 """

@@ -42,7 +42,7 @@ class ModelConfig:
 
     A model ignores the fields that it does not use, so that models can be swapped by name. dt is
     rate without memory tokens and cache, dt-gpt the original Decision Transformer; bc-mlp and
-    bc-lstm are behaviour cloning. The config of a custom model is a subclass that has its
+    bc-lstm are behavior cloning. The config of a custom model is a subclass that has its
     settings and overrides `make`; see `register_model`.
     """
 
@@ -73,7 +73,7 @@ class ModelConfig:
     gate: str = choice("gru", tuple(GATES))
     """Gate of gtrxl: input, output, highway, sigtanh or gru."""
     gate_bias: float | None = number(None, at_least=-math.inf)
-    """b of the gated identity initialisation; the paper's value by default (gru 2, others 1)."""
+    """b of the gated identity initialization; the paper's value by default (gru 2, others 1)."""
     dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the activations."""
     attention_dropout: float = number(0.0, at_least=0, below=1)

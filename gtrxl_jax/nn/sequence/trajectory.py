@@ -94,8 +94,8 @@ class ActionHead(nn.Module):
         bounded = jnp.isfinite(jnp.asarray(self.action.continuous, raw.dtype)).all(axis=-1)
         bounded = bounded.reshape(*(1,) * (raw.ndim - 1), -1)
         mean = jnp.where(bounded, jnp.tanh(raw), raw)
-        centre, half = self.action.range_of(raw)
-        return Gaussian(mean=centre + half * mean, scale=jnp.broadcast_to(half, raw.shape))
+        center, half = self.action.range_of(raw)
+        return Gaussian(mean=center + half * mean, scale=jnp.broadcast_to(half, raw.shape))
 
 
 @struct.dataclass

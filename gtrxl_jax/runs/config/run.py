@@ -49,16 +49,16 @@ class RunConfig:
     devices: int = number(0, at_least=0)
     """Number of devices that share the batch, whose size it must divide. 0: all."""
     parameter_shards: int = 1
-    """Number of neighbouring devices over which one copy of the parameters and the optimiser's
+    """Number of neighboring devices over which one copy of the parameters and the optimizer's
     state is split. 1: every device has a copy."""
     on_divergence: str = choice("stop", ("stop", "continue"))
     """When a seed diverges. stop: end the run. continue: report it, and train the other seeds."""
     init_from: str = ""
     """Folder of a trained run whose parameters the run starts from. Everything else, such as the
-    optimiser's state, starts fresh. Once it has a checkpoint, a run continues from that."""
+    optimizer's state, starts fresh. Once it has a checkpoint, a run continues from that."""
     init_only: tuple[str, ...] = ()
     """Patterns of the paths of the parameters that init_from provides, such as 'core/*'; all by
-    default. The others are initialised as usual."""
+    default. The others are initialized as usual."""
 
     def check(self) -> None:
         """Raise ValueError if a seed exceeds 31 bits, or fields are inconsistent."""

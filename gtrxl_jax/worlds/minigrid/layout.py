@@ -136,7 +136,7 @@ def visible(clear_VV: Bool[Array, "V V"]) -> Bool[Array, "V V"]:
     """Return which cells of a view are visible by minigrid's rule.
 
     The agent's cell, in the middle of the last row, is visible. A visible cell that is clear makes
-    visible its neighbours in its own row and in the next row ahead, including the diagonal ones.
+    visible its neighbors in its own row and in the next row ahead, including the diagonal ones.
 
     Args:
       clear_VV: whether each cell can be seen through; columns, then rows.

@@ -26,7 +26,7 @@ OBSERVATIONS = ("one-hot", "symbolic", "rgb")
 """The forms of an observation, see `MiniGridMemory`."""
 
 ENCODING = ((0, 0, 0), (1, 0, 0), (2, 5, 0), (5, 1, 0), (6, 1, 0))
-"""minigrid's numbers for each kind of cell: object, colour, state (of doors)."""
+"""minigrid's numbers for each kind of cell: object, color, state (of doors)."""
 
 Observation = Float[Array, " features"] | UInt8[Array, "H W 3"]
 

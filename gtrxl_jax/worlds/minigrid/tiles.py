@@ -20,7 +20,7 @@ class Kind(enum.IntEnum):
 GREY, GREEN, RED, BLACK = (100, 100, 100), (0, 255, 0), (255, 0, 0), (0, 0, 0)
 
 _SAMPLES = 3
-"""Samples of a pixel in each direction, whose mean is its colour."""
+"""Samples of a pixel in each direction, whose mean is its color."""
 
 _LINE = 0.031
 """Width of the lines between cells, at the upper and the left side; a cell has the side 1."""

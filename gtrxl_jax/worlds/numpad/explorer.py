@@ -48,8 +48,8 @@ def explore(
     """Take note of an observation, and choose the pad to go to.
 
     The explorer presses the pads that it knows, then the nearest one that it has not excluded: for
-    the first pad of the sequence it may be any, for the others it is a neighbour of the one before.
-    Among equally near ones it tries those with the fewest dark neighbours first (Warnsdorff's rule:
+    the first pad of the sequence it may be any, for the others it is a neighbor of the one before.
+    Among equally near ones it tries those with the fewest dark neighbors first (Warnsdorff's rule:
     a path that leaves such a pad out can seldom return to it). It forgets nothing and tries nothing
     twice, but this order is a heuristic, so that its return is close to the largest one that memory
     allows, and not equal to it.
@@ -82,8 +82,8 @@ def explore(
         lit=lit,
     )
 
-    dark_neighbours = jnp.sum((distances == 1) & ~is_lit[None], axis=1, dtype=jnp.int32)
+    dark_neighbors = jnp.sum((distances == 1) & ~is_lit[None], axis=1, dtype=jnp.int32)
     candidate = ~is_lit & ~notes.excluded & (pads != pad)
-    cost = jnp.where(candidate, 9 * distances[pad] + dark_neighbours, 9 * len(pads))
+    cost = jnp.where(candidate, 9 * distances[pad] + dark_neighbors, 9 * len(pads))
     target = jnp.where(lit < notes.known, jnp.argmax(notes.rank == lit), jnp.argmin(cost))
     return notes, target.astype(jnp.int32)

@@ -57,7 +57,7 @@ class NumpadDiscrete(
 ):
     """Numpad without the control problem: eight moves between the pads of a grid.
 
-    The agent starts on a random pad. A move enters a neighbouring pad and presses it, see
+    The agent starts on a random pad. A move enters a neighboring pad and presses it, see
     `sequence.press`; a move off the grid has no effect, nor does the start press the pad.
     Observation, float32: the agent's pad and the lit pads, each as `size`^2 zeros and ones. The
     time limit truncates the episode, and nothing else ends it. `info["sequences"]` is the number of
@@ -142,8 +142,8 @@ class NumpadDiscrete(
         self, state: NumpadDiscreteState, params: NumpadDiscreteParams
     ) -> UInt8[np.ndarray, "H W 3"]:
         """Draw the pads, the hidden sequence and the agent, see `drawing.draw_pads`."""
-        centre = pad_cells(self.size)[int(state.pad)].astype(np.float64)
-        return draw_pads(state.sequence, self.size, 0.9, centre, radius=0.25)
+        center = pad_cells(self.size)[int(state.pad)].astype(np.float64)
+        return draw_pads(state.sequence, self.size, 0.9, center, radius=0.25)
 
     def _move_to(self, pad: Int[Array, ""], target: Int[Array, ""]) -> Int[Array, ""]:
         """Return the action that approaches a pad; from the pad itself, one that leaves it."""

@@ -2,7 +2,7 @@
 
 The rule is that of GTrXL (arXiv 1910.06764, section 4.2), after Humplik et al. (arXiv 1905.06424).
 The P = size^2 pads are numbered row by row. The sequence visits every pad once, and each pad is a
-neighbour (of eight) of the one before it: it is a Hamiltonian path of the king's graph.
+neighbor (of eight) of the one before it: it is a Hamiltonian path of the king's graph.
 """
 
 import dataclasses
@@ -101,7 +101,7 @@ def pad_cells(size: int) -> Int[np.ndarray, "P 2"]:
 
 
 def pad_distances(size: int) -> Int[np.ndarray, "P P"]:
-    """Return the number of moves from each pad to each other; 1 for neighbours."""
+    """Return the number of moves from each pad to each other; 1 for neighbors."""
     cells = pad_cells(size)
     return np.abs(cells[:, None] - cells).max(axis=2)
 
@@ -122,10 +122,10 @@ def _ranks(size: int) -> Int8[np.ndarray, "paths P"]:
     uniform choice of a path. A class is represented by its path that is first in lexicographic
     order; the first `size + 1` pads tell which that is.
     """
-    is_neighbour = pad_distances(size) == 1
+    is_neighbor = pad_distances(size) == 1
     paths = np.arange(size**2)[:, None]
     for length in range(2, size**2 + 1):
-        is_free = is_neighbour[paths[:, -1]]
+        is_free = is_neighbor[paths[:, -1]]
         np.put_along_axis(is_free, paths, False, axis=1)
         path, pad = np.nonzero(is_free)
         paths = np.concatenate([paths[path], pad[:, None]], axis=1)

@@ -23,7 +23,7 @@ from gtrxl_jax.worlds.numpad.sequence import (
 )
 
 PAD_SIDE, RADIUS = 0.7, 0.2
-"""The side of a pad and the radius of the sphere; the centres of neighbouring pads are 1 apart."""
+"""The side of a pad and the radius of the sphere; the centers of neighboring pads are 1 apart."""
 
 STEP, SUBSTEPS = 0.2, 4
 """The duration of an action, and the number of integration steps in it."""
@@ -35,7 +35,7 @@ class NumpadState(environment.EnvState):
 
     Attributes:
       time: number of actions taken so far.
-      position: (x, y) from the centre of the platform, and the height above the ground.
+      position: (x, y) from the center of the platform, and the height above the ground.
       velocity: its derivative.
       acceleration: the change of velocity during the last action, divided by its duration.
       pad: the pad that the sphere touches, or touched before it jumped; -1 for the ground between.
@@ -53,7 +53,7 @@ class NumpadState(environment.EnvState):
 class NumpadParams(environment.EnvParams):
     """Parameters of Numpad; each may be an array.
 
-    The units are the distance between the centres of two pads and the time of five actions. By
+    The units are the distance between the centers of two pads and the time of five actions. By
     default the sphere's top speed, push / friction, is 1, so that a pad is five actions away. A
     jump from there lasts five actions, and leads over one pad.
 
@@ -111,7 +111,7 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         pad = jax.random.randint(key_pad, (), 0, self.size**2, jnp.int32)
         state = NumpadState(
             time=jnp.zeros((), jnp.int32),
-            position=jnp.append(self._centres()[pad], 0.0),
+            position=jnp.append(self._centers()[pad], 0.0),
             velocity=jnp.zeros(3, jnp.float32),
             acceleration=jnp.zeros(3, jnp.float32),
             pad=pad,
@@ -184,9 +184,9 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         x points to the right, y down.
         """
         position = np.asarray(state.position, np.float64)
-        centre = position[:2] + (self.size - 1) / 2
+        center = position[:2] + (self.size - 1) / 2
         radius = RADIUS * (1 + float(position[2]))
-        return draw_pads(state.sequence, self.size, PAD_SIDE, centre, radius)
+        return draw_pads(state.sequence, self.size, PAD_SIDE, center, radius)
 
     def _moved(
         self, state: NumpadState, action: Float[Array, "3"], params: NumpadParams
@@ -229,17 +229,17 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         velocity: Float[Array, "3"],
         touched: Int[Array, ""],
     ) -> Float[Array, "3"]:
-        """Return an action that rolls to a pad; if it is a neighbour, past all others.
+        """Return an action that rolls to a pad; if it is a neighbor, past all others.
 
         A sphere that touches the pad already has to roll off first.
         """
         offset = (self.size - 1) / 2
         place = position[:2]
         here = jnp.clip(jnp.round(place + offset), 0, self.size - 1) - offset
-        goal = self._centres()[target]
+        goal = self._centers()[target]
         inwards = jnp.where(here > 0, -1, 1).astype(jnp.float32)
         direction = jnp.where(touched == target, inwards, jnp.sign(goal - here))
-        # The way to a diagonal neighbour leads through the corner between four pads.
+        # The way to a diagonal neighbor leads through the corner between four pads.
         is_diagonal = jnp.all(jnp.abs(goal - here) == 1)
         corner = here + direction / 2
         way = jnp.where(is_diagonal | (touched == target), corner, goal) - place
@@ -247,6 +247,6 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         push = wanted + 4 * (wanted - velocity[:2])
         return jnp.append(jnp.clip(push, -1, 1), 0.0)
 
-    def _centres(self) -> Float[Array, "P 2"]:
-        """Return the (x, y) of the centre of each pad."""
+    def _centers(self) -> Float[Array, "P 2"]:
+        """Return the (x, y) of the center of each pad."""
         return jnp.asarray(pad_cells(self.size) - (self.size - 1) / 2, jnp.float32)

@@ -67,7 +67,7 @@ class MineSweeper(Board):
     """View all C squares of a board that hold no mine.
 
     The action is a row and a column; the observation is the number of mines on this square and its
-    eight neighbours (0 in the first one). Neither the square nor earlier ones are observed, so the
+    eight neighbors (0 in the first one). Neither the square nor earlier ones are observed, so the
     agent must know its previous action, as agents of this package do. A new square earns 1 / C, a
     square viewed before -0.5 / (C - 2), and a mine -0.5 - 1 / C. The episode terminates at a mine,
     or when all C squares are viewed (`info["success"]`), with the highest return, 1. It is

@@ -10,7 +10,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Int
 
 from gtrxl_jax.worlds.base import Step
-from gtrxl_jax.worlds.popgym.cards import COLOURS, RANKS, draw, full_deck, num_cards
+from gtrxl_jax.worlds.popgym.cards import COLORS, RANKS, draw, full_deck, num_cards
 from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, multi_discrete, signed
 
 NONE = -1
@@ -49,16 +49,16 @@ class Concentration(Task):
 
     Args:
       num_decks: number of decks that are shuffled together.
-      kinds: K, 2 for colours or 13 for ranks.
+      kinds: K, 2 for colors or 13 for ranks.
 
     Raises:
       ValueError: for another number of kinds.
     """
 
-    def __init__(self, num_decks: int = 1, kinds: int = COLOURS):
+    def __init__(self, num_decks: int = 1, kinds: int = COLORS):
         super().__init__()
-        if kinds not in (COLOURS, RANKS):
-            raise ValueError(f"kinds must be 2 (colours) or 13 (ranks), got {kinds}")
+        if kinds not in (COLORS, RANKS):
+            raise ValueError(f"kinds must be 2 (colors) or 13 (ranks), got {kinds}")
         cards = num_cards(num_decks)
         self.num_cards, self.kinds = cards, kinds
         self.episode_length = math.ceil(2 * cards - cards / (2 * cards - 1))

@@ -1,4 +1,4 @@
-"""Decks of cards, of which a task distinguishes only the colours, suits or ranks, and pictures.
+"""Decks of cards, of which a task distinguishes only the colors, suits or ranks, and pictures.
 
 Drawing at random from the cards that remain has the same distribution as dealing a shuffled deck,
 but needs no shuffle at each reset, and no state but a count for each kind of card.
@@ -13,7 +13,7 @@ from gtrxl_jax.worlds.base import require_count
 from gtrxl_jax.worlds.cells import Cell, draw_cells, progress_bar
 
 DECK = 52
-COLOURS, SUITS, RANKS = 2, 4, 13
+COLORS, SUITS, RANKS = 2, 4, 13
 """The number of kinds of cards, which are equally frequent in a deck."""
 
 COLUMNS = 16

@@ -75,7 +75,7 @@ class PositionOnlyCartPole(_Noisy, cartpole.CartPole):
 
     Args:
       episode_length: T, unless the parameters have another time limit.
-      noise_sigma: standard deviation of the noise, the same for the position in metres and for
+      noise_sigma: standard deviation of the noise, the same for the position in meters and for
         the angle in radians.
     """
 

@@ -131,16 +131,16 @@ class CountRecall(Task):
 
     Args:
       num_decks: number of decks that are shuffled together.
-      kinds: K, 2 for colours, 4 for suits or 13 for ranks.
+      kinds: K, 2 for colors, 4 for suits or 13 for ranks.
 
     Raises:
       ValueError: for another number of kinds.
     """
 
-    def __init__(self, num_decks: int = 1, kinds: int = deck.COLOURS):
+    def __init__(self, num_decks: int = 1, kinds: int = deck.COLORS):
         super().__init__()
-        if kinds not in (deck.COLOURS, deck.SUITS, deck.RANKS):
-            raise ValueError(f"kinds must be 2 (colours), 4 (suits) or 13 (ranks), got {kinds}")
+        if kinds not in (deck.COLORS, deck.SUITS, deck.RANKS):
+            raise ValueError(f"kinds must be 2 (colors), 4 (suits) or 13 (ranks), got {kinds}")
         self.num_cards, self.kinds = num_cards(num_decks), kinds
         self.episode_length = self.num_cards - 1
 

@@ -46,7 +46,7 @@ def draw_maze(
     3. Dead ends are filled.
 
     The maze is connected, as rooms are, as a spanning tree is, and as filling a dead end, a cell
-    with at most one open neighbour, cannot separate others.
+    with at most one open neighbor, cannot separate others.
 
     Args:
       key: a PRNG key.

@@ -21,13 +21,13 @@ def draw_overhead(
     """
     wall_HW, floor_HW = np.asarray(scene.wall_HW, int), np.asarray(scene.floor_HW, int)
     scale = max(2, size // max(wall_HW.shape))
-    walls, floors = np.asarray(scene.walls.colour_M3), np.asarray(scene.floors.colour_M3)
-    colour_HW3 = np.where(wall_HW[..., None] > 0, walls[wall_HW - 1], floors[floor_HW])
-    image = colour_HW3.repeat(scale, axis=0).repeat(scale, axis=1)
+    walls, floors = np.asarray(scene.walls.color_M3), np.asarray(scene.floors.color_M3)
+    color_HW3 = np.where(wall_HW[..., None] > 0, walls[wall_HW - 1], floors[floor_HW])
+    image = color_HW3.repeat(scale, axis=0).repeat(scale, axis=1)
     rows, columns = image.shape[:2]
     y, x = (np.mgrid[:rows, :columns] + 0.5) / scale
-    for (x_n, y_n), radius, colour_3 in _objects(scene):
-        image[np.hypot(x - x_n, y - y_n) < radius] = colour_3
+    for (x_n, y_n), radius, color_3 in _objects(scene):
+        image[np.hypot(x - x_n, y - y_n) < radius] = color_3
     (x_c, y_c), heading = np.asarray(camera.position_2), float(camera.heading)
     ahead = (x - x_c) * np.cos(heading) + (y - y_c) * np.sin(heading)
     right = (y - y_c) * np.cos(heading) - (x - x_c) * np.sin(heading)
@@ -49,10 +49,10 @@ def beside(
 
 
 def _objects(scene: Scene) -> list[tuple[Float[np.ndarray, "2"], Any, Float[np.ndarray, "3"]]]:
-    """Return positions, radii and colours of spheres and posts."""
+    """Return positions, radii and colors of spheres and posts."""
     groups: list[tuple[Any, ...]] = []
     if (spheres := scene.spheres) is not None:
-        groups.append((spheres.centre_N3[:, :2], spheres.radius_N, spheres.colour_N3))
+        groups.append((spheres.center_N3[:, :2], spheres.radius_N, spheres.color_N3))
     if (posts := scene.posts) is not None:
-        groups.append((posts.position_N2, posts.radius_N, posts.colour_N3))
+        groups.append((posts.position_N2, posts.radius_N, posts.color_N3))
     return [one for arrays in groups for one in zip(*map(np.asarray, arrays), strict=True)]

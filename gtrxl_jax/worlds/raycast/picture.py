@@ -93,9 +93,9 @@ def _nearer(one: _Layer, other: _Layer) -> _Layer:
     return jax.tree.map(lambda x, y: jnp.where(is_other_RC, y, x), one, other)
 
 
-def _lit(colour_3: Float[Array, "3 *#S"], light: Float[Array, "*#S"]) -> Int[Array, "..."]:
-    """Return colours times brightness as words."""
-    byte_3 = (jnp.clip(colour_3 * light[None], 0, 1) * 255 + 0.5).astype(jnp.int32)
+def _lit(color_3: Float[Array, "3 *#S"], light: Float[Array, "*#S"]) -> Int[Array, "..."]:
+    """Return colors times brightness as words."""
+    byte_3 = (jnp.clip(color_3 * light[None], 0, 1) * 255 + 0.5).astype(jnp.int32)
     return byte_3[0] | (byte_3[1] << 8) | (byte_3[2] << 16)
 
 
@@ -112,17 +112,17 @@ def _walls_and_floor(scene: Scene, view: _View) -> _Layer:
     along_C = jnp.where(constant_x_C, hit_2C[1], hit_2C[0])
     joint_RC = _joints(along_C[None], height_RC, scene.walls.courses_M[kind_C][None])
     light_RC = light_C[None] * (1 - jnp.where(joint_RC, 0.4 * _contrast(depth_C)[None], 0))
-    wall_RC = _lit(scene.walls.colour_M3[kind_C].T[:, None], light_RC)
+    wall_RC = _lit(scene.walls.color_M3[kind_C].T[:, None], light_RC)
 
     depth_R = eye / jnp.maximum(-view.up_R, 1e-3)
     floor_2RC = view.eye_3[:2, None, None] + depth_R[None, :, None] * ray_2C[:, None]
-    colour_3RC, courses_RC = _material(scene.floors, scene.floor_HW, floor_2RC)
+    color_3RC, courses_RC = _material(scene.floors, scene.floor_HW, floor_2RC)
     tile_RC = jnp.sum(jnp.floor(floor_2RC * courses_RC[None]), axis=0) / 2
     is_odd_RC = tile_RC != jnp.floor(tile_RC)
     light_RC = _haze(depth_R)[:, None] * (
         1 - jnp.where(is_odd_RC, 0.2 * _contrast(depth_R)[:, None], 0)
     )
-    floor_RC = _lit(colour_3RC, light_RC)
+    floor_RC = _lit(color_3RC, light_RC)
 
     horizon_3, zenith_3 = scene.sky_23
     up_R = jnp.clip(view.up_R, 0, 1)[None, :, None]
@@ -141,19 +141,19 @@ def _walls_and_floor(scene: Scene, view: _View) -> _Layer:
 def _material(
     materials: Materials, kind_HW: Int[Array, "H W"], point_2RC: Float[Array, "2 R C"]
 ) -> tuple[Float[Array, "3 #R #C"], Float[Array, "#R #C"]]:
-    """Return the colour and the courses of the material of the cells of points."""
+    """Return the color and the courses of the material of the cells of points."""
     rows, columns = kind_HW.shape
     limit_2 = jnp.array([columns - 1, rows - 1], jnp.float32)[:, None, None]
     column_RC, row_RC = jnp.clip(jnp.floor(point_2RC), 0, limit_2).astype(jnp.int32)
     kind_RC = kind_HW.ravel()[row_RC * columns + column_RC]
-    colour_3RC = materials.colour_M3[0][:, None, None]
+    color_3RC = materials.color_M3[0][:, None, None]
     courses_RC = materials.courses_M[0][None, None]
     # A choice between the materials is faster than three look-ups.
     for m in range(1, materials.courses_M.shape[0]):
         is_m_RC = kind_RC == m
-        colour_3RC = jnp.where(is_m_RC[None], materials.colour_M3[m][:, None, None], colour_3RC)
+        color_3RC = jnp.where(is_m_RC[None], materials.color_M3[m][:, None, None], color_3RC)
         courses_RC = jnp.where(is_m_RC, materials.courses_M[m], courses_RC)
-    return colour_3RC, courses_RC
+    return color_3RC, courses_RC
 
 
 def _haze(depth: Float[Array, " N"]) -> Float[Array, " N"]:
@@ -182,9 +182,9 @@ def _spheres(spheres: Spheres | None, view: _View) -> Iterator[_Layer]:
     square_RC = 1 + jnp.square(view.up_R)[:, None] + jnp.square(view.right_C)[None]
     for n in range(spheres.radius_N.shape[0]):
         radius = spheres.radius_N[n]
-        ahead, right = view.locate(spheres.centre_N3[n, :2])
-        up = spheres.centre_N3[n, 2] - view.eye_3[2]
-        # The depth z of a ray r at the sphere solves |z r - centre|^2 = radius^2.
+        ahead, right = view.locate(spheres.center_N3[n, :2])
+        up = spheres.center_N3[n, 2] - view.eye_3[2]
+        # The depth z of a ray r at the sphere solves |z r - center|^2 = radius^2.
         half_RC = (ahead + right * view.right_C)[None] + (up * view.up_R)[:, None]
         rest = jnp.square(ahead) + jnp.square(right) + jnp.square(up) - jnp.square(radius)
         root_RC = jnp.square(half_RC) - square_RC * rest
@@ -192,7 +192,7 @@ def _spheres(spheres: Spheres | None, view: _View) -> Iterator[_Layer]:
         normal_RC = (view.up_R[:, None] * depth_RC - up) / jnp.maximum(radius, 1e-6)
         is_seen_RC = (root_RC > 0) & (depth_RC > NEAR)
         yield _Layer(
-            _lit(spheres.colour_N3[n][:, None, None], 0.75 + 0.25 * normal_RC),
+            _lit(spheres.color_N3[n][:, None, None], 0.75 + 0.25 * normal_RC),
             jnp.where(is_seen_RC, depth_RC, jnp.float32(jnp.inf)),
         )
 
@@ -215,7 +215,7 @@ def _posts(posts: Posts | None, view: _View) -> Iterator[_Layer]:
         light_C = 0.5 + 0.5 * jnp.sqrt(jnp.maximum(1 - jnp.square(side_C), 0))
         yield _Layer(
             jnp.broadcast_to(
-                _lit(posts.colour_N3[n][:, None, None], light_C[None]), is_seen_RC.shape
+                _lit(posts.color_N3[n][:, None, None], light_C[None]), is_seen_RC.shape
             ),
             jnp.where(is_seen_RC, depth, jnp.float32(jnp.inf)),
         )

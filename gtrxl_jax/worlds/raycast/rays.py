@@ -13,10 +13,10 @@ def cast_rays(
     """Return where rays first enter a wall.
 
     A ray enters each cell through a line of constant x or of constant y. Instead of following the
-    ray from line to line (the digital differential analyser of Amanatides and Woo 1987), this
+    ray from line to line (the digital differential analyzer of Amanatides and Woo 1987), this
     computes its crossings of all H + W lines at once; the nearest at which it enters a wall is
     their minimum. As the walls behind a line are bits of one word, there are no loops and no
-    look-ups, and the program vectorises over rays.
+    look-ups, and the program vectorizes over rays.
 
     Args:
       wall_HW: nonzero in walls, which include the border.

@@ -13,7 +13,7 @@ FAR = 1e4
 def distances(open_HW: Bool[Array, "H W"], goal_2: Int[Array, "2"]) -> Float[Array, "H W"]:
     """Return the number of moves from each cell to a goal, in the four directions.
 
-    Relaxes d = min(d, 1 + d of the neighbours) until nothing changes.
+    Relaxes d = min(d, 1 + d of the neighbors) until nothing changes.
 
     Args:
       open_HW: whether each cell can be entered; false at the border.
@@ -23,7 +23,7 @@ def distances(open_HW: Bool[Array, "H W"], goal_2: Int[Array, "2"]) -> Float[Arr
 
     def relax(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         d_HW, _ = carry
-        nearest_HW = jnp.min(_neighbours(d_HW), axis=0)
+        nearest_HW = jnp.min(_neighbors(d_HW), axis=0)
         new_HW = jnp.where(open_HW, jnp.minimum(d_HW, 1 + nearest_HW), d_HW)
         return new_HW, jnp.any(new_HW < d_HW)
 
@@ -50,17 +50,17 @@ def bearing(
     return wrapped(jnp.arctan2(aim_2[1], aim_2[0]) - heading)
 
 
-def _neighbours(x_HW: Array) -> Array:
-    """Return the values of the four neighbours of each cell, around the grid at its border."""
+def _neighbors(x_HW: Array) -> Array:
+    """Return the values of the four neighbors of each cell, around the grid at its border."""
     return jnp.stack([jnp.roll(x_HW, shift, axis) for shift in (1, -1) for axis in (0, 1)])
 
 
 def without_dead_ends(open_HW: Bool[Array, "H W"]) -> Bool[Array, "H W"]:
-    """Return the grid with dead ends filled: open cells with fewer than two open neighbours."""
+    """Return the grid with dead ends filled: open cells with fewer than two open neighbors."""
 
     def fill(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         open_HW, _ = carry
-        kept_HW = open_HW & (jnp.sum(_neighbours(open_HW), axis=0, dtype=jnp.int32) > 1)
+        kept_HW = open_HW & (jnp.sum(_neighbors(open_HW), axis=0, dtype=jnp.int32) > 1)
         return kept_HW, jnp.any(kept_HW != open_HW)
 
     return jax.lax.while_loop(lambda carry: carry[1], fill, (open_HW, jnp.bool_(True)))[0]

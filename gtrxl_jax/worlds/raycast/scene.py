@@ -2,7 +2,7 @@
 
 Units are cells. Cell (row, column) covers row <= y < row + 1 and column <= x < column + 1. Headings
 are angles from the x axis towards the y axis: with y downward, as rows are drawn, they grow to the
-right. Walls stand on the floor, at height 0. Colours are RGB in [0, 1].
+right. Walls stand on the floor, at height 0. Colors are RGB in [0, 1].
 """
 
 import jax.numpy as jnp
@@ -16,12 +16,12 @@ class Materials:
     """The looks of M kinds of wall or floor.
 
     Attributes:
-      colour_M3: RGB.
+      color_M3: RGB.
       courses_M: on a wall, the number of rows of bricks per cell of height; on a floor, the number
         of tiles of a chequerboard per cell along each axis. 0 for a plain surface.
     """
 
-    colour_M3: Float[Array, "M 3"]
+    color_M3: Float[Array, "M 3"]
     courses_M: Float[Array, " M"]
 
 
@@ -30,14 +30,14 @@ class Spheres:
     """N spheres; those of radius 0 are not drawn.
 
     Attributes:
-      centre_N3: x, y and height. A sphere whose centre is at height 0 shows as a dome.
+      center_N3: x, y and height. A sphere whose center is at height 0 shows as a dome.
       radius_N: the radius.
-      colour_N3: RGB.
+      color_N3: RGB.
     """
 
-    centre_N3: Float[Array, "N 3"]
+    center_N3: Float[Array, "N 3"]
     radius_N: Float[Array, " N"]
-    colour_N3: Float[Array, "N 3"]
+    color_N3: Float[Array, "N 3"]
 
 
 @struct.dataclass
@@ -48,13 +48,13 @@ class Posts:
       position_N2: x and y of the axis.
       radius_N: half of the width; a post of radius 0 is not drawn.
       height_N2: heights of the lower and the upper end.
-      colour_N3: RGB.
+      color_N3: RGB.
     """
 
     position_N2: Float[Array, "N 2"]
     radius_N: Float[Array, " N"]
     height_N2: Float[Array, "N 2"]
-    colour_N3: Float[Array, "N 3"]
+    color_N3: Float[Array, "N 3"]
 
 
 @struct.dataclass
@@ -103,7 +103,7 @@ class Camera:
 
 
 def rgb(bytes_: np.ndarray | tuple[int, int, int]) -> Float[Array, "*N 3"]:
-    """Return colours in [0, 1], given from 0 to 255."""
+    """Return colors in [0, 1], given from 0 to 255."""
     return jnp.asarray(np.asarray(bytes_) / 255, jnp.float32)
 
 

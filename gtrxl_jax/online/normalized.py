@@ -5,7 +5,7 @@ The score of a task is
     min((return - random) / (reference - random), 1)
 
 with the mean return of the evaluation's episodes, and the score of an agent is the mean over its
-tasks: the mean capped human-normalised score of DMLab-30 (Espeholt et al. 2018, "IMPALA"), where
+tasks: the mean capped human-normalized score of DMLab-30 (Espeholt et al. 2018, "IMPALA"), where
 the reference is a human. The cap keeps one easy task from hiding others that are not learned.
 
 The returns of both policies are read from a TOML or JSON file, by the name of the environment, or
@@ -82,21 +82,21 @@ def returns_of_tasks(
     return random_N, reference_N
 
 
-def normalised_scores(
+def normalized_scores(
     return_NE: Float[Array, "N E"],
     random_N: Float[np.ndarray, " N"],
     reference_N: Float[np.ndarray, " N"],
 ) -> dict[str, Float[Array, "1"]]:
-    """Return the score `normalised`, the mean over tasks, and with several, each task's.
+    """Return the score `normalized`, the mean over tasks, and with several, each task's.
 
     Each has a single value rather than one per episode, since the cap applies to means.
     """
     mean_N = jnp.mean(return_NE.astype(float), axis=1)
     low_N, high_N = (jnp.asarray(x, mean_N.dtype) for x in (random_N, reference_N))
     score_N = jnp.minimum((mean_N - low_N) / (high_N - low_N), 1)
-    scores = {"normalised": jnp.mean(score_N)[None]}
+    scores = {"normalized": jnp.mean(score_N)[None]}
     if len(score_N) > 1:
-        scores |= {f"normalised/task_{k}": score[None] for k, score in enumerate(score_N)}
+        scores |= {f"normalized/task_{k}": score[None] for k, score in enumerate(score_N)}
     return scores
 
 

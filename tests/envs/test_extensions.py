@@ -4,7 +4,7 @@ import pytest
 
 from gtrxl_jax.envs import ENVIRONMENTS, cue_of, make_env
 from gtrxl_jax.envs.adapters.suites import SUITES
-from gtrxl_jax.envs.knowledge import chance_of, cue_at_start, params_of_length
+from gtrxl_jax.envs.extensions import chance_of, cue_at_start, params_of_length
 from gtrxl_jax.worlds.base import Cue
 from gtrxl_jax.worlds.popgym import POPGYM
 
@@ -33,7 +33,7 @@ def test_memory_tasks_begin_with_cue(name):
         ("MemoryChain-v0", None, False),
         ("Numpad-v0", None, False),
         ("MemoryMaze-9x9-v0", None, False),
-        ("TwoColors-v0", Cue("colour", (0, 1)), False),
+        ("TwoColors-v0", Cue("color", (0, 1)), False),
         ("CartPole-v1", None, False),
     ],
 )
