@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import difflib
 from collections.abc import Collection
 from typing import Any, TypeVar
 
@@ -63,8 +64,10 @@ class TimeLimit(abc.ABC):
 def require_choice(field: str, value: Any, choices: Collection[str]) -> str:
     """Return a setting if it is one of the choices; otherwise raise ValueError."""
     if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else "choose one of them."
         valid = ", ".join(sorted(choices))
-        raise ValueError(f"unknown {field} {value!r}: choose one of them. Valid: {valid}")
+        raise ValueError(f"unknown {field} {value!r}: {advice} Valid: {valid}")
     return value
 
 

@@ -69,7 +69,7 @@ def test_first_failure_of_each_seed():
         Divergence(seed=9, quantity="loss", step=1010),
     ]
     assert set(metrics) == {"loss"}
-    outside_U4 = jnp.array([[-1, 0, 0, 0], [0, 0, 0, 5]], jnp.int32)
+    outside_U4 = jnp.array([[-1, 0, 0, 0], [0, 0, 1, 5]], jnp.int32)
     both = jax.device_get(over_updates(jnp.array([HEALTHY, 0], jnp.int32), outside_U4))
     found = take_from(both, 0, 0, 10, spaces.Discrete(3))
     assert found == [Divergence(0, "observation", 20, "observation is 5, outside Discrete(3)")]
