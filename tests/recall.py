@@ -34,8 +34,7 @@ class Recall(environment.Environment):
     """Shows the cue once, on an episode's first step, whose action does not count.
 
     Args:
-      space: the observation space.
-      draw: function from cue (or `BLANK`) and step to an observation.
+      shown: how the cue is shown, one of `SHOWN`.
       unit: factor of the rewards.
       offset: added to every reward.
       hidden: whether the cue is never shown.
@@ -43,14 +42,13 @@ class Recall(environment.Environment):
 
     def __init__(
         self,
-        space: Any,
-        draw: Callable[[Any, Any], Any],
+        shown: str = "flags",
         unit: float = 1.0,
         offset: float = 0.0,
         hidden: bool = False,
     ):
         super().__init__()
-        self._space, self._draw = space, draw
+        self._space, self._draw = SHOWN[shown]
         self._unit, self._offset, self._hidden = unit, offset, hidden
 
     @property
@@ -135,6 +133,4 @@ SHOWN = {
         lambda cue, time: jnp.stack([500 + time, cue]).astype(jnp.int32),
     ),
 }
-"""Spaces and drawings of the cue."""
-
-UNITS = {"1e-6": 1e-6, "1": 1.0, "1e3": 1e3, "1e6": 1e6}
+"""Observation spaces, and functions from the cue (or `BLANK`) and the step to an observation."""

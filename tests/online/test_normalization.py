@@ -13,7 +13,7 @@ from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import small_job
-from tests.recall import SHOWN, Recall
+from tests.recall import Recall
 
 ALGORITHMS = {"ppo": PPOConfig(epochs=2, minibatches=2), "vmpo": VMPOConfig(target_period=3)}
 
@@ -22,7 +22,7 @@ ALGORITHMS = {"ppo": PPOConfig(epochs=2, minibatches=2), "vmpo": VMPOConfig(targ
 def task_of(unit):
     register_env(
         f"Recall-{unit}-v0",
-        functools.partial(Recall, *SHOWN["raw units"], unit=unit, hidden=True),
+        functools.partial(Recall, "raw units", unit=unit, hidden=True),
     )
     return EnvConfig(f"Recall-{unit}-v0", num_envs=8)
 

@@ -22,11 +22,12 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
-def gtrxl(*arguments):
+def gtrxl(*arguments, folder=ROOT):
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     subprocess.run(
         [sys.executable, "-m", "gtrxl_jax.cli", *arguments],
         env=environment | {"PYTHONPATH": str(ROOT)},
+        cwd=folder,
         check=True,
     )
 

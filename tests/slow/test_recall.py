@@ -1,39 +1,36 @@
 """A small recall task is learned however its observations and rewards are declared and scaled."""
 
-import dataclasses
+import json
 
 import pytest
 
-from gtrxl_jax.envs.registry import register_env
-from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.config import EnvConfig, EvaluationConfig, preset
-from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs import train
-from tests.recall import SHOWN, UNITS, Recall
+from tests.recall import SHOWN
+from tests.slow.test_learning import ROOT, gtrxl
 
 pytestmark = pytest.mark.slow
 
 
-def final_return(name, **settings):
+def final_return(folder, **settings):
     """Train the default agent on a `Recall`; return its mean return."""
-    task = f"Recall-{name.replace(' ', '-')}-v0"
-    register_env(task, lambda: Recall(*SHOWN[settings.pop("shown", "flags")], **settings))
-    config = dataclasses.replace(
-        preset(),
-        env=EnvConfig(task),
-        core=core_config("gtrxl", "small", memory_size=16),
-        evaluation=EvaluationConfig(episodes=256),
-        total_steps=80_000,
-    )
-    trained = train(OnlineTrainer(config))
-    return trained.result.evaluation["return"].mean
+    parameters = [str(x) for pair in settings.items() for x in pair]
+    command = ["train", "--folder", folder, "--env.name", "recall:Recall", "--env.params"]
+    size = ["--core.memory-size", "16", "--total-steps", "100000"]
+    gtrxl(*command, *parameters, *size, folder=ROOT / "tests")
+    return json.loads((folder / "result.json").read_text())["evaluation"]["return"]["mean"]
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_observations(name):
-    assert final_return(name, shown=name) > 9.0
+@pytest.mark.parametrize("shown", SHOWN)
+def test_observations(tmp_path, shown):
+    assert final_return(tmp_path / "run", shown=shown) > 9.0
 
 
-@pytest.mark.parametrize("name", UNITS)
-def test_units_of_rewards(name):
-    assert final_return(f"unit {name}", hidden=True, unit=UNITS[name]) / UNITS[name] > 9.0
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e3, 1e6])
+def test_units_of_rewards(tmp_path, unit):
+    """Only the rewards tell which action is right."""
+    assert final_return(tmp_path / "run", hidden=True, unit=unit) / unit > 9.0
+
+
+def test_an_offset_of_rewards(tmp_path):
+    """A few times their differences. It makes learning harder, not only another unit."""
+    steps = 11
+    assert final_return(tmp_path / "run", hidden=True, offset=-10.0) + 10 * steps > 8.0
