@@ -52,7 +52,9 @@ class Features(nn.Module):
         if not spec.has_quantities:
             return spec.features(observation, self.dtype)
         x = spec.features(observation, np.promote_types(self.dtype, np.float32))
-        normal = Normalizer(spec.statistics_shape, *spec.declared_moments, name="normalizer")(x)
+        normal = Normalizer(
+            spec.statistics_shape, *spec.declared_moments, spec.tolerance, name="normalizer"
+        )(x)
         if spec.quantities is not None:
             is_quantity_F = spec.quantities.reshape(*(1,) * (x.ndim - 1), -1)
             normal = jnp.where(is_quantity_F, normal, x)

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.ops.moments import Moments, merge, moments_of
 
-# Normalized inputs are clipped to this many standard deviations.
+# Inputs are clipped to this many standard deviations.
 LARGEST = 10.0
 
 _COLLECTION, _NAME = "moments", "batch"
@@ -32,22 +32,29 @@ _STATISTICS = {field.name for field in dataclasses.fields(Moments)}
 
 
 class Normalizer(nn.Module):
-    """Returns (x - mean) / deviation of all inputs so far, clipped to +-10, in the dtype of x.
+    """Shifts and scales x by the mean and the deviation of all inputs so far, in the dtype of x.
 
     x should be float32 or wider, and be cast to the computation's dtype afterwards.
 
-    Inputs that were constant so far are only shifted. Before the first update, `mean` and
+    With a tolerance t of 1, it returns (x - mean) / deviation. Above 1, x is scaled only as far as
+    its deviation is outside [1 / t, t], and then shifted only as far as its mean is outside
+    [1 - t, t - 1]: ordinary inputs stay as they are, whatever the agent happens to see first, and
+    no others become invisible or overwhelming. The result is clipped to +-10 t.
+
+    Inputs that were constant so far count as of deviation 1. Before the first update, `mean` and
     `deviation` are used.
 
     Attributes:
       shape: the shape of the statistics: the last axes of x. All axes before them are samples.
       mean: what to assume before the first update: a number, or an array of `shape`.
       deviation: see `mean`.
+      tolerance: t, at least 1.
     """
 
     shape: tuple[int, ...] = ()
     mean: Any = 0.0
     deviation: Any = 1.0
+    tolerance: float = 1.0
 
     @nn.compact
     def __call__(
@@ -68,8 +75,12 @@ class Normalizer(nn.Module):
             batch = moments_of(jax.lax.stop_gradient(x), len(self.shape), where)
             self.sow(_COLLECTION, _NAME, batch)
         lead = (1,) * (x.ndim - len(self.shape))
-        mean, scale = (z.reshape(*lead, *z.shape) for z in (seen.mean, seen.scale))
-        return jnp.clip((x - mean) / scale, -LARGEST, LARGEST)
+        scale = seen.deviation / jnp.clip(seen.deviation, 1 / self.tolerance, self.tolerance)
+        most = (self.tolerance - 1) * scale
+        shift = seen.mean - jnp.clip(seen.mean, -most, most)
+        shift, scale = (z.reshape(*lead, *z.shape) for z in (shift, scale))
+        largest = LARGEST * self.tolerance
+        return jnp.clip((x - shift) / scale, -largest, largest)
 
 
 def update_normalizers(

@@ -30,7 +30,7 @@ class Moments:
     variance: Float[Array, "..."]
 
     @property
-    def scale(self) -> Float[Array, "..."]:
+    def deviation(self) -> Float[Array, "..."]:
         """The standard deviation; 1 where it is zero, up to rounding."""
         deviation = jnp.sqrt(self.variance)
         varies = deviation > ROUNDING * jnp.abs(self.mean)

@@ -27,6 +27,8 @@ from gtrxl_jax.validation import check_choice
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
 MAX_DISCRETE_CATEGORIES = 4096
+# Floats with a deviation of 0.1 to 10 are not scaled.
+FLOAT_TOLERANCE = 10.0
 # Arrays of bytes with shorter sides are grids of cells rather than images.
 MIN_IMAGE_SIDE = 8
 # Images with at least this side are pictures, smaller ones may be grids of cells.
@@ -143,6 +145,15 @@ class ArraySpec:
             return 0.0, 1.0
         low, high = self.range
         return (low + high) / 2, max((high - low) / math.sqrt(12), 1.0)
+
+    @property
+    def tolerance(self) -> float:
+        """How far from 1 the deviation of quantities may be, see `nn.normalizer.Normalizer`.
+
+        Pixels and integers are normalized exactly; of floats, most spaces are ordinary as they are.
+        """
+        is_float = jnp.issubdtype(np.dtype(self.dtype), jnp.floating)
+        return FLOAT_TOLERANCE if is_float and not self.is_image else 1.0
 
     def features(self, x: Array, dtype: Any) -> Float[Array, "..."]:
         """Convert observations `[..., *shape]` to features `[..., *feature_shape]` of `dtype`.

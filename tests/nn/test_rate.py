@@ -78,9 +78,7 @@ def naive_segment(params, memory, caches, steps, memory_tokens, cache_size):
     tokens = []
     for observation, action, to_go in steps:
         tokens.append(linear(embed["return_projection"], np.array([to_go])))
-        seen = embed["observation"]["features"]["normalizer"]
-        normal = np.clip((observation - seen["mean"]) / np.sqrt(seen["variance"]), -10, 10)
-        tokens.append(linear(embed["observation_projection"], normal))
+        tokens.append(linear(embed["observation_projection"], observation))
         tokens.append(linear(embed["action_projection"], np.eye(4)[action]))
     stream = [*memory, *tokens, *memory]
     steps_end = memory_tokens + len(tokens)

@@ -53,15 +53,15 @@ def test_a_large_mean_does_not_hide_the_deviation_in_float32():
     for batch in batches(offset=30_000):
         seen = merge(seen, moments_of(jnp.asarray(batch, jnp.float32), 1))
     expected = np.concatenate(batches(offset=30_000)).std(axis=(0, 1))
-    np.testing.assert_allclose(seen.scale[2], expected[2], rtol=1e-4)
+    np.testing.assert_allclose(seen.deviation[2], expected[2], rtol=1e-4)
     # The second varies by less than float32 resolves: it counts as constant.
-    assert seen.scale[1] == 1
+    assert seen.deviation[1] == 1
 
 
-def test_scale_of_constants_is_1():
-    assert np.all(moments_of(jnp.full((5, 2), 1e6), 1).scale == 1)
+def test_deviation_of_constants_is_1():
+    assert np.all(moments_of(jnp.full((5, 2), 1e6), 1).deviation == 1)
     tiny = moments_of(1e-6 * jnp.arange(5.0), 0)
-    np.testing.assert_allclose(tiny.scale, 1e-6 * np.std(np.arange(5)), rtol=1e-5)
+    np.testing.assert_allclose(tiny.deviation, 1e-6 * np.std(np.arange(5)), rtol=1e-5)
 
 
 def test_sharded_batch_equals_one_device():
