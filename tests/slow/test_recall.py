@@ -14,7 +14,7 @@ def final_return(folder, **settings):
     """Train the default agent on a `Recall`; return its mean return."""
     parameters = [str(x) for pair in settings.items() for x in pair]
     command = ["train", "--folder", folder, "--env.name", "recall:Recall", "--env.params"]
-    size = ["--core.memory-size", "16", "--total-steps", "100000"]
+    size = ["--core.memory-size", "16", "--total-steps", "60000"]
     gtrxl(*command, *parameters, *size, folder=ROOT / "tests")
     return json.loads((folder / "result.json").read_text())["evaluation"]["return"]["mean"]
 
