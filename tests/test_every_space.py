@@ -50,9 +50,7 @@ CHAMBERS = {}
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "name", slow_except(NAMES, ["nested, nested", "discrete-start, dict-of-boxes"])
-)
+@pytest.mark.parametrize("name", slow_except(NAMES, ["nested, nested"]))
 def test_every_command(name, tmp_path):
     """The reward of the environment is NaN for an action outside its space, which ends training."""
     observed, acted = spaces_of(name)

@@ -35,13 +35,13 @@ def trainer_of(name, unit=1.0, **changes):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_statistics_are_of_all_rollouts(name):
     trainer = trainer_of(name)
-    state = trainer.init(0)
-    seen = []
+    state = jax.jit(trainer.init)(0)
+    seen, rollout, update = [], jax.jit(trainer.rollout), jax.jit(trainer.update)
     for _ in range(4):
         key = jax.random.fold_in(state.key, state.update)
-        _, experience, _ = trainer.rollout(state, key)
+        _, experience, _ = rollout(state, key)
         seen.append(jax.tree.map(lambda x: np.asarray(x[:, :-1]), experience.timesteps))
-        state, _ = jax.jit(trainer.update)(state)
+        state, _ = update(state)
     found = statistics(state.params)
     values = np.concatenate([x.observation.reshape(-1, 2) for x in seen])
     prefix = "encoder/observation/features/normalizer"
@@ -57,7 +57,7 @@ def test_statistics_are_of_all_rollouts(name):
 @pytest.mark.integration
 def test_without_normalization_statistics_stay():
     trainer = trainer_of("ppo", agent__normalize=False)
-    state = trainer.init(0)
+    state = jax.jit(trainer.init)(0)
     before = statistics(state.params)
     state, _ = jax.jit(trainer.update)(state)
     jax.tree.map(np.testing.assert_array_equal, statistics(state.params), before)
@@ -70,9 +70,9 @@ def test_units_of_rewards_do_not_matter(name):
 
     def train(unit):
         trainer = trainer_of(name, unit)
-        state = trainer.init(0)
+        state = jax.jit(trainer.init)(0)
         # Before the first statistics, rewards are inputs as they are.
-        _, experience, _ = trainer.rollout(state, state.key)
+        _, experience, _ = jax.jit(trainer.rollout)(state, state.key)
         learner = trainer.algorithm.observed(state.learner, experience.timesteps)
         state = state.replace(learner=learner)
         update = jax.jit(trainer.update)
