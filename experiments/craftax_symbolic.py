@@ -42,7 +42,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.plots.tables import mean_entry, median, table
-from gtrxl_jax.runs.config.run import EvaluationConfig
+from gtrxl_jax.runs.config import EvaluationConfig
 
 CORES: dict[str, CoreConfig] = {
     "GTrXL": core_config("gtrxl", layers=2, width=256, heads=8, head_width=32, memory_size=128),

@@ -31,7 +31,7 @@ import tyro
 from gtrxl_jax.files import atomic
 from gtrxl_jax.online.config import from_json
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs import checkpoint
 from gtrxl_jax.runs.directory import load_config
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.results import provenance, read_result

@@ -22,7 +22,7 @@ import tyro
 
 from gtrxl_jax.exporting import export
 from gtrxl_jax.loading import evaluate
-from gtrxl_jax.runs.exports import read_params
+from gtrxl_jax.runs.params import read_export
 from gtrxl_jax.validation import check_choice
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -100,7 +100,7 @@ def release(name: str) -> str:
     cells = (
         f"[{name}]({name}/card.md)",
         f"`{' '.join(['gtrxl', *AGENTS[name]])}`",
-        f"{sum(array.size for array in read_params(to)[0].values()):,}",
+        f"{sum(array.size for array in read_export(to)[0].values()):,}",
         f"{sum(sizes.values()) / 1e6:.2f} MB",
         "; ".join(f"{score} {scores[score]}" for score in shown),
     )

@@ -57,7 +57,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.plots.tables import mean_entry, median, table
-from gtrxl_jax.runs.config.run import EvaluationConfig
+from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.loop import Trained
 
 SWAPPED, GRU = "GTrXL, swapped", "GRU"

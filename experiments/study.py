@@ -25,13 +25,13 @@ import jax
 import numpy as np
 
 from gtrxl_jax.files import atomic
+from gtrxl_jax.machine import available_cpus, share_of_cpus
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.ops.statistics import SOLVED
-from gtrxl_jax.runs.cores import available_cores, share_of_cores
-from gtrxl_jax.runs.logging.progress import ConsoleWriter
+from gtrxl_jax.runs.logging.console import ConsoleWriter
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays, json_value
 from gtrxl_jax.runs.loop import Trained, train
 from gtrxl_jax.runs.results import provenance
@@ -212,7 +212,7 @@ def _start_workers(count: int, cache: str, since: float) -> None:
     workers = []
     try:
         for n in range(count):
-            with share_of_cores(n, count):
+            with share_of_cpus(n, count):
                 workers.append(subprocess.Popen(command, env=environment | {_WORKER: str(n)}))
         codes = [worker.wait() for worker in workers]
     finally:
@@ -231,7 +231,7 @@ def perform(run: Run, *, quiet: bool = False) -> Record:
       the other entries.
     """
     came = run.job() if callable(run.job) else _train(run.job, run, quiet)
-    origin = provenance() | {"cores": len(available_cores())}
+    origin = provenance() | {"cores": len(available_cpus())}
     return {"labels": dict(run.labels), "seed": run.seed, **origin, **came}
 
 

@@ -14,10 +14,9 @@ from gtrxl_jax.acting.stepping import export_step
 from gtrxl_jax.envs.extensions import restricts_actions
 from gtrxl_jax.loading import Loaded, load
 from gtrxl_jax.runs.card import write_card
-from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config
-from gtrxl_jax.runs.exports import write_params
+from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config, status_of
+from gtrxl_jax.runs.params import write_params
 from gtrxl_jax.runs.results import read_record
-from gtrxl_jax.runs.status import status_of
 
 
 def export(
@@ -28,7 +27,7 @@ def export(
     best: bool = False,
     stablehlo: bool = False,
 ) -> None:
-    """Export the trained agent of a run to a new folder, see `gtrxl_jax.runs.exports`.
+    """Export the trained agent of a run to a new folder, see `gtrxl_jax.runs.params`.
 
     Args:
       folder: the folder of the run, which has ended; or of an export, to copy it.

@@ -31,13 +31,12 @@ from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints.arrays import by_name, require_same_arrays
-from gtrxl_jax.runs.config.serialization import kind_of
+from gtrxl_jax.runs.arrays import by_name, require_same_arrays
+from gtrxl_jax.runs.config import kind_of
 from gtrxl_jax.runs.directory import Folder, load_config, require_version
 from gtrxl_jax.runs.logging.writers import json_value
-from gtrxl_jax.runs.restoring import params_of
-from gtrxl_jax.runs.results import provenance
-from gtrxl_jax.runs.scores import Score, scores_of
+from gtrxl_jax.runs.params import params_of
+from gtrxl_jax.runs.results import Score, provenance, scores_of
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.specs.values import require_host_values

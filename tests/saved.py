@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.programs import Programs
-from gtrxl_jax.runs.restoring import params_of
-from gtrxl_jax.runs.results import Result, record_of, write_result
-from gtrxl_jax.runs.scores import scores_of
+from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from gtrxl_jax.runs.trainer import Trainer
 
 

@@ -14,7 +14,7 @@ from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import EnvConfig, preset, to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.timestep import zero_timestep
 from tests.jobs import changed

@@ -15,8 +15,7 @@ from gtrxl_jax.comparison.labels import task_of
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.ops.statistics import wilson_interval
 from gtrxl_jax.runs import status
-from gtrxl_jax.runs.results import Result, write_result
-from gtrxl_jax.runs.scores import scores_of
+from gtrxl_jax.runs.results import Result, scores_of, write_result
 
 
 def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):

@@ -20,10 +20,8 @@ from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.directory import locked
-from gtrxl_jax.runs.exports import read_params, write_params
-from gtrxl_jax.runs.initial import initial_params
-from gtrxl_jax.runs.listing import overviews
+from gtrxl_jax.runs.directory import locked, overviews
+from gtrxl_jax.runs.params import initial_params, read_export, write_params
 from tests.comparison import assert_same
 from tests.jobs import changed, small_job
 from tests.saved import finish, save
@@ -97,7 +95,7 @@ def test_one_of_several_seeds_is_exported(seeds, exported):
 def test_new_run_starts_from_export(seeds, exported):
     job = small_job("lstm", env__name="CartPole-v1", env__params={}, init_from=str(exported))
     given = initial_params(OnlineTrainer(changed(job, init_only=("core/*",))))
-    expected, _ = read_params(exported)
+    expected, _ = read_export(exported)
     assert_same(given, {n: x for n, x in expected.items() if n.startswith("core/")})
 
 
@@ -154,7 +152,7 @@ def test_unfit_parameters_are_refused(exported, tmp_path, change, message):
     if change is None:
         path.write_bytes(path.read_bytes()[:-1])
     else:
-        write_params(path, change(read_params(exported)[0]), 100)
+        write_params(path, change(read_export(exported)[0]), 100)
     with pytest.raises(ValueError, match=message):
         gtrxl_jax.load(copy)
 

@@ -12,7 +12,7 @@ import gtrxl_jax
 from gtrxl_jax.loading import with_settings
 from gtrxl_jax.online.config import to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
 from tests.jobs import small_job
 from tests.saved import save

@@ -25,7 +25,7 @@ from timing import Row, show
 
 from gtrxl_jax.online.config import preset
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs.checkpoint import Saver
 from gtrxl_jax.runs.loop import train
 
 

@@ -19,7 +19,7 @@ from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.envs.faults import refuse_unfinished
 from gtrxl_jax.envs.stream import EpisodeStats, Stream
-from gtrxl_jax.memory import available_memory
+from gtrxl_jax.machine import available_memory
 from gtrxl_jax.specs import environment_action
 from gtrxl_jax.specs.spaces import dtype_of, map_leaves
 from gtrxl_jax.validation import require_count

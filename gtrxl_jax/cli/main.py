@@ -133,7 +133,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline.environments import trajectories_of
     from gtrxl_jax.offline.trainer import OfflineTrainer
     from gtrxl_jax.plots import report
-    from gtrxl_jax.runs.initial import initial_params
+    from gtrxl_jax.runs.params import initial_params
 
     config = command.config
     configs = {
@@ -198,14 +198,13 @@ def _folder(command: "RunOptions", *names: str) -> contextlib.AbstractContextMan
 def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     """Train and print the scores, or exit on failure. Returns None if it was already finished."""
     from gtrxl_jax.runs import loop
-    from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
-    from gtrxl_jax.runs.directory import available_steps
+    from gtrxl_jax.runs.checkpoint import SaveError
+    from gtrxl_jax.runs.directory import available_steps, finished
     from gtrxl_jax.runs.divergence import DivergedError
+    from gtrxl_jax.runs.logging.console import ConsoleWriter
     from gtrxl_jax.runs.logging.loggers import make_loggers
-    from gtrxl_jax.runs.logging.progress import ConsoleWriter
     from gtrxl_jax.runs.preemption import RunInterrupted
-    from gtrxl_jax.runs.restoring import finished
-    from gtrxl_jax.runs.scores import describe
+    from gtrxl_jax.runs.results import describe
 
     trainer.mesh()
     if done := finished(trainer, folder):
@@ -271,7 +270,7 @@ def _runs(arguments: Sequence[str]) -> None:
     parser.add_argument("folder", nargs="?", default="runs", type=Path, help="default: runs")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     options = parser.parse_args(arguments)
-    from gtrxl_jax.runs.listing import overviews
+    from gtrxl_jax.runs.directory import overviews
 
     found = overviews(options.folder)
     if options.json:
@@ -298,7 +297,7 @@ def _collect(arguments: Sequence[str]) -> None:
     from rich.console import Console
 
     from gtrxl_jax.collection import Collected, CollectionConfig, collect_dataset
-    from gtrxl_jax.runs.logging.progress import ConsoleWriter
+    from gtrxl_jax.runs.logging.console import ConsoleWriter
 
     @dataclasses.dataclass(frozen=True)
     class Collect:

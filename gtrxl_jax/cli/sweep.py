@@ -35,10 +35,10 @@ from types import FrameType
 from typing import IO, Any
 
 from gtrxl_jax.cli.arguments import parse_train
+from gtrxl_jax.machine import share_of_cpus
 from gtrxl_jax.online.config import OnlineConfig, to_json
-from gtrxl_jax.runs.cores import share_of_cores
+from gtrxl_jax.runs.directory import finished_run
 from gtrxl_jax.runs.preemption import EXIT_CODES
-from gtrxl_jax.runs.restoring import finished_run
 from gtrxl_jax.validation import check_choice, require_count
 
 FIELDS = ("seeds", "goal", "settings", "grid", "draw")
@@ -286,7 +286,7 @@ def _start(cell: Cell, folder: Path, number: int, workers: int) -> "subprocess.P
     print(shown(cell, folder), flush=True)
     log: IO[bytes] | None = None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(share_of_cores(number, workers))
+        stack.enter_context(share_of_cpus(number, workers))
         if workers > 1:
             log = stack.enter_context(open(folder / f"{cell.name}.log", "ab"))
         return subprocess.Popen(command(cell, folder), stdout=log, stderr=log)

@@ -151,9 +151,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax import loading
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
-    from gtrxl_jax.runs.directory import is_export
-    from gtrxl_jax.runs.scores import describe
-    from gtrxl_jax.runs.status import status_of
+    from gtrxl_jax.runs.directory import is_export, status_of
+    from gtrxl_jax.runs.results import describe
 
     command.import_modules()
     scores, loaded = loading.evaluate(

@@ -10,12 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gtrxl_jax.comparison.labels import settings_of, task_of, variants_of
-from gtrxl_jax.runs.config.serialization import kind_of, with_defaults
-from gtrxl_jax.runs.directory import load_config, settings
+from gtrxl_jax.runs.config import kind_of, with_defaults
+from gtrxl_jax.runs.directory import load_config, settings, status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
-from gtrxl_jax.runs.results import Result
-from gtrxl_jax.runs.scores import main_scores
-from gtrxl_jax.runs.status import status_of
+from gtrxl_jax.runs.results import Result, main_scores
 
 
 @dataclasses.dataclass(frozen=True)

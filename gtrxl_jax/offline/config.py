@@ -9,8 +9,8 @@ import tyro
 
 from gtrxl_jax.data.segments import STARTS, WEIGHTS
 from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config
-from gtrxl_jax.runs.config import serialization
-from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
+from gtrxl_jax.runs import config as run_config
+from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.validation import MOST_STEPS, check_choice, choice, number
 
 
@@ -290,14 +290,14 @@ def preset(name: str = "default") -> OfflineConfig:
     return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
-serialization.CONFIGS["offline"] = OfflineConfig
+run_config.CONFIGS["offline"] = OfflineConfig
 
 
 def to_json(config: OfflineConfig) -> str:
     """Return the config as JSON, to be stored with the results."""
-    return serialization.to_json("offline", config)
+    return run_config.to_json("offline", config)
 
 
 def from_json(text: str) -> OfflineConfig:
-    """Parse a config written by `to_json`; raises as `serialization.from_json` does."""
-    return serialization.from_json("offline", OfflineConfig, text)
+    """Parse a config written by `to_json`; raises as `run_config.from_json` does."""
+    return run_config.from_json("offline", OfflineConfig, text)

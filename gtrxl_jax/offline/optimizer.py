@@ -6,7 +6,7 @@ import jax
 import optax
 
 from gtrxl_jax.offline.config import AdamWConfig
-from gtrxl_jax.runs.schedule import warmup_and_decay
+from gtrxl_jax.ops.schedule import warmup_and_decay
 
 
 def make_optimizer(

@@ -58,7 +58,7 @@ from gtrxl_jax.parallel.placement import (
     split_batch,
     split_parameters,
 )
-from gtrxl_jax.runs.checkpoints.arrays import replaced
+from gtrxl_jax.runs.arrays import replace_arrays
 from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
@@ -234,7 +234,7 @@ class OfflineTrainer:
 
         with naming_part("model", self.model):
             initial = nn.init(all_of_it, self.model)(key_network).get("params", {})
-        params = replaced(initial, given or {})
+        params = replace_arrays(initial, given or {})
         with standard_dtype_promotion():
             optimizer = self.optimizer.init(params)
         return OfflineState(params, optimizer, key, jnp.zeros((), jnp.int32))

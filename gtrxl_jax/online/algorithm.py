@@ -29,9 +29,9 @@ from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.legal import has_choice
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
+from gtrxl_jax.ops.schedule import warmup_and_decay
 from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
 from gtrxl_jax.runs.divergence import finite, first_failure, first_nonfinite
-from gtrxl_jax.runs.schedule import warmup_and_decay
 from gtrxl_jax.timestep import TimeStep
 
 

@@ -9,8 +9,8 @@ import tyro
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
-from gtrxl_jax.runs.config import serialization
-from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
+from gtrxl_jax.runs import config as run_config
+from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.specs import IMAGE_AXES
 from gtrxl_jax.validation import (
     MOST_STEPS,
@@ -272,14 +272,14 @@ def preset(name: str = "default") -> OnlineConfig:
     return PRESETS[check_choice("preset", name, PRESETS)]()
 
 
-serialization.CONFIGS["online"] = OnlineConfig
+run_config.CONFIGS["online"] = OnlineConfig
 
 
 def to_json(config: OnlineConfig) -> str:
     """Return the config as JSON, to be stored with the results."""
-    return serialization.to_json("online", config)
+    return run_config.to_json("online", config)
 
 
 def from_json(text: str) -> OnlineConfig:
-    """Parse a config written by `to_json`; raises as `serialization.from_json` does."""
-    return serialization.from_json("online", OnlineConfig, text)
+    """Parse a config written by `to_json`; raises as `run_config.from_json` does."""
+    return run_config.from_json("online", OnlineConfig, text)

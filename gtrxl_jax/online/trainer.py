@@ -46,7 +46,7 @@ from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.online.normalized import normalized_scores, read_returns, returns_of_tasks
 from gtrxl_jax.online.state import TrainState
 from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
-from gtrxl_jax.runs.checkpoints.arrays import replaced
+from gtrxl_jax.runs.arrays import replace_arrays
 from gtrxl_jax.runs.divergence import HEALTHY, first_nonfinite, over_updates
 from gtrxl_jax.specs.values import BELONGS, first_outside
 from gtrxl_jax.timestep import zero_timestep
@@ -156,7 +156,9 @@ class OnlineTrainer:
         drawn = draw_hyperparameters(self.config, key_sweep)
         memory = self.agent.initial_memory(1)
         example = zero_timestep(self.observation_space, self.action_space, 1, 1)
-        params = replaced(self.agent.init(key_network, memory, example)["params"], given or {})
+        params = replace_arrays(
+            self.agent.init(key_network, memory, example)["params"], given or {}
+        )
         stream, timestep = self.stream.reset(key_stream)
         if self.config.env.stagger:
             stream = self.stream.stagger(stream, jax.random.fold_in(key_stream, len(self.tasks)))

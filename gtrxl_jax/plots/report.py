@@ -17,8 +17,8 @@ from gtrxl_jax.plots.attention import attention_map, attention_over_episode
 from gtrxl_jax.plots.curves import learning_curves, success_against_horizon
 from gtrxl_jax.plots.episodes import save_gif
 from gtrxl_jax.plots.updates import updates
+from gtrxl_jax.runs.directory import status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
-from gtrxl_jax.runs.status import status_of
 
 RATE_5 = ((150, 360, 600, 900), (1.00, 0.95, 0.90, 0.90))
 """T-Maze lengths, and success after training on 150 steps (RATE, table 3, CA-2)."""

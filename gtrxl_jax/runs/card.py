@@ -12,7 +12,7 @@ from gtrxl_jax.files import atomic
 from gtrxl_jax.formatting import number
 from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.ops.statistics import SOLVED
-from gtrxl_jax.runs.scores import NOT_EVALUATED, Score, main_scores
+from gtrxl_jax.runs.results import NOT_EVALUATED, Score, main_scores
 
 
 def write_card(

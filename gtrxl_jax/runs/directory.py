@@ -1,6 +1,10 @@
-"""The folder of a run, which belongs to one config and, while it runs, to one process."""
+"""The folder of a run, which belongs to one config and, while it runs, to one process.
+
+Its lock, its config, its status, and the overview of several.
+"""
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import json
@@ -10,10 +14,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from gtrxl_jax import __version__
 from gtrxl_jax.files import atomic
 from gtrxl_jax.parallel import hosts
-from gtrxl_jax.runs.config.serialization import with_defaults
+from gtrxl_jax.runs.config import kind_of, with_defaults
+from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.runs.results import Result, main_scores, read_record, read_result
+from gtrxl_jax.runs.trainer import Trainer
 
 Folder = str | os.PathLike[str]
 
@@ -292,3 +301,155 @@ def _difference(there: Any, here: Any, ignored: tuple[str, ...], name: str = "")
 def _numbers(version: str) -> list[int]:
     """Return the leading numbers of a version, [0, 1, 0] for 0.1.0, without any suffix."""
     return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def finished(trainer: Trainer, folder: Folder) -> Result | None:
+    """Return the result of the run in a folder; None if the run has not ended there.
+
+    Raises:
+      ValueError: if the folder belongs to another run.
+    """
+    steps = trainer.num_iterations * trainer.steps_per_iteration
+    return finished_run(folder, trainer.config_json, steps, trainer.config.num_seeds)
+
+
+def finished_run(folder: Folder, config_json: str, steps: int, num_seeds: int) -> Result | None:
+    """Return the result of a run that ends after a number of steps, see `finished`."""
+    require_same_run(folder, config_json)
+    result = read_result(folder)
+    return result if result and result.is_final(steps, num_seeds) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """How far a run is.
+
+    Attributes:
+      state: "running" in a process of this machine; "finished"; "diverged", if all seeds have;
+        "extended", if it has ended before, with fewer steps than its config has now; "stopped",
+        with a checkpoint from which it can be resumed; or "empty".
+      step: step of the newest checkpoint, or of the result; 0 without either.
+      total: step at which the run ends.
+      result: the result of the whole run; None before, also of an extended one.
+    """
+
+    state: str
+    step: int
+    total: int
+    result: Result | None
+
+    def __str__(self) -> str:
+        return f"{self.state}, at step {self.step:,} of {self.total:,}"
+
+
+def status_of(folder: Folder) -> Status:
+    """Return the status of the run in a folder.
+
+    Raises:
+      FileNotFoundError: if there is no run.
+      ValueError: if its config.json is not that of a run, or its result.json is damaged.
+    """
+    kind_of(load_config(folder))  # raises if it is another program's
+    config, latest = settings(folder), read_result(folder)
+    total, num_seeds = (
+        next(config[name] for name in MAY_GROW if name in config),
+        config["num_seeds"],
+    )
+    result = latest if latest and latest.is_final(total, num_seeds) else None
+    steps = [*available_steps(folder), latest.steps if latest else 0]
+    if is_running(folder):
+        state = "running"
+    elif result:
+        state = "diverged" if len(result.diverged) == num_seeds else "finished"
+    elif latest is None and _stopped_as_it_diverged(folder):
+        state = "diverged"
+    elif latest:
+        state = "extended"
+    else:
+        state = "stopped" if any(steps) else "empty"
+    return Status(state, max(steps), total, result)
+
+
+def _stopped_as_it_diverged(folder: Folder) -> bool:
+    """Return whether all seeds of a run without a result have diverged, by its metrics."""
+    try:
+        diverged = read_metrics(Path(folder, "metrics.jsonl")).get("diverged")
+    except (FileNotFoundError, ValueError):  # none yet, or damaged
+        return False
+    return diverged is not None and bool(np.all(diverged[-1] == 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Overview:
+    """What is known of a run from its folder.
+
+    Attributes:
+      folder: the folder of the run.
+      kind: "online" or "offline".
+      what: what is trained, and on what: "gtrxl on TMazePassive-v0".
+      state, step, total: see `Status`; the state is "damaged" if the result is.
+      scores: the main scores of the final evaluation, by name; empty before.
+      device: the device on which it ended; empty before.
+      updated: time of its last metrics, in seconds since 1970; that of its start without any.
+    """
+
+    folder: str
+    kind: str
+    what: str
+    state: str
+    step: int
+    total: int
+    scores: dict[str, str]
+    device: str
+    updated: float
+
+
+def overviews(folder: Folder) -> list[Overview]:
+    """Return an overview of each run below a folder, the most recent first.
+
+    Raises:
+      FileNotFoundError: if there is no such folder.
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    found = []
+    for path in Path(folder).rglob("config.json"):
+        # Other programs may have files of this name, and runs may be removed in the meantime.
+        with contextlib.suppress(ValueError, OSError, LookupError, TypeError, StopIteration):
+            if not is_export(path.parent):
+                found.append(_overview(path.parent))
+    return sorted(found, key=lambda run: run.updated, reverse=True)
+
+
+def _overview(folder: Path) -> Overview:
+    """Raises ValueError if the folder holds no run."""
+    kind, config = kind_of(load_config(folder)), settings(folder)
+    try:
+        status = status_of(folder)
+    except ValueError:
+        total = next(config[name] for name in MAY_GROW if name in config)
+        status = Status("damaged", max(available_steps(folder), default=0), total, None)
+    scores = status.result.evaluation if status.result else {}
+    record = (read_record(folder) or {}) if status.result else {}
+    metrics = folder / "metrics.jsonl"
+    latest = metrics if metrics.exists() else folder / "config.json"
+    return Overview(
+        folder=str(folder),
+        kind=kind,
+        what=_what(config),
+        state=status.state,
+        step=status.step,
+        total=status.total,
+        scores={name: str(scores[name]) for name in main_scores(scores)},
+        device=record.get("device", ""),
+        updated=latest.stat().st_mtime,
+    )
+
+
+def _what(config: dict[str, Any]) -> str:
+    """Return `gtrxl on TMazePassive-v0`."""
+    names = [
+        next((config[part]["name"] for part in parts if part in config), "")
+        for parts in (("core", "model"), ("env", "task"))
+    ]
+    return " on ".join(filter(None, names))

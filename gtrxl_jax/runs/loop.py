@@ -31,21 +31,18 @@ import numpy as np
 
 from gtrxl_jax.envs.faults import FaultError, require_sound
 from gtrxl_jax.parallel import hosts
-from gtrxl_jax.runs import divergence
+from gtrxl_jax.runs import checkpoint, divergence
 from gtrxl_jax.runs.card import write_card
-from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs.checkpoints.checkpoint import Saver
-from gtrxl_jax.runs.directory import available_steps, locked
+from gtrxl_jax.runs.checkpoint import Saver
+from gtrxl_jax.runs.directory import available_steps, finished, locked
 from gtrxl_jax.runs.divergence import DivergedError, Divergence
-from gtrxl_jax.runs.initial import initial_params
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
+from gtrxl_jax.runs.params import initial_params, params_of
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 from gtrxl_jax.runs.profiling import Profile
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.progress import Progress
-from gtrxl_jax.runs.restoring import finished, params_of
-from gtrxl_jax.runs.results import Result, record_of, write_result
-from gtrxl_jax.runs.scores import scores_of
+from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.validation import check_choice
 

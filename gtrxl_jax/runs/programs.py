@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from gtrxl_jax.envs import faults
 from gtrxl_jax.parallel.placement import gather_parameters, shardings
 from gtrxl_jax.runs.compilation import compiler_options
-from gtrxl_jax.runs.initial import initial_params
+from gtrxl_jax.runs.params import initial_params
 from gtrxl_jax.runs.trainer import Trainer
 
 

@@ -1,23 +1,174 @@
-"""The result of a run, with everything required to reproduce it."""
+"""The scores of an evaluation, and the result of a run with everything required to reproduce it."""
 
 import contextlib
 import dataclasses
 import datetime
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jaxtyping import Float, Shaped
 
 from gtrxl_jax.files import atomic
+from gtrxl_jax.formatting import number, numbers
+from gtrxl_jax.ops.statistics import (
+    interquartile_mean,
+    mean_and_interval,
+    solved,
+    stratified_bootstrap,
+    wilson_interval,
+)
 from gtrxl_jax.runs.divergence import Divergence
 from gtrxl_jax.runs.logging.writers import json_value
-from gtrxl_jax.runs.scores import Score
+
+NOT_EVALUATED = "not evaluated, since the run has no environment"
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """One score of an evaluation. Fields that do not apply are None and omitted from result.json.
+
+    Attributes:
+      per_seed: mean over the episodes of each seed, `[S]`; NaN for a seed that diverged. The only
+        field if the seeds differ in drawn settings: such seeds are never pooled.
+      mean: mean of a single seed.
+      median: median over several seeds, without those that diverged.
+      iqm: interquartile mean over the same seeds; not for success.
+      solved: of several seeds, the number with a success of at least 0.95; a diverged seed has not
+        solved the task.
+      interval: 95 % interval: of `mean` over episodes (Student's t, or Wilson's for successes of 0
+        and 1), of `solved / S` (Wilson's), or of `iqm` (bootstrap over seeds).
+    """
+
+    per_seed: list[float]
+    mean: float | None = None
+    median: float | None = None
+    iqm: float | None = None
+    solved: int | None = None
+    interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Score":
+        """Create a score from `record` or from its JSON, in which NaN is a string."""
+        fields = {name: _numbers(value) for name, value in record.items()}
+        if "solved" in fields:
+            fields["solved"] = int(fields["solved"])
+        if "interval" in fields:
+            fields["interval"] = tuple(fields["interval"])
+        return cls(**fields)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The fields that apply, by name."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    def __str__(self) -> str:
+        interval = self.interval or ()
+        if self.solved is not None:
+            assert self.median is not None
+            count = f"solved by {self.solved} of {len(self.per_seed)} seeds"
+            return f"{count}{_interval(numbers(interval))}, median {number(self.median)}"
+        if self.mean is not None:
+            mean, *ends = numbers([self.mean, *interval])
+            return f"{mean}{_interval(ends)}"
+        if self.iqm is not None:
+            assert self.median is not None
+            median, iqm, *ends = numbers([self.median, self.iqm, *interval])
+            return f"median {median}, IQM {iqm}{_interval(ends)}"
+        return "of each seed " + ", ".join(map(number, self.per_seed))
+
+
+def scores_of(
+    episodes: Mapping[str, Shaped[np.ndarray, "..."]], *, equal: bool = True
+) -> dict[str, Score]:
+    """Summarize an evaluation.
+
+    Args:
+      episodes: for each score, its value in each episode, `[E]` for one seed or `[S, E]` for
+        several; NaN for a seed that diverged.
+      equal: whether the seeds have equal settings, so that they can be pooled.
+    """
+    return {
+        name: _score(is_success(name), np.atleast_2d(np.asarray(value, np.float64)), equal)
+        for name, value in episodes.items()
+    }
+
+
+def is_success(name: str) -> bool:
+    """Return whether a score of this name is a success, from 0 to 1: `success/90` is."""
+    return name.split("/")[0] == "success"
+
+
+def main_scores(names: Iterable[str]) -> list[str]:
+    """Return the names of the main scores of an evaluation.
+
+    These are the normalized score, success, return and length over all tasks; or, for several
+    lengths, the success at each length in increasing order. There are none without an environment.
+    """
+    if not (names := list(names)):
+        return []
+    overall = ("normalized", "success", "return", "length")
+    if not set(names).isdisjoint(overall):
+        return [str(name) for name in overall if name in names]
+    first = names[0].split("/")[0]
+    kind = "success" if any(map(is_success, names)) else first
+    of_kind = [name for name in names if name.startswith(f"{kind}/")]
+    return sorted(of_kind, key=lambda name: int(name.split("/")[1]))
+
+
+def describe(evaluation: Mapping[str, Score]) -> str:
+    """Format the main scores in a line: `success 0.998 [0.986, 1.000]; return 0.97 ...`."""
+    shown = (f"{name} {evaluation[name]}" for name in main_scores(evaluation))
+    return "; ".join(shown) or NOT_EVALUATED
+
+
+def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Score:
+    mean_S = value_SE.mean(axis=-1)
+    per_seed = mean_S.tolist()
+    if len(per_seed) == 1:
+        # A normalized score is one number, which says nothing about the spread.
+        several = success or value_SE.shape[1] > 1
+        interval = _over_episodes(success, value_SE[0]) if several else None
+        return Score(per_seed, mean=per_seed[0], interval=interval)
+    if not equal:
+        return Score(per_seed)
+    known = mean_S[~np.isnan(mean_S)]
+    median = float(np.median(known)) if len(known) else math.nan
+    if success:
+        count = solved(mean_S)
+        low, high = wilson_interval(count, len(mean_S))
+        return Score(per_seed, median=median, solved=count, interval=(float(low), float(high)))
+    over_seeds = math.nan, math.nan
+    if len(known) > 1:
+        over_seeds = stratified_bootstrap([known], interquartile_mean)
+    iqm = float(interquartile_mean(known)) if len(known) else math.nan
+    return Score(per_seed, median=median, iqm=iqm, interval=over_seeds)
+
+
+def _interval(ends: Sequence[str]) -> str:
+    return f" [{', '.join(ends)}]" if ends else ""
+
+
+def _over_episodes(success: bool, value_E: Float[np.ndarray, " E"]) -> tuple[float, float]:
+    # Successes that are fractions are not binomial.
+    if success and np.isin(value_E, (0, 1)).all():
+        low, high = wilson_interval(value_E.sum(), len(value_E))
+    else:
+        mean, half = mean_and_interval(value_E, axis=0)
+        low, high = mean - half, mean + half
+    return float(low), float(high)
+
+
+def _numbers(value: Any) -> Any:
+    return [float(one) for one in value] if isinstance(value, list | tuple) else float(value)
 
 
 @dataclasses.dataclass(frozen=True)

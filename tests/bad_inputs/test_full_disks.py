@@ -11,9 +11,9 @@ import pytest
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.data import minari
 from gtrxl_jax.runs import loop
-from gtrxl_jax.runs.checkpoints.checkpoint import SaveError
+from gtrxl_jax.runs.checkpoint import SaveError
 from gtrxl_jax.runs.directory import available_steps
-from gtrxl_jax.runs.logging.tables import CsvWriter
+from gtrxl_jax.runs.logging.loggers import CsvWriter
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter
 from tests.data.sets import make_set
 from tests.runs.counter import Counter

@@ -13,9 +13,9 @@ import pytest
 import gtrxl_jax
 from gtrxl_jax.online.config import preset
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs.checkpoints.checkpoint import Saver
-from gtrxl_jax.runs.listing import overviews
+from gtrxl_jax.runs import checkpoint
+from gtrxl_jax.runs.checkpoint import Saver
+from gtrxl_jax.runs.directory import overviews
 from gtrxl_jax.runs.progress import Progress
 from tests.bad_inputs.refusal import contents, refused
 from tests.jobs import changed

@@ -12,9 +12,9 @@ from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs.checkpoints.arrays import by_name
-from gtrxl_jax.runs.checkpoints.checkpoint import Saver
+from gtrxl_jax.runs import checkpoint
+from gtrxl_jax.runs.arrays import by_name
+from gtrxl_jax.runs.checkpoint import Saver
 from gtrxl_jax.runs.directory import locked
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from gtrxl_jax.parallel.placement import make_mesh
-from gtrxl_jax.runs.config.run import CheckpointConfig, EvaluationConfig, RunConfig
+from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.runs.divergence import HEALTHY, over_updates
 
 

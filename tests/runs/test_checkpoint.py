@@ -14,17 +14,20 @@ from flax import struct
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from gtrxl_jax.runs.checkpoints import checkpoint
-from gtrxl_jax.runs.checkpoints.checkpoint import (
+from gtrxl_jax.runs import checkpoint
+from gtrxl_jax.runs.arrays import by_name
+from gtrxl_jax.runs.checkpoint import (
     SaveError,
     Saver,
+    UnusableError,
     available_steps,
     newest_record,
     set_aside,
 )
-from gtrxl_jax.runs.checkpoints.checksums import UnusableError
 from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.params import params_of
 from tests.comparison import assert_same
+from tests.runs.counter import Counter
 
 CONFIG = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 4}})
 OTHER = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 12}})
@@ -87,17 +90,13 @@ def test_round_trip(run, abstract):
     assert_same(restore(run, like), state)
 
 
-def test_part_of_state_is_restored_alone(run):
+def test_part_of_state_is_read_alone(run):
     state = make_state()
     save(run, 10, state, CONFIG)
-    like = jax.eval_shape(make_state)
-    params, keys = checkpoint.restore(run, like, part=lambda state: (state.params, state.key))[0]
-    assert_same(params, state.params)
-    assert_same(keys, state.key)
-    with pytest.raises(ValueError, match="has another architecture in 1 of"):
-        checkpoint.restore(
-            run, like.replace(key=jax.eval_shape(jax.random.key, 0)), part=lambda s: s.params
-        )
+    arrays, record = checkpoint.read_arrays(run, lambda path: path.startswith("params/"))
+    assert record["step"] == 10
+    assert_same({f"params/{name}": x for name, x in by_name(state.params).items()}, arrays)
+    assert checkpoint.read_arrays(run, lambda path: False)[0] == {}
 
 
 def test_restored_keys_draw_equal_numbers(run):
@@ -202,26 +201,44 @@ def test_other_architecture_raises(run, change, message):
     assert "\n" not in str(error.value)
 
 
+@struct.dataclass
+class Half:
+    params: jax.Array
+    rest: jax.Array
+
+
+class Halves(Counter):
+    def __init__(self, init):
+        super().__init__()
+        self._init = init
+
+    def init(self, seed, given=None):
+        return self._init()
+
+    def drawn(self, state):
+        return {"rest": state.rest}
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_other_precision_is_converted_for_parameters_alone(run, there):
     def make():
-        return {"params": jnp.linspace(0, 1, 5), "rest": jnp.int32(1)}
+        return Half(jnp.linspace(0, 1, 5), jnp.int32(1))
 
     with jax.enable_x64(there):
         save(run, 1, make(), CONFIG)
     with jax.enable_x64(not there):
         like = jax.eval_shape(make)
-        params, _ = checkpoint.restore(run, like, part=lambda state: state["params"])
-        assert params.dtype == like["params"].dtype
+        (params,), step, drawn = params_of(Halves(make), run)
+        assert (params.dtype, step, drawn) == (like.params.dtype, 1, {"rest": [1]})
         np.testing.assert_allclose(params, np.linspace(0, 1, 5), rtol=1e-6)
         message = (
             r"another precision: params is float\d\d\[5\] there and float\d\d\[5\] here; set J"
         )
         with pytest.raises(ValueError, match=message):
             restore(run, like)
-        wrong = {"params": jax.ShapeDtypeStruct((5,), jnp.int32), "rest": like["rest"]}
-        with pytest.raises(ValueError, match="another architecture in 1 of 2 arrays"):
-            checkpoint.restore(run, wrong, part=lambda state: state["params"])
+        wrong = Halves(lambda: Half(jnp.arange(5), jnp.int32(1)))
+        with pytest.raises(ValueError, match="another architecture in 1 of 1 arrays"):
+            params_of(wrong, run)
 
 
 def test_steps_must_increase(run):
@@ -348,7 +365,7 @@ def test_damaged_checkpoint_is_skipped(two_checkpoints, tmp_path, capfd, kind, p
     assert_same(restore(run, like), make_state(seed=2))
 
 
-@pytest.mark.parametrize("name", ["_verify", "_read", "_arrays"])
+@pytest.mark.parametrize("name", ["_verified_record", "_reading", "require_same_arrays"])
 def test_checkpoint_removed_by_running_process_is_replaced_by_newer_one(
     name, two_checkpoints, tmp_path, monkeypatch, capfd
 ):

@@ -12,7 +12,7 @@ import pytest
 
 from gtrxl_jax.offline import config as offline
 from gtrxl_jax.online import config as online
-from gtrxl_jax.runs.config import serialization
+from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.directory import difference, load_config, locked, new_folder
 
 CONFIG = json.dumps({"seed": 1, "version": "0.1.0", "core": {"name": "gtrxl", "layers": 4}})
@@ -123,7 +123,7 @@ def test_field_of_later_version_is_empty_before(started):
 def test_field_of_later_version_is_at_its_default_before(run, kind, field):
     """Before there was a field, runs had what is its default now; also their checkpoints."""
     config = {"online": online.OnlineConfig, "offline": offline.OfflineConfig}[kind]()
-    here = serialization.to_json(kind, config)
+    here = run_config.to_json(kind, config)
     older = json.loads(here)
     *groups, name = field.split(".")
     group = older

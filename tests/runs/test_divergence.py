@@ -14,7 +14,7 @@ from gtrxl_jax.loading import load
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import divergence
-from gtrxl_jax.runs.directory import available_steps
+from gtrxl_jax.runs.directory import available_steps, overviews
 from gtrxl_jax.runs.divergence import (
     HEALTHY,
     QUANTITIES,
@@ -26,7 +26,6 @@ from gtrxl_jax.runs.divergence import (
     over_updates,
     take_from,
 )
-from gtrxl_jax.runs.listing import overviews
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.results import read_result
 from tests.jobs import Clock, small_job

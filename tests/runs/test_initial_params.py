@@ -10,8 +10,8 @@ from gtrxl_jax.cli.main import main
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.checkpoints.arrays import by_name
-from gtrxl_jax.runs.initial import initial_params
+from gtrxl_jax.runs.arrays import by_name
+from gtrxl_jax.runs.params import initial_params
 from gtrxl_jax.runs.programs import Programs
 from tests.comparison import assert_same
 from tests.jobs import changed, small_job

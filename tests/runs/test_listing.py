@@ -8,12 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from gtrxl_jax.runs.config.serialization import to_json
-from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.config import to_json
+from gtrxl_jax.runs.directory import locked, overviews
 from gtrxl_jax.runs.divergence import Divergence
-from gtrxl_jax.runs.listing import overviews
-from gtrxl_jax.runs.results import Result, record_of, write_result
-from gtrxl_jax.runs.scores import scores_of
+from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from tests.jobs import small_job
 
 CONFIG = small_job(total_steps=112)

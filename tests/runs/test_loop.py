@@ -9,8 +9,7 @@ from gtrxl_jax.online.config import from_json, to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import loop, programs
 from gtrxl_jax.runs.logging.writers import MetricWriter, read_metrics
-from gtrxl_jax.runs.results import read_result
-from gtrxl_jax.runs.scores import Score
+from gtrxl_jax.runs.results import Score, read_result
 from tests.jobs import small_job
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gtrxl_jax.runs.logging.progress import ConsoleWriter
+from gtrxl_jax.runs.logging.console import ConsoleWriter
 
 
 def clock(seconds_apart=1.0):

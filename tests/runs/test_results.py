@@ -8,7 +8,7 @@ import numpy as np
 
 from gtrxl_jax.runs import results
 from gtrxl_jax.runs.divergence import Divergence
-from gtrxl_jax.runs.scores import Score, scores_of
+from gtrxl_jax.runs.results import Score, scores_of
 from tests.jobs import changed, small_job
 
 CONFIG = small_job(seed=5, num_seeds=3)

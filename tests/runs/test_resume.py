@@ -12,8 +12,7 @@ import pytest
 from gtrxl_jax.loading import load
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.parallel.placement import make_mesh
-from gtrxl_jax.runs import preemption
-from gtrxl_jax.runs.checkpoints import checkpoint
+from gtrxl_jax.runs import checkpoint, preemption
 from gtrxl_jax.runs.directory import available_steps
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train

@@ -11,7 +11,7 @@ from gtrxl_jax.ops.statistics import (
     stratified_bootstrap,
     wilson_interval,
 )
-from gtrxl_jax.runs.scores import Score, main_scores, scores_of
+from gtrxl_jax.runs.results import Score, main_scores, scores_of
 
 EPISODES = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
 MEANS = [0.5, 1.0, 0.75]

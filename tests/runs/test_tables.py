@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.runs.logging.tables import CsvWriter
+from gtrxl_jax.runs.logging.loggers import CsvWriter
 
 
 def write(folder, *records, config=None, after=None):

@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.extras import install_command
-from gtrxl_jax.runs.logging.loggers import LOGGERS, make_loggers, require_loggers
-from gtrxl_jax.runs.logging.trackers import TensorBoardWriter, TrackioWriter, WandbWriter
+from gtrxl_jax.runs.logging.loggers import (
+    LOGGERS,
+    TensorBoardWriter,
+    TrackioWriter,
+    WandbWriter,
+    make_loggers,
+    require_loggers,
+)
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter
 
 

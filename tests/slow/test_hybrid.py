@@ -11,7 +11,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.config.run import EvaluationConfig
+from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.loop import train
 
 pytestmark = pytest.mark.slow

@@ -1,1 +1,1 @@
-"""Writers of a run's metrics: JSON lines, the console, tables and trackers of experiments."""
+"""Writers of a run's metrics: JSON lines, the console, and the loggers of `--log`."""

@@ -1,8 +1,8 @@
-"""The interface of metric writers, and that of every run, to JSON lines, with its reader.
+"""The interface of metric writers, and the one of every run, to JSON lines, with its reader.
 
 Every writer takes a step and a mapping from names to values. A value is a scalar, or an array `[S]`
-with one entry for each of S seeds trained side by side. The console's writer is in `progress`, and
-those that `--log` selects are in `loggers`.
+with one entry for each of S seeds trained side by side. The writer of the console is in `console`,
+and the writers that `--log` selects are in `loggers`.
 """
 
 import abc

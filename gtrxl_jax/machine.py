@@ -1,7 +1,9 @@
-"""The memory of the host that is left."""
+"""The memory and the CPUs of this machine that a process may use."""
 
 import contextlib
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 _GROUP = Path("/sys/fs/cgroup")
@@ -30,3 +32,30 @@ def available_memory() -> int | None:
 def _entry(path: Path, name: str) -> int:
     found = re.search(rf"^{name}\s+(\d+)", path.read_text("utf-8"), re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def available_cpus() -> list[int]:
+    """Return the CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def share_of_cpus(number: int, count: int) -> Iterator[None]:
+    """Start processes in the block on the share of process `number` of `count`.
+
+    Processes inherit the CPUs of the one that starts them, and XLA uses no others. Each share has
+    at least one CPU. Without effect on systems that do not bind processes to CPUs.
+    """
+    cpus = available_cpus()
+    _bind(cpus[number % len(cpus) :: count] if len(cpus) > 1 else cpus)
+    try:
+        yield
+    finally:
+        _bind(cpus)
+
+
+def _bind(cpus: list[int]) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)

@@ -30,8 +30,19 @@ def by_name(tree: Any) -> dict[str, Any]:
     return by_name
 
 
-def replaced(tree: Any, arrays: Mapping[str, Any]) -> Any:
-    """Return the tree with the leaves of the given paths, see `by_name`, replaced."""
+def paths_of(part: Any, tree: Any) -> Any:
+    """Return a part of a tree, such as `tree.params`, with the path of each leaf in the tree.
+
+    Args:
+      part: a pytree, whose leaves are leaves of `tree`.
+      tree: a pytree of arrays, or of `jax.ShapeDtypeStruct`.
+    """
+    paths = {id(leaf): path for path, leaf in by_name(tree).items()}
+    return jax.tree.map(lambda leaf: paths[id(leaf)], part)
+
+
+def replace_arrays(tree: Any, arrays: Mapping[str, Any]) -> Any:
+    """Return the tree with the arrays of the given paths, see `by_name`, replaced."""
     leaves = [arrays.get(name, leaf) for name, leaf in by_name(tree).items()]
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 

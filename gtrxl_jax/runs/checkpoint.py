@@ -1,20 +1,27 @@
 """Save a run without interrupting it, and restore it.
 
-    checkpoints/<step>/   the whole state after that many steps, by orbax, with `checksums`
+    checkpoints/<step>/   the whole state after that many steps, by orbax
     unusable/<step>/      a checkpoint that was found to be damaged when the run was resumed
 
 A checkpoint appears by a rename once it is complete on disk, so a run that is killed while saving
 keeps its last complete checkpoint. Arrays are stored under their path in the state
 (`params/core/layer_0/kernel`), without the types of the containers around them. Restoring never
 executes or unpickles data.
+
+`checksums.json` is a file in each checkpoint with the size and the CRC-32 of every other file, the
+run's record at that step, and a CRC-32 of these entries. It is written last, before the checkpoint
+is renamed. Orbax has no checksum of array data: without it, a flipped bit would be another number.
 """
 
 import contextlib
 import dataclasses
 import errno
+import json
+import logging
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,10 +33,7 @@ import orbax.checkpoint as ocp
 
 from gtrxl_jax.files import is_full
 from gtrxl_jax.parallel import hosts
-from gtrxl_jax.runs.checkpoints import checksums
-from gtrxl_jax.runs.checkpoints.arrays import abstract, by_name, require_same_arrays, snapshot
-from gtrxl_jax.runs.checkpoints.checksums import UnusableError
-from gtrxl_jax.runs.checkpoints.quiet import ignore_orphans, quiet
+from gtrxl_jax.runs.arrays import abstract, by_name, require_same_arrays, snapshot
 from gtrxl_jax.runs.directory import (
     Folder,
     available_steps,
@@ -40,6 +44,12 @@ from gtrxl_jax.runs.directory import (
 
 State = TypeVar("State")
 Found = TypeVar("Found")
+
+CHECKSUMS = "checksums.json"
+
+
+class UnusableError(ValueError):
+    """Raised for a checkpoint that is not as this run wrote it."""
 
 
 class SaveError(RuntimeError):
@@ -62,11 +72,11 @@ class Saver:
         self._config = settings(folder)
         self._retention = _Retention(keep, best)
         self._resources = contextlib.ExitStack()
-        self._resources.enter_context(quiet())
+        self._resources.enter_context(_quiet())
         self._failed = False
-        heed_orphans = ignore_orphans()
+        report_orphans = _ignore_orphans()
         # Orphaned threads of a failed save may outlive this object.
-        self._resources.callback(lambda: None if self._failed else heed_orphans())
+        self._resources.callback(lambda: None if self._failed else report_orphans())
         self._remove_incomplete()
         options = ocp.CheckpointManagerOptions(preservation_policy=self._retention)
         self._manager = _manager(folder, options, _SealingHandler())
@@ -171,72 +181,88 @@ class Saver:
             ) from error
 
 
-def restore(
-    folder: Folder,
-    like: State,
-    step: int | None = None,
-    part: Callable[[State], Any] | None = None,
-) -> tuple[Any, dict[str, Any]]:
-    """Restore a checkpoint, or a part of it.
+def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State, dict[str, Any]]:
+    """Restore a checkpoint.
 
     Args:
       folder: the run.
       like: the state to fill: a pytree of arrays, or of `jax.ShapeDtypeStruct` as returned by
         `jax.eval_shape`. Each array is placed by the `sharding` of its leaf, regardless of its
         placement when saved, or on the first device if the leaf has none.
-      step: step of the checkpoint; if None, that of `newest_record`.
-      part: selects what to read from the state, for example its parameters, which are converted if
-        `jax_enable_x64` is not as it was for the run; the whole state by default, which is not.
+      step: step of the checkpoint; if None, the step of `newest_record`.
 
     Returns:
-      The part of the state, with its containers around the arrays of the checkpoint; and the
-      record, see `newest_record`.
+      The state, with its containers around the arrays of the checkpoint; and the record, see
+      `newest_record`.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
       UnusableError: if the given checkpoint, or every one, is damaged or of another run.
       ValueError: if there is none of the given step, or it has another architecture: its arrays
-        differ in name, shape or dtype from those of `like`.
+        differ in name, shape or dtype from `like`.
     """
+    wanted = {name: abstract(leaf) for name, leaf in by_name(like).items()}
 
-    def read() -> tuple[Any, dict[str, Any]]:
-        if step is None:
-            record = newest_record(folder)
-        elif step not in (steps := available_steps(folder)):
-            raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
-        else:
-            record = _verify(folder, step)
-        return _read(folder, record["step"], like, part), record
+    def read() -> tuple[dict[str, jax.Array], dict[str, Any]]:
+        record = newest_record(folder) if step is None else _record_of(folder, step)
+        with _reading(folder, record["step"]) as checkpoint:
+            remedy = f"build the agent from {Path(folder, 'config.json')}, or restore another run"
+            require_same_arrays(f"the checkpoint in {folder}", checkpoint.described, wanted, remedy)
+            stored = {name: leaf for name, leaf in wanted.items() if leaf.size}
+            return checkpoint.read(stored), record
 
-    return while_saving(folder, read)
+    arrays, record = _while_saving(folder, read)
+    for name, array in arrays.items():
+        if array.dtype != wanted[name].dtype:  # keys of different types may be stored alike
+            raise ValueError(
+                f"{name} in {folder} is a PRNG key of type {array.dtype}, and "
+                f"{wanted[name].dtype} here: set jax_default_prng_impl as for that run, and create "
+                "keys as it did"
+            )
+    leaves = [
+        arrays[name] if name in arrays else jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
+        for name, leaf in wanted.items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), record
 
 
-def restore_below(folder: Folder, path: str) -> dict[str, np.ndarray]:
-    """Restore the arrays below a path of the newest checkpoint, whatever state it has.
+def read_arrays(
+    folder: Folder, wanted: Callable[[str], bool], *, best: bool = False
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read some arrays of the newest checkpoint, or of the best, whatever state it has.
 
     Args:
       folder: the run.
-      path: for example `learner/trainable/params/`.
+      wanted: whether to read the array of a path.
+      best: whether to read the best checkpoint.
 
     Returns:
-      The arrays by name, without the path; none if the state has no such path.
+      The arrays by path, of those that there are; and the record, see `newest_record`.
 
     Raises:
       FileNotFoundError, UnusableError: see `restore`.
+      ValueError: if the run has no best checkpoint.
     """
 
-    def read() -> dict[str, jax.Array]:
-        step = newest_record(folder)["step"]
-        with _reading(folder) as manager:
-            there = manager.item_metadata(step).tree
-            stored = {name: abstract(x) for name, x in there.items() if name.startswith(path)}
-            return _arrays(manager, step, stored) if stored else {}
+    def read() -> tuple[dict[str, jax.Array], dict[str, Any]]:
+        record = newest_record(folder)
+        if best:
+            if not record["best"]:
+                raise ValueError(
+                    f"{folder} has no best checkpoint: its config names no score for it"
+                )
+            record = _record_of(folder, record["best"][0])
+        with _reading(folder, record["step"]) as checkpoint:
+            stored = {
+                name: abstract(leaf) for name, leaf in checkpoint.described.items() if wanted(name)
+            }
+            return checkpoint.read(stored), record
 
-    arrays = while_saving(folder, read)
-    return {name.removeprefix(path): np.asarray(array) for name, array in arrays.items()}
+    arrays, record = _while_saving(folder, read)
+    return {name: np.asarray(array) for name, array in arrays.items()}, record
 
 
-def while_saving(folder: Folder, read: Callable[[], Found]) -> Found:
+def _while_saving(folder: Folder, read: Callable[[], Found]) -> Found:
     """Call a function that reads checkpoints, again if it fails since a process has removed them.
 
     A running process removes a checkpoint only after it has saved a newer one.
@@ -270,7 +296,7 @@ def newest_record(folder: Folder) -> dict[str, Any]:
     unusable: list[int] = []
     for step in reversed(steps):
         try:
-            return _verify(folder, step) | {"unusable": unusable}
+            return _verified_record(folder, step) | {"unusable": unusable}
         except UnusableError as error:
             if available_steps(folder) != steps:  # removed after a newer one was saved
                 return newest_record(folder)
@@ -288,9 +314,16 @@ def set_aside(folder: Folder, steps: Sequence[int]) -> None:
         Path(folder, "checkpoints", str(step)).rename(aside)
 
 
-def _verify(folder: Folder, step: int) -> dict[str, Any]:
+def _record_of(folder: Folder, step: int) -> dict[str, Any]:
+    """Return the record of a checkpoint, if it is intact and of this run."""
+    if step not in (steps := available_steps(folder)):
+        raise ValueError(f"{folder} has no checkpoint of step {step}; it has {steps}")
+    return _verified_record(folder, step)
+
+
+def _verified_record(folder: Folder, step: int) -> dict[str, Any]:
     try:
-        record = checksums.verify(Path(folder, "checkpoints", str(step), "default"))
+        record = _verify_checksums(Path(folder, "checkpoints", str(step), "default"))
         there, here = ({"step": step, **config} for config in (record["config"], settings(folder)))
         if found := difference(there | {"step": record["step"]}, here):
             raise UnusableError(f"it is of another run ({found})")
@@ -300,59 +333,35 @@ def _verify(folder: Folder, step: int) -> dict[str, Any]:
     return record
 
 
-def _read(folder: Folder, step: int, like: State, part: Callable[[State], Any] | None) -> Any:
-    wanted = {name: abstract(leaf) for name, leaf in by_name(like).items()}
-    names = jax.tree.unflatten(jax.tree.structure(like), list(wanted))
-    if part:
-        names = part(names)
-    chosen = {name: wanted[name] for name in jax.tree.leaves(names)}
-    stored = {name: leaf for name, leaf in chosen.items() if leaf.size}
-    with _reading(folder) as manager:
-        require_same_arrays(
-            f"the checkpoint in {folder}",
-            manager.item_metadata(step).tree,
+@dataclasses.dataclass(frozen=True)
+class _Checkpoint:
+    """An open checkpoint, with a description of each array by its path."""
+
+    manager: ocp.CheckpointManager
+    step: int
+    described: Mapping[str, Any]
+
+    def read(self, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        """Return arrays by path, with the given shardings."""
+        if not wanted:
+            return {}
+        arguments = ocp.args.PyTreeRestore(
             wanted,
-            f"build the agent from {Path(folder, 'config.json')}, or restore another run",
-            convert=part is not None,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+            partial_restore=True,
         )
-        arrays = _arrays(manager, step, stored)
-    for name, leaf in stored.items():
-        if arrays[name].dtype != leaf.dtype:  # keys of different types may be stored alike
-            raise ValueError(
-                f"{name} in {folder} is a PRNG key of type {arrays[name].dtype}, and {leaf.dtype} "
-                "here: set jax_default_prng_impl as for that run, and create keys as it did"
-            )
-
-    def array(name: str) -> jax.Array:
-        leaf = chosen[name]
-        if name in stored:
-            return arrays[name]
-        return jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding)
-
-    return jax.tree.map(array, names)
+        return self.manager.restore(self.step, args=arguments)
 
 
 @contextlib.contextmanager
-def _reading(folder: Folder) -> Iterator[ocp.CheckpointManager]:
-    heed_orphans = ignore_orphans()
-    with quiet():
+def _reading(folder: Folder, step: int) -> Iterator[_Checkpoint]:
+    report_orphans = _ignore_orphans()
+    with _quiet():
         options = ocp.CheckpointManagerOptions(read_only=True)
         manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
         with contextlib.closing(manager):
-            yield manager
-    heed_orphans()  # not after a failure, whose threads may outlive it
-
-
-def _arrays(
-    manager: ocp.CheckpointManager, step: int, stored: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.Array]:
-    """Read arrays of a checkpoint."""
-    arguments = ocp.args.PyTreeRestore(
-        stored,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(stored),
-        partial_restore=True,
-    )
-    return manager.restore(step, args=arguments)
+            yield _Checkpoint(manager, step, manager.item_metadata(step).tree)
+    report_orphans()  # not after a failure, whose threads may outlive it
 
 
 class _SealingHandler(ocp.StandardCheckpointHandler):
@@ -364,7 +373,7 @@ class _SealingHandler(ocp.StandardCheckpointHandler):
 
     def finalize(self, directory: Any) -> None:
         super().finalize(directory)
-        checksums.write(directory, self._record)
+        _write_checksums(Path(directory), self._record)
 
 
 @ocp.args.register_with_handler(_SealingHandler, for_save=True, for_restore=True)
@@ -393,3 +402,92 @@ def _manager(
     require_storable(folder)
     path = Path(folder, "checkpoints").absolute()
     return ocp.CheckpointManager(path, options=options, item_handlers=handler)
+
+
+def _write_checksums(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the checksums of all files in and below `folder`, with a JSON record."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    content = {
+        "record": dict(record),
+        "files": {str(path.relative_to(folder)): _size_and_crc(path) for path in sorted(files)},
+    }
+    checked = {"crc32": _crc_of(content), **content}
+    with open(folder / CHECKSUMS, "w", encoding="utf-8") as file:
+        json.dump(checked, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _verify_checksums(folder: Path) -> dict[str, Any]:
+    """Return the record if all files in the folder exist and are unchanged.
+
+    Raises:
+      UnusableError: naming the first file that is missing or has changed.
+    """
+    try:
+        content = json.loads((folder / CHECKSUMS).read_text("utf-8"))
+        stated, record, files = (content.pop(name) for name in ("crc32", "record", "files"))
+    except FileNotFoundError:
+        raise UnusableError(f"it has no {CHECKSUMS}: it was not written by this library") from None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise UnusableError(f"its {CHECKSUMS} cannot be read") from None
+    if stated != _crc_of({"record": record, "files": files}):
+        raise UnusableError(f"its {CHECKSUMS} has changed")
+    for name, description in files.items():
+        path = folder / name
+        try:
+            size = path.stat().st_size
+            if size != description[0]:
+                raise UnusableError(f"{name} has {size:,} bytes instead of {description[0]:,}")
+            if _size_and_crc(path) != description:
+                raise UnusableError(f"the content of {name} has changed")
+        except (FileNotFoundError, IsADirectoryError):
+            raise UnusableError(f"{name} is missing") from None
+    return record
+
+
+def _size_and_crc(path: Path) -> list[int]:
+    """Return the size and the CRC-32 of a file."""
+    crc = size = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+            size += len(block)
+    return [size, crc]
+
+
+def _crc_of(content: Any) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress orbax's log messages, on each phase of its work and on errors that it raises."""
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _ignore_orphans() -> Callable[[], None]:
+    """Suppress reports of threads whose save or read has failed; return a function that ends this.
+
+    When one array cannot be written or read, orbax stops waiting, and the threads of the others
+    find their event loop closed.
+    """
+    hook = sys.unraisablehook
+
+    def unraisable(failure: Any) -> None:
+        if str(failure.exc_value) != "Event loop is closed":
+            hook(failure)
+
+    def report_orphans() -> None:
+        sys.unraisablehook = hook
+
+    sys.unraisablehook = unraisable
+    return report_orphans

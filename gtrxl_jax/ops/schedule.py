@@ -1,4 +1,4 @@
-"""The learning rate schedule of a run."""
+"""Schedules of the learning rate."""
 
 import optax
 

@@ -1,1 +1,0 @@
-"""Saving and restoring the state of a run."""

@@ -1,0 +1,213 @@
+"""The parameters of runs: read from a folder, exported, and taken over by a new run.
+
+An export is a folder with
+
+    params.safetensors   the parameters by path, `core/blocks_0/gate/kernel`, and their step
+    config.json          the config of the run, of a single seed
+    card.md              the model card
+
+The format of the parameters is that of the library safetensors: reading it executes nothing.
+"""
+
+import fnmatch
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gtrxl_jax.extras import install_command
+from gtrxl_jax.runs import checkpoint
+from gtrxl_jax.runs.arrays import by_name, paths_of, require_same_arrays
+from gtrxl_jax.runs.directory import (
+    Folder,
+    available_steps,
+    exported,
+    is_export,
+    require_version,
+    settings,
+)
+from gtrxl_jax.runs.trainer import Trainer
+
+
+def params_of(
+    trainer: Trainer, folder: Folder, *, best: bool = False
+) -> tuple[list[Any], int, dict[str, list[float]]]:
+    """Return each seed's parameters in a run, their step, and the settings sampled for each seed.
+
+    The folder may also be an export, which has a single seed and no sampled settings. Parameters
+    are converted if `jax_enable_x64` is not as it was for the run.
+
+    Raises:
+      FileNotFoundError, ValueError, UnusableError: see `gtrxl_jax.load`.
+    """
+    from gtrxl_jax.runs.programs import each_seed  # which imports this module
+
+    there, step, drawn = _saved(trainer, folder, best=best)
+    init: Any = trainer.init
+    seeds: Any = 0
+    num_seeds = trainer.config.num_seeds
+    if num_seeds > 1:
+        init, seeds = jax.vmap(init), np.arange(num_seeds)
+    like = jax.eval_shape(init, seeds).params
+    here, config = by_name(like), Path(folder, "config.json")
+    source = f"the checkpoint in {folder}"
+    remedy = f"build the agent from {config}, or restore another run"
+    if is_export(folder):
+        source = f"{exported(folder)}"
+        remedy = f"it does not belong to {config}: export the run again"
+    require_same_arrays(source, there, here, remedy, convert=True)
+    # Arrays without entries are not stored.
+    leaves = [
+        jnp.asarray(there.get(name, np.zeros(leaf.shape)), leaf.dtype)
+        for name, leaf in here.items()
+    ]
+    params = jax.tree.unflatten(jax.tree.structure(like), leaves)
+    settings_S = {name: np.atleast_1d(values).tolist() for name, values in drawn.items()}
+    return each_seed(num_seeds, params), step, settings_S
+
+
+def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, np.ndarray]:
+    """Return the parameters that a new run takes from the run, or the export, in `init_from`.
+
+    Args:
+      trainer: the new run.
+      folder: its folder.
+
+    Returns:
+      The parameters by path, `[S, ...]` if the new run has several seeds; none if it takes none, or
+      has a checkpoint in its folder from which it continues.
+
+    Raises:
+      ValueError: if there is no such run, its parameters differ in name, shape or dtype from the
+        parameters of the new run, or the numbers of seeds do not match.
+    """
+    config = trainer.config
+    source, patterns = config.init_from, config.init_only
+    if not source or (folder and available_steps(folder)):
+        return {}
+    here = by_name(jax.eval_shape(trainer.init, 0).params)
+    _require_matches(here, patterns)
+    try:
+        require_version(source)
+        there, _, _ = _saved(trainer, source)
+        num_seeds = settings(source).get("num_seeds", 1)
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"init_from: {error}") from None
+    if not there:
+        raise ValueError(
+            f"init_from {source} holds another kind of run: use one of the same command"
+        )
+    given = _selected(there, patterns)
+    require_same_arrays(
+        f"init_from {source}",
+        {name: array[0] if num_seeds > 1 else array for name, array in given.items()},
+        _selected(here, patterns),
+        f"use the settings in {Path(source, 'config.json')}, or name equal parts in init_only",
+        convert=True,
+    )
+    given = {name: np.asarray(array, here[name].dtype) for name, array in given.items()}
+    if broken := [name for name, array in given.items() if not np.isfinite(array).all()]:
+        raise ValueError(f"init_from {source} has diverged: its {broken[0]} is not finite")
+    if num_seeds not in (1, config.num_seeds):
+        raise ValueError(
+            f"init_from {source} has {num_seeds} seeds: set num_seeds to {num_seeds}, not "
+            f"{config.num_seeds}, for each to start from its own, or use gtrxl export on one of "
+            "them"
+        )
+    if num_seeds < config.num_seeds:
+        return {name: np.stack([array] * config.num_seeds) for name, array in given.items()}
+    return given
+
+
+def _saved(
+    trainer: Trainer, folder: Folder, *, best: bool = False
+) -> tuple[dict[str, np.ndarray], int, dict[str, np.ndarray]]:
+    """Read the parameters in a folder, by path, their step, and the sampled settings, by name.
+
+    There are no parameters in a run of another kind, whose state has none where the trainer's has.
+    """
+    if is_export(folder):
+        if best:
+            raise ValueError(f"{folder} has no best checkpoint: it is an export")
+        return *read_export(folder), {}
+    state = jax.eval_shape(trainer.init, 0)
+    paths = paths_of(state.params, state)
+    name, path = next(iter(by_name(state.params))), jax.tree.leaves(paths)[0]
+    prefix = path.removesuffix(name)
+    drawn = paths_of(trainer.drawn(state), state)
+    arrays, record = checkpoint.read_arrays(
+        folder, lambda path: path.startswith(prefix) or path in drawn.values(), best=best
+    )
+    params = {
+        path.removeprefix(prefix): array
+        for path, array in arrays.items()
+        if path.startswith(prefix)
+    }
+    return params, record["step"], {k: arrays[path] for k, path in drawn.items() if path in arrays}
+
+
+def _require_matches(arrays: Mapping[str, Any], patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        if not _selected(arrays, [pattern]):
+            parts = ", ".join(dict.fromkeys(f"{name.split('/')[0]}/*" for name in arrays))
+            raise ValueError(
+                f"init_only {pattern} matches no parameter: choose among {parts}, or their parts"
+            )
+
+
+def _selected(arrays: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
+    """Return the arrays whose name matches one of the patterns; all without patterns."""
+    return {
+        name: array
+        for name, array in arrays.items()
+        if not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def write_params(path: str | os.PathLike[str], params: Any, step: int) -> None:
+    """Write parameters to a file.
+
+    Args:
+      path: the file.
+      params: any pytree of arrays.
+      step: the step of their checkpoint.
+
+    Raises:
+      ModuleNotFoundError: if the extra "export" is not installed.
+    """
+    arrays = by_name(jax.device_get(params))
+    _safetensors().numpy.save_file(
+        {name: np.asarray(array, order="C") for name, array in arrays.items()},
+        os.fspath(path),
+        {"step": str(step)},
+    )
+
+
+def read_export(folder: Folder) -> tuple[dict[str, np.ndarray], int]:
+    """Return the parameters of an export, by path, and the step of their checkpoint.
+
+    Raises:
+      ModuleNotFoundError: if the extra "export" is not installed.
+      ValueError: if the file is damaged.
+    """
+    library, path = _safetensors(), exported(folder)
+    try:
+        with library.safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return arrays, int((file.metadata() or {})["step"])
+    except (library.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): export the run again") from None
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"exports require safetensors: {install_command('export')}"
+        ) from error
+    return safetensors
