@@ -22,8 +22,8 @@ import tyro
 from study import Options, Record, Run, run_study
 from study_report import by_cell, origin, scores, to_goal, write_report
 
+from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.nn.gates import GATES
 from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import solved

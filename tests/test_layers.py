@@ -29,7 +29,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 
 def part_of(module):
-    """Return `nn` for `gtrxl_jax.nn.cores.transformer`; empty for the root."""
+    """Return `nn` for `gtrxl_jax.nn.cores.gtrxl`; empty for the root."""
     return ([*module.split("."), ""])[1]
 
 

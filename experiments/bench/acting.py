@@ -46,7 +46,7 @@ def main(settings: Settings) -> None:
     memory = dataclasses.replace(
         empty,
         inputs=tuple(jnp.asarray(rng.standard_normal(x.shape), x.dtype) for x in empty.inputs),
-        length=jnp.full(batch, core.memory_size, jnp.int32),
+        length=jnp.full(batch, core.config.memory_size, jnp.int32),
     )
     x_TBD = jnp.asarray(
         rng.standard_normal((settings.cached_steps, batch, core.width)), jnp.float32

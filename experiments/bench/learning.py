@@ -45,7 +45,7 @@ class Settings:
 
 def useful_operations(core: Any, batch: int, unroll: int) -> float:
     """Count the operations of a learner step, see above, with a feed-forward width of D."""
-    width, window, keys = core.width, core.memory_size + 1, core.memory_size + unroll
+    width, window, keys = core.width, core.config.memory_size + 1, core.config.memory_size + unroll
     square = 2.0 * width * width
     on_steps = 16 * batch * unroll * square
     on_keys = 2 * batch * keys * square
@@ -54,7 +54,7 @@ def useful_operations(core: Any, batch: int, unroll: int) -> float:
     attention = 3 * 2.0 * batch * unroll * window * width
     forward = on_steps + on_keys + positions + attention
     backward = 2 * on_steps + on_keys_backward + positions + 2 * attention
-    return core.layers * (forward + backward)
+    return core.config.layers * (forward + backward)
 
 
 def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
@@ -65,7 +65,7 @@ def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
     memory = dataclasses.replace(
         empty,
         inputs=tuple(jnp.asarray(rng.standard_normal(x.shape), dtype) for x in empty.inputs),
-        length=jnp.full(batch, core.memory_size, jnp.int32),
+        length=jnp.full(batch, core.config.memory_size, jnp.int32),
     )
     x_BTD = jnp.asarray(rng.standard_normal((batch, unroll, core.width)), jnp.float32)
     first_BT = jnp.zeros((batch, unroll), bool)

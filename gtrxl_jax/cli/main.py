@@ -347,7 +347,7 @@ def _list(arguments: Sequence[str]) -> None:
     from gtrxl_jax.envs.adapters.suites import missing_extra
     from gtrxl_jax.nn.core import CORES
     from gtrxl_jax.nn.cores import registry as cores
-    from gtrxl_jax.nn.gates import GATES
+    from gtrxl_jax.nn.cores.gtrxl import GATES
     from gtrxl_jax.nn.sequence import registry as models
     from gtrxl_jax.nn.sequence.valves import VALVES
     from gtrxl_jax.offline import config as offline_config

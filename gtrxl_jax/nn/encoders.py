@@ -19,8 +19,7 @@ from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
 from gtrxl_jax.custom import described, is_custom, named, naming_part
-from gtrxl_jax.nn.linear import Dense
-from gtrxl_jax.nn.norm import LayerNorm
+from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec

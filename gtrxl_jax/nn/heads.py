@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.nn.linear import Dense
+from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 from gtrxl_jax.ops.legal import check_legal, mask_logits

@@ -5,8 +5,6 @@ Reinforcement Learning", appendix C. Dimension letters: B batch, T queries, M me
 S = M + T keys, N = M + 1 distances (0 is the query itself), H heads, K head width, D model width.
 """
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -15,10 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
-
-Spans = tuple[tuple[slice, int], ...]
-"""Runs of queries, each with the number of leading keys that it may attend to: keys that a causal
-mask hides from a whole run need not be computed."""
 
 
 def sinusoids(
@@ -113,7 +107,6 @@ def segment_attention(
     content_bias_HK: Float[Array, "H K"],
     position_bias_HK: Float[Array, "H K"],
     mask_BTS: Bool[Array, "B T S"],
-    drop: Callable[[Array], Array] = lambda weights: weights,
 ) -> tuple[Float[Array, "B T H K"], Float[Array, "B H T S"]]:
     """Attend from every query of a segment to the memory and the segment.
 
@@ -127,7 +120,6 @@ def segment_attention(
       content_bias_HK: u, added to Q in the content term.
       position_bias_HK: v, added to Q in the position term.
       mask_BTS: see `segment_mask`; each query must see at least itself.
-      drop: dropout applied to the weights.
 
     Returns:
       The weighted values, and the weights in float32 or wider.
@@ -148,8 +140,7 @@ def segment_attention(
         preferred_element_type=wide,
     )
     weights_BHTS = masked_softmax(content_BHTS + skew(position_BHTN), mask_BTS[:, None])
-    dropped_BHTS = drop(weights_BHTS.astype(value_BSHK.dtype))
-    out_BTHK = jnp.einsum("bhts,bshk->bthk", dropped_BHTS, value_BSHK)
+    out_BTHK = jnp.einsum("bhts,bshk->bthk", weights_BHTS.astype(value_BSHK.dtype), value_BSHK)
     return out_BTHK, weights_BHTS
 
 
@@ -205,73 +196,6 @@ def cached_attention(
     weights_BHN = masked_softmax(content_BHN + position_BHN, mask_BN[:, None])
     out_BHK = jnp.einsum("bhn,bhnk->bhk", weights_BHN.astype(value_BHNK.dtype), value_BHNK)
     return out_BHK, weights_BHN
-
-
-def memory_token_mask(
-    step_mask_BK: Bool[Array, "B K"],
-    cached_B: Int[Array, " B"],
-    cache_size: int,
-    memory_tokens: int,
-) -> Bool[Array, "B Q S"]:
-    """Compute which keys each token of a RATE segment may attend to (arXiv 2306.09459, section 3).
-
-    The keys are [cache | read tokens | 3 K step tokens | write tokens], the queries all of them but
-    the cache. Read tokens attend to the read tokens. A step token attends to the cache, the read
-    tokens, and the step tokens up to itself. Write tokens attend to everything but the cache.
-    Padding is attended to only by itself.
-
-    Args:
-      step_mask_BK: true where there is a step, false for padding.
-      cached_B: the number of most recent cache slots that have been written.
-      cache_size: C, the number of cache slots.
-      memory_tokens: m, the number of memory tokens.
-    """
-    chex.assert_rank([step_mask_BK, cached_B], [2, 1])
-    batch, steps = step_mask_BK.shape
-    read, write = cache_size + memory_tokens, cache_size + memory_tokens + 3 * steps
-    key_S = np.arange(write + memory_tokens)
-    query_Q = key_S[cache_size:, None]
-    by_read_QS = (query_Q < read) & (key_S >= cache_size) & (key_S < read)
-    by_step_QS = (query_Q >= read) & (query_Q < write) & (key_S <= query_Q)
-    by_write_QS = (query_Q >= write) & (key_S >= cache_size)
-    exists_BS = jnp.concatenate(
-        [
-            jnp.arange(cache_size, dtype=jnp.int32)[None] >= cache_size - cached_B[:, None],
-            jnp.ones((batch, memory_tokens), bool),
-            jnp.repeat(step_mask_BK, 3, axis=1),
-            jnp.ones((batch, memory_tokens), bool),
-        ],
-        axis=1,
-    )
-    seen_QS = by_read_QS | by_step_QS | by_write_QS
-    return (jnp.asarray(seen_QS)[None] & exists_BS[:, None]) | jnp.asarray(query_Q == key_S)[None]
-
-
-def memory_token_spans(steps: int, cache_size: int, memory_tokens: int) -> tuple[Spans, Spans]:
-    """Return runs of the queries of `memory_token_mask` for which hidden keys can be omitted.
-
-    Args:
-      steps: K, the number of steps of a segment.
-      cache_size: C, the number of cache slots.
-      memory_tokens: m, the number of memory tokens.
-
-    Returns:
-      The spans of all queries, in order; and those of the K tokens o (the second of a step's three)
-      and the m write tokens, the only ones that the last layer needs.
-    """
-    write = memory_tokens + 3 * steps
-    num_tokens = write + memory_tokens
-    # More runs omit few more keys and take longer to compile; shorter ones are not worthwhile.
-    runs = min(max(steps // 8, 1), 3)
-    cuts = [memory_tokens + 3 * round(steps * run / runs) for run in range(runs + 1)]
-    ends = [*cuts[1:-1], num_tokens]
-    every = [(slice(start, end), cache_size + end) for start, end in itertools.pairwise([0, *ends])]
-    useful = [
-        (slice(start + 1, end, 3), cache_size + end) for start, end in itertools.pairwise(cuts)
-    ]
-    if memory_tokens:
-        useful.append((slice(write, num_tokens), cache_size + num_tokens))
-    return tuple(every), tuple(useful)
 
 
 def by_distance(weights_BHTS: Float[Array, "B H T S"]) -> Float[Array, "B H T W"]:

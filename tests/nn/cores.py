@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.registry import make_core
-from gtrxl_jax.nn.gates import GATES
 
 MEMORY_SIZE = 5
 LAYERS = 2

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.attention.absorbed import AbsorbedAttention
-from gtrxl_jax.nn.attention.projected import RelativeAttention
+from gtrxl_jax.nn.layers import RelativeAttention
+from gtrxl_jax.nn.sequence.absorbed import AbsorbedAttention
 from gtrxl_jax.ops.absorbed_attention import rotate_by_position
-from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans, sinusoids
+from gtrxl_jax.ops.attention import sinusoids
+from gtrxl_jax.ops.memory_tokens import memory_token_mask, memory_token_spans
 from tests.comparison import assert_close
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -70,13 +70,13 @@ def test_memory_and_cache_are_not_interchangeable():
     x_BD, first_B = X[:, 0], FIRST[:, 0]
 
     def interchange(params, memory, cache):
-        with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: .*`finish`"):
+        with pytest.raises(TypeError, match="must be a GTrXLMemory, .*Cache: .*`finish`"):
             core.apply(params, cache, X, FIRST)
-        with pytest.raises(TypeError, match="must be a TransformerMemory, .*Cache: `start`"):
+        with pytest.raises(TypeError, match="must be a GTrXLMemory, .*Cache: `start`"):
             core.apply(params, cache, method="start")
-        with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
+        with pytest.raises(TypeError, match="must be a GTrXLCache, .*Memory: `start`"):
             core.apply(params, memory, x_BD, first_B, method="step")
-        with pytest.raises(TypeError, match="must be a TransformerCache, .*Memory: `start`"):
+        with pytest.raises(TypeError, match="must be a GTrXLCache, .*Memory: `start`"):
             core.apply(params, memory, method="finish")
 
     traced(core, interchange)

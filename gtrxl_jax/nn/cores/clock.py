@@ -8,9 +8,8 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.core import MemoryCore
-from gtrxl_jax.nn.inputs import check_inputs
-from gtrxl_jax.nn.linear import Dense
+from gtrxl_jax.nn.core import MemoryCore, check_inputs
+from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops.attention import sinusoids
 
 

@@ -9,10 +9,9 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
 from gtrxl_jax.nn.cores.recurrent import Carry, LSTMCell
-from gtrxl_jax.nn.inputs import check_inputs
-from gtrxl_jax.nn.linear import Dense
+from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops.losses import masked_mean
 from gtrxl_jax.validation import choice, number
 

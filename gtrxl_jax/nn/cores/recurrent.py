@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key
 
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore
-from gtrxl_jax.nn.inputs import check_inputs
-from gtrxl_jax.nn.linear import Dense
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
+from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.validation import choice
 
 Carry = Any

@@ -7,19 +7,19 @@ from gtrxl_jax.nn.core import CoreConfig, MemoryCore, register_core
 from gtrxl_jax.nn.cores.agalite import AGaLiTeConfig
 from gtrxl_jax.nn.cores.dnc import DNCConfig
 from gtrxl_jax.nn.cores.ffm import FFMConfig
+from gtrxl_jax.nn.cores.gtrxl import GTrXLConfig
 from gtrxl_jax.nn.cores.lru import LRUConfig
 from gtrxl_jax.nn.cores.mamba2 import Mamba2Config
 from gtrxl_jax.nn.cores.mingru import MinGRUConfig
 from gtrxl_jax.nn.cores.mlstm import MLSTMConfig
 from gtrxl_jax.nn.cores.recurrent import RecurrentConfig
 from gtrxl_jax.nn.cores.s5 import S5Config
-from gtrxl_jax.nn.cores.transformer import TransformerConfig
 from gtrxl_jax.validation import check_choice, validate
 
 for _name in ("lstm", "gru"):
     register_core(_name, RecurrentConfig)
 for _name in ("trxl", "trxl-i", "gtrxl"):
-    register_core(_name, TransformerConfig)
+    register_core(_name, GTrXLConfig)
 register_core("dnc", DNCConfig)
 _STACKS: dict[str, type[CoreConfig]] = {
     "mingru": MinGRUConfig,
@@ -34,7 +34,7 @@ for _name, _config in _STACKS.items():
     register_core(_name, _config)
 
 PRESETS: dict[type[CoreConfig], dict[str, dict[str, Any]]] = {
-    TransformerConfig: {
+    GTrXLConfig: {
         # The paper's table gives width 256 (128 for thin), but its parameter counts imply 512
         # (256), which is used here. It does not give F; F = D matches the counts best.
         "paper": dict(layers=12, width=512, heads=8, head_width=64, memory_size=512),

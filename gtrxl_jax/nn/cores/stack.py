@@ -15,12 +15,9 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Inexact
 
-from gtrxl_jax.nn.blocks import FeedForward
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore
-from gtrxl_jax.nn.gates import GATES, make_gate
-from gtrxl_jax.nn.inputs import check_inputs
-from gtrxl_jax.nn.linear import Dense
-from gtrxl_jax.nn.norm import LayerNorm
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
+from gtrxl_jax.nn.cores.gtrxl import GATES, FeedForward, make_gate
+from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.validation import choice, number
 
 State = Any

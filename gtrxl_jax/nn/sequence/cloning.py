@@ -10,7 +10,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
-from gtrxl_jax.nn.linear import Dense
+from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
 

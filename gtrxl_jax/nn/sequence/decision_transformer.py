@@ -7,8 +7,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.linear import Dense
-from gtrxl_jax.nn.norm import LayerNorm
+from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.sequence.trajectory import (
     Window,
     act_in_window,

@@ -7,7 +7,7 @@ A trajectory is cut into segments of K steps. With m memory tokens, segment n is
 processed by a Transformer-XL whose layers may also attend to the last hidden states of the previous
 segment (the cache). All other tokens read the leading memory tokens (read tokens). A valve computes
 M_{n+1} from M_n and the outputs at the trailing memory tokens (write tokens).
-`gtrxl_jax.ops.attention.memory_token_mask` defines which tokens attend to which. Distances are
+`gtrxl_jax.ops.memory_tokens.memory_token_mask` defines which tokens attend to which. Distances are
 those between positions in [cache | M_n | segment | M_n], so they can be negative among memory
 tokens. Padding is never attended to, and the memory is updated after whole segments, including the
 last action.
@@ -28,8 +28,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from gtrxl_jax.nn.attention.absorbed import AbsorbedWeights
-from gtrxl_jax.nn.blocks import Block
+from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock, AbsorbedWeights
 from gtrxl_jax.nn.sequence.trajectory import (
     Window,
     act_in_window,
@@ -40,8 +39,8 @@ from gtrxl_jax.nn.sequence.trajectory import (
     rows_where,
 )
 from gtrxl_jax.nn.sequence.valves import MemoryTokens, Valve
-from gtrxl_jax.ops.attention import memory_token_mask, memory_token_spans
 from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.ops.memory_tokens import memory_token_mask, memory_token_spans
 from gtrxl_jax.segments import Segments
 
 
@@ -85,7 +84,7 @@ class RATEState:
 
 
 class RATE(nn.Module):
-    """The model, with the blocks of `gtrxl_jax.nn.cores.transformer`.
+    """The model, a stack of `AbsorbedBlock`.
 
     Attributes:
       embedding: maps steps to tokens.
@@ -101,7 +100,7 @@ class RATE(nn.Module):
     embedding: nn.Module
     head: nn.Module
     valve: Valve
-    blocks: tuple[Block, ...]
+    blocks: tuple[AbsorbedBlock, ...]
     context: int
     memory_tokens: int
     cache_size: int

@@ -19,11 +19,11 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gtrxl_jax.nn.blocks import Block
 from gtrxl_jax.nn.core import DTYPES
+from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
 from gtrxl_jax.nn.encoders import ENCODERS, make_encoder
-from gtrxl_jax.nn.gates import GATES
+from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock
 from gtrxl_jax.nn.sequence.cloning import MLPCloning, RecurrentCloning
 from gtrxl_jax.nn.sequence.decision_transformer import DecisionTransformer, GPTBlock
 from gtrxl_jax.nn.sequence.rate import RATE
@@ -164,7 +164,7 @@ class ModelConfig:
             head=head,
             valve=make_valve(self.valve, self.valve_heads, **precision),
             blocks=tuple(
-                Block(
+                AbsorbedBlock(
                     width=self.width,
                     heads=self.heads,
                     head_width=self.head_width or self.width,
@@ -172,7 +172,6 @@ class ModelConfig:
                     norm_first=self.block != "trxl",
                     gate=self.gate if self.block == "gtrxl" else None,
                     gate_bias=self.gate_bias,
-                    absorbed=True,
                     **rates,
                     **precision,
                 )

@@ -14,7 +14,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
-from gtrxl_jax.nn.linear import square_products
+from gtrxl_jax.nn.layers import square_products
 from gtrxl_jax.validation import check_choice
 
 

@@ -1,17 +1,19 @@
-"""Relative multi-head attention over unprojected inputs, for models with wide heads."""
+"""RATE's form of the GTrXL block: attention over unprojected inputs, for wide heads."""
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.attention.layer import AttentionLayer
+from gtrxl_jax.nn.cores.gtrxl import Block
+from gtrxl_jax.nn.layers import AttentionLayer, by_rows
 from gtrxl_jax.ops.absorbed_attention import absorbed_attention, rotate_by_position
-from gtrxl_jax.ops.attention import Spans, sinusoids
-from gtrxl_jax.ops.linear import by_rows
+from gtrxl_jax.ops.attention import sinusoids
+from gtrxl_jax.ops.memory_tokens import Spans
 
 
 @struct.dataclass
@@ -38,11 +40,20 @@ class AbsorbedWeights:
 
 
 class AbsorbedAttention(AttentionLayer):
-    """The layer over unprojected inputs, computed as in `ops.absorbed_attention`.
+    """Attention over unprojected inputs, computed as in `ops.absorbed_attention`.
 
     Its cost per pair of inputs grows with the width of the stream instead of the width of a head,
     and nothing is projected or transposed.
+
+    Attributes:
+      dropout_rate: dropout rate of the attention weights.
     """
+
+    dropout_rate: float = 0.0
+
+    def setup(self) -> None:
+        super().setup()
+        self.dropout = nn.Dropout(self.dropout_rate)
 
     def absorb_weights(self, num_inputs: int, dtype: DTypeLike) -> AbsorbedWeights:
         """Multiply the parameters in their own precision for S inputs, then cast to `dtype`."""
@@ -170,3 +181,63 @@ class AbsorbedAttention(AttentionLayer):
         inputs_BSD = jax.vmap(put)(inputs_BSD, x_BTD, slot_B)
         phi_BTF = jax.vmap(take, in_axes=(None, 0))(weights.phi.T, slot_B)
         return inputs_BSD, self._attend(weights, inputs_BSD, x_BTD, phi_BTF, mask_BTS)[0]
+
+
+class AbsorbedBlock(Block):
+    """The block of RATE, over memory tokens, steps and a cache.
+
+    Attributes:
+      attention_dropout_rate: dropout rate of the attention weights.
+    """
+
+    attention_dropout_rate: float = 0.0
+
+    def setup(self) -> None:
+        super().setup()
+        self.attention = AbsorbedAttention(
+            self.width,
+            self.heads,
+            self.head_width,
+            self.dtype,
+            self.param_dtype,
+            self.attention_dropout_rate,
+        )
+
+    def __call__(
+        self,
+        cache_BCD: Float[Array, "B C D"],
+        x_BTD: Float[Array, "B T D"],
+        mask_BTS: Bool[Array, "B T S"],
+        deterministic: bool,
+        spans: Spans,
+    ) -> Float[Array, "B Q D"]:
+        """Run a segment; return the outputs at the Q queries of the spans."""
+        stream_BSD = jnp.concatenate([jax.lax.stop_gradient(cache_BCD), x_BTD], axis=1)
+        attended_BQD = self.attention(
+            self.attention_input(stream_BSD), mask_BTS, deterministic, spans
+        )
+        x_BQD = jnp.concatenate([x_BTD[:, queries] for queries, _ in spans], axis=1)
+        return self.after_attention(x_BQD, attended_BQD, deterministic)
+
+    def absorb_weights(self, num_slots: int, dtype: DTypeLike) -> AbsorbedWeights:
+        """Return the weight products that `decode_step` uses, for S slots."""
+        return self.attention.absorb_weights(num_slots, dtype)
+
+    def init_cache(self, x_BSD: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+        """Return slots for `decode_step` that hold these inputs."""
+        return self.attention_input(x_BSD)
+
+    def decode_step(
+        self,
+        weights: AbsorbedWeights,
+        slots_BSD: Float[Array, "B S D"],
+        x_BTD: Float[Array, "B T D"],
+        slot_B: Int[Array, " B"],
+        exists_BT: Bool[Array, "B T"],
+        mask_BTS: Bool[Array, "B T S"],
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
+        """Run T inputs, written into the slots starting at `slot_B`; see `AbsorbedAttention`."""
+        slots_BSD, attended_BTD = self.attention.decode_step(
+            weights, slots_BSD, self.attention_input(x_BTD), slot_B, exists_BT, mask_BTS
+        )
+        return slots_BSD, self.after_attention(x_BTD, attended_BTD)

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.linear import Dense
-from gtrxl_jax.ops.linear import by_rows
+from gtrxl_jax.nn.layers import Dense, by_rows
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (0,), (2, 3), (2, 0), (2, 3, 4)])

@@ -1,1 +1,0 @@
-"""Relative multi-head attention as a module, in two forms with the same parameters."""
