@@ -153,7 +153,7 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
 
     Raises:
       FileNotFoundError: if the folder contains no run, or no checkpoint.
-      ValueError: if the run was written by a newer version of this library, has another
+      ValueError: if this version of the library cannot read the run, or it has another
         architecture, or has no best checkpoint; or if the parameters of an export do not belong to
         its config.
       UnusableError: if every checkpoint is damaged.

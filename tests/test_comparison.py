@@ -14,13 +14,13 @@ from gtrxl_jax.comparison import seeds as seeds_module
 from gtrxl_jax.comparison.labels import task_of
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.ops.statistics import wilson_interval
-from gtrxl_jax.runs import status
+from gtrxl_jax.runs import directory
 from gtrxl_jax.runs.results import Result, scores_of, write_result
 
 
 def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
     return {
-        "version": "0.1.0",
+        "version": "0.2.0",
         "core": {"name": core, "width": 64},
         "algorithm": {"name": algorithm},
         "env": {"name": "TMazePassive-v0", "params": {"corridor_length": length}, "tasks": []},
@@ -55,7 +55,7 @@ def write_run(folder, config, values, final=None, score="success", drawn=None, s
 @pytest.fixture(autouse=True)
 def _as_online(monkeypatch):
     """The configs are only the parts of an online config that are read."""
-    for module in (seeds_module, status):
+    for module in (seeds_module, directory):
         monkeypatch.setattr(
             module, "kind_of", lambda text: "online" if "core" in json.loads(text) else "offline"
         )

@@ -110,13 +110,19 @@ def test_missing_best_checkpoint_raises(run):
 
 
 @pytest.mark.parametrize(
-    ("version", "is_newer"),
-    [("0.0.9", False), (gtrxl_jax.__version__, False), ("999.0", True), ("0.1.10", True)],
+    ("version", "message"),
+    [
+        ("0.1.0", "and this is .*, which reads runs of 0.2.0 and later: install 0.1.0, or train"),
+        ("0.0.9", "install 0.0.9, or train again in another folder"),
+        ("999.0", "by gtrxl_jax 999.0, and this is .*: upgrade gtrxl_jax"),
+        ("0.2.10", "by gtrxl_jax 0.2.10, and this is .*: upgrade gtrxl_jax"),
+        ("0.2.0", "holds no checkpoint"),
+        (gtrxl_jax.__version__, "holds no checkpoint"),
+    ],
 )
-def test_newer_version_raises(tmp_path, version, is_newer):
+def test_runs_of_other_versions(tmp_path, version, message):
     config = json.loads(to_json(JOB))
     assert config["version"] == gtrxl_jax.__version__
     (tmp_path / "config.json").write_text(json.dumps(config | {"version": version}))
-    message = rf"by gtrxl_jax {version}, and this is" if is_newer else "holds no checkpoint"
-    with pytest.raises(ValueError if is_newer else FileNotFoundError, match=message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         gtrxl_jax.load(tmp_path)

@@ -1,4 +1,4 @@
-from gtrxl_jax import memory
+from gtrxl_jax import machine
 
 
 def write(folder, name, content):
@@ -8,17 +8,17 @@ def write(folder, name, content):
 
 
 def test_limit_of_container_counts(tmp_path, monkeypatch):
-    whole = memory.available_memory()
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    whole = machine.available_memory()
+    monkeypatch.setattr(machine, "_GROUP", tmp_path)
     if whole is not None:
-        assert whole <= memory.available_memory()
+        assert whole <= machine.available_memory()
     write(tmp_path, "memory.max", "max\n")
     write(tmp_path, "memory.current", "500\n")
-    assert (memory.available_memory() or 2**40) > 10_000
+    assert (machine.available_memory() or 2**40) > 10_000
     write(tmp_path, "memory.max", "9000\n")
     write(tmp_path, "memory.stat", "anon 300\ninactive_file 100\nactive_file 7\n")
-    assert memory.available_memory() == 8600
+    assert machine.available_memory() == 8600
     write(tmp_path, "memory/memory.limit_in_bytes", "2000")
     write(tmp_path, "memory/memory.usage_in_bytes", "1500")
     write(tmp_path, "memory/memory.stat", "inactive_file 0")
-    assert memory.available_memory() == 500
+    assert machine.available_memory() == 500

@@ -39,6 +39,8 @@ MAY_CHANGE = (
 MAY_GROW = ("total_steps", "total_updates")
 """Fields that may increase: the run is then extended. Schedules that are relative to the length of
 the run, such as the decay of the learning rate, continue at their place in the longer run."""
+OLDEST_VERSION = "0.2.0"
+"""The oldest version whose runs can be read."""
 
 
 @contextlib.contextmanager
@@ -175,8 +177,8 @@ def require_same_run(folder: Folder, config_json: str) -> None:
     """Raise if the folder holds a run other than that of `config_json`, and it has started.
 
     Raises:
-      ValueError: if it holds another run, naming the first difference, a run of a newer version, or
-        an export, or if there cannot be such a folder.
+      ValueError: if it holds another run, naming the first difference, a run of a version that
+        cannot be read, or an export, or if there cannot be such a folder.
     """
     require_folder(folder)
     require_storable(folder)
@@ -222,17 +224,20 @@ def require_storable(folder: Folder) -> None:
 
 
 def require_version(folder: Folder) -> None:
-    """Raise if the run in `folder` was written by a newer version of this library.
+    """Raise if this version of the library cannot read the run, or the export, in `folder`.
 
     Raises:
       FileNotFoundError: if there is no run.
-      ValueError: if it was written by a newer version.
+      ValueError: if it was written by a newer version, or by one before `OLDEST_VERSION`.
     """
-    there = str(settings(folder).get("version", "0"))
+    there = str(settings(folder).get("version", __version__))
+    written = f"{folder} was written by gtrxl_jax {there}, and this is {__version__}"
     if _numbers(there) > _numbers(__version__):
+        raise ValueError(f"{written}: upgrade gtrxl_jax")
+    if _numbers(there) < _numbers(OLDEST_VERSION):
         raise ValueError(
-            f"{folder} was written by gtrxl_jax {there}, and this is {__version__}: "
-            "upgrade gtrxl_jax"
+            f"{written}, which reads runs of {OLDEST_VERSION} and later: install {there}, or train "
+            "again in another folder"
         )
 
 

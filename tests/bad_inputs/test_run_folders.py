@@ -115,6 +115,11 @@ CONFIGS = {
     "nested objects": (write("config.json", b'{"a":' * 100_000), "is nested too deeply"),
     "a list": (write("config.json", [1]), "config.json is not the config of a run: it is no JSON"),
     "newer": (edit("config.json", version="99.0"), "by gtrxl_jax 99.0, and this is"),
+    "older": (
+        edit("config.json", version="0.1.0", optimiser={"learning_rate": 0.1}),
+        f"was written by gtrxl_jax 0.1.0, and this is {gtrxl_jax.__version__}, which reads runs of "
+        "0.2.0 and later: install 0.1.0, or train again in another folder",
+    ),
 }
 
 
