@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -30,3 +31,14 @@ class Segments:
     returns_to_go: Float[Array, "*lead K"]
     timesteps: Int[Array, "*lead K"]
     mask: Bool[Array, "*lead K"]
+
+
+def zero_segment(timestep: Any) -> Segments:
+    """Return a segment `[B, K]` for time steps `[B, K]` of zeros."""
+    return Segments(
+        observations=timestep.observation,
+        actions=timestep.action,
+        returns_to_go=timestep.reward,
+        timesteps=timestep.reward.astype(jnp.int32),
+        mask=timestep.first,
+    )

@@ -130,8 +130,9 @@ def peaks(settings: Settings) -> list[Row]:
         for times in (1, 2, 4):
             segments = times * settings.segments
             trainer = make_trainer(settings, segments, remat=remat)
-            update = jax.jit(trainer.learn, donate_argnums=0)
-            inputs = jax.eval_shape(trainer.init, 0), random_batch(settings, segments)
+            update = jax.jit(trainer.algorithm.update, donate_argnums=0)
+            learner = jax.eval_shape(trainer.init, 0).learner
+            inputs = learner, random_batch(settings, segments)
             program = update.lower(*inputs, jax.random.key(0)).compile()
             memory: Any = program.memory_analysis()
             size = memory.temp_size_in_bytes / 1e6

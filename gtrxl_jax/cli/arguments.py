@@ -12,6 +12,7 @@ from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import PRESETS, core_config
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
+from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.online import config as configs
 from gtrxl_jax.online.algorithm_config import ALGORITHMS
 from gtrxl_jax.plugins import import_plugins, with_name
@@ -133,6 +134,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     chooser.add_argument("--preset", default="default")
     chooser.add_argument("--model-preset")
     chooser.add_argument("--model.name", dest="model")
+    chooser.add_argument("--algorithm.name", dest="algorithm")
     chooser.add_argument("--task.name", dest="task")
     chosen, rest = chooser.parse_known_args(arguments)
     base = offline_config.preset(chosen.preset)
@@ -146,12 +148,14 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         # The presets' lengths and curriculum are those of an environment.
         evaluation = dataclasses.replace(base.evaluation, lengths=())
         base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
-    import_plugins(filter(None, (chosen.model, chosen.task)))
+    import_plugins(filter(None, (chosen.model, chosen.algorithm, chosen.task)))
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
     require_settings(rest, "model", model, models.MODELS)
-    base = dataclasses.replace(base, model=model)
+    algorithm = with_name(base.algorithm, chosen.algorithm or base.algorithm.name)
+    require_settings(rest, "algorithm", algorithm, OFFLINE_ALGORITHMS)
+    base = dataclasses.replace(base, model=model, algorithm=algorithm)
     command = parse(
         TrainOffline,
         rest,

@@ -9,6 +9,9 @@ import tyro
 
 from gtrxl_jax.data.segments import STARTS, WEIGHTS
 from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config
+from gtrxl_jax.offline.algorithm import OfflineAlgorithmConfig
+from gtrxl_jax.offline.imitation import ImitationConfig
+from gtrxl_jax.offline.optimizer import AdamWConfig
 from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.validation import MOST_STEPS, check_choice, choice, number
@@ -65,28 +68,6 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdamWConfig:
-    """AdamW (Loshchilov and Hutter 2019); it decays only matrices, not biases, norms or tokens."""
-
-    learning_rate: float = 1e-3
-    """Peak learning rate."""
-    beta_1: float = number(0.9, at_least=0, at_most=1)
-    """Decay rate of the mean of gradients."""
-    beta_2: float = number(0.95, at_least=0, at_most=1)
-    """Decay rate of the mean of squared gradients."""
-    weight_decay: float = number(0.1, at_least=0)
-    """Weight decay, which is multiplied by the learning rate."""
-    clip_norm: float | None = 1.0
-    """Maximum global norm of the gradient."""
-    warmup: float = number(0.05, at_least=0, at_most=1)
-    """Fraction of the updates over which the learning rate increases linearly to its peak."""
-    final: float = number(0.1, at_least=0, at_most=1)
-    """Fraction of the peak learning rate that remains after a linear decay."""
-    accumulate: int = 1
-    """Number of gradients averaged for one optimizer step."""
-
-
-@dataclasses.dataclass(frozen=True)
 class OfflineEvaluationConfig(EvaluationConfig):
     """Evaluation on episodes played in the environment."""
 
@@ -113,6 +94,7 @@ class OfflineConfig(RunConfig):
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    algorithm: OfflineAlgorithmConfig = dataclasses.field(default_factory=ImitationConfig)
     optimizer: AdamWConfig = dataclasses.field(default_factory=AdamWConfig)
     evaluation: OfflineEvaluationConfig = dataclasses.field(default_factory=OfflineEvaluationConfig)
     checkpoint: CheckpointConfig = dataclasses.field(
@@ -198,10 +180,6 @@ class OfflineConfig(RunConfig):
         """Return the number of segments in a stage's windows, and of steps of each, see `shape`."""
         segments, context = self.stages[stage], self.context
         return (segments, context) if self.model.is_recurrent else (1, segments * context)
-
-    def chunk(self, segments: int) -> int:
-        """Return the number of consecutive segments that share a gradient."""
-        return segments if self.bptt is None else min(self.bptt + 1, segments)
 
 
 def _default() -> OfflineConfig:

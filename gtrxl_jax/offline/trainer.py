@@ -1,14 +1,12 @@
-"""Offline training: predict the actions of trajectories, segment by segment.
+"""Offline training: an algorithm learns from batches of the data, and its policy is evaluated.
 
     trainer = OfflineTrainer(config)
     state = trainer.init(seed)  # a pytree, the complete state of the run
     for stage, data in trainer.feed(1, trainer.mesh()):
         state, metrics = make_iteration(trainer, stage)(state, data)  # several updates
 
-An update samples a batch of windows of N segments of K steps and scans the model over the segments.
-The memory is passed from each segment to the next, and the gradient flows back through it. A
-segment's activations are recomputed in the backward pass, so memory usage grows with K instead of
-N * K.
+An update samples a batch of windows of N segments of K steps, or selects one that was read from
+disk, and the algorithm learns from it; see `offline.algorithm`.
 """
 
 import dataclasses
@@ -18,12 +16,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import linen as nn
 from flax import struct
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key, Real, Shaped
+from jaxtyping import Array, Int, Key, Real, Shaped
 
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import is_custom, naming_part
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
@@ -31,9 +29,9 @@ from gtrxl_jax.data.trajectories import Trajectories, check
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.nn.normalizer import statistics, update_normalizers
-from gtrxl_jax.nn.sequence.registry import make_model
+from gtrxl_jax.nn.sequence.registry import make_model, require_consistent_model
+from gtrxl_jax.offline.algorithm import Metrics, Setup, require_consistent_update
 from gtrxl_jax.offline.config import OfflineConfig, to_json
-from gtrxl_jax.offline.consistency import require_consistent_model, zero_segment
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
 from gtrxl_jax.offline.environments import (
     data_spaces,
@@ -43,25 +41,11 @@ from gtrxl_jax.offline.environments import (
     sampling_of,
     trajectories_of,
 )
-from gtrxl_jax.offline.evaluation import SequencePolicy, make_play
-from gtrxl_jax.offline.metrics import (
-    Metrics,
-    over_segments,
-    segment_by_segment,
-    step_means,
-)
-from gtrxl_jax.offline.optimizer import make_optimizer
-from gtrxl_jax.ops.promotion import standard_dtype_promotion
-from gtrxl_jax.parallel.placement import (
-    gather_parameters,
-    make_mesh,
-    split_batch,
-    split_parameters,
-)
+from gtrxl_jax.offline.evaluation import make_play
+from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
 from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
-from gtrxl_jax.segments import Segments
-from gtrxl_jax.specs import action_spec
+from gtrxl_jax.segments import Segments, zero_segment
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 
@@ -71,16 +55,19 @@ class OfflineState:
     """The complete state of a run, sufficient to resume it.
 
     Attributes:
-      params: parameters of the model.
-      optimizer: state of the optax optimizer.
+      learner: what the algorithm learns with, see `OfflineAlgorithm.init`.
       key: PRNG key of the run; see `_keys`.
-      update: int, number of completed updates.
+      update: number of completed updates.
     """
 
-    params: Any
-    optimizer: optax.OptState
+    learner: Any
     key: Key[Array, ""]
     update: Int[Array, ""]
+
+    @property
+    def params(self) -> Any:
+        """The parameters with which the policy acts."""
+        return self.learner.params
 
 
 class OfflineTrainer:
@@ -89,6 +76,7 @@ class OfflineTrainer:
     Attributes:
       config: config of the run.
       model: the model that is trained.
+      algorithm: the algorithm that trains it.
       title, notes, environment, observation_space, action_space, num_iterations,
         steps_per_iteration: see `Trainer`; a step is an update.
 
@@ -126,11 +114,30 @@ class OfflineTrainer:
         self.steps_per_iteration = config.updates_per_iteration
         self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
         self.notes: Sequence[str] = describe_arrays(self.model)
-        updates = self.num_iterations * self.steps_per_iteration
-        self.optimizer, self.schedule = make_optimizer(config.optimizer, updates)
-        if is_custom(self.model):
-            params = jax.eval_shape(self.init, 0).params
-            require_consistent_model(self.model, params, self._segment(2))
+        evaluation = config.evaluation
+        setup = Setup(
+            self.model,
+            *spaces,
+            optimizer=config.optimizer,
+            updates=self.num_iterations * self.steps_per_iteration,
+            bptt=config.bptt,
+            remat=config.remat,
+            actions=evaluation.policy,
+            restart_every=config.context if evaluation.restart_return else 0,
+            memory_noise=evaluation.memory_noise,
+        )
+        self.algorithm = config.algorithm.make(setup)
+        self._require_consistent_parts()
+
+    def _require_consistent_parts(self) -> None:
+        """Check a custom model or algorithm before it enters a program."""
+        if not (is_custom(self.model) or is_custom(self.algorithm)):
+            return
+        params = jax.eval_shape(self._init_params, jax.random.key(0))
+        segment = self._segment(2)
+        require_consistent_model(self.model, params, segment)
+        windows = jax.tree.map(lambda x: jnp.stack([x] * self.config.shape[0], axis=1), segment)
+        require_consistent_update(self.algorithm, params, windows)
 
     @functools.cached_property
     def target_return(self) -> float:
@@ -153,17 +160,9 @@ class OfflineTrainer:
         return to_json(dataclasses.replace(config, evaluation=evaluation, data=data))
 
     @functools.cached_property
-    def policy(self) -> SequencePolicy:
-        """The model, asked for the target return."""
-        evaluation = self.config.evaluation
-        return SequencePolicy(
-            self.model,
-            action_spec(self.action_space),
-            self.target_return,
-            evaluation.policy,
-            self.config.context if evaluation.restart_return else 0,
-            evaluation.memory_noise,
-        )
+    def policy(self) -> Policy:
+        """The algorithm's policy, asked for the target return."""
+        return self.algorithm.policy(self.target_return)
 
     @property
     def tasks(self) -> tuple[Stream, ...]:
@@ -228,16 +227,18 @@ class OfflineTrainer:
     ) -> OfflineState:
         """Return the state of a new run, see `Trainer.init`."""
         key, key_network = _run_key(seed)
+        params = replace_arrays(self._init_params(key_network), given or {})
+        learner = self.algorithm.init(params, jax.random.fold_in(key_network, 1))
+        return OfflineState(learner, key, jnp.zeros((), jnp.int32))
+
+    def _init_params(self, key: Key[Array, ""]) -> Any:
+        """Return initial parameters of the model."""
 
         def all_of_it(model: Any) -> None:
             model(model.initial_memory(1), self._segment(1))
 
         with naming_part("model", self.model):
-            initial = nn.init(all_of_it, self.model)(key_network).get("params", {})
-        params = replace_arrays(initial, given or {})
-        with standard_dtype_promotion():
-            optimizer = self.optimizer.init(params)
-        return OfflineState(params, optimizer, key, jnp.zeros((), jnp.int32))
+            return nn.init(all_of_it, self.model)(key).get("params", {})
 
     def _segment(self, batch: int) -> Segments:
         """Return a segment `[B, K]` of zeros."""
@@ -250,7 +251,7 @@ class OfflineTrainer:
 
     def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
         """Sample a batch, or select the one read for this update, and learn from it."""
-        key_data, key_dropout = _keys(state.key)
+        key_data, key_learning = _keys(state.key)
         data, _ = data
         if isinstance(data, Segments):
             # Iterations begin at multiples of `updates_per_iteration`.
@@ -269,7 +270,16 @@ class OfflineTrainer:
                 self._sampling.weight,
                 of_stages[stage],
             )
-        return self.learn(state, batch, jax.random.fold_in(key_dropout, state.update))
+        key = jax.random.fold_in(key_learning, state.update)
+        learner, metrics = self.algorithm.update(state.learner, batch, key)
+        sound = {
+            quantity: jnp.isfinite(metrics[name])
+            for quantity, name in (("loss", "loss"), ("gradient norm", "gradient_norm"))
+            if name in metrics
+        }
+        nonfinite = first_nonfinite(sound | {"parameters": finite(learner.params)})
+        state = OfflineState(learner, state.key, state.update + 1)
+        return state, metrics | {"nonfinite": nonfinite}
 
     def summarize(
         self, metrics: dict[str, Real[Array, " U"]], state: OfflineState, data: Any
@@ -279,103 +289,9 @@ class OfflineTrainer:
         means = {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"}
         _, held_out = data
         if held_out is not None:
-            means |= self.validate(state.params, held_out)
+            scores = self.algorithm.validate(state.learner, held_out)
+            means |= {f"{name}/validation": score for name, score in scores.items()}
         return means | diverged
-
-    def validate(self, params: Any, batch: Segments) -> Metrics:
-        """Return the loss and the scores of predictions of a batch `[B, N, K]`, without dropout."""
-        params = gather_parameters(params)
-        segments, last = segment_by_segment(split_batch(batch))
-        memory = self._initial_memory(params, len(batch.mask))
-        _, (sums, _) = over_segments(self.model, params, memory, segments, last)
-        return step_means(sums, "/validation")
-
-    def learn(
-        self, state: OfflineState, batch: Segments, key: Key[Array, ""]
-    ) -> tuple[OfflineState, Metrics]:
-        """Learn from a batch `[B, N, K]`, with one optimizer step for each chunk of segments.
-
-        A chunk in which every window is padding is skipped.
-        """
-        size, segments, _ = batch.mask.shape
-        chunk = self.config.chunk(segments)
-        # [N / C, C, B, K, ...]: chunks of C segments; the gradient does not cross chunks.
-        chunks, last = jax.tree.map(
-            lambda x: x.reshape(-1, chunk, *x.shape[1:]), segment_by_segment(split_batch(batch))
-        )
-        keys = jax.random.split(key, (segments // chunk, chunk))
-        memory = self._initial_memory(state.params, size)
-        rate = self.schedule(state.update.astype(float))
-
-        def one(carry: Any, inputs: Any) -> Any:
-            params, optimizer, memory = carry
-            number, chunk, last, keys = inputs
-            gradients, (memory, (sums, means)) = jax.grad(self.loss, has_aux=True)(
-                gather_parameters(params), memory, chunk, last, keys, number == 0
-            )
-            gradients = split_parameters(gradients)
-            means["gradient_norm"] = optax.tree.norm(gradients)
-            with standard_dtype_promotion():
-                updates, following = self.optimizer.update(gradients, optimizer, params)
-            moved = optax.apply_updates(params, jax.tree.map(lambda u: -rate * u, updates))
-            is_real = sums["steps"] > 0
-            params, optimizer = jax.tree.map(
-                lambda new, old: jnp.where(is_real, new, old),
-                (moved, following),
-                (params, optimizer),
-            )
-            return (params, optimizer, memory), (sums, means, is_real)
-
-        numbers = jnp.arange(segments // chunk, dtype=jnp.int32)
-        (params, optimizer, _), (sums, means, is_real) = jax.lax.scan(
-            one, (state.params, state.optimizer, memory), (numbers, chunks, last, keys)
-        )
-        means = jax.tree.map(lambda x: jnp.mean(x, where=is_real), means)
-        metrics = means | step_means(jax.tree.map(jnp.sum, sums))
-        metrics["learning_rate"] = rate
-        sound = {
-            "loss": jnp.isfinite(metrics["loss"]),
-            "gradient norm": jnp.isfinite(metrics["gradient_norm"]),
-            "parameters": finite(params),
-        }
-        metrics["nonfinite"] = first_nonfinite(sound)
-        return OfflineState(params, optimizer, state.key, state.update + 1), metrics
-
-    def _initial_memory(self, params: Any, batch: int) -> Any:
-        return self.model.apply({"params": params}, batch, method="initial_memory")
-
-    def loss(
-        self,
-        params: Any,
-        memory: Any,
-        chunk: Segments,
-        last: Bool[Array, "C B K"],
-        keys: Key[Array, " C"],
-        is_first: Array | bool,
-    ) -> tuple[Float[Array, ""], tuple[Any, tuple[Metrics, Metrics]]]:
-        """Compute the mean loss over the steps of C consecutive segments `[C, B, K]`.
-
-        Args:
-          params: parameters of the model.
-          memory: memory before the first segment; no gradient enters it. It is ignored in the first
-            chunk of a trajectory, which starts from the network's trainable initial memory.
-          chunk: the segments.
-          last: which steps are the last of a window, for the metrics.
-          keys: PRNG keys for dropout, one for each segment.
-          is_first: whether this is the first chunk of a trajectory.
-
-        Returns:
-          The loss; the final memory, and what `over_segments` returns with it.
-        """
-        fresh = self._initial_memory(params, chunk.mask.shape[1])
-        memory = jax.tree.map(
-            lambda new, old: jnp.where(is_first, new, old), fresh, jax.lax.stop_gradient(memory)
-        )
-        # With a single segment, the backward pass uses the activations immediately.
-        remat = self.config.remat and len(keys) > 1
-        memory, metrics = over_segments(self.model, params, memory, chunk, last, keys, remat)
-        sums, _ = metrics
-        return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes of each length: `success/90`, ...; {} without an environment."""
@@ -390,5 +306,5 @@ def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:
 
 
 def _keys(key: Key[Array, ""]) -> Key[Array, "2"]:
-    """Return the keys for data and for dropout; update n uses `fold_in(key, n)` of each."""
+    """Return the keys for data and for learning; update n uses `fold_in(key, n)` of each."""
     return jax.random.split(key)

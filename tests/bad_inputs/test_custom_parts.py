@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import optax
 import pytest
 from flax import linen as nn
+from flax import struct
 from gymnax.environments import spaces
 
 from gtrxl_jax import make_agent, zero_timestep
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.sequence.registry import ModelConfig
 from gtrxl_jax.nn.sequence.trajectory import ActionHead
+from gtrxl_jax.offline.algorithm import OfflineAlgorithm, OfflineAlgorithmConfig
 from gtrxl_jax.offline.config import preset as offline_preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.algorithm import Algorithm
@@ -267,4 +269,77 @@ def test_models(name):
         OfflineTrainer(config, make_set())
         return
     with pytest.raises(ValueError, match=rf"^model Broken \(tests/.*\): {message}"):
+        OfflineTrainer(config, make_set())
+
+
+@struct.dataclass
+class Decayed:
+    """What `Decay` learns with."""
+
+    params: Any
+    count: jax.Array
+
+
+class Decay(OfflineAlgorithm):
+    """Decays the parameters; each variant breaks one thing."""
+
+    def init(self, params, key):
+        return Decayed(params, jnp.zeros(()))
+
+    def update(self, learner, batch, key):
+        params = jax.tree.map(lambda x: 0.9 * x, learner.params)
+        return Decayed(params, learner.count + 1), {"steps": batch.mask.sum()}
+
+
+@dataclasses.dataclass(frozen=True)
+class DecayConfig(OfflineAlgorithmConfig):
+    name: str = f"{__name__}:DecayConfig"
+    variant: str = "sound"
+
+    def make(self, setup):
+        return type("Broken", (Decay,), OFFLINE[self.variant][0])(self, setup)
+
+
+def all_of_batch(self, learner, batch, key):
+    return learner, {"returns": batch.returns_to_go}
+
+
+OFFLINE: dict[str, tuple[Any, str | None]] = {
+    "sound": ({}, None),
+    "no params": (
+        dict(init=lambda self, params, key: {"params": params}),
+        "init returns a dict without params: return a flax.struct dataclass",
+    ),
+    "one value": (
+        dict(update=lambda self, learner, batch, key: learner),
+        "update returns one value: return 2, learner, metrics",
+    ),
+    "learner": (
+        dict(update=lambda self, learner, *_: (learner.replace(count=jnp.zeros(2)), {})),
+        r"learner.count is float32\[\] before an update and float32\[2\] after it",
+    ),
+    "metric": (
+        dict(update=all_of_batch),
+        r"the metric returns is float32\[2, 2, 4\]: return scalars",
+    ),
+    "code": (
+        dict(update=lambda self, learner, batch, key: learner.momentum),
+        "AttributeError: .*momentum",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_offline_algorithms(name):
+    config = changed(
+        offline_preset("debug"),
+        task__name="",
+        evaluation__lengths=(),
+        algorithm=DecayConfig(variant=name),
+    )
+    message = OFFLINE[name][1]
+    if message is None:
+        OfflineTrainer(config, make_set())
+        return
+    with pytest.raises(ValueError, match=rf"^algorithm Broken \(tests/.*\): {message}"):
         OfflineTrainer(config, make_set())

@@ -12,7 +12,7 @@ from flax import linen as nn
 from gtrxl_jax.acting.evaluation import record_episode
 from gtrxl_jax.envs import Stream, make_env
 from gtrxl_jax.nn.sequence.registry import make_model, model_config
-from gtrxl_jax.offline.evaluation import SequencePolicy
+from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
 from tests.nn.cores import random_values

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.offline.evaluation import SequencePolicy
+from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
 from tests.nn.models import (

@@ -12,6 +12,7 @@ from gtrxl_jax.envs.faults import score_names
 from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json
 from gtrxl_jax.offline.data import Outcomes
 from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.imitation import Chunk
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.programs import make_iteration
@@ -38,8 +39,13 @@ def start(trainer):
     return jax.jit(trainer.init)(0)
 
 
-def learn(trainer, state, batch):
-    return jax.jit(trainer.learn)(state, batch, jax.random.key(1))
+def learn(trainer, learner, batch):
+    """Return the learner and the metrics after an update."""
+    return jax.jit(trainer.algorithm.update)(learner, batch, jax.random.key(1))
+
+
+def first_learner(trainer):
+    return start(trainer).learner
 
 
 def data_of(trainer):
@@ -56,16 +62,16 @@ def batch_of(trainer, segments=2, context=4):
 def gradients(trainer, batch, weigh):
     """Return the gradient of the trainer's loss on all segments of a batch, modified by `weigh`.
 
-    `weigh` maps the chunk to one whose mask keeps the relevant steps.
+    `weigh` maps the segments to some whose mask keeps the relevant steps.
     """
-    state = start(trainer)
-    chunk = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), batch)
-    last = jnp.zeros(chunk.mask.shape, bool)
-    keys = jax.random.split(jax.random.key(0), chunk.mask.shape[0])
-    memory = trainer._initial_memory(state.params, 8)
+    state, algorithm = start(trainer), trainer.algorithm
+    segments = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), batch)
+    chunk = Chunk(weigh(segments), jnp.zeros(segments.mask.shape, bool))
+    keys = jax.random.split(jax.random.key(0), segments.mask.shape[0])
+    memory = algorithm.initial_memory(state.params, 8)
 
     def loss(params):
-        return trainer.loss(params, memory, weigh(chunk), last, keys, True)[0]
+        return algorithm.loss(params, memory, chunk, keys, True)[0]
 
     return jax.jit(jax.grad(loss))(state.params)
 
@@ -74,10 +80,10 @@ def gradients(trainer, batch, weigh):
 def test_trainer_overfits_one_batch(trajectories):
     trainer = make(trajectories, optimizer__learning_rate=3e-3, optimizer__warmup=0.0)
     state, batch = start(trainer), batch_of(trainer)
-    update = jax.jit(trainer.learn)
+    learner, update = state.learner, jax.jit(trainer.algorithm.update)
     losses = []
     for n in range(30):
-        state, metrics = update(state, batch, jax.random.key(n))
+        learner, metrics = update(learner, batch, jax.random.key(n))
         losses.append(float(metrics["loss"]))
     assert losses[-1] < 0.3 * losses[0]
     assert metrics["accuracy"] > 0.8
@@ -96,9 +102,9 @@ def test_remat_preserves_gradients(trajectories):
 @pytest.mark.parametrize(("bptt", "steps"), [(None, 1), (1, 1), (0, 2)])
 def test_one_optimizer_step_per_chunk(trajectories, bptt, steps):
     trainer = make(trajectories, bptt=bptt, **QUICK)
-    state, _ = learn(trainer, start(trainer), batch_of(trainer))
-    assert state.optimizer[1].count == steps
-    assert state.update == 1
+    learner, _ = learn(trainer, first_learner(trainer), batch_of(trainer))
+    assert learner.optimizer[1].count == steps
+    assert learner.updates == 1
 
 
 def test_chunk_of_padding_is_skipped(trajectories):
@@ -108,7 +114,7 @@ def test_chunk_of_padding_is_skipped(trajectories):
     padded = batch.replace(mask=batch.mask.at[:, 1].set(False))
     first = jax.tree.map(lambda x: x[:, :1], batch)
     states, metrics = zip(
-        *(learn(trainer, start(trainer), b) for b in (padded, first)), strict=True
+        *(learn(trainer, first_learner(trainer), b) for b in (padded, first)), strict=True
     )
     jax.tree.map(np.testing.assert_array_equal, states[0].params, states[1].params)
     jax.tree.map(np.testing.assert_array_equal, states[0].optimizer, states[1].optimizer)
@@ -121,7 +127,7 @@ def test_continuous_actions_have_an_error_in_their_units():
     acting = RandomPolicy(env.action_space(params))
     data = collect(env, params, acting, 64, jax.random.key(0))
     trainer = make(data, task__name="Echo-v0", evaluation__lengths=(), **QUICK)
-    _, metrics = learn(trainer, start(trainer), batch_of(trainer))
+    _, metrics = learn(trainer, first_learner(trainer), batch_of(trainer))
     assert {"error", "error/last_step"} <= set(metrics)
     assert not [name for name in metrics if name.startswith("accuracy")]
     assert 0.3 < metrics["error"] < 0.9
@@ -136,9 +142,9 @@ def test_valve_learns_only_through_connected_segments(trajectories):
 
     def valve(trainer):
         """Return the valve's largest change in an update without weight decay, and all changes."""
-        state = start(trainer)
-        after, _ = learn(trainer, state, batch)
-        moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.params, state.params)
+        before = first_learner(trainer)
+        after, _ = learn(trainer, before, batch)
+        moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), after.params, before.params)
         return max(map(float, jax.tree.leaves(moved["valve"]))), moved
 
     assert valve(whole)[0] > 1e-6
@@ -166,10 +172,10 @@ def test_padding_does_not_affect_update(trajectories):
     batch = batch_of(trainer)
     assert not np.any(batch.mask[:, -1, -1])
     noise = jnp.where(batch.mask[..., None], batch.observations, 9.0)
-    states = [learn(trainer, start(trainer), b) for b in (batch, batch.replace(observations=noise))]
-    jax.tree.map(np.testing.assert_array_equal, *(state.params for state, _ in states))
-    assert np.all(np.isfinite(jax.tree.leaves(states[0][1])))
-    assert states[0][1]["nonfinite"] == -1
+    batches = batch, batch.replace(observations=noise)
+    found = [learn(trainer, first_learner(trainer), b) for b in batches]
+    jax.tree.map(np.testing.assert_array_equal, *(learner.params for learner, _ in found))
+    assert np.all(np.isfinite(jax.tree.leaves(found[0][1])))
 
 
 def test_curriculum_stages(trajectories):
@@ -204,18 +210,18 @@ def test_memoryless_model_sees_all_segments(trajectories):
 def test_gradient_accumulation(trajectories):
     """Two updates with accumulate 2 take one step with the mean gradient."""
     trainer = make(trajectories, optimizer__accumulate=2, optimizer__warmup=0.0, **QUICK)
-    state, batch = start(trainer), batch_of(trainer)
-    once, _ = learn(trainer, state, batch)
-    jax.tree.map(np.testing.assert_array_equal, once.params, state.params)
+    before, batch = first_learner(trainer), batch_of(trainer)
+    once, _ = learn(trainer, before, batch)
+    jax.tree.map(np.testing.assert_array_equal, once.params, before.params)
     twice, _ = learn(trainer, once, batch)
     single = make(trajectories, optimizer__warmup=0.0, **QUICK)
-    expected, _ = learn(single, start(single), batch)
-    scale = float(trainer.schedule(1) / single.schedule(0))
+    expected, _ = learn(single, first_learner(single), batch)
+    scale = float(trainer.algorithm.schedule(1) / single.algorithm.schedule(0))
     jax.tree.map(
         lambda a, b, c: np.testing.assert_allclose(a - c, scale * (b - c), atol=1e-6),
         twice.params,
         expected.params,
-        state.params,
+        before.params,
     )
 
 

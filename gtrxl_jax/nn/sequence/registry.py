@@ -16,9 +16,11 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gtrxl_jax.custom import first_difference, is_custom, leaves, named, naming_part, require_values
 from gtrxl_jax.nn.core import DTYPES
 from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
@@ -29,7 +31,9 @@ from gtrxl_jax.nn.sequence.decision_transformer import DecisionTransformer, GPTB
 from gtrxl_jax.nn.sequence.rate import RATE
 from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding
 from gtrxl_jax.nn.sequence.valves import VALVES, make_valve
+from gtrxl_jax.ops.imitation import action_loss
 from gtrxl_jax.plugins import Registry
+from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import IMAGE_AXES, action_spec
 from gtrxl_jax.validation import check_choice, choice, number, validate
 
@@ -258,3 +262,54 @@ def make_model(
     """
     validate(config, "model.")
     return config.make(observation_space, action_space, context, param_dtype)
+
+
+def require_consistent_model(model: Any, params: Any, segment: Segments) -> None:
+    """Check that a custom model keeps the shapes of its states. Compiles nothing.
+
+    Args:
+      model: the model; only custom ones are checked.
+      params: its parameters, or their shapes.
+      segment: a segment `[B, K]`.
+
+    Raises:
+      ValueError: naming the class of the model, its file and line, and what it returns with another
+        shape or dtype than it should; or an error in its methods.
+    """
+    if not is_custom(model):
+        return
+
+    def apply(params: Any, *arguments: Any, method: str = "__call__") -> Any:
+        return model.apply({"params": params}, *arguments, method=method)
+
+    def same(method: str, before: Any, after: Any) -> None:
+        name = "memory" if method == "__call__" else "state"
+        if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
+            leaf, there, here = found
+            raise ValueError(
+                f"{named('model', model, method)}: {leaf} is {there} before {method} and {here} "
+                "after it: return the same shapes and dtypes"
+            )
+
+    def learning(params: Any, segment: Segments) -> None:
+        batch = len(segment.mask)
+        memory = apply(params, batch, method="initial_memory")
+        returned = apply(params, memory, segment)
+        require_values("model", model, "__call__", returned, ("memory", "policy"))
+        same("__call__", memory, returned[0])
+        action_loss(returned[1], segment.actions)
+
+    def acting(params: Any, segment: Segments) -> None:
+        state = apply(params, len(segment.mask), method="start")
+        asked_B, observation, action = jax.tree.map(
+            lambda x: x[:, 0], (segment.returns_to_go, segment.observations, segment.actions)
+        )
+        seen = asked_B, observation, jnp.ones(asked_B.shape, bool)
+        returned = apply(params, state, *seen, method="decode")
+        require_values("model", model, "decode", returned, ("state", "policy"))
+        following = apply(params, returned[0], action, method="observe_action")
+        same("observe_action", state, following)
+
+    with naming_part("model", model):
+        for form in (learning, acting):
+            jax.eval_shape(form, params, segment)

@@ -1,0 +1,187 @@
+"""The contract of offline algorithms: what is learned from segments of trajectories.
+
+    learner = algorithm.init(params, key)                       parameters, optimizer, targets, ...
+    learner, metrics = algorithm.update(learner, batch, key)    once per batch [B, N, K]
+    policy = algorithm.policy(target_return)                    acts with learner.params
+
+The trainer initializes the model, samples batches, and plays the policy in evaluations. All
+functions but `policy` are pure, and apply to sharded arrays.
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jaxtyping import Array, Key, Real
+
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.custom import (
+    described,
+    first_difference,
+    is_custom,
+    leaves,
+    named,
+    naming_part,
+    require_values,
+)
+from gtrxl_jax.offline.optimizer import AdamWConfig
+from gtrxl_jax.offline.policy import SequencePolicy
+from gtrxl_jax.plugins import Registry
+from gtrxl_jax.segments import Segments
+from gtrxl_jax.specs import action_spec
+
+Metrics = dict[str, Real[Array, ""]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What an algorithm gets from its run.
+
+    Attributes:
+      model: the model that acts, see `nn.sequence.registry`.
+      observation_space, action_space: the spaces of the environment, or of the data.
+      optimizer: settings of the optimizer.
+      updates: number of updates of the run.
+      bptt: number of previous segments that the gradient reaches; None: all.
+      remat: whether to recompute a segment's activations in the backward pass.
+      actions: "sample" or "mode", see `SequencePolicy`.
+      restart_every: see `SequencePolicy`.
+      memory_noise: see `SequencePolicy`.
+    """
+
+    model: nn.Module
+    observation_space: Any
+    action_space: Any
+    optimizer: AdamWConfig
+    updates: int
+    bptt: int | None = None
+    remat: bool = False
+    actions: str = "mode"
+    restart_every: int = 0
+    memory_noise: bool = False
+
+
+class OfflineAlgorithm(abc.ABC):
+    """Learns from batches of segments.
+
+    Attributes:
+      config: the algorithm's config, an `OfflineAlgorithmConfig`.
+      setup: what it gets from its run.
+      model: the model that acts.
+    """
+
+    def __init__(self, config: Any, setup: Setup):
+        self.config = config
+        self.setup = setup
+        self.model: Any = setup.model
+
+    @abc.abstractmethod
+    def init(self, params: Any, key: Key[Array, ""]) -> Any:
+        """Return the learner at the start of a run: everything that learning changes.
+
+        Args:
+          params: the model's initial parameters.
+          key: a PRNG key, for example for further networks.
+
+        Returns:
+          A flax.struct dataclass of arrays. Its `params` are those with which the policy acts.
+        """
+
+    @abc.abstractmethod
+    def update(self, learner: Any, batch: Segments, key: Key[Array, ""]) -> tuple[Any, Metrics]:
+        """Learn from a batch of windows `[B, N, K]`.
+
+        Returns:
+          The new learner, and scalar metrics. The run stops or goes on without the seed, as
+          configured, when "loss", "gradient_norm" or a parameter is not finite.
+        """
+
+    def validate(self, learner: Any, batch: Segments) -> Metrics:
+        """Return metrics, such as "loss", of windows `[B, N, K]` that are not trained on."""
+        return {}
+
+    def policy(self, target_return: float) -> Policy:
+        """Return the policy that acts in evaluations, with the parameters `learner.params`."""
+        setup = self.setup
+        return SequencePolicy(
+            self.model,
+            action_spec(setup.action_space),
+            target_return,
+            setup.actions,
+            setup.restart_every,
+            setup.memory_noise,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineAlgorithmConfig(abc.ABC):
+    """Settings of every algorithm. The config of an algorithm adds its own, and creates it."""
+
+    name: str = ""
+    """imitation, another registered name, or package.module:Name, the config of a custom
+    algorithm."""
+
+    @abc.abstractmethod
+    def make(self, setup: Setup) -> OfflineAlgorithm:
+        """Create the algorithm."""
+
+    @staticmethod
+    def named(name: str = "imitation") -> type["OfflineAlgorithmConfig"]:
+        """Return the config class of an algorithm; see `Registry.find`."""
+        return ALGORITHMS.find(name)
+
+
+ALGORITHMS = Registry("algorithm.name", OfflineAlgorithmConfig)
+"""The config of each registered algorithm."""
+
+
+def register_offline_algorithm(name: str, config: type[OfflineAlgorithmConfig]) -> None:
+    """Register an algorithm by its config; see `Registry.register`."""
+    ALGORITHMS.register(name, config)
+
+
+def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: Segments) -> None:
+    """Check that a custom algorithm keeps the shapes of its learner. Compiles nothing.
+
+    Args:
+      algorithm: the algorithm.
+      params: the model's parameters, or their shapes.
+      batch: a batch of windows `[B, N, K]`, or its shapes.
+
+    Raises:
+      ValueError: naming the class of the algorithm, its file and line, and what an update returns
+        with another shape or dtype than it should; or an error in its methods.
+    """
+    if not is_custom(algorithm):
+        return
+
+    def update(params: Any, batch: Segments) -> Any:
+        key = jax.random.key(0)
+        learner = algorithm.init(params, key)
+        if not hasattr(learner, "params"):
+            raise ValueError(
+                f"{named('algorithm', algorithm, 'init')}: init returns a "
+                f"{type(learner).__name__} without params: return a flax.struct dataclass whose "
+                "params are those that act"
+            )
+        returned = algorithm.update(learner, batch, key)
+        require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
+        return learner, *returned
+
+    with naming_part("algorithm", algorithm):
+        before, after, metrics = jax.eval_shape(update, params, batch)
+    where = named("algorithm", algorithm, "update")
+    if found := first_difference(leaves(learner=before), leaves(learner=after)):
+        leaf, there, here = found
+        raise ValueError(
+            f"{where}: {leaf} is {there} before an update and {here} after it: return the same "
+            "shapes and dtypes"
+        )
+    for name, value in metrics.items():
+        if getattr(value, "shape", None) != ():
+            raise ValueError(
+                f"{where}: the metric {name} is {described(value)}: return scalars, for example by "
+                "jnp.mean"
+            )
