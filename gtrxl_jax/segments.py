@@ -16,6 +16,8 @@ class Segments:
 
     Padding occurs only at the end of a window, where `mask` is false and everything else is 0.
 
+    The fields of `OPTIONAL` are None unless the algorithm needs them.
+
     Attributes:
       observations: pytree `[..., K, ...]`, the observations given which the actions were chosen.
       actions: in the layout of `specs.ActionSpec`: `[..., K]` int32, `[..., K, C]` floats, or a
@@ -24,6 +26,12 @@ class Segments:
         including those beyond the window.
       timesteps: index of the step in its episode, from 0.
       mask: whether the step is real rather than padding.
+      rewards: the reward of the action.
+      last: whether the action was the last of its episode.
+      terminated: whether the episode terminated with it; a last action that did not terminate it
+        was followed by a truncation.
+      next_observations: the observations after the actions, also at the end of a window and of an
+        episode.
     """
 
     observations: Any
@@ -31,14 +39,29 @@ class Segments:
     returns_to_go: Float[Array, "*lead K"]
     timesteps: Int[Array, "*lead K"]
     mask: Bool[Array, "*lead K"]
+    rewards: Float[Array, "*lead K"] | None = None
+    last: Bool[Array, "*lead K"] | None = None
+    terminated: Bool[Array, "*lead K"] | None = None
+    next_observations: Any = None
 
 
-def zero_segment(timestep: Any) -> Segments:
-    """Return a segment `[B, K]` for time steps `[B, K]` of zeros."""
+OPTIONAL = ("rewards", "last", "terminated", "next_observations")
+"""The fields that only some algorithms need."""
+
+
+def zero_segment(timestep: Any, needs: tuple[str, ...] = ()) -> Segments:
+    """Return a segment for time steps `[B, K]` of zeros, with the optional fields named."""
+    optional = {
+        "rewards": timestep.reward,
+        "last": timestep.last,
+        "terminated": timestep.last,
+        "next_observations": timestep.observation,
+    }
     return Segments(
         observations=timestep.observation,
         actions=timestep.action,
         returns_to_go=timestep.reward,
         timesteps=timestep.reward.astype(jnp.int32),
         mask=timestep.first,
+        **{name: optional[name] for name in needs},
     )

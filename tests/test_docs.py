@@ -9,6 +9,7 @@ import pytest
 from gtrxl_jax.collection import CollectionConfig
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.sequence.registry import MODELS
+from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.online.algorithm_config import ALGORITHMS
 from gtrxl_jax.online.config import OnlineConfig
@@ -75,7 +76,8 @@ def test_options_named_in_pages_exist():
     configs = [OnlineConfig(), OfflineConfig(), CollectionConfig()]
     known = {name for config in configs for name, _ in field_names(config)}
     known.add("agent.apply")  # a method
-    for prefix, kinds in {"core.": CORES, "algorithm.": ALGORITHMS, "model.": MODELS}.items():
+    algorithms = ALGORITHMS | OFFLINE_ALGORITHMS
+    for prefix, kinds in {"core.": CORES, "algorithm.": algorithms, "model.": MODELS}.items():
         known |= {name for kind in kinds.values() for name, _ in field_names(kind(), prefix)}
     groups = "|".join({name.partition(".")[0] for name in known if "." in name})
     found = 0

@@ -13,13 +13,16 @@ from flax import nnx
 
 import gtrxl_jax
 from gtrxl_jax.cli.main import main
+from gtrxl_jax.data import sample_segments
 from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.offline import OfflineTrainer, preset
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close
-from tests.jobs import small_job
+from tests.data.sets import make_set
+from tests.jobs import changed, small_job
 from tests.saved import save
 
 pytestmark = pytest.mark.integration
@@ -150,6 +153,58 @@ def test_algorithm_follows_the_policy_gradient():
         for b, t in np.argwhere(~last[:, :-1])
     ]
     np.testing.assert_allclose(metrics["loss/policy"], -np.mean(weighted), rtol=1e-4)
+
+
+OFFLINE = ["--model.name", "bc-mlp", "--baselines", "bc-mlp", "--total-updates", "2"]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_offline_algorithm_by_module(tmp_path, capfd, monkeypatch, outside):
+    """Also from a copy of the file, in a folder that knows nothing of the package."""
+    if outside:
+        source = (EXAMPLES / "custom_offline_algorithm.py").read_text()
+        (tmp_path / "custom_of_mine.py").write_text(source)
+        monkeypatch.chdir(tmp_path)
+    name = f"{'custom_of_mine' if outside else 'custom_offline_algorithm'}:Config"
+    algorithm = ["--algorithm.name", name, "--algorithm.temperature"]
+    command = ["train-offline", *OFFLINE, *SMALL]
+    main([*command, str(tmp_path / "run"), *algorithm, "0.5"])
+    loaded = gtrxl_jax.load(tmp_path / "run" / "bc-mlp")
+    assert (loaded.config.algorithm.name, loaded.config.algorithm.temperature) == (name, 0.5)
+    metrics = read_metrics(tmp_path / "run" / "bc-mlp" / "metrics.jsonl")
+    assert metrics["weight/max"][-1] > 1
+    capfd.readouterr()
+    with pytest.raises(SystemExit):
+        main([*command, str(tmp_path / "other"), *algorithm, "0"])
+    assert "algorithm.temperature must be above 0" in capfd.readouterr().err
+
+
+def test_offline_algorithm_weighs_by_returns():
+    """Against loops over single steps, and imitation of actions that are all equally good."""
+    from custom_offline_algorithm import Config
+
+    data = make_set()
+    config = changed(preset("debug"), task__name="", evaluation__lengths=(), model__name="bc-mlp")
+    weighted = changed(config, algorithm=Config(discount=0.9, temperature=0.5))
+    trainer = OfflineTrainer(weighted, data)
+    batch = sample_segments(data, jax.random.key(0), 16, 2, 4, "uniform", needs=("rewards",))
+    size, rewards, mask = len(batch.mask), np.asarray(batch.rewards), np.asarray(batch.mask)
+    expected = np.zeros((size, 8))
+    for b, t in np.ndindex(size, 8):
+        if mask.reshape(size, 8)[b, t]:
+            later = rewards.reshape(size, 8)[b, t:]
+            expected[b, t] = np.exp(np.sum(later * 0.9 ** np.arange(8 - t)) / 0.5)
+    expected *= mask.sum() / expected.sum()
+    found = trainer.algorithm.weights(batch)
+    np.testing.assert_allclose(found.reshape(size, 8), expected, rtol=1e-4)
+
+    learner, key = jax.jit(trainer.init)(0).learner, jax.random.key(1)
+    equal = batch.replace(rewards=jnp.zeros(mask.shape))
+    plain = OfflineTrainer(config, data).algorithm
+    updated = [jax.jit(of.update)(learner, equal, key) for of in (trainer.algorithm, plain)]
+    np.testing.assert_allclose(updated[0][1]["loss"], updated[1][1]["loss"], rtol=1e-5)
+    _, other = jax.jit(trainer.algorithm.update)(learner, batch, key)
+    assert abs(other["loss"] - updated[0][1]["loss"]) > 0.01
 
 
 def test_ppo_reproduces_acting_probabilities(capsys):

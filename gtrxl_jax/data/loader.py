@@ -31,6 +31,7 @@ def load_segments(
     *,
     episodes: Int[np.ndarray, " E"] | None = None,
     rows: Int[np.ndarray, " b"] | None = None,
+    needs: tuple[str, ...] = (),
     first: int = 0,
     threads: int = 4,
     ahead: int = 8,
@@ -55,6 +56,7 @@ def load_segments(
       episodes: indices of the episodes to draw from; all by default.
       rows: rows of each batch to read; all by default. Processes that share a batch read only their
         own rows.
+      needs: names of optional fields of `Segments`.
       first: index i of the first batch.
       threads: number of batches read concurrently.
       ahead: number of batches to prefetch.
@@ -92,7 +94,7 @@ def load_segments(
     def read(index: int) -> Segments:
         with jax.default_device(cpu):
             episode, start = jax.device_get(draw(episodes, key, np.uint32(index)))
-        return read_segments(reader, episode[rows], start[rows], segments, context)
+        return read_segments(reader, episode[rows], start[rows], segments, context, needs)
 
     jax.eval_shape(draw, episodes, key, np.uint32(0))  # raises for invalid sampling
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
@@ -106,6 +108,7 @@ def read_segments(
     start: Int[np.ndarray, " B"],
     segments: int,
     context: int,
+    needs: tuple[str, ...] = (),
 ) -> Segments:
     """Read the windows that begin at the given steps of the given episodes, as NumPy arrays.
 
@@ -120,7 +123,7 @@ def read_segments(
     windows = []
     for e, steps, mask in zip(episode, step_BS, mask_BS, strict=True):
         begin, stop = int(steps[0]), int(steps[0] + mask.sum())
-        windows.append(_read_window(reader, int(e), begin, stop))
+        windows.append(_read_window(reader, int(e), begin, stop, needs))
 
     def padded(*parts: Any) -> np.ndarray:
         result = np.zeros((len(parts), size, *parts[0].shape[1:]), parts[0].dtype)
@@ -135,11 +138,15 @@ def read_segments(
     )
 
 
-def _read_window(reader: MinariReader, episode: int, begin: int, stop: int) -> dict[str, Any]:
+def _read_window(
+    reader: MinariReader, episode: int, begin: int, stop: int, needs: tuple[str, ...]
+) -> dict[str, Any]:
     """Read and check steps of an episode, whose rewards are read in full for returns-to-go."""
     reader.require_whole(episode)
     rewards_T = reader.rewards(episode)
-    observations = reader.observations(episode, begin, stop)
+    # With the observation after the window's last action, where next observations are needed.
+    observed = stop - begin + ("next_observations" in needs)
+    observations = reader.observations(episode, begin, begin + observed)
     actions = reader.actions(episode, begin, stop)
     number = reader.numbers[episode]
     one_S, one_T = np.ones((1, stop - begin), bool), np.ones((1, len(rewards_T)), bool)
@@ -149,13 +156,21 @@ def _read_window(reader: MinariReader, episode: int, begin: int, stop: int) -> d
             reader.spaces,
             jax.tree.map(lambda x: x[None], observations),
             jax.tree.map(lambda x: x[None], actions),
-            one_S,
+            np.ones((1, observed), bool),
             one_S,
             (number, begin),
         )
     (to_go_T,) = returns_to_go(rewards_T[None], reader.length[episode : episode + 1])
-    return {
-        "observations": observations,
+    last_S = np.arange(begin, stop) == len(rewards_T) - 1
+    fields = {
+        "observations": jax.tree.map(lambda x: x[: stop - begin], observations),
         "actions": agent_action(reader.spaces.action, actions),
         "returns_to_go": to_go_T[begin:stop],
     }
+    optional = {
+        "rewards": lambda: rewards_T[begin:stop],
+        "last": lambda: last_S,
+        "terminated": lambda: last_S & reader.terminated(episode),
+        "next_observations": lambda: jax.tree.map(lambda x: x[1:], observations),
+    }
+    return fields | {name: optional[name]() for name in needs}

@@ -117,6 +117,11 @@ class MinariReader:
         with self._reading(episode):
             return self._part(episode, "rewards")[:].astype(np.float32)
 
+    def terminated(self, episode: int) -> bool:
+        """Return whether an episode terminated; otherwise it was truncated."""
+        with self._reading(episode):
+            return bool(self._part(episode, "terminations")[-1])
+
     def observations(self, episode: int, start: int, stop: int) -> Any:
         """Return the observations start .. stop - 1 of an episode.
 
@@ -137,14 +142,12 @@ class MinariReader:
         """
         self.require_whole(episode)
         length = int(self.length[episode])
-        with self._reading(episode):
-            terminated = bool(self._part(episode, "terminations")[-1])
         return Trajectories(
             observations=jax.tree.map(lambda x: x[None], self.observations(episode, 0, length + 1)),
             actions=jax.tree.map(lambda x: x[None], self.actions(episode, 0, length)),
             rewards=self.rewards(episode)[None],
             length=np.array([length], np.int32),
-            terminated=np.array([terminated]),
+            terminated=np.array([self.terminated(episode)]),
             spaces=self.spaces,
         )
 

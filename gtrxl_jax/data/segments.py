@@ -47,8 +47,11 @@ def sample_segments(
     start: str = "episode",
     weight: str = "uniform",
     episodes: Int[AnyArray, " F"] | None = None,
+    needs: tuple[str, ...] = (),
 ) -> Segments:
-    """Sample windows independently, with replacement. Pure; `batch` to `weight` are static.
+    """Sample windows independently, with replacement. Pure.
+
+    `batch` to `weight`, and `needs`, are static.
 
     Args:
       trajectories: E episodes, on a device.
@@ -59,13 +62,14 @@ def sample_segments(
       start: where a window begins, see `Sampling`.
       weight: how episodes are chosen, see `Sampling`.
       episodes: indices of the episodes to sample from; all by default.
+      needs: names of optional fields of `Segments`.
 
     Raises:
       ValueError: if a number is below 1, or the start or weight is unknown.
       TypeError: if a number is not an integer.
     """
     episode_B, start_B = draw_windows(trajectories.length, key, batch, start, weight, episodes)
-    return take_segments(trajectories, episode_B, start_B, segments, context)
+    return take_segments(trajectories, episode_B, start_B, segments, context, needs)
 
 
 def draw_windows(
@@ -103,6 +107,7 @@ def take_segments(
     start: Int[AnyArray, " B"],
     segments: int,
     context: int,
+    needs: tuple[str, ...] = (),
 ) -> Segments:
     """Cut the windows that begin at the given steps of the given episodes. Pure.
 
@@ -112,6 +117,7 @@ def take_segments(
       start: step of the episode at which each window begins, below the episode's length.
       segments: N.
       context: K.
+      needs: names of optional fields of `Segments`.
     """
     require_count("segments", segments)
     require_count("context", context)
@@ -120,10 +126,9 @@ def take_segments(
     step_BS = start_B[:, None] + jnp.arange(segments * context, dtype=jnp.int32)[None]
     mask_BS = step_BS < length_B[:, None]
 
-    def window(value_ET: Any) -> Array:
+    def window(value_ET: Any, step_BS: Array = step_BS) -> Array:
         value_ET = jnp.asarray(value_ET)
-        inside_BS = jnp.minimum(step_BS, trajectories.max_length - 1)
-        return value_ET[episode_B[:, None], inside_BS]
+        return value_ET[episode_B[:, None], jnp.minimum(step_BS, value_ET.shape[1] - 1)]
 
     def masked(value_BS: Array) -> Array:
         rest = value_BS.shape[2:]
@@ -138,12 +143,25 @@ def take_segments(
         jax.tree.map(window, values) for values in (trajectories.observations, trajectories.actions)
     )
     actions = agent_action(trajectories.spaces.action, actions)
+    optional: dict[str, Any] = {}
+    if "rewards" in needs:
+        optional["rewards"] = window(trajectories.rewards)
+    if "last" in needs:
+        optional["last"] = step_BS == length_B[:, None] - 1
+    if "terminated" in needs:
+        terminated_B = jnp.asarray(trajectories.terminated)[episode_B]
+        optional["terminated"] = (step_BS == length_B[:, None] - 1) & terminated_B[:, None]
+    if "next_observations" in needs:
+        optional["next_observations"] = jax.tree.map(
+            lambda x_ET: window(x_ET, step_BS + 1), trajectories.observations
+        )
     return Segments(
         observations=jax.tree.map(masked, observations),
         actions=jax.tree.map(masked, actions),
         returns_to_go=masked(jnp.take_along_axis(returns_BT, inside_BS, axis=1)),
         timesteps=masked(step_BS),
         mask=mask_BS.reshape(-1, segments, context),
+        **jax.tree.map(masked, optional),
     )
 
 

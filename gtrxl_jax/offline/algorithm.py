@@ -10,7 +10,7 @@ functions but `policy` are pure, and apply to sharded arrays.
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import linen as nn
@@ -29,8 +29,9 @@ from gtrxl_jax.custom import (
 from gtrxl_jax.offline.optimizer import AdamWConfig
 from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.plugins import Registry
-from gtrxl_jax.segments import Segments
+from gtrxl_jax.segments import OPTIONAL, Segments
 from gtrxl_jax.specs import action_spec
+from gtrxl_jax.validation import check_choice
 
 Metrics = dict[str, Real[Array, ""]]
 
@@ -122,6 +123,14 @@ class OfflineAlgorithmConfig(abc.ABC):
     name: str = ""
     """imitation, another registered name, or package.module:Name, the config of a custom
     algorithm."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """The optional fields of `Segments` that the algorithm reads, of `segments.OPTIONAL`."""
+
+    def check(self) -> None:
+        """Raise ValueError if a field that the algorithm needs is unknown."""
+        for name in self.needs:
+            check_choice(f"field in needs of {type(self).__name__}", name, OPTIONAL)
 
     @abc.abstractmethod
     def make(self, setup: Setup) -> OfflineAlgorithm:

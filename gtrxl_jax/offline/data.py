@@ -113,6 +113,7 @@ class InMemory:
                     self._sampling.start,
                     self._sampling.weight,
                     episodes[stage].validation,
+                    config.algorithm.needs,
                 )
                 validation = replicated(windows, mesh)
             for _ in numbers:
@@ -171,7 +172,12 @@ class Streamed:
             episodes = [episodes_of(config, n, reader.length) for n in config.stages]
             for stage, numbers in _by_stage(config, first):
                 load = functools.partial(
-                    load_segments, reader, sampling=self._sampling, rows=rows, batch=batch_size
+                    load_segments,
+                    reader,
+                    sampling=self._sampling,
+                    rows=rows,
+                    batch=batch_size,
+                    needs=config.algorithm.needs,
                 )
                 segments, context = config.windows(stage)
                 validation = None

@@ -243,7 +243,8 @@ class OfflineTrainer:
     def _segment(self, batch: int) -> Segments:
         """Return a segment `[B, K]` of zeros."""
         length = self.config.shape[1]
-        return zero_segment(zero_timestep(self.observation_space, self.action_space, batch, length))
+        timesteps = zero_timestep(self.observation_space, self.action_space, batch, length)
+        return zero_segment(timesteps, self.config.algorithm.needs)
 
     def drawn(self, state: OfflineState) -> dict[str, Any]:
         """Return {}, since all seeds have the settings of the config, see `Trainer.drawn`."""
@@ -269,6 +270,7 @@ class OfflineTrainer:
                 self._sampling.start,
                 self._sampling.weight,
                 of_stages[stage],
+                self.config.algorithm.needs,
             )
         key = jax.random.fold_in(key_learning, state.update)
         learner, metrics = self.algorithm.update(state.learner, batch, key)

@@ -14,6 +14,7 @@ from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import STARTS, WEIGHTS, take_segments
 from gtrxl_jax.data.trajectories import select
 from gtrxl_jax.extras import install_command
+from gtrxl_jax.segments import OPTIONAL
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
 
 KEY = jax.random.key(5)
@@ -30,15 +31,16 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.parametrize("needs", [(), OPTIONAL, ("next_observations",), ("terminated",)])
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
-def test_read_segments_matches_take_segments(tmp_path, spaces):
+def test_read_segments_matches_take_segments(tmp_path, spaces, needs):
     whole = make_set(spaces=spaces)
     minari.save(whole, tmp_path / "set")
     windows = [(e, start) for e, n in enumerate(LENGTHS) for start in range(n)]
     episode_B, start_B = np.array(windows, np.int32).T
     with MinariReader(tmp_path / "set") as reader, jax.enable_x64(True):
-        read = read_segments(reader, episode_B, start_B, 2, 3)
-        taken = jax.device_get(take_segments(whole, episode_B, start_B, 2, 3))
+        read = read_segments(reader, episode_B, start_B, 2, 3, needs)
+        taken = jax.device_get(take_segments(whole, episode_B, start_B, 2, 3, needs))
     assert jax.tree.map(lambda x: x.dtype, read) == jax.tree.map(lambda x: x.dtype, taken)
     np.testing.assert_allclose(read.returns_to_go, taken.returns_to_go, rtol=1e-5, atol=1e-6)
     assert_same(read.replace(returns_to_go=0), taken.replace(returns_to_go=0))
@@ -48,11 +50,13 @@ def test_read_segments_matches_take_segments(tmp_path, spaces):
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_batches_match_sampling_in_memory(reader, start, weight):
     whole = make_set()
-    batches = load_segments(reader, KEY, 4, 2, 3, Sampling(start, weight))
+    batches = load_segments(reader, KEY, 4, 2, 3, Sampling(start, weight), needs=OPTIONAL)
     for i in range(3):
         batch = next(batches)
         key = jax.random.fold_in(KEY, i)
-        sampled = jax.device_get(sample_segments(whole, key, 4, 2, 3, start, weight))
+        sampled = jax.device_get(
+            sample_segments(whole, key, 4, 2, 3, start, weight, needs=OPTIONAL)
+        )
         np.testing.assert_allclose(batch.returns_to_go, sampled.returns_to_go, rtol=1e-5, atol=1e-6)
         assert_same(batch.replace(returns_to_go=0), sampled.replace(returns_to_go=0))
     batches.close()

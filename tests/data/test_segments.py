@@ -6,6 +6,7 @@ import pytest
 
 from gtrxl_jax.data import cut_segments, sample_segments, select
 from gtrxl_jax.data.segments import STARTS, WEIGHTS, draw_windows, take_segments
+from gtrxl_jax.segments import OPTIONAL
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
 
 sample = jax.jit(sample_segments, static_argnums=(2, 3, 4, 5, 6))
@@ -30,6 +31,19 @@ def check_window(segments, b, trajectories, e, start):
         assert got.timesteps == t
         rest = np.sum(trajectories.rewards[e, t : trajectories.length[e]], dtype=np.float64)
         np.testing.assert_allclose(got.returns_to_go, rest, rtol=1e-5, atol=1e-5)
+        is_end = t == trajectories.length[e] - 1
+        expected = {
+            "rewards": trajectories.rewards[e, t],
+            "last": is_end,
+            "terminated": is_end and trajectories.terminated[e],
+            "next_observations": jax.tree.map(
+                lambda x, t=t: x[e, t + 1], trajectories.observations
+            ),
+        }
+        for name in OPTIONAL:
+            if getattr(segments, name) is not None:
+                found = getattr(got, name)
+                jax.tree.map(np.testing.assert_array_equal, found, expected[name])
 
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
@@ -40,10 +54,19 @@ def test_windows_match_steps_and_zero_padding(spaces, num_segments, context):
     trajectories = jax.device_get(jax.device_put(trajectories))
     windows = [(e, start) for e, n in enumerate(LENGTHS) for start in range(n)]
     episode_B, start_B = np.array(windows, np.int32).T
-    take = jax.jit(take_segments, static_argnums=(3, 4))
-    segments = jax.device_get(take(trajectories, episode_B, start_B, num_segments, context))
+    take = jax.jit(take_segments, static_argnums=(3, 4, 5))
+    segments = jax.device_get(
+        take(trajectories, episode_B, start_B, num_segments, context, OPTIONAL)
+    )
     for b, (e, start) in enumerate(windows):
         check_window(segments, b, trajectories, e, start)
+    assert all(getattr(segments, name) is not None for name in OPTIONAL)
+
+
+@pytest.mark.parametrize("needs", [(), ("rewards",), ("last", "terminated")])
+def test_segments_have_only_what_is_needed(needs):
+    segments = sample_segments(make_set(), jax.random.key(0), 2, 2, 3, needs=needs)
+    assert {name for name in OPTIONAL if getattr(segments, name) is not None} == set(needs)
 
 
 def where(segments, trajectories):

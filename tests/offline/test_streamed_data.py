@@ -1,9 +1,11 @@
 """Runs whose data are read from disk as they are sampled equal runs with data in memory."""
 
+import dataclasses
 import operator
 import re
 import shutil
 import sys
+from typing import ClassVar
 
 import h5py
 import jax
@@ -16,10 +18,12 @@ from gtrxl_jax.extras import install_command
 from gtrxl_jax.loading import load
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.offline.imitation import ImitationConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer, _keys, _run_key
 from gtrxl_jax.parallel.placement import local_rows
 from gtrxl_jax.runs import programs
 from gtrxl_jax.runs.loop import train
+from gtrxl_jax.segments import OPTIONAL
 from tests.comparison import lines
 from tests.jobs import changed
 from tests.offline.test_run import Crash, CrashAt
@@ -188,3 +192,31 @@ def test_all_episodes_are_bad(path, tmp_path):
 def test_skipping_requires_data_on_disk():
     with pytest.raises(ValueError, match="data.skip_bad requires a dataset on disk"):
         OfflineTrainer(changed(CONFIG, data__skip_bad=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class NeedsAll(ImitationConfig):
+    name: str = f"{__name__}:NeedsAll"
+    needs: ClassVar[tuple[str, ...]] = OPTIONAL
+
+
+@dataclasses.dataclass(frozen=True)
+class NeedsUnknown(ImitationConfig):
+    name: str = f"{__name__}:NeedsUnknown"
+    needs: ClassVar[tuple[str, ...]] = ("reward",)
+
+
+def test_algorithms_get_the_fields_that_they_need(path):
+    """Streamed or not, to train on and held out."""
+    algorithm = NeedsAll()
+    batches = []
+    for stream in (False, True):
+        trainer = OfflineTrainer(config_of(path, stream, algorithm=algorithm, devices=1))
+        feed = trainer.feed(1, trainer.mesh())
+        _, (_, held_out) = next(feed)
+        feed.close()
+        assert all(getattr(held_out, name) is not None for name in OPTIONAL)
+        batches.append(held_out)
+    jax.tree.map(np.testing.assert_array_equal, *batches)
+    with pytest.raises(ValueError, match="needs of NeedsUnknown 'reward': did you mean 'rewards'"):
+        OfflineTrainer(config_of(path, algorithm=NeedsUnknown()))
