@@ -8,22 +8,18 @@ Only the memory size and the number of steps depend on the task, and in RepeatPr
 for the reason given in popgym_baselines.py. V-MPO learns one pass over each rollout, PPO four
 epochs. V-MPO also has its paper's weight of the value loss, 1 instead of 0.25.
 
-Writes experiments/results/algorithms/ (one file per run) and algorithms.md.
+Writes algorithms.jsonl and algorithms.md to experiments/results/.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, to_goal, write_report
-
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
-from gtrxl_jax.plots.tables import median, solved_share, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
+from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
 
-STUDY = "algorithms"
 ALGORITHMS: dict[str, AlgorithmConfig] = {
     "vmpo": VMPOConfig(),
     "vmpo, value cost 1": VMPOConfig(value_cost=1.0),
@@ -69,22 +65,21 @@ def job(task: Task, algorithm: AlgorithmConfig, total_steps: int | None) -> Onli
     )
 
 
-def grid(options: Options) -> list[Run]:
-    """Return all runs, one seed of all cells before the next."""
+def grid(options: Options) -> list[Cell]:
+    """Return all cells."""
     return [
-        Run(
+        Cell(
             {"task": name, "algorithm": algorithm},
-            seed,
             job(task, config, options.steps),
+            options.seeds or 5,
             task.goal,
         )
-        for seed in range(options.seeds or 5)
         for name, task in TASKS.items()
         for algorithm, config in ALGORITHMS.items()
     ]
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table."""
     rows = []
     for (name, algorithm), runs in by_cell(records, "task", "algorithm").items():
@@ -102,27 +97,19 @@ def report(options: Options, records: Sequence[Record]) -> None:
                 median(to_goal(runs, "seconds"), digits=0),
             ]
         )
-    write_report(
-        options.results / f"{STUDY}.md",
-        "V-MPO and PPO",
-        [
-            "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
-            "Wilson interval of that fraction; the score of each seed; the steps of a run. To the "
-            "goal: medians over the seeds that reached it, in training or in an evaluation; "
-            "seconds include start and compilation, whose results seeds of a cell share.",
-            table(
-                ["task", "algorithm", "goal", "solved", "scores", "steps", "to goal", "seconds"],
-                rows,
-            ),
-            origin(records),
-        ],
-    )
+    return "V-MPO and PPO", [
+        "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
+        "Wilson interval of that fraction; the score of each seed; the steps of a run. To the "
+        "goal: medians over the seeds that reached it, in training or in an evaluation; "
+        "seconds include start and compilation, whose results seeds of a cell share.",
+        table(
+            ["task", "algorithm", "goal", "solved", "scores", "steps", "to goal", "seconds"],
+            rows,
+        ),
+    ]
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study(STUDY, grid(options), options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

@@ -27,22 +27,20 @@ The score is the mean return of fresh episodes of the policy that is trained, wi
 On CPU, 1,000 steps with learning take 3.9 CPU seconds with GTrXL and 2.8 with the GRU, and
 compilation 150 and 125: 1.1 and 0.8 hours of one core for a seed, 6 hours in all, and evaluations.
 
-Writes experiments/results/craftax_symbolic/ (one file per run) and craftax_symbolic.md.
+Writes craftax_symbolic.jsonl and craftax_symbolic.md to experiments/results/.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
-from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config import EvaluationConfig
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import Paragraph, mean_entry, median, table
 
 CORES: dict[str, CoreConfig] = {
     "GTrXL": core_config("gtrxl", layers=2, width=256, heads=8, head_width=32, memory_size=128),
@@ -77,16 +75,20 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
     )
 
 
-def grid(options: Options) -> list[Run]:
+def grid(options: Options) -> list[Cell]:
     """Return all runs."""
     return [
-        Run({"agent": cell}, seed, job(cell, options.steps or TOTAL_STEPS), ("return", np.inf))
+        Cell(
+            {"agent": cell},
+            job(cell, options.steps or TOTAL_STEPS),
+            options.seeds or 3,
+            ("return", np.inf),
+        )
         for cell in CORES
-        for seed in range(options.seeds or 3)
     ]
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table."""
     rows = []
     for cell, runs in by_cell(records, "agent").items():
@@ -103,36 +105,28 @@ def report(options: Options, records: Sequence[Record]) -> None:
                 median([run["seconds"] for run in runs], digits=0),
             ]
         )
-    write_report(
-        options.results / "craftax_symbolic.md",
-        "Craftax-Symbolic at one million steps",
-        [
-            f"Returns of {EPISODES} fresh episodes with sampled actions: the published one of "
-            f"Craftax's scoreboard, the mean over seeds with its 95 % interval (Student's t), the "
-            f"same as a percentage of the highest return, {HIGHEST}, and each seed. Then medians "
-            "over seeds: the length of an episode, and seconds.",
-            table(
-                [
-                    "agent",
-                    "published",
-                    "return",
-                    "of the highest",
-                    "seeds",
-                    "length",
-                    "steps",
-                    "seconds",
-                ],
-                rows,
-            ),
-            origin(records),
-        ],
-    )
+    return "Craftax-Symbolic at one million steps", [
+        f"Returns of {EPISODES} fresh episodes with sampled actions: the published one of "
+        f"Craftax's scoreboard, the mean over seeds with its 95 % interval (Student's t), the "
+        f"same as a percentage of the highest return, {HIGHEST}, and each seed. Then medians "
+        "over seeds: the length of an episode, and seconds.",
+        table(
+            [
+                "agent",
+                "published",
+                "return",
+                "of the highest",
+                "seeds",
+                "length",
+                "steps",
+                "seconds",
+            ],
+            rows,
+        ),
+    ]
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study("craftax_symbolic", grid(options), options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

@@ -10,7 +10,7 @@ at least 0.95 on held-out episodes for at least 9 of 10 seeds, at about a minute
 without memory at most 0.5, which is chance (less for seeds that learn to walk but not to turn, as a
 guessed turn earns little).
 
-Writes experiments/results/default_job/ (one file per run) and default_job.md.
+Writes default_job.jsonl and default_job.md to experiments/results/.
 """
 
 import functools
@@ -23,14 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import tyro
-from study import Curve, Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.ops.statistics import SOLVED
-from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import read_result
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.records import curves_of, goal_of, thinned
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
 VARIANTS = {
     "GTrXL (GRU)": ([], 10),
@@ -53,10 +52,7 @@ def train(arguments: Sequence[str], seed: int) -> Record:
         )
         seconds = time.monotonic() - began
         result = read_result(folder)
-        curve = Curve(("success", SOLVED))
-        metrics = read_metrics(folder / "metrics.jsonl")
-        for n, step in enumerate(metrics["step"].tolist()):
-            curve.write(step, {name: column[n] for name, column in metrics.items()})
+        curves = curves_of(read_metrics(folder / "metrics.jsonl"))
     assert result is not None
     return {
         "command": " ".join(["gtrxl", *command]),
@@ -65,27 +61,26 @@ def train(arguments: Sequence[str], seed: int) -> Record:
         "compile_seconds": round(result.compile_seconds, 1),
         "train_seconds": round(result.train_seconds, 1),
         "scores": {name: values[0] for name, values in result.per_seed.items()},
-        "curve": curve.thinned(),
-        "goal": curve.goal | {"seconds": None},
+        "curve": thinned(curves),
+        "goal": goal_of(curves, "success", SOLVED),
     }
 
 
-def grid(options: Options) -> list[Run]:
+def grid(options: Options) -> list[Cell]:
     """Return all runs; `options.seeds` is the number of seeds of the agent with memory."""
     steps = [] if options.steps is None else ["--total-steps", str(options.steps)]
-    runs = []
+    cells = []
     for agent, (arguments, seeds) in VARIANTS.items():
         if not arguments:
             seeds = options.seeds or seeds
         elif options.seeds:
             seeds = min(options.seeds, seeds)
-        for seed in range(seeds):
-            job = functools.partial(train, [*arguments, *steps], seed)
-            runs.append(Run({"agent": agent}, seed, job))
-    return runs
+        job = functools.partial(train, [*arguments, *steps])
+        cells.append(Cell({"agent": agent}, job, seeds))
+    return cells
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table."""
     rows = []
     for agent, of_agent in by_cell(records, "agent").items():
@@ -93,23 +88,15 @@ def report(options: Options, records: Sequence[Record]) -> None:
         success = scores(of_agent)
         times = f"{np.median(seconds):.0f} ({seconds.max():.0f})"
         rows.append([agent, solved_entry(success), f"{np.nanmin(success):.2f}", times])
-    write_report(
-        options.results / "default_job.md",
-        "The default job",
-        [
-            "`gtrxl train`: passive T-Maze with a corridor of 30, success on held-out episodes "
-            f"after {records[0]['steps']:,} steps. {ENTRIES} Seconds are for the whole process: "
-            "start, compilation, training, evaluation and plots.",
-            table(["agent", "success", "lowest", "seconds, median (longest)"], rows),
-            origin(records),
-        ],
-    )
+    return "The default job", [
+        "`gtrxl train`: passive T-Maze with a corridor of 30, success on held-out episodes "
+        f"after {records[0]['steps']:,} steps. {ENTRIES} Seconds are for the whole process: "
+        "start, compilation, training, evaluation and plots.",
+        table(["agent", "success", "lowest", "seconds, median (longest)"], rows),
+    ]
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study("default_job", grid(options), options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

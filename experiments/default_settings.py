@@ -12,11 +12,12 @@ likely actions can be the same one. The LSTM has one layer, and about as many pa
 With `--peer PATH`, a checkout of purejaxrl, its PPO plays the MinAtar games for as many steps; its
 score is that of its episodes at the end of training, whose actions are sampled too.
 
-Writes experiments/results/default_settings/ (one file per run) and default_settings.md.
+Writes default_settings.jsonl and default_settings.md to experiments/results/.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,17 +25,14 @@ from typing import Any
 
 import numpy as np
 import peer_minatar
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.ops.statistics import interquartile_mean
-from gtrxl_jax.plots.tables import median, solved_share, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
+from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
 
-STUDY = "default_settings"
 AGENTS: dict[str, tuple[AlgorithmConfig, str, dict[str, Any]]] = {
     "gtrxl": (PPOConfig(), "gtrxl", {}),
     "lstm": (PPOConfig(), "lstm", {"width": 120}),
@@ -101,31 +99,29 @@ def job(task: Task, agent: str, total_steps: int | None) -> OnlineConfig:
     )
 
 
-def grid(options: Settings) -> list[Run]:
-    """Return all runs, those of the peer if they are possible or saved."""
-    runs = []
+def grid(options: Settings) -> list[Cell]:
+    """Return all cells, those of the peer if there is a checkout of it."""
+    cells = []
     for name, task in TASKS.items():
-        seeds = range(options.seeds or task.seeds)
-        runs += [
-            Run({"task": name, "core": agent}, seed, job(task, agent, options.steps), task.goal)
+        seeds = options.seeds or task.seeds
+        cells += [
+            Cell({"task": name, "core": agent}, job(task, agent, options.steps), seeds, task.goal)
             for agent in AGENTS
-            for seed in seeds
         ]
-        if name not in GAMES:
-            continue
-        for seed in seeds:
+        if options.peer and name in GAMES:
             steps = options.steps or task.total_steps
-            play = functools.partial(peer_minatar.train, options.peer, name, steps, seed)
-            run = Run({"task": name, "core": peer_minatar.NAME}, seed, play, task.goal)
-            if options.peer or Path(options.results, STUDY, run.file).exists():
-                runs.append(run)
-    return runs
+            play = functools.partial(peer_minatar.train, options.peer, name, steps)
+            cells.append(Cell({"task": name, "core": peer_minatar.NAME}, play, seeds, task.goal))
+    return cells
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table."""
     rows = []
-    for (name, core), runs in by_cell(records, "task", "core").items():
+    by_core = by_cell(records, "task", "core")
+    for name, core in itertools.product(TASKS, (*AGENTS, peer_minatar.NAME)):
+        if not (runs := by_core.get((name, core))):
+            continue
         score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])
         scores_S = scores(runs, score)
         known = scores_S[~np.isnan(scores_S)]
@@ -142,27 +138,19 @@ def report(options: Options, records: Sequence[Record]) -> None:
                 median(to_goal(runs, "seconds"), digits=0),
             ]
         )
-    write_report(
-        options.results / f"{STUDY}.md",
-        "The default settings on other tasks",
-        [
-            "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
-            "Wilson interval of that fraction. Score: median and interquartile mean over seeds. To "
-            "the goal: medians over the seeds that reached it, in training or in an evaluation; "
-            "seconds include start and compilation.",
-            table(
-                ["task", "core", "goal", "solved", "score", "steps", "to the goal", "seconds"],
-                rows,
-            ),
-            origin(records),
-        ],
-    )
+    return "The default settings on other tasks", [
+        "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
+        "Wilson interval of that fraction. Score: median and interquartile mean over seeds. To "
+        "the goal: medians over the seeds that reached it, in training or in an evaluation; "
+        "seconds include start and compilation.",
+        table(
+            ["task", "core", "goal", "solved", "score", "steps", "to the goal", "seconds"],
+            rows,
+        ),
+    ]
 
 
-def main(options: Settings) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study(STUDY, grid(options), options))
-
+STUDY = Study(__file__, grid, report, Settings)
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    STUDY.main()

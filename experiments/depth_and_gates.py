@@ -9,7 +9,7 @@ cores are TrXL, TrXL-I and GTrXL with each of its gates, with the gate biases of
 the others 1), and for the gru gate also with a bias of 0; at 2, 4 and 8 layers, with three learning
 rates and three seeds each.
 
-Writes experiments/results/depth_and_gates/ (one file per run), depth_and_gates.md and .png.
+Writes depth_and_gates.jsonl, .md and .png to experiments/results/.
 """
 
 import dataclasses
@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, to_goal, write_report
 
 from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.registry import core_config
@@ -28,7 +25,8 @@ from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.ops.statistics import solved
 from gtrxl_jax.plots.style import legend_outside, looks, new_figure, save_figure, style_axes
-from gtrxl_jax.plots.tables import ENTRIES, median, solved_entry, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, median, solved_entry, table
 
 CORRIDOR = 25
 DEPTHS = (2, 4, 8)
@@ -57,22 +55,21 @@ def job(core: str, depth: int, rate: float, total_steps: int) -> OnlineConfig:
     return dataclasses.replace(config, optimizer=optimizer)
 
 
-def grid(options: Options) -> list[Run]:
+def grid(options: Options) -> list[Cell]:
     """Return all runs."""
     return [
-        Run(
+        Cell(
             {"depth": depth, "rate": rate, "core": core},
-            seed,
             job(core, depth, rate, options.steps or TOTAL_STEPS),
+            options.seeds or 3,
         )
         for depth in DEPTHS
         for rate in RATES
         for core in CORES
-        for seed in range(options.seeds or 3)
     ]
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the tables and the figure of the available records."""
     cells = by_cell(records, "core", "rate", "depth")
     head = ["core", "learning rate", *(f"{depth} layers" for depth in DEPTHS)]
@@ -82,20 +79,15 @@ def report(options: Options, records: Sequence[Record]) -> None:
             runs = [cells.get((core, rate, depth), []) for depth in DEPTHS]
             success.append([core, rate, *(solved_entry(scores(r)) if r else "" for r in runs)])
             speed.append([core, rate, *(median(to_goal(r, "steps"), digits=0) for r in runs)])
-    write_report(
-        options.results / "depth_and_gates.md",
-        "Depth, gates and learning rates",
-        [
-            f"Passive T-Maze, a corridor of {CORRIDOR}, V-MPO, {records[0]['steps']:,} steps. "
-            f"{ENTRIES}",
-            table(head, success),
-            "Environment steps to a success of at least 0.95, in training or in an evaluation: "
-            "median over the seeds that reached it.",
-            table(head, speed),
-            origin(records),
-        ],
-    )
     draw(cells, options.results / "depth_and_gates.png")
+    return "Depth, gates and learning rates", [
+        f"Passive T-Maze, a corridor of {CORRIDOR}, V-MPO, {records[0]['steps']:,} steps. "
+        f"{ENTRIES}",
+        table(head, success),
+        "Environment steps to a success of at least 0.95, in training or in an evaluation: "
+        "median over the seeds that reached it.",
+        table(head, speed),
+    ]
 
 
 def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
@@ -126,10 +118,7 @@ def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
     save_figure(figure, path)
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study("depth_and_gates", grid(options), options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

@@ -16,8 +16,8 @@ every core, where not stated:
 
 Widths are chosen such that all cores have as many parameters as a GTrXL of width 64, within 10 %.
 
-Writes experiments/results/memory_horizon/ (one file per run), memory_horizon.md and two figures, of
-the cores with two layers.
+Writes memory_horizon.jsonl, .md and two figures, of the cores with two layers, to
+experiments/results/.
 """
 
 from collections.abc import Sequence
@@ -26,16 +26,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config, make_core
 from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.plots.curves import success_against_horizon
-from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
 CUT_OFF = "gtrxl, memory cut off"
 CORES = {
@@ -84,9 +82,9 @@ def job(core: str, corridor: int, memory_size: int, total_steps: int) -> OnlineC
     )
 
 
-def num_parameters(runs: Sequence[Run]) -> dict[str, int]:
+def num_parameters(cells: Sequence[Cell]) -> dict[str, int]:
     """Return the number of parameters of each core, which does not depend on the corridor."""
-    jobs = {str(run.labels["core"]): run.job for run in runs}
+    jobs = {str(cell.labels["core"]): cell.job for cell in cells}
     return {core: count(job.core) for core, job in jobs.items() if isinstance(job, OnlineConfig)}
 
 
@@ -102,30 +100,33 @@ def count(config: CoreConfig) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(init)))
 
 
-def grid(options: Options) -> list[Run]:
+def grid(options: Options) -> list[Cell]:
     """Return all runs of both studies."""
     steps = options.steps or TOTAL_STEPS
-    cells = [("whole", n, core, n + 4) for n, cores in CORRIDORS.items() for core in cores]
-    cells += [("layers", n, core, SPAN) for n in SHORT for core in TWO_LAYERS]
-    runs = [
-        Run({"study": study, "core": core, "corridor": n}, seed, job(core, n, memory, steps))
-        for study, n, core, memory in cells
-        for seed in range(options.seeds or SEEDS.get(n, 5))
+    planned = [("whole", n, core, n + 4) for n, cores in CORRIDORS.items() for core in cores]
+    planned += [("layers", n, core, SPAN) for n in SHORT for core in TWO_LAYERS]
+    cells = [
+        Cell(
+            {"study": study, "core": core, "corridor": n},
+            job(core, n, memory, steps),
+            options.seeds or SEEDS.get(n, 5),
+        )
+        for study, n, core, memory in planned
     ]
-    counts = num_parameters(runs)
+    counts = num_parameters(cells)
     reference = counts["gtrxl"]
     if any(abs(size / reference - 1) > 0.1 for size in counts.values()):
         raise ValueError(f"the cores' numbers of parameters differ by more than 10 %: {counts}")
-    return runs
+    return cells
 
 
-def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the tables and the figures of the available records."""
     paragraphs: list[Any] = [
         "Passive T-Maze, V-MPO, 2 layers and unrolls of 128 where not stated, the same settings "
         f"and {max(record['steps'] for record in records):,} steps for every core. Chance is 0.5 "
         "for an agent that reaches the junction. Parameters of the cores: "
-        + "; ".join(f"{core} {size:,}" for core, size in num_parameters(runs).items())
+        + "; ".join(f"{core} {size:,}" for core, size in num_parameters(grid(options)).items())
         + ".",
         ENTRIES,
     ]
@@ -147,11 +148,7 @@ def report(options: Options, runs: Sequence[Run], records: Sequence[Record]) -> 
             span=span,
             chance=0.5,
         )
-    write_report(
-        options.results / "memory_horizon.md",
-        "Success against memory horizon",
-        [*paragraphs, origin(records)],
-    )
+    return "Success against memory horizon", [*paragraphs]
 
 
 def entry(records: Sequence[Record]) -> str:
@@ -166,11 +163,7 @@ def by_seed(cells: Any, core: str, corridors: Sequence[int]) -> np.ndarray:
     return np.array([[found.get((seed, n), np.nan) for n in corridors] for seed in seeds])
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    runs = grid(options)
-    report(options, runs, run_study("memory_horizon", runs, options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

@@ -16,7 +16,7 @@ For comparison, policies that do not learn play each world: one that chooses at 
 that a perfect memory can do: the explorer of Numpad, which finds the sequence by trial, or the
 oracle of MiniGrid-Memory, which looks at the object first.
 
-Writes experiments/results/memory_worlds/ (one file per run), memory_worlds.md and .png.
+Writes memory_worlds.jsonl, .md and .png to experiments/results/.
 """
 
 import dataclasses
@@ -26,9 +26,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, draw_returns, origin, scores, write_report
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
@@ -39,7 +36,8 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.ops.statistics import interquartile_mean
-from gtrxl_jax.plots.tables import median, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import Paragraph, draw_returns, median, table
 
 SIZES = {
     "gtrxl": {"layers": 2, "width": 64},
@@ -117,7 +115,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
     )
 
 
-def play(world: World, kind: str) -> Record:
+def play(world: World, kind: str, seed: int) -> Record:
     """Return the mean scores of a policy that does not learn, over 1024 episodes."""
     env, params = make_env(world.env, **world.params)
     if kind == RANDOM:
@@ -126,26 +124,26 @@ def play(world: World, kind: str) -> Record:
         perfect = ExplorerPolicy if hasattr(env, "explorer_action") else OraclePolicy
         policy = perfect(env, params)
     evaluate = jax.jit(make_evaluate(policy, Stream(env, params, num_envs=1), 1024))
-    played = require_sound(jax.device_get(summarize(evaluate(None, jax.random.key(0)))), world.env)
+    played = require_sound(
+        jax.device_get(summarize(evaluate(None, jax.random.key(seed)))), world.env
+    )
     return {"scores": {name: float(np.mean(values)) for name, values in played.items()}}
 
 
-def grid(options: Options) -> list[Run]:
+def grid(options: Options) -> list[Cell]:
     """Return all runs, those of policies that do not learn among them."""
-    runs = []
+    cells = []
     for name, world in WORLDS.items():
         for kind in (PERFECT, RANDOM):
             labels = {"world": name, "core": kind}
-            runs += [Run(labels, 0, functools.partial(play, world, kind))]
+            cells.append(Cell(labels, functools.partial(play, world, kind)))
         for core in SIZES:
-            runs += [
-                Run({"world": name, "core": core}, seed, job(world, core, options.steps))
-                for seed in range(options.seeds or 5)
-            ]
-    return runs
+            config = job(world, core, options.steps)
+            cells.append(Cell({"world": name, "core": core}, config, options.seeds or 5))
+    return cells
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure of the available records."""
     cells = by_cell(records, "world", "core")
     rows = []
@@ -163,17 +161,6 @@ def report(options: Options, records: Sequence[Record]) -> None:
                         f"{runs[0]['steps']:,}" if "steps" in runs[0] else "",
                     ]
                 )
-    write_report(
-        options.results / "memory_worlds.md",
-        "GTrXL against LSTM and GRU in the papers' worlds",
-        [
-            "Mean return of the last evaluation, for each seed, and the interquartile mean over "
-            "seeds; the median success rate; and the environment steps of training. Perfect memory "
-            "and random are policies that do not learn, over 1024 episodes.",
-            table(["world", "agent", "returns", "IQM", "success", "steps"], rows),
-            origin(records),
-        ],
-    )
     lines = {
         world: [
             (kind, run["scores"]["return"], style)
@@ -184,12 +171,15 @@ def report(options: Options, records: Sequence[Record]) -> None:
         if any((world, core) in cells for core in SIZES)
     }
     draw_returns(cells, tuple(SIZES), lines, options.results / "memory_worlds.png")
+    return "GTrXL against LSTM and GRU in the papers' worlds", [
+        "Mean return of the last evaluation, for each seed, and the interquartile mean over "
+        "seeds; the median success rate; and the environment steps of training. Perfect memory "
+        "and random are policies that do not learn, over 1024 episodes.",
+        table(["world", "agent", "returns", "IQM", "success", "steps"], rows),
+    ]
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study("memory_worlds", grid(options), options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

@@ -47,7 +47,7 @@ class FiveResults(LogWrapper):
         return observation, state, reward, terminated | truncated, info
 
 
-def train(peer: Path | None, game: str, total_steps: int, seed: int) -> dict[str, Any]:
+def train(peer: Path, game: str, total_steps: int, seed: int) -> dict[str, Any]:
     """Train the peer's agent; return a study's results of a run.
 
     The score is the mean return of the episodes that end in the last twentieth of the steps.
@@ -61,7 +61,7 @@ def train(peer: Path | None, game: str, total_steps: int, seed: int) -> dict[str
     Raises:
       FileNotFoundError: if the path is not such a checkout.
     """
-    path = Path(peer or ".", NOTEBOOK)
+    path = Path(peer, NOTEBOOK)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: pass --peer a checkout of purejaxrl")
     cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]

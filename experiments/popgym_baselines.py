@@ -22,17 +22,13 @@ With `--protocol published`, all cores and tasks are trained by the paper's prot
 steps, 64 environments of 1,024 steps, 30 epochs of 8 minibatches, and RLlib's learning rate, lambda
 and clipping, without its penalty of the KL. This is a study for accelerators.
 
-Writes experiments/results/popgym_baselines/ (one file per run), popgym_baselines.md and .png; for
-the published protocol, popgym_baselines_published in their place.
+Writes popgym_baselines.jsonl, .md and .png to experiments/results/; for the published protocol,
+popgym_baselines_published in their place.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Literal
-
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, draw_returns, origin, scores, to_goal, write_report
 
 from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.envs.registry import make_env
@@ -40,7 +36,8 @@ from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
-from gtrxl_jax.plots.tables import mean_entry, median, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
+from gtrxl_jax.studies.report import Paragraph, draw_returns, mean_entry, median, table
 from gtrxl_jax.worlds.popgym import POPGYM
 
 WIDTHS = {"gtrxl": 64, "gru": 104, "mingru": 68, "agalite": 60}
@@ -125,7 +122,7 @@ def published(name: str, core: str, total_steps: int | None) -> OnlineConfig:
     )
 
 
-def grid(options: Settings) -> list[Run]:
+def grid(options: Settings) -> list[Cell]:
     """Return all runs."""
     job, tasks, cores = (
         (short, tuple(TASKS), (*WIDTHS, NO_CLOCK))
@@ -133,15 +130,19 @@ def grid(options: Settings) -> list[Run]:
         else (published, tuple(POPGYM), tuple(CORES))
     )
     return [
-        Run({"task": name, "core": core}, seed, job(name, core, options.steps), ("return", GOAL))
+        Cell(
+            {"task": name, "core": core},
+            job(name, core, options.steps),
+            options.seeds or 3,
+            ("return", GOAL),
+        )
         for name in tasks
         for core in cores
         if core != NO_CLOCK or TASKS[name].timed
-        for seed in range(options.seeds or 3)
     ]
 
 
-def report(options: Settings, records: Sequence[Record]) -> None:
+def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure of the available records."""
     rows = []
     cells = by_cell(records, "task", "core")
@@ -161,28 +162,23 @@ def report(options: Settings, records: Sequence[Record]) -> None:
             ]
         )
     stem = name_of(options)
-    write_report(
-        options.results / f"{stem}.md",
-        "POPGym",
-        [
-            "Mean return of the last evaluation: the mean over seeds with its 95 % interval "
-            f"(Student's t), and each seed. Then the median steps to a return of {GOAL}, over the "
-            "seeds that reached it, the steps of each run, and its median seconds, including "
-            "compilation. The published scores are those of a GRU and of the best of 13 models: "
-            "the best mean return during 15 million steps, over three trials, as cited by others.",
-            table(
-                ["task", "core", "return", "seeds", "to 0.95", "steps", "seconds", "published"],
-                rows,
-            ),
-            origin(records),
-        ],
-    )
     lines = {
         name: [("published GRU", TASKS[name].gru, ":"), ("best published", TASKS[name].best, "--")]
         for name in dict.fromkeys(name for name, _ in cells if name in TASKS)
     }
     cores = tuple(dict.fromkeys(core for _, core in cells))
     draw_returns(cells, cores, lines, options.results / f"{stem}.png", "episode/return")
+    return "POPGym", [
+        "Mean return of the last evaluation: the mean over seeds with its 95 % interval "
+        f"(Student's t), and each seed. Then the median steps to a return of {GOAL}, over the "
+        "seeds that reached it, the steps of each run, and its median seconds, including "
+        "compilation. The published scores are those of a GRU and of the best of 13 models: "
+        "the best mean return during 15 million steps, over three trials, as cited by others.",
+        table(
+            ["task", "core", "return", "seeds", "to 0.95", "steps", "seconds", "published"],
+            rows,
+        ),
+    ]
 
 
 def name_of(options: Settings) -> str:
@@ -190,10 +186,7 @@ def name_of(options: Settings) -> str:
     return "popgym_baselines" + ("_published" if options.protocol == "published" else "")
 
 
-def main(options: Settings) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study(name_of(options), grid(options), options))
-
+STUDY = Study(__file__, grid, report, Settings, name_of)
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    STUDY.main()

@@ -14,7 +14,7 @@ in the paper, the correlation excludes the beginning of training, here the first
 uninformative once the probabilities are constant, the report also has their final values and the
 success in episodes played with sampled actions.
 
-Writes experiments/results/rate_associative/ (one file per run), .md and .png.
+Writes rate_associative.jsonl, .md and .png to experiments/results/.
 """
 
 import dataclasses
@@ -27,9 +27,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.data import Segments, cut_segments
 from gtrxl_jax.nn.sequence.registry import model_config
@@ -42,8 +39,9 @@ from gtrxl_jax.offline.config import (
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.plots.style import COLORS, GREY, new_figure, save_figure, style_axes
-from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
 from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
 MODELS = {"RATE": "rate", "DT": "dt"}
 PUBLISHED = {"RATE": 0.80, "DT": -0.97}
@@ -58,7 +56,7 @@ class Settings(Options):
     segments: int = 3
 
 
-def job(settings: Settings, model: str, seed: int) -> OfflineConfig:
+def job(settings: Settings, model: str, seed: int = 0) -> OfflineConfig:
     """Return the config of a run."""
     length = settings.context * settings.segments
     return OfflineConfig(
@@ -165,7 +163,7 @@ def draw(records: Sequence[Record], lengths: dict[str, int], path: Path) -> None
     save_figure(figure, path)
 
 
-def report(options: Settings, records: Sequence[Record]) -> None:
+def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure."""
     length = options.context * options.segments
     lengths = {"training": length, "twice": 2 * length}
@@ -180,20 +178,15 @@ def report(options: Settings, records: Sequence[Record]) -> None:
             ]
             rows.append([label, steps, *entries])
     columns = ("model", "steps", "correlation", "published", "p0 at the end", "p1 at the end")
-    write_report(
-        options.results / "rate_associative.md",
-        "Action Associative Retrieval",
-        [
-            f"Trained on {length} steps ({options.segments} segments of {options.context}, which "
-            f"are DT's context), {records[0]['steps']} updates. p0 and p1 are the probabilities "
-            f"of the correct last action on {EPISODES} fresh oracle episodes, and the correlation "
-            "is between them over training; all three for each seed. Success by chance is 0.5.",
-            ENTRIES,
-            table([*columns, "success"], rows),
-            origin(records),
-        ],
-    )
     draw(records, lengths, options.results / "rate_associative.png")
+    return "Action Associative Retrieval", [
+        f"Trained on {length} steps ({options.segments} segments of {options.context}, which "
+        f"are DT's context), {records[0]['steps']} updates. p0 and p1 are the probabilities "
+        f"of the correct last action on {EPISODES} fresh oracle episodes, and the correlation "
+        "is between them over training; all three for each seed. Success by chance is 0.5.",
+        ENTRIES,
+        table([*columns, "success"], rows),
+    ]
 
 
 def each(values: Iterable[Any]) -> str:
@@ -201,15 +194,15 @@ def each(values: Iterable[Any]) -> str:
     return ", ".join(f"{float(value):.2f}" for value in values)
 
 
-def main(options: Settings) -> None:
-    """Run the missing runs, and write the report."""
-    runs = [
-        Run({"model": label}, seed, functools.partial(measure, options, label, seed))
+def grid(options: Settings) -> list[Cell]:
+    """Return all cells."""
+    return [
+        Cell({"model": label}, functools.partial(measure, options, label), options.seeds or 3)
         for label in MODELS
-        for seed in range(options.seeds or 3)
     ]
-    report(options, run_study("rate_associative", runs, options))
 
+
+STUDY = Study(__file__, grid, report, Settings)
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    STUDY.main()

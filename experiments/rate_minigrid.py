@@ -18,7 +18,7 @@ RATE trained on episodes of a PPO agent, and ended episodes after 95 steps: the 
 steps" has that limit, which not even the oracle always keeps. Their models were larger, and took
 25,000 updates.
 
-Writes experiments/results/rate_minigrid/ (one file per run), .md and .png.
+Writes rate_minigrid.jsonl, .md and .png to experiments/results/.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.acting.policy import OraclePolicy, Policy
 from gtrxl_jax.envs.registry import make_env
@@ -37,9 +34,9 @@ from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import DataConfig, OfflineConfig, TaskConfig
 from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.plots.curves import success_against_horizon
-from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
-STUDY = "rate_minigrid"
 ENV = "MiniGrid-Memory"
 ARGUMENTS: dict[str, bool | int | float | str] = {"view_size": 3, "num_actions": 3}
 TRAINED, STEPS = 41, 90
@@ -93,30 +90,31 @@ def play(policy: Policy, mazes: Mapping[str, Stream], params: Any, seed: int) ->
     return {k: float(np.mean(v)) for k, v in played.items() if k.startswith("success")}
 
 
-def play_oracle() -> Record:
+def play_oracle(seed: int) -> Record:
     """Return the scores of the oracle, whose policy is that of one maze."""
     success: dict[str, float] = {}
     for name, maze in streams().items():
         policy = OraclePolicy(maze.env, maze.params)
-        success |= play(policy, {name: maze}, None, 0)
+        success |= play(policy, {name: maze}, None, seed)
     return {"scores": success}
 
 
-def grid(options: Options) -> list[Run]:
-    """Return all runs, one seed of all cells before the next."""
-
-    def run(label: str, seed: int) -> Run:
-        def measure(trained: Any) -> dict[str, float]:
-            return play(trained.trainer.policy, streams(), trained.params_per_seed[0], seed)
-
-        config = job(label, options.steps)
-        return Run({"model": label}, seed, config, measure=measure)
-
-    learners = [run(label, seed) for seed in range(options.seeds or 3) for label in MODELS]
-    return [*learners, Run({"model": "oracle"}, 0, play_oracle)]
+def measure(trained: Any) -> dict[str, float]:
+    """Return the success of a trained model in each of the mazes."""
+    trainer = trained.trainer
+    return play(trainer.policy, streams(), trained.params_per_seed[0], trainer.config.seed)
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def grid(options: Options) -> list[Cell]:
+    """Return all cells."""
+    learners = [
+        Cell({"model": label}, job(label, options.steps), options.seeds or 3, measure=measure)
+        for label in MODELS
+    ]
+    return [*learners, Cell({"model": "oracle"}, play_oracle)]
+
+
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure of the available records."""
     names = [*map(str, SIZES), CAPPED]
     rows: list[list[str]] = []
@@ -134,26 +132,18 @@ def report(options: Options, records: Sequence[Record]) -> None:
     success_against_horizon(
         curves,
         np.array(SIZES),
-        options.results / f"{STUDY}.png",
+        options.results / "rate_minigrid.png",
         x_label=f"cells along a side of the maze; trained on up to {TRAINED}",
         chance=0.5,
     )
-    write_report(
-        options.results / f"{STUDY}.md",
-        "RATE on MiniGrid-Memory",
-        [
-            f"Success on {EPISODES} episodes in mazes of each size, played with the most likely "
-            f"actions; trained on mazes of 7 to {TRAINED} cells. A guess has 0.5. {ENTRIES}",
-            table(["model", *names], rows),
-            origin(records),
-        ],
-    )
+    return "RATE on MiniGrid-Memory", [
+        f"Success on {EPISODES} episodes in mazes of each size, played with the most likely "
+        f"actions; trained on mazes of 7 to {TRAINED} cells. A guess has 0.5. {ENTRIES}",
+        table(["model", *names], rows),
+    ]
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study(STUDY, grid(options), options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

@@ -18,8 +18,8 @@ Each study trains models on the oracle's episodes with `OfflineTrainer`:
 
 The models have 2 layers of width 64 and train in minutes on two cores; `--preset tmaze` uses the
 paper's size. Scores are those of the final parameters, without checkpoint selection. Each study
-writes experiments/results/rate_tmaze_<study>/ (one file per run), .md (a table that includes the
-published numbers) and .png.
+writes rate_tmaze_<study>.jsonl, .md (a table that includes the published numbers) and .png to
+experiments/results/.
 """
 
 import dataclasses
@@ -28,13 +28,12 @@ from typing import Any
 
 import numpy as np
 import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, write_report
 
 from gtrxl_jax.nn.sequence.valves import VALVES
 from gtrxl_jax.offline.config import OfflineConfig, preset
 from gtrxl_jax.plots.curves import panels_of_success, success_against_horizon
-from gtrxl_jax.plots.tables import ENTRIES, solved_entry, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
 SHORT = (30, 60, 90, 150, 360, 600, 900)
 LONG = (*SHORT, 1800, 3600, 9600)
@@ -44,7 +43,7 @@ PAPER = (150, 360, 600, 900)
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Planned:
     """A cell of a study: a config, except its seed, and the published scores."""
 
     config: OfflineConfig
@@ -79,16 +78,16 @@ def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: 
     )
 
 
-def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
+def study(name: str, base: OfflineConfig) -> dict[str, Planned]:
     """Return the cells of a study, by label."""
     if name == "corridors":
         rates = {
-            f"RATE-{n}": Cell(changed(base, LONG, segments=n), published)
+            f"RATE-{n}": Planned(changed(base, LONG, segments=n), published)
             for n, published in ((3, ()), (5, (1.0, 0.95, 0.90, 0.90)))
         }
-        rates["RATE-5, cache of 90"] = Cell(changed(base, LONG, segments=5, cache_size=90))
+        rates["RATE-5, cache of 90"] = Planned(changed(base, LONG, segments=5, cache_size=90))
         return rates | {
-            f"DT-{n}": Cell(changed(base, SLIDING, segments=n, name="dt")) for n in (3, 5)
+            f"DT-{n}": Planned(changed(base, SLIDING, segments=n, name="dt")) for n in (3, 5)
         }
     if name == "valves":
         published = {
@@ -100,7 +99,7 @@ def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
             "ca-1": (0.51, 0.51, 0.49, 0.49),
         }
         return {
-            f"{valve}, {label}": Cell(
+            f"{valve}, {label}": Planned(
                 changed(base, PAPER, segments=5, valve=valve, bptt=bptt),
                 published[valve] if bptt == 0 else (),
             )
@@ -109,19 +108,30 @@ def study(name: str, base: OfflineConfig) -> dict[str, Cell]:
         }
     if name == "memory":
         return {
-            "tokens": Cell(changed(base, segments=5, cache_size=0)),
-            "cache": Cell(changed(base, segments=5, cache_size=90, memory_tokens=0)),
-            "both": Cell(changed(base, segments=5, cache_size=90)),
-            "tokens, noise when acting": Cell(
+            "tokens": Planned(changed(base, segments=5, cache_size=0)),
+            "cache": Planned(changed(base, segments=5, cache_size=90, memory_tokens=0)),
+            "both": Planned(changed(base, segments=5, cache_size=90)),
+            "tokens, noise when acting": Planned(
                 changed(base, segments=5, cache_size=0, memory_noise=True)
             ),
         }
     if name == "curriculum":
         return {
-            label: Cell(changed(base, segments=5, curriculum=curriculum))
+            label: Planned(changed(base, segments=5, curriculum=curriculum))
             for label, curriculum in (("curriculum", True), ("all segments at once", False))
         }
     raise ValueError(f"unknown study {name!r}: choose corridors, valves, memory or curriculum")
+
+
+def grid(options: Settings) -> list[Cell]:
+    """Return the cells of a study."""
+    cells = []
+    for label, planned in study(options.study, preset(options.preset)).items():
+        config = planned.config
+        if options.steps:
+            config = dataclasses.replace(config, total_updates=options.steps)
+        cells.append(Cell({"model": label}, config, options.seeds or 5))
+    return cells
 
 
 def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -133,8 +143,9 @@ def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return panels
 
 
-def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record]) -> None:
+def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure of the available records."""
+    cells = study(options.study, preset(options.preset))
     by_label = by_cell(records, "model")
     lengths = sorted(set().union(*map(lengths_of, records)))
     rows: list[list[str]] = []
@@ -158,7 +169,6 @@ def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record])
                 entries = [f"{numbers[n]:.2f}" if n in theirs else "" for n in lengths]
                 rows.append([f"{label}, {kind}", *entries])
             published[label] = (PAPER, cell.published)
-    name = f"rate_tmaze_{options.study}"
     draw: Any = success_against_horizon
     if options.study == "valves":
         # One panel for each valve, since there are too many curves for a single one.
@@ -166,23 +176,18 @@ def report(options: Settings, cells: dict[str, Cell], records: Sequence[Record])
     draw(
         curves,
         lengths,
-        options.results / f"{name}.png",
+        options.results / f"{name_of(options)}.png",
         published=published,
         x_label="corridor, steps of an episode",
         chance=0.5,
     )
     missing = [label for label in cells if label not in by_label]
-    write_report(
-        options.results / f"{name}.md",
-        f"RATE on the T-Maze: {options.study}",
-        [
-            f"Success on {next(iter(cells.values())).config.evaluation.episodes} episodes of each "
-            f"length; chance is 0.5. {ENTRIES}",
-            table(["model", *lengths], rows),
-            f"Not run yet: {'; '.join(missing)}." if missing else "",
-            origin(records),
-        ],
-    )
+    return f"RATE on the T-Maze: {options.study}", [
+        f"Success on {next(iter(cells.values())).config.evaluation.episodes} episodes of each "
+        f"length; chance is 0.5. {ENTRIES}",
+        table(["model", *lengths], rows),
+        f"Not run yet: {'; '.join(missing)}." if missing else "",
+    ]
 
 
 def lengths_of(record: Record) -> set[int]:
@@ -190,23 +195,12 @@ def lengths_of(record: Record) -> set[int]:
     return {int(k.split("/")[1]) for k in record["scores"] if k.startswith("success/")}
 
 
-def main(options: Settings) -> None:
-    """Run the missing runs, and write the report."""
-    cells = study(options.study, preset(options.preset))
-    runs = [
-        Run({"model": label}, seed, limited(cell.config, options.steps))
-        for label, cell in cells.items()
-        for seed in range(options.seeds or 5)
-    ]
-    report(options, cells, run_study(f"rate_tmaze_{options.study}", runs, options))
+def name_of(options: Settings) -> str:
+    """Return the name of the study."""
+    return f"rate_tmaze_{options.study}"
 
 
-def limited(config: OfflineConfig, updates: int | None) -> OfflineConfig:
-    """Return the config with the given number of updates, or unchanged if None."""
-    if updates is None:
-        return config
-    return dataclasses.replace(config, total_updates=updates)
-
+STUDY = Study(__file__, grid, report, Settings, name_of)
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    STUDY.main()

@@ -20,7 +20,7 @@ Items tell the color too, by what they did to who took them. Therefore the model
 room that is empty for some time after the pillar, so that only a memory can tell which items to
 take when they are back.
 
-Writes experiments/results/rate_two_colors/ (one file per run), .md and .png.
+Writes rate_two_colors.jsonl, .md and .png to experiments/results/.
 """
 
 import dataclasses
@@ -30,9 +30,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, origin, scores, write_report
 
 from gtrxl_jax.acting.policy import OraclePolicy, Policy, RandomPolicy
 from gtrxl_jax.acting.rollout import begin, first_episode, rollout
@@ -46,9 +43,9 @@ from gtrxl_jax.offline.config import (
     TaskConfig,
 )
 from gtrxl_jax.plots.curves import success_against_horizon
-from gtrxl_jax.plots.tables import mean_entry, median, table
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import Paragraph, mean_entry, median, table
 
-STUDY = "rate_two_colors"
 ENV = "TwoColors-v0"
 PILLAR, CONTEXT, SEGMENTS = 30, 15, 4
 ARGUMENTS: dict[str, bool | int | float | str] = {
@@ -142,25 +139,27 @@ def play(policy: Policy, params: Any, seed: int) -> dict[str, float]:
     return result
 
 
-def play_unlearned(kind: str) -> Record:
+def play_unlearned(kind: str, seed: int) -> Record:
     """Return the scores of a policy that does not learn."""
     env, params = make_env(ENV, **ARGUMENTS)
     oracle, random = OraclePolicy(env, params), RandomPolicy(env.action_space(params))
-    return {"scores": play(oracle if kind == "oracle" else random, (), 0)}
+    return {"scores": play(oracle if kind == "oracle" else random, (), seed)}
 
 
-def grid(options: Options) -> list[Run]:
-    """Return all runs, one seed of all cells before the next."""
+def measure(trained: Any) -> dict[str, float]:
+    """Return the scores of a trained model."""
+    trainer = trained.trainer
+    return play(trainer.policy, trained.params_per_seed[0], trainer.config.seed)
 
-    def run(label: str, seed: int) -> Run:
-        def measure(trained: Any) -> dict[str, float]:
-            return play(trained.trainer.policy, trained.params_per_seed[0], seed)
 
-        return Run({"model": label}, seed, job(label, options.steps), measure=measure)
-
-    learners = [run(label, seed) for seed in range(options.seeds or 3) for label in MODELS]
+def grid(options: Options) -> list[Cell]:
+    """Return all cells."""
+    learners = [
+        Cell({"model": label}, job(label, options.steps), options.seeds or 3, measure=measure)
+        for label in MODELS
+    ]
     others = [
-        Run({"model": kind}, 0, functools.partial(play_unlearned, kind))
+        Cell({"model": kind}, functools.partial(play_unlearned, kind))
         for kind in ("oracle", "random")
     ]
     return [*learners, *others]
@@ -176,7 +175,7 @@ def share_of_right(records: Sequence[Record], name: str) -> np.ndarray:
     return np.where(taken_S >= FEWEST, right_S / np.maximum(taken_S, 1), np.nan)
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure of the available records."""
     rows, waits, curves = [], [], {}
     for label, of_cell in by_cell(records, "model").items():
@@ -195,37 +194,29 @@ def report(options: Options, records: Sequence[Record]) -> None:
     success_against_horizon(
         curves,
         np.array(ENDS),
-        options.results / f"{STUDY}.png",
+        options.results / "rate_two_colors.png",
         x_label=f"steps since the start; the pillar is there for {PILLAR}, "
         f"training episodes have {CONTEXT * SEGMENTS}",
         y_label="share of right items",
         chance=0.5,
     )
-    write_report(
-        options.results / f"{STUDY}.md",
-        "RATE on Two-Colors",
-        [
-            f"Share of items of the right color among those taken in each interval of steps, the "
-            f"median over seeds; and return and steps survived of at most {STEPS}, mean with the "
-            f"95 % interval over seeds. {EPISODES} episodes for each seed, played with the most "
-            f"likely actions. The pillar is there for {PILLAR} steps; training episodes have "
-            f"{CONTEXT * SEGMENTS}. Who does not know the color has 0.5. Shares of fewer than "
-            f"{FEWEST} items are omitted.",
-            table(["model", *NAMES, "return", "steps"], rows),
-            f"Share of right items, for each seed, in the {AFTER} steps after the room has been "
-            "empty for some steps, which begin when the pillar disappears:",
-            table(["model", *map(str, EMPTY)], waits),
-            "Published, in Doom, in the room of 10 x 10 with 8 items of each color, over 2,100 "
-            "steps, with a red and with a green pillar: RATE 42.2 and 36.3, DT 6.7 and 36.4.",
-            origin(records),
-        ],
-    )
+    return "RATE on Two-Colors", [
+        f"Share of items of the right color among those taken in each interval of steps, the "
+        f"median over seeds; and return and steps survived of at most {STEPS}, mean with the "
+        f"95 % interval over seeds. {EPISODES} episodes for each seed, played with the most "
+        f"likely actions. The pillar is there for {PILLAR} steps; training episodes have "
+        f"{CONTEXT * SEGMENTS}. Who does not know the color has 0.5. Shares of fewer than "
+        f"{FEWEST} items are omitted.",
+        table(["model", *NAMES, "return", "steps"], rows),
+        f"Share of right items, for each seed, in the {AFTER} steps after the room has been "
+        "empty for some steps, which begin when the pillar disappears:",
+        table(["model", *map(str, EMPTY)], waits),
+        "Published, in Doom, in the room of 10 x 10 with 8 items of each color, over 2,100 "
+        "steps, with a red and with a green pillar: RATE 42.2 and 36.3, DT 6.7 and 36.4.",
+    ]
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    report(options, run_study(STUDY, grid(options), options))
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

@@ -36,8 +36,8 @@ play the map of the published transformer; POBAX's GRU played another one.
 The score is POBAX's: the return discounted by 0.99 of the policy that is trained, with sampled
 actions. It is measured on fresh episodes here, and was on those of training there.
 
-Writes experiments/results/rocksample/ (one file per run), rocksample.md and .png, the returns over
-training of the agents with V-MPO and with larger rollouts.
+Writes rocksample.jsonl, .md and .png, the returns over training of the agents with V-MPO and with
+larger rollouts, to experiments/results/.
 """
 
 import dataclasses
@@ -45,9 +45,6 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-import tyro
-from study import Options, Record, Run, run_study
-from study_report import by_cell, draw_returns, origin, scores, write_report
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.rollout import begin, rollout
@@ -56,9 +53,10 @@ from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
-from gtrxl_jax.plots.tables import mean_entry, median, table
 from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.loop import Trained
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import Paragraph, draw_returns, mean_entry, median, table
 
 SWAPPED, GRU = "GTrXL, swapped", "GRU"
 PPO_CELLS = ("GTrXL", SWAPPED, GRU)
@@ -168,22 +166,21 @@ def of_first_episodes(reward_BT: np.ndarray, last_BT: np.ndarray) -> np.ndarray:
     return np.sum(np.where(is_over_BT, 0, discount_T * reward_BT), axis=1)
 
 
-def grid(options: Options) -> list[Run]:
+def grid(options: Options) -> list[Cell]:
     """Return all runs."""
     return [
-        Run(
+        Cell(
             {"agent": cell},
-            seed,
             job(cell, options.steps or TOTAL_STEPS),
+            options.seeds or SEEDS.get(cell, 3),
             goal=("return", np.inf),
             measure=discounted_return,
         )
         for cell in PPO_CELLS + EARLY_CELLS + BATCH_CELLS + VMPO_CELLS + VALUE_CELLS
-        for seed in range(options.seeds or SEEDS.get(cell, 3))
     ]
 
 
-def report(options: Options, records: Sequence[Record]) -> None:
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table."""
     rows = []
     for cell, runs in by_cell(records, "agent").items():
@@ -200,23 +197,19 @@ def report(options: Options, records: Sequence[Record]) -> None:
                 median([run["seconds"] for run in runs], digits=0),
             ]
         )
-    write_report(
-        options.results / "rocksample.md",
-        "A published GTrXL, corrected",
-        [
-            "RockSample with 11 x 11 cells and 11 rocks. The first cells, up to the early ones, "
-            "have the settings of POBAX, the others this package's and the same cores. Scores are "
-            f"returns discounted by {GAMMA}, means of {EPISODES} fresh episodes with sampled "
-            "actions: those published by POBAX (8.3 without memory), the mean over seeds with its "
-            "95 % interval (Student's t), and each seed. Then medians over seeds: the return "
-            "without discount, the length of an episode, and seconds.",
-            table(
-                ["agent", "published", SCORE, "seeds", "return", "length", "steps", "seconds"],
-                rows,
-            ),
-            origin(records),
-        ],
-    )
+    draw(options, records)
+    return "A published GTrXL, corrected", [
+        "RockSample with 11 x 11 cells and 11 rocks. The first cells, up to the early ones, "
+        "have the settings of POBAX, the others this package's and the same cores. Scores are "
+        f"returns discounted by {GAMMA}, means of {EPISODES} fresh episodes with sampled "
+        "actions: those published by POBAX (8.3 without memory), the mean over seeds with its "
+        "95 % interval (Student's t), and each seed. Then medians over seeds: the return "
+        "without discount, the length of an episode, and seconds.",
+        table(
+            ["agent", "published", SCORE, "seeds", "return", "length", "steps", "seconds"],
+            rows,
+        ),
+    ]
 
 
 def draw(options: Options, records: Sequence[Record]) -> None:
@@ -242,12 +235,7 @@ def draw(options: Options, records: Sequence[Record]) -> None:
     )
 
 
-def main(options: Options) -> None:
-    """Run the missing runs, and write the report."""
-    records = run_study("rocksample", grid(options), options)
-    report(options, records)
-    draw(options, records)
-
+STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    STUDY.main()

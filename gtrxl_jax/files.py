@@ -67,10 +67,13 @@ def printable(text: str) -> str:
 def append_line(path: str | os.PathLike[str], line: str) -> None:
     """Append a line to a file, which is created if missing: the whole line or, on failure, nothing.
 
-    Programs that append concurrently wait for each other.
+    Programs that append concurrently wait for each other. An incomplete last line, as a program
+    leaves that is killed while it writes, is replaced.
     """
-    with open(path, "ab", buffering=0) as file:
+    with open(path, "a+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
         append_to(file, path, line.encode() + b"\n")
 
 

@@ -9,12 +9,12 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import check_choice, field_names
 
 
 class Registry(dict[str, type]):
@@ -66,6 +66,41 @@ def with_name(config: Any, name: str) -> Any:
         if (value := getattr(config, field.name)) != field.default
     }
     return kind(name=name, **{k: v for k, v in changed.items() if k in shared})
+
+
+def require_settings(
+    names: Iterable[str], group: str, config: Any, kinds: Mapping[str, type]
+) -> None:
+    """Check that no setting is one that only other cores, algorithms or models have.
+
+    A setting that none of them has is left to others, whose errors name similar ones.
+
+    Args:
+      names: dotted names of settings, such as "core.memory_size"; of a flag, its field may have the
+        prefix "no_".
+      group: the field that holds the config, such as "core".
+      config: the chosen config.
+      kinds: the config class of each registered name.
+
+    Raises:
+      ValueError: if there is such a setting.
+    """
+    own = [name for name, _ in field_names(config) if name != "name"]
+    for name in names:
+        setting = name.removeprefix(f"{group}.")
+        fields = {setting, setting.removeprefix("no_")}
+        if setting == name or fields.intersection(["name", *own]):
+            continue
+        others = [
+            kind
+            for kind, of_kind in kinds.items()
+            if fields.intersection(field.name for field in dataclasses.fields(of_kind))
+        ]
+        if others:
+            raise ValueError(
+                f"{group} {config.name} has no setting {setting}, unlike {', '.join(others)}: its "
+                f"settings are {', '.join(own)}"
+            )
 
 
 def is_plugin(name: str) -> bool:

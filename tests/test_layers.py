@@ -20,7 +20,7 @@ LAYERS = (
     ("offline", "online"),
     ("plots",),
     ("loading",),
-    ("collection", "comparison", "exporting"),
+    ("collection", "exporting", "studies"),
     ("cli", "testing"),
 )
 """From lowest to highest; the root, `gtrxl_jax` itself, re-exports names of all layers."""

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import tyro
 
-from gtrxl_jax.cli.parsing import Chooser, parse, require_settings
+from gtrxl_jax.cli.parsing import Chooser, parse, setting_names
 from gtrxl_jax.nn.core import CORES
-from gtrxl_jax.nn.cores.registry import PRESETS, core_config
+from gtrxl_jax.nn.cores.registry import PRESETS
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.online import config as configs
 from gtrxl_jax.online.algorithm_config import ALGORITHMS
-from gtrxl_jax.plugins import import_plugins, with_name
+from gtrxl_jax.plugins import import_plugins, require_settings, with_name
 from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers
 from gtrxl_jax.validation import validate
@@ -84,22 +84,13 @@ def parse_train(arguments: Sequence[str]) -> Train:
     rest += ["--env.name", *chosen.environments[:1]] if chosen.environments else []
     for name in chosen.environments if len(chosen.environments) > 1 else ():
         rest += ["--env.tasks", "name", name]
-    base = configs.preset(chosen.preset)
-    import_plugins(filter(None, (chosen.core, chosen.algorithm)))
-    if chosen.core_preset:
-        core = core_config(chosen.core or base.core.name, chosen.core_preset)
-        base = dataclasses.replace(base, core=core)
-    elif chosen.core:
-        base = dataclasses.replace(base, core=with_name(base.core, chosen.core))
-    if chosen.algorithm:
-        base = dataclasses.replace(base, algorithm=with_name(base.algorithm, chosen.algorithm))
-        # The preset's sweep may be of settings that this algorithm lacks.
-        sweep = {name: base.sweep[name] for name in base.hyperparameters if name in base.sweep}
-        base = dataclasses.replace(base, sweep=sweep)
+    base = configs.with_parts(
+        configs.preset(chosen.preset), chosen.core, chosen.core_preset, chosen.algorithm
+    )
     if "--sweep" in rest:  # replaces that of the preset
         base = dataclasses.replace(base, sweep={})
-    require_settings(rest, "core", base.core, CORES)
-    require_settings(rest, "algorithm", base.algorithm, ALGORITHMS)
+    require_settings(setting_names(rest), "core", base.core, CORES)
+    require_settings(setting_names(rest), "algorithm", base.algorithm, ALGORITHMS)
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
     sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
@@ -152,9 +143,9 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
-    require_settings(rest, "model", model, models.MODELS)
+    require_settings(setting_names(rest), "model", model, models.MODELS)
     algorithm = with_name(base.algorithm, chosen.algorithm or base.algorithm.name)
-    require_settings(rest, "algorithm", algorithm, OFFLINE_ALGORITHMS)
+    require_settings(setting_names(rest), "algorithm", algorithm, OFFLINE_ALGORITHMS)
     base = dataclasses.replace(base, model=model, algorithm=algorithm)
     command = parse(
         TrainOffline,

@@ -2,16 +2,13 @@
 
 import argparse
 import contextlib
-import dataclasses
 import io
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import tyro
-
-from gtrxl_jax.validation import field_names
 
 Command = TypeVar("Command")
 
@@ -56,39 +53,11 @@ def parse(
         raise ValueError(_misused_flag(arguments, message) or message) from None
 
 
-def require_settings(
-    arguments: Sequence[str], group: str, config: Any, kinds: Mapping[str, type]
-) -> None:
-    """Check that no argument is a setting that only other cores, algorithms or models have.
-
-    Options that none of them has are left to `parse`, whose error names similar ones.
-
-    Args:
-      arguments: the arguments.
-      group: the field that holds the config, such as "core".
-      config: the chosen config.
-      kinds: the config class of each registered name.
-
-    Raises:
-      ValueError: if there is such an argument.
-    """
-    own = [name for name, _ in field_names(config) if name != "name"]
+def setting_names(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the settings among arguments: `core.memory_size`; of a flag also `no_`."""
     for argument in arguments:
-        option = argument.partition("=")[0]
-        setting = option.removeprefix(f"--{group}.").replace("-", "_")
-        names = {setting, setting.removeprefix("no_")}  # the latter if it is a flag
-        if not option.startswith(f"--{group}.") or names.intersection(["name", *own]):
-            continue
-        others = [
-            name
-            for name, kind in kinds.items()
-            if names.intersection(field.name for field in dataclasses.fields(kind))
-        ]
-        if others:
-            raise ValueError(
-                f"{group} {config.name} has no setting {setting}, unlike {', '.join(others)}: its "
-                f"settings are {', '.join(own)}"
-            )
+        if argument.startswith("--"):
+            yield argument.removeprefix("--").partition("=")[0].replace("-", "_")
 
 
 def _misused_flag(arguments: Sequence[str], message: str) -> str:

@@ -38,8 +38,10 @@ class Sweep:
     """Folder of the runs and the comparison; by default runs/ and the name of the file."""
     workers: int = 1
     """Number of cells that are trained side by side, each on its share of the cores."""
+    log: tuple[str, ...] = ()
+    """Further loggers, as of gtrxl train."""
     list: bool = False
-    """Only print the command of each cell."""
+    """Only print the settings of each cell that differ from the defaults."""
 
 
 def compare(arguments: Sequence[str]) -> None:
@@ -47,17 +49,17 @@ def compare(arguments: Sequence[str]) -> None:
     command = parse(Compare, arguments, prog="gtrxl compare")
     if not command.runs:
         raise ValueError("compare needs the folder of a run, or one that contains some")
-    from gtrxl_jax.comparison import find_runs
+    from gtrxl_jax.studies import find_runs
 
     folder = command.folder
     if folder is None:
         folder = Path(os.path.commonpath([run.resolve().parent for run in find_runs(command.runs)]))
-    show_comparison(command.runs, folder, command.goal)
+    _show_comparison(command.runs, folder, command.goal)
 
 
-def show_comparison(runs: Sequence[Path], folder: Path, goal: float | None) -> None:
+def _show_comparison(runs: Sequence[Path], folder: Path, goal: float | None) -> None:
     """Compare runs, print the table, and name the files, which it then writes."""
-    from gtrxl_jax.comparison import compare
+    from gtrxl_jax.studies import compare
 
     _, paths = compare(runs, folder, goal=goal, show=functools.partial(print, flush=True))
     print(printable("written: " + ", ".join(map(str, paths))), file=sys.stderr)
@@ -68,19 +70,27 @@ def sweep(arguments: Sequence[str]) -> None:
     command = parse(Sweep, arguments, prog="gtrxl sweep")
     if command.workers < 1:
         raise ValueError(f"workers must be at least 1, not {command.workers}")
-    from gtrxl_jax.cli.sweep import read_sweep, run_sweep, shown
+    from gtrxl_jax import studies
+    from gtrxl_jax.runs.logging.loggers import require_loggers
+    from gtrxl_jax.runs.preemption import RunInterrupted
+    from gtrxl_jax.studies.settings import changes
 
+    require_loggers(command.log)
     folder = command.folder or Path("runs", command.file.stem)
-    planned = read_sweep(command.file)
+    cells, goal = studies.read_sweep(command.file)
     if command.list:
-        for cell in planned.cells:
-            print(shown(cell, folder))
+        for cell in cells:
+            settings = ", ".join(f"{name} {value}" for name, value in changes(cell.job).items())
+            print(f"{folder / cell.name}: {settings}")
         return
-    failed = run_sweep(planned, folder, command.workers)
-    runs = [folder / cell.name for cell in planned.cells]
-    started = [run for run in runs if (run / "metrics.jsonl").exists()]
-    if started:
-        show_comparison(started, folder, planned.goal)
+    try:
+        failed = studies.train(cells, folder, workers=command.workers, log=command.log)
+    except RunInterrupted as stop:
+        print(f"gtrxl: {stop}: resume with the same command", file=sys.stderr)
+        sys.exit(stop.exit_code)
+    runs = [folder / cell.name for cell in cells]
+    if started := [run for run in runs if (run / "metrics.jsonl").exists()]:
+        _show_comparison(started, folder, goal)
     if failed:
         print(f"gtrxl sweep: error: failed: {', '.join(failed)}", file=sys.stderr)
         sys.exit(1)

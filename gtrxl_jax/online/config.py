@@ -9,6 +9,7 @@ import tyro
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
+from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.specs import IMAGE_AXES
@@ -270,6 +271,40 @@ def preset(name: str = "default") -> OnlineConfig:
       ValueError: if the name is unknown.
     """
     return PRESETS[check_choice("preset", name, PRESETS)]()
+
+
+def with_parts(
+    config: OnlineConfig,
+    core: str | None = None,
+    core_preset: str | None = None,
+    algorithm: str | None = None,
+) -> OnlineConfig:
+    """Switch to another core or algorithm, keeping the changed settings that both have.
+
+    Modules of custom parts are imported.
+
+    Args:
+      config: the config to change.
+      core: name of the core; by default that of the config.
+      core_preset: a size of the core, which replaces all of its settings.
+      algorithm: name of the algorithm; by default that of the config.
+
+    Raises:
+      ValueError: if a name is unknown.
+    """
+    import_plugins(filter(None, (core, algorithm)))
+    if core_preset:
+        config = dataclasses.replace(
+            config, core=core_config(core or config.core.name, core_preset)
+        )
+    elif core:
+        config = dataclasses.replace(config, core=with_name(config.core, core))
+    if algorithm:
+        config = dataclasses.replace(config, algorithm=with_name(config.algorithm, algorithm))
+        # The sweep may be of settings that this algorithm lacks.
+        sweep = {k: v for k, v in config.sweep.items() if k in config.hyperparameters}
+        config = dataclasses.replace(config, sweep=sweep)
+    return config
 
 
 run_config.CONFIGS["online"] = OnlineConfig

@@ -115,7 +115,12 @@ def from_json(kind: str, of: type[Config], text: str) -> Config:
     if not isinstance(parsed, dict) or parsed.pop("kind", None) != kind:
         raise ValueError(f'the config is not that of an {kind} run: its "kind" is not "{kind}"')
     parsed.pop("version", None)
-    config: Config = _build(of, parsed, "")
+    return from_fields(of, parsed)
+
+
+def from_fields(of: type[Config], fields: Mapping[str, Any]) -> Config:
+    """Create and validate a config from its fields, nested dicts; raises as `from_json` does."""
+    config: Config = _build(of, fields, "")
     validate(config)
     return config
 

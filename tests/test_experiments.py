@@ -1,0 +1,210 @@
+"""The studies: their stored reports, and small runs of them."""
+
+import importlib
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from gtrxl_jax.nn.core import CORES
+from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.studies import Options
+from gtrxl_jax.studies.report import markdown
+from gtrxl_jax.validation import validate
+from gtrxl_jax.worlds.popgym import POPGYM
+from tests.processes import EXPERIMENTS, run
+
+RESULTS = EXPERIMENTS / "results"
+
+STUDIES = (
+    "algorithms",
+    "cores_on_default_job",
+    "craftax_symbolic",
+    "default_job",
+    "default_settings",
+    "depth_and_gates",
+    "memory_horizon",
+    "memory_worlds",
+    "popgym_baselines",
+    "rate_associative",
+    "rate_minigrid",
+    *(f"rate_tmaze_{part}" for part in ("corridors", "curriculum", "memory", "valves")),
+    "rate_two_colors",
+    "rocksample",
+)
+"""The names of all records and reports."""
+
+SMALL = {
+    "rate_associative": ["--only", "DT", "--context", "4", "--segments", "2"],
+    "default_settings": ["--only", "Catch-bsuite", "lstm"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _scripts_can_be_imported(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+
+
+def study_of(name, **options):
+    """Return a study and its options."""
+    if name.startswith("rate_tmaze_"):
+        options["study"] = name.removeprefix("rate_tmaze_")
+        name = "rate_tmaze"
+    study = importlib.import_module(name).STUDY
+    return study, study.options(**options)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_stored_report_follows_from_records(name, tmp_path, capsys):
+    shutil.copy(RESULTS / f"{name}.jsonl", tmp_path)
+    study, options = study_of(name, report_only=True, results=tmp_path)
+    study.run(options)
+    report = (tmp_path / f"{name}.md").read_text()
+    assert report == (RESULTS / f"{name}.md").read_text()
+    assert report in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_config_of_study_is_valid(name):
+    study, options = study_of(name)
+    cells = study.grid(options)
+    assert cells
+    for cell in cells:
+        if not callable(cell.job):
+            validate(cell.job)
+
+
+def test_records_are_of_a_size_to_be_tracked():
+    sizes = {path.name: path.stat().st_size for path in RESULTS.glob("*.jsonl")}
+    assert sizes.keys() == {f"{name}.jsonl" for name in STUDIES}
+    assert max(sizes.values()) < 5_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_study_saves_records_and_report(name, tmp_path):
+    """At sizes too small for meaningful results."""
+    program = EXPERIMENTS / f"{name}.py"
+    shown = run(program, *SMALL[name], "--seeds", "1", "--steps", "1", "--results", tmp_path)
+    require_record_and_report(tmp_path, shown)
+
+
+def require_record_and_report(folder, shown):
+    """Assert that a study of one run has saved its record, and its report, which it printed."""
+    assert "1 run of" in shown
+    assert "| --- |" in shown
+    (records,) = folder.glob("*.jsonl")
+    (report,) = folder.glob("*.md")
+    assert report.read_text() in shown
+    (line,) = records.read_text().splitlines()
+    assert json.loads(line).keys() >= {"labels", "seed", "command", "commit", "date", "scores"}
+
+
+def test_every_study_is_tested():
+    programs = {p.stem for p in EXPERIMENTS.glob("*.py") if "Study(" in p.read_text()}
+    assert programs == {
+        "_".join(name.split("_")[:2]) if "tmaze" in name else name for name in STUDIES
+    }
+
+
+@pytest.mark.parametrize("task", ["RepeatPreviousEasy-v0", "AutoencodeEasy-v0"])
+def test_cores_of_popgym_have_equal_numbers_of_parameters(task):
+    import popgym_baselines as popgym
+
+    def parameters(core):
+        state = jax.eval_shape(OnlineTrainer(popgym.short(task, core, None)).init, 0)
+        return sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+    sizes = [parameters(core) for core in popgym.WIDTHS]
+    assert max(sizes) < 1.1 * min(sizes)
+
+
+def test_published_protocol_of_popgym_is_valid():
+    import popgym_baselines as popgym
+
+    published = popgym.grid(popgym.Settings(protocol="published", seeds=1))
+    assert {cell.labels["task"] for cell in published} == set(POPGYM)
+    assert {cell.labels["core"] for cell in published} == set(CORES)
+    for cell in published[:: len(CORES)]:
+        validate(cell.job)
+    batch = published[0].job
+    assert (batch.steps_per_update, batch.algorithm.minibatches) == (64 * 1024, 8)
+    (longest,) = (one for one in published if one.name == "RepeatFirstHard-v0, gtrxl")
+    assert longest.job.core.memory_size == 831
+
+
+def test_associative_configs_are_valid():
+    import rate_associative
+
+    for model in rate_associative.MODELS.values():
+        validate(rate_associative.job(rate_associative.Settings(), model, 0))
+
+
+def record_of(cell, scores):
+    """Return the record of a run that has not taken place."""
+    return {
+        "labels": dict(cell.labels),
+        "scores": scores,
+        "steps": cell.job.total_steps,
+        "seconds": 60.0,
+        "device": "cpu",
+        "date": "2026-01-01",
+        "command": cell.name,
+        "commit": "1234567",
+        "curve": {"episode/return": {"step": [1], "value": [1.0]}},
+    }
+
+
+def test_rocksample_report_has_published_scores(tmp_path):
+    import rocksample
+
+    cells = rocksample.grid(Options())
+    assert sum(cell.seeds for cell in cells) == 7 * 3 + 3 * 8 + 3 * 5
+    steps = [cell.job.steps_per_update for cell in cells]
+    assert steps == 2 * [2048] + [1024] + 3 * [2048] + 2 * [4096] + 5 * [1024]
+    records = [
+        record_of(cell, {rocksample.SCORE: 10.0 + n, "return": 15.0, "length": 30.0})
+        for cell in cells
+        for n in range(cell.seeds)
+    ]
+    text = markdown(*rocksample.report(Options(results=tmp_path), records))
+    measured = "11.0 ± 2.5 | 10.0, 11.0, 12.0 | 15.0 | 30 | 5,000,000 | 60 |"
+    for cell, published in (("GTrXL", ""), ("GTrXL, swapped", "about 11"), ("GRU", "12.8")):
+        assert f"| {cell} | {published} | {measured}" in text
+
+
+def test_rocksample_discounts_first_episodes():
+    import rocksample
+
+    reward_BT = np.array([[1.0, 10.0, 5.0, 5.0], [2.0, 0.0, 0.0, 4.0]])
+    last_BT = np.array([[False, True, False, True], [False, False, False, False]])
+    returns = rocksample.of_first_episodes(reward_BT, last_BT)
+    np.testing.assert_allclose(returns, [1 + 9.9, 2 + 4 * 0.99**3])
+
+
+def test_craftax_report_has_percentage_of_highest_return():
+    import craftax_symbolic
+
+    cells = craftax_symbolic.grid(Options())
+    assert [cell.job.num_updates for cell in cells] == [250, 250]
+    records = [
+        record_of(cell, {"return": 4.0 + n, "length": 200.0})
+        for cell in cells
+        for n in range(cell.seeds)
+    ]
+    text = markdown(*craftax_symbolic.report(Options(), records))
+    measured = "5.00 ± 2.48 | 2.2 % | 4.00, 5.00, 6.00 | 200 | 1,000,000 | 60 |"
+    assert f"| GTrXL |  | {measured}" in text
+    assert f"| GRU | 5.2 (2.3 %) | {measured}" in text
+
+
+@pytest.mark.slow
+def test_default_job_saves_record_and_report(monkeypatch, tmp_path, capsys):
+    """With the debug preset, since the study compiles without a cache."""
+    import default_job
+
+    monkeypatch.setattr(default_job, "VARIANTS", {"small": (["--preset", "debug"], 1)})
+    default_job.STUDY.run(Options(steps=1, results=tmp_path))
+    require_record_and_report(tmp_path, capsys.readouterr().out)
