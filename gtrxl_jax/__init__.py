@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.nn.agent import make_agent
     from gtrxl_jax.nn.core import register_core
     from gtrxl_jax.nn.cores.registry import make_core
+    from gtrxl_jax.nn.encoders import register_encoder
     from gtrxl_jax.nn.normalizer import update_normalizers
     from gtrxl_jax.nn.sequence.registry import register_model
     from gtrxl_jax.offline.algorithm import register_offline_algorithm
@@ -34,6 +35,7 @@ __all__ = [
     "make_env",
     "register_algorithm",
     "register_core",
+    "register_encoder",
     "register_env",
     "register_model",
     "register_offline_algorithm",
@@ -54,6 +56,7 @@ __getattr__, __dir__ = lazy(
         "make_env": "gtrxl_jax.envs.registry",
         "register_algorithm": "gtrxl_jax.online.algorithm_config",
         "register_core": "gtrxl_jax.nn.core",
+        "register_encoder": "gtrxl_jax.nn.encoders",
         "register_env": "gtrxl_jax.envs.registry",
         "register_model": "gtrxl_jax.nn.sequence.registry",
         "register_offline_algorithm": "gtrxl_jax.offline.algorithm",

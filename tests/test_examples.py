@@ -19,6 +19,7 @@ from gtrxl_jax.offline import OfflineTrainer, preset
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.specs import ArraySpec
 from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close
 from tests.data.sets import make_set
@@ -47,7 +48,7 @@ def from_examples(monkeypatch):
 def test_examples_are_short():
     lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
     assert lengths
-    limits = {"ppo_from_scratch.py": 200}
+    limits = {"ppo_from_scratch.py": 200, "custom_encoder.py": 60}
     assert all(length < limits.get(name, 120) for name, length in lengths.items()), lengths
 
 
@@ -113,6 +114,31 @@ def test_core_keeps_the_contract():
 
     with jax.enable_x64(True):
         check_core(LeakyConfig(width=8).make().clone(param_dtype=jnp.float64), tolerance=1e-9)
+
+
+def test_encoder_by_module(tmp_path, capfd):
+    folder = tmp_path / "run"
+    name = "custom_encoder:WaveEncoder"
+    main(["train", *SMALL, str(folder), "--agent.encoder", name])
+    assert "success" in capfd.readouterr().out
+    assert gtrxl_jax.load(folder).config.agent.encoder == name
+    del sys.modules["custom_encoder"]
+    with pytest.raises(ValueError, match="agent.encoder .* needs the module custom_encoder"):
+        gtrxl_jax.load(folder)
+    assert "custom_encoder" not in sys.modules
+    main(["evaluate", str(folder), "--episodes", "4", "--modules", "custom_encoder"])
+    assert "success" in capfd.readouterr().out
+
+
+def test_custom_encoder_keeps_small_differences():
+    from custom_encoder import WaveEncoder
+
+    encoder = WaveEncoder(ArraySpec((1,)), width=2, octaves=3)
+    x = jnp.array([[0.0], [0.25]])
+    params = encoder.init(jax.random.key(0), x)
+    kernel = jnp.zeros((7, 2)).at[5, 0].set(1.0).at[0, 1].set(1.0)  # sin(4 x) and x
+    params["params"]["Dense_0"]["kernel"] = kernel
+    np.testing.assert_allclose(encoder.apply(params, x), [[0, 0], [np.sin(1), 0.25]], atol=1e-6)
 
 
 def test_algorithm_by_module(tmp_path, capfd):

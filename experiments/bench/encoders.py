@@ -126,7 +126,7 @@ def main(settings: Settings) -> None:
     """Time every encoder, then the trainer."""
     rows = []
     for side in settings.sides:
-        for name in ("conv",) if side < encoders.MIN_NATURE_SIDE else ("resnet", "nature"):
+        for name in ("conv",) if side < encoders.NatureEncoder.min_side else ("resnet", "nature"):
             rows += of_encoder(name, side, settings)
     rows += of_trainer(settings)
     show("encoders", f"Encoders, {settings.batch} images", rows, keep=settings.keep)

@@ -111,6 +111,8 @@ def parse_train(arguments: Sequence[str]) -> Train:
         env = dataclasses.replace(env, params={**params, **env.params})
     train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
     _require_options(train)
+    agent = train.config.agent
+    import_plugins((agent.encoder, *agent.encoders.values()))
     validate(train.config)
     import_plugins(name for name, _ in train.config.env.members)
     return train
@@ -163,9 +165,10 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     config = command.config
     task = dataclasses.replace(config.task, params={**params, **config.task.params})
     command = dataclasses.replace(command, config=dataclasses.replace(config, task=task))
-    import_plugins(command.baselines)
-    for name in (command.config.model.name, *command.baselines):
-        model = with_name(command.config.model, name)
+    first = command.config.model
+    import_plugins((first.encoder, *first.encoders.values(), *command.baselines))
+    for name in (first.name, *command.baselines):
+        model = with_name(first, name)
         validate(dataclasses.replace(command.config, model=model))
     _require_options(command)
     return command

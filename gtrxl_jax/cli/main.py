@@ -348,6 +348,7 @@ def _list(arguments: Sequence[str]) -> None:
     from gtrxl_jax.nn.core import CORES
     from gtrxl_jax.nn.cores import registry as cores
     from gtrxl_jax.nn.cores.gtrxl import GATES
+    from gtrxl_jax.nn.encoders import ENCODERS
     from gtrxl_jax.nn.sequence import registry as models
     from gtrxl_jax.nn.sequence.valves import VALVES
     from gtrxl_jax.offline import config as offline_config
@@ -366,6 +367,7 @@ def _list(arguments: Sequence[str]) -> None:
         "core presets": {
             name: list(cores.PRESETS.get(kind, ["small"])) for name, kind in CORES.items()
         },
+        "encoders": ["auto", *ENCODERS],
         "environments": sorted(gymnax.registered_envs),
     }
     if options.json:

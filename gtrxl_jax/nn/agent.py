@@ -19,6 +19,7 @@ Acting, a step `[B]` at a time, with the same outputs:
     memory = agent.apply(params, cache, method="finish")
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -115,6 +116,7 @@ def make_agent(
     action_space: Any,
     *,
     encoder: str | nn.Module = "auto",
+    encoders: Mapping[str, str] | None = None,
     encoder_width: int = 256,
     image_axes: str = "auto",
     head_width: int = 256,
@@ -132,6 +134,7 @@ def make_agent(
       observation_space: see `gtrxl_jax.specs.observation_spec`.
       action_space: see `gtrxl_jax.specs.action_spec`.
       encoder: a name for `make_encoder`, or a module from observations to features `[..., F]`.
+      encoders: the names for single keys of a dict or a tuple, see `make_encoder`.
       encoder_width: F, the feature width of the encoders that `make_encoder` builds.
       image_axes: where the channels of images are, see `make_encoder`.
       head_width: hidden units of each head.
@@ -163,7 +166,12 @@ def make_agent(
     action = action_spec(action_space)
     if isinstance(encoder, str):
         encoder = make_encoder(
-            observation_space, encoder, width=encoder_width, image_axes=image_axes, **precision
+            observation_space,
+            encoder,
+            encoders,
+            width=encoder_width,
+            image_axes=image_axes,
+            **precision,
         )
     return Agent(
         encoder=InputEncoder(encoder, action, core.width, **precision),

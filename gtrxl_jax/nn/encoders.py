@@ -1,15 +1,17 @@
-"""Encoders that map observations with any leading axes to feature vectors.
+"""Encoders that map observations with any leading axes to feature vectors, and their registry.
 
-Every encoder takes observations `[..., *shape]` as the environment returns them (integers,
-booleans, dicts) and returns features `[..., F]`. It computes in `dtype`, or in `param_dtype` if
+An encoder is a Flax module `cls(spec, width=..., dtype=..., param_dtype=...)` for an array of an
+observation, see `Encoder`. It takes observations `[..., *shape]` as the environment returns them
+(integers, booleans) and returns features `[..., F]`. It computes in `dtype`, or in `param_dtype` if
 that is None, regardless of the observation's dtype.
 """
 
 import abc
 import dataclasses
+import inspect
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +24,12 @@ from gtrxl_jax.custom import described, is_custom, named, naming_part
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
+from gtrxl_jax.plugins import Registry, find_plugin, is_plugin
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
-from gtrxl_jax.specs.observation import PICTURE_SIDE
+from gtrxl_jax.specs.observation import LARGE_IMAGE_SIDE
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
 
-# `ResNetEncoder` halves each side three times: a side of 8 becomes 1.
-MIN_RESNET_SIDE = 8
-MIN_CONV_SIDE = 3
-# The smallest side that the strides and unpadded kernels of `NatureEncoder` accept.
-MIN_NATURE_SIDE = 36
 # The most images that are encoded together on CPU.
 PART = 32
 
@@ -60,34 +58,72 @@ class Features(nn.Module):
         return normal.astype(self.dtype)
 
 
-class MLPEncoder(nn.Module):
-    """Flattening, then a linear layer and ReLU for each of `widths`, which may be empty.
+class Encoder(nn.Module):
+    """Base class of the encoders of arrays; a custom encoder need not have it.
+
+    Attributes:
+      spec: the array.
+      width: F, the number of features.
+      dtype: computation dtype; None for `param_dtype`.
+      param_dtype: dtype of the parameters.
+      min_side: the shortest side of the images that the encoder accepts; None if it also accepts
+        arrays that are not images.
+    """
+
+    spec: ArraySpec
+    width: int = 256
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    min_side: ClassVar[int | None] = None
+
+    @property
+    def precision(self) -> dict[str, Any]:
+        """The dtypes of the layers."""
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    def normalized(self, observation: Array) -> Float[Array, "..."]:
+        """Return the features of the array, `[..., *spec.feature_shape]`; see `Features`."""
+        return Features(self.spec, self.dtype or self.param_dtype, name="features")(observation)
+
+    def leading_axes(self, x: Float[Array, "..."]) -> tuple[int, ...]:
+        """Return the leading axes of what `normalized` returns."""
+        return leading_axes(x.shape, len(self.spec.feature_shape))
+
+
+class MLPEncoder(Encoder):
+    """Flattening, then linear layers of `width` units with ReLU.
 
     The first layer of an image of N values divides them by sqrt(N), and its initial weights have
     variance 1 instead of 1 / N. Adam changes every weight by about the learning rate, however many
     there are, so that a step could otherwise change the outputs of this layer much more than those
     of others.
+
+    Attributes:
+      layers: the number of linear layers.
     """
 
-    spec: ArraySpec
-    widths: tuple[int, ...] = (256,)
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
+    layers: int = 1
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
-        x = Features(self.spec, self.dtype or self.param_dtype, name="features")(observation)
-        x = x.reshape(*leading_axes(x.shape, len(self.spec.feature_shape)), -1)
+        x = self.normalized(observation)
+        x = x.reshape(*self.leading_axes(x), -1)
         scale = math.sqrt(x.shape[-1]) if self.spec.is_image else 1.0
-        for width in self.widths:
+        for _ in range(self.layers):
             init = nn.initializers.variance_scaling(scale**2, "fan_in", "truncated_normal")
-            precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-            x = nn.relu(Dense(width, kernel_init=init, **precision)(x / scale))
+            x = nn.relu(Dense(self.width, kernel_init=init, **self.precision)(x / scale))
             scale = 1.0
         return x
 
 
-class ImageEncoder(nn.Module, abc.ABC):
+class LinearEncoder(MLPEncoder):
+    """Flattening alone, for a linear layer to follow; `width` is unused."""
+
+    layers: int = 0
+
+
+class ImageEncoder(Encoder, abc.ABC):
     """A convolutional `trunk`, then flattening, a linear layer and ReLU.
 
     For images, a layer norm precedes that ReLU, so that its units stay active. Since it removes how
@@ -97,14 +133,9 @@ class ImageEncoder(nn.Module, abc.ABC):
     Attributes:
       spec: an image `[H, W, C]`, or `[H, W]` for a single channel.
       channels: output channels of the trunk's layers or sections.
-      width: F, the number of features.
     """
 
-    spec: ArraySpec
     channels: tuple[int, ...] = ()
-    width: int = 256
-    dtype: Any = None
-    param_dtype: Any = jnp.float32
 
     def conv(
         self, channels: int, kernel: int = 3, stride: int = 1, padding: str = "SAME"
@@ -115,9 +146,8 @@ class ImageEncoder(nn.Module, abc.ABC):
             (kernel, kernel),
             strides=stride,
             padding=padding,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
             conv_general_dilated=convolve,
+            **self.precision,
         )
 
     @abc.abstractmethod
@@ -126,16 +156,15 @@ class ImageEncoder(nn.Module, abc.ABC):
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
-        x = Features(self.spec, self.dtype or self.param_dtype, name="features")(observation)
-        shape = self.spec.feature_shape
-        lead = leading_axes(x.shape, len(shape))
-        height, width, channels = (*shape, 1)[:3]
+        x = self.normalized(observation)
+        lead = self.leading_axes(x)
+        height, width, channels = (*self.spec.feature_shape, 1)[:3]
         x_NHWC = x.reshape(-1, height, width, channels)
-        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        x = Dense(self.width, **precision)(self._in_parts(x_NHWC).reshape(*lead, -1))
+        x = Dense(self.width, **self.precision)(self._in_parts(x_NHWC).reshape(*lead, -1))
         if self.spec.is_image:
-            light = Dense(self.width, use_bias=False, name="light", **precision)
-            x = LayerNorm(**precision)(x) + light(_mean_and_deviation(x_NHWC).reshape(*lead, -1))
+            light = Dense(self.width, use_bias=False, name="light", **self.precision)
+            x = LayerNorm(**self.precision)(x)
+            x = x + light(_mean_and_deviation(x_NHWC).reshape(*lead, -1))
         return nn.relu(x)
 
     def _in_parts(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
@@ -171,6 +200,7 @@ class SmallConvEncoder(ImageEncoder):
     """3x3 convolutions of stride 1 with ReLU, for grids of cells and MinAtar images."""
 
     channels: tuple[int, ...] = (16, 32)
+    min_side: ClassVar[int] = 3
 
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N H W c"]:
         for channels in self.channels:
@@ -186,6 +216,7 @@ class ResNetEncoder(ImageEncoder):
     """
 
     channels: tuple[int, ...] = (16, 32, 32)
+    min_side: ClassVar[int] = 8  # which becomes 1, halved by each of three sections
 
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
         for channels in self.channels:
@@ -204,6 +235,7 @@ class NatureEncoder(ImageEncoder):
     """
 
     channels: tuple[int, ...] = (32, 64, 64)
+    min_side: ClassVar[int] = 36  # the least for these strides and unpadded kernels
 
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
         for channels, kernel, stride in zip(self.channels, (8, 4, 3), (4, 2, 1), strict=True):
@@ -220,7 +252,7 @@ class DictEncoder(nn.Module):
     encoders: Mapping[str, nn.Module]
 
     def __call__(self, observation: Any) -> Float[Array, "... F"]:
-        observation = _by_name(observation)
+        observation = _by_key(observation)
         missing = sorted(set(self.encoders) - set(observation))
         if missing:
             raise ValueError(f"observation has no {missing}: it has {sorted(observation)}")
@@ -229,8 +261,8 @@ class DictEncoder(nn.Module):
         )
 
 
-def _by_name(parts: Any) -> Mapping[str, Any]:
-    """Return the parts of a dict, or those of a tuple by the names "0", "1", ..."""
+def _by_key(parts: Any) -> Mapping[str, Any]:
+    """Return the parts of a dict, or of a tuple by the keys "0", "1", ..."""
     if isinstance(parts, tuple):
         return {str(number): part for number, part in enumerate(parts)}
     return parts
@@ -298,23 +330,58 @@ class InputEncoder(nn.Module):
             self.sow("metrics", "inactive", jnp.mean(is_zero_F.astype(jnp.float32)))
 
 
-IMAGE_ENCODERS: dict[str, tuple[type[ImageEncoder], int]] = {
-    "conv": (SmallConvEncoder, MIN_CONV_SIDE),
-    "nature": (NatureEncoder, MIN_NATURE_SIDE),
-    "resnet": (ResNetEncoder, MIN_RESNET_SIDE),
-}
-"""Encoders of images, with the smallest side that they accept."""
+ENCODERS = Registry("encoder", nn.Module)
+"""The class of each registered encoder."""
 
-ENCODERS = ("auto", "linear", "mlp", *IMAGE_ENCODERS)
+
+def register_encoder(name: str, encoder: type[nn.Module]) -> None:
+    """Register an encoder of arrays, for configs and the command line; see `Encoder`.
+
+    Raises:
+      ValueError: if another class is registered under the name.
+    """
+    ENCODERS.register(name, encoder)
+
+
+register_encoder("linear", LinearEncoder)
+register_encoder("mlp", MLPEncoder)
+register_encoder("conv", SmallConvEncoder)
+register_encoder("nature", NatureEncoder)
+register_encoder("resnet", ResNetEncoder)
+
+
+def find_encoder(name: str, field: str = "encoder") -> type[nn.Module] | None:
+    """Return the class of an encoder; None for "auto".
+
+    Args:
+      name: "auto", a registered name, or `package.module:Name`.
+      field: the field of a config that has the name, for error messages.
+
+    Raises:
+      ValueError: if the name is unknown, or its module has not been imported.
+    """
+    if name == "auto":
+        return None
+    if is_plugin(name):
+        return find_plugin(field, name, nn.Module)
+    return ENCODERS[check_choice(field, name, ("auto", *ENCODERS))]
+
+
+def check_encoders(group: str, encoder: str, encoders: Mapping[str, str]) -> None:
+    """Raise ValueError unless all names of a config's encoders are known; see `find_encoder`."""
+    find_encoder(encoder, f"{group}.encoder")
+    for key, name in encoders.items():
+        find_encoder(name, f"{group}.encoders {key}")
 
 
 def make_encoder(
     observation_space: Any,
     name: str = "auto",
+    encoders: Mapping[str, str] | None = None,
     *,
     width: int = 256,
     vectors: str = "mlp",
-    pictures: str = "resnet",
+    images: str = "resnet",
     image_axes: str = "auto",
     dtype: Any = None,
     param_dtype: Any = jnp.float32,
@@ -325,29 +392,54 @@ def make_encoder(
       observation_space: a space, or arrays like one observation; see
         `gtrxl_jax.specs.observation_spec`.
       name: "linear" (the flattened features, for a linear layer to follow), "mlp", "conv"
-        (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), or "auto",
-        which chooses by shape: `pictures` for images of at least 32 x 32 (36 x 36 if it is
-        "nature"), conv for smaller images of at least 3 x 3, and `vectors` otherwise. Images have
-        three axes; or two, if they are grey ones, uint8 from 0 to 255 or at least 32 x 32; or four,
-        if they are stacks of frames, which become channels. In a dict or a tuple, "linear" and
-        "mlp" apply to every part and the others to the images; the remaining parts use "auto".
+        (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), another
+        registered name, `package.module:Name`, or "auto", which chooses by shape: `images` for
+        images of at least 32 x 32 (36 x 36 if it is "nature"), conv for smaller images of at least
+        3 x 3, and `vectors` otherwise. Images have three axes; or two, if they are grey ones, uint8
+        from 0 to 255 or at least 32 x 32; or four, if they are stacks of frames, which become
+        channels. In a dict or a tuple, encoders with a `min_side` apply to the images, and "auto"
+        to the remaining parts; encoders without one, such as "mlp", apply to every part.
+      encoders: the names for single keys of a dict; in a tuple, the keys are "0", "1", ...
       width: F, the number of features, per key of a dict; "linear" does not use it.
-      vectors: "mlp" or "linear", which "auto" chooses for observations that are not images.
-      pictures: an encoder of images, which "auto" chooses for large ones.
+      vectors: an encoder, which "auto" chooses for observations that are not images.
+      images: an encoder of images, which "auto" chooses for large ones.
       image_axes: where the channels of images are: "hwc", last; "chw", first; or "auto", see
         `gtrxl_jax.specs.observation.image_axes`.
       dtype: computation dtype; None for `param_dtype`.
       param_dtype: dtype of the parameters.
 
     Raises:
-      ValueError: if the name is unknown or the encoder does not fit the observation.
+      ValueError: if a name or a key is unknown, an encoder does not fit the observation, or a
+        custom encoder does not return a vector of features.
       TypeError: if the space cannot be encoded.
     """
-    check_choice("encoder", name, ENCODERS)
-    precision = {"dtype": dtype, "param_dtype": param_dtype}
+    find_encoder(name)
     spec = observation_spec(observation_space, channels=image_axes)
-    auto = (vectors, pictures)
-    return _build(spec, name, "observation_space", auto, width, precision)
+    for key in encoders or ():
+        if not isinstance(spec, dict | tuple):
+            raise ValueError(
+                f"encoders has the key {key!r}, but observation_space has no keys: use encoder"
+            )
+        check_choice("key of encoders", key, _by_key(spec))
+
+    def build(spec: Any, name: str, field: str, given: dict[str, str]) -> nn.Module:
+        if not isinstance(spec, dict | tuple):
+            kind = find_encoder(name) or _choose(spec, find_encoder(vectors), find_encoder(images))
+            _require_fit(kind, name, spec, field)
+            return _construct(kind, spec, width=width, dtype=dtype, param_dtype=param_dtype)
+        parts = _by_key(spec)
+        rest = {key: _name_for(name, part) for key, part in parts.items() if key not in given}
+        if not parts or (rest and name not in ("auto", *rest.values())):
+            raise ValueError(f"encoder {name!r} fits no key of {field} {list(rest)}; use 'auto'")
+        names = rest | given
+        fields = {
+            key: f"{field}[{key}]" if isinstance(spec, tuple) else f"{field}[{key!r}]"
+            for key in parts
+        }
+        built = {key: build(part, names[key], fields[key], {}) for key, part in parts.items()}
+        return DictEncoder(FrozenDict(built))
+
+    return build(spec, name, "observation_space", dict(encoders or {}))
 
 
 def describe_arrays(module: nn.Module, field: str = "observation") -> list[str]:
@@ -358,15 +450,17 @@ def describe_arrays(module: nn.Module, field: str = "observation") -> list[str]:
             for key in sorted(module.encoders)
         }
         return [line for name, part in parts.items() for line in describe_arrays(part, name)]
-    if isinstance(module, MLPEncoder | ImageEncoder):
-        shape, kind = module.spec.shape, type(module).__name__
-        if len(shape) < 2:
+    spec = getattr(module, "spec", None)
+    if isinstance(spec, ArraySpec):
+        if len(spec.shape) < 2:
             return []
-        array = f"{field} {list(shape)} is read"
+        how = ""
         if isinstance(module, MLPEncoder):
-            return [f"{array} as a vector, by the {kind}"]
-        axes = module.spec.axes or "hwc"[: len(shape)]
-        return [f"{array} as an image [{', '.join(axes.upper())}], by the {kind}"]
+            how = " as a vector,"
+        elif _min_side(type(module)) is not None:
+            axes = spec.axes or "hwc"[: len(spec.shape)]
+            how = f" as an image [{', '.join(axes.upper())}],"
+        return [f"{field} {list(spec.shape)} is read{how} by the {type(module).__name__}"]
     inner = [
         getattr(module, one.name) for one in dataclasses.fields(module) if one.name != "parent"
     ]
@@ -374,56 +468,24 @@ def describe_arrays(module: nn.Module, field: str = "observation") -> list[str]:
     return [line for one in modules for line in describe_arrays(one, field)]
 
 
-def _build(
-    spec: Any, name: str, field: str, auto: tuple[str, str], width: int, precision: dict[str, Any]
-) -> nn.Module:
-    if isinstance(spec, dict | tuple):
-        parts = _by_name(spec)
-        names = {key: _name_for_part(name, part) for key, part in parts.items()}
-        if not parts or name not in ("auto", *names.values()):
-            raise ValueError(f"encoder {name!r} fits no key of {field} {list(parts)}; use 'auto'")
-        fields = {
-            key: f"{field}[{key}]" if isinstance(spec, tuple) else f"{field}[{key!r}]"
-            for key in parts
-        }
-        return DictEncoder(
-            FrozenDict(
-                {
-                    key: _build(part, names[key], fields[key], auto, width, precision)
-                    for key, part in parts.items()
-                }
-            )
-        )
-    shape = spec.image_shape
-    if name == "auto":
-        name = _name_for_array(spec, *auto)
-    if name in ("linear", "mlp"):
-        return MLPEncoder(spec, (width,) if name == "mlp" else (), **precision)
-    encoder, side = IMAGE_ENCODERS[name]
-    if len(shape) not in (2, 3):
-        raise ValueError(
-            f"encoder {name!r} needs images [H, W, C], but {field} has shape {shape}; use 'mlp'"
-        )
-    if min(shape[:2]) < side:
-        remedy = "'mlp'" if min(shape[:2]) < MIN_CONV_SIDE else "'conv' or 'mlp'"
-        raise ValueError(
-            f"encoder {name!r} needs images of at least {side} x {side}, but {field} has shape "
-            f"{shape}; use {remedy}"
-        )
-    return encoder(spec, width=width, **precision)
+def _min_side(kind: type[nn.Module]) -> int | None:
+    return getattr(kind, "min_side", None)
 
 
-def _name_for_array(spec: ArraySpec, vectors: str, pictures: str) -> str:
-    if not _has_image_axes(spec) or min(spec.image_shape[:2]) < MIN_CONV_SIDE:
+def _choose(spec: ArraySpec, vectors: Any, images: Any) -> type[nn.Module]:
+    """Return the encoder of an array for "auto"."""
+    side = min(spec.image_shape[:2], default=0)
+    if not _has_image_axes(spec) or side < SmallConvEncoder.min_side:
         return vectors
-    _, side = IMAGE_ENCODERS[pictures]
-    return pictures if min(spec.image_shape[:2]) >= max(side, PICTURE_SIDE) else "conv"
+    return images if side >= max(images.min_side, LARGE_IMAGE_SIDE) else SmallConvEncoder
 
 
-def _name_for_part(name: str, part: Any) -> str:
-    if isinstance(part, dict | tuple):
+def _name_for(name: str, part: Any) -> str:
+    """Return the name of the encoder of a part of an observation, given the observation's."""
+    kind = find_encoder(name)
+    if kind is None or _min_side(kind) is None or isinstance(part, dict | tuple):
         return name
-    return name if name in ("linear", "mlp") or _has_image_axes(part) else "auto"
+    return name if _has_image_axes(part) else "auto"
 
 
 def _has_image_axes(spec: ArraySpec) -> bool:
@@ -431,3 +493,44 @@ def _has_image_axes(spec: ArraySpec) -> bool:
     if len(shape) == 3:
         return not isinstance(spec.categories, tuple) or len(spec.categories) == shape[-1]
     return spec.is_image
+
+
+def _require_fit(kind: type[nn.Module], name: str, spec: ArraySpec, field: str) -> None:
+    shape, least = spec.image_shape, _min_side(kind)
+    if least is None:
+        return
+    if len(shape) not in (2, 3):
+        raise ValueError(
+            f"encoder {name!r} needs images [H, W, C], but {field} has shape {shape}; use 'mlp'"
+        )
+    if (side := min(shape[:2])) < least:
+        remedy = "'mlp'" if side < SmallConvEncoder.min_side else "'conv' or 'mlp'"
+        raise ValueError(
+            f"encoder {name!r} needs images of at least {least} x {least}, but {field} has shape "
+            f"{shape}; use {remedy}"
+        )
+
+
+def _construct(kind: type[nn.Module], spec: ArraySpec, **settings: Any) -> nn.Module:
+    """Return an encoder, after checking a custom one. Compiles nothing."""
+    try:
+        inspect.signature(kind).bind(spec, **settings)
+    except TypeError as error:
+        raise ValueError(
+            f"{named('encoder', kind)}: {error}: it is created as {kind.__name__}(spec, "
+            f"{', '.join(f'{name}=...' for name in settings)})"
+        ) from None
+    if not is_custom(kind):
+        return kind(spec, **settings)
+    lead = (2, 3)
+    x = jax.ShapeDtypeStruct((*lead, *spec.shape), jax.dtypes.canonicalize_dtype(spec.dtype))
+    with naming_part("encoder", kind):
+        encoder = kind(spec, **settings)
+        features, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), x)
+    if getattr(features, "shape", ())[:-1] != lead:
+        returned = described(features) if hasattr(features, "dtype") else type(features).__name__
+        raise ValueError(
+            f"{named('encoder', encoder, '__call__')}: it returns {returned} for observations "
+            f"{list(x.shape)}: return a vector of features for each, [..., F]"
+        )
+    return encoder

@@ -8,6 +8,7 @@ import tyro
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.nn.encoders import check_encoders
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs import config as run_config
@@ -71,7 +72,11 @@ class AgentConfig:
 
     encoder: str = "auto"
     """Observation encoder: auto, linear, mlp, conv, nature or resnet (used in the paper, and by
-    auto for images; nature is many times faster on CPU)."""
+    auto for images; nature is many times faster on CPU), another registered name, or
+    package.module:Name, a custom encoder."""
+    encoders: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Encoders of single keys of a dict, or of a tuple by number, as key name pairs:
+    --agent.encoders image nature text my_module:TextEncoder"""
     encoder_width: int = 64
     """Number of features of an observation."""
     image_axes: str = choice("auto", IMAGE_AXES)
@@ -94,6 +99,10 @@ class AgentConfig:
     memoryless: bool = False
     """Present every step to the core as the first of an episode, as a control without memory. A
     clock then stays at 0."""
+
+    def check(self) -> None:
+        """Raise ValueError if an encoder is unknown, or its module has not been imported."""
+        check_encoders("agent", self.encoder, self.encoders)
 
 
 @dataclasses.dataclass(frozen=True)

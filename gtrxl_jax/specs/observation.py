@@ -31,8 +31,8 @@ MAX_DISCRETE_CATEGORIES = 4096
 FLOAT_TOLERANCE = 10.0
 # Arrays of bytes with shorter sides are grids of cells rather than images.
 MIN_IMAGE_SIDE = 8
-# Images with at least this side are pictures, smaller ones may be grids of cells.
-PICTURE_SIDE = 32
+# Large images have at least this side; smaller ones may be grids of cells.
+LARGE_IMAGE_SIDE = 32
 
 IMAGE_AXES = ("auto", "hwc", "chw")
 """Where the channels of images are: last, first, or recognized, see `image_axes`."""
@@ -77,13 +77,13 @@ class ArraySpec:
     def is_image(self) -> bool:
         """Whether these are pixels, `[H, W, C]`, or `[H, W]` for grey ones.
 
-        Arrays of bytes are from a side of `MIN_IMAGE_SIDE` on, others from `PICTURE_SIDE` on:
+        Arrays of bytes are from a side of `MIN_IMAGE_SIDE` on, others from `LARGE_IMAGE_SIDE` on:
         smaller ones are grids of cells.
         """
         is_bytes, shape = self.dtype == "uint8" and self.range == (0, 255), self.image_shape
         if self.categories is not None or not self.has_quantities or len(shape) not in (2, 3):
             return False
-        return min(shape[:2]) >= (MIN_IMAGE_SIDE if is_bytes else PICTURE_SIDE)
+        return min(shape[:2]) >= (MIN_IMAGE_SIDE if is_bytes else LARGE_IMAGE_SIDE)
 
     @property
     def feature_shape(self) -> tuple[int, ...]:

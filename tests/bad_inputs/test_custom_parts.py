@@ -13,7 +13,8 @@ from gymnax.environments import spaces
 
 from gtrxl_jax import make_agent, zero_timestep
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
-from gtrxl_jax.nn.sequence.registry import ModelConfig
+from gtrxl_jax.nn.encoders import Encoder
+from gtrxl_jax.nn.sequence.registry import ModelConfig, make_model, model_config
 from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.offline.algorithm import OfflineAlgorithm, OfflineAlgorithmConfig
 from gtrxl_jax.offline.config import preset as offline_preset
@@ -133,6 +134,36 @@ def test_encoders(encoder, message):
     timesteps = zero_timestep(BOX, CHOICE, 4, 5)
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(agent.init, jax.random.key(0), agent.initial_memory(4), timesteps)
+
+
+class FlatFeatures(Encoder):
+    @nn.compact
+    def __call__(self, observation):
+        return self.normalized(observation).sum(axis=-1)
+
+
+class ConditionalFeatures(Encoder):
+    def __call__(self, observation):
+        return observation if observation.sum() > 0 else -observation
+
+
+NAMED = {
+    Flat: r"^encoder Flat .*: got an unexpected keyword .*: it is created as Flat\(spec, width=",
+    FlatFeatures: r"^encoder FlatFeatures .*: it returns float32\[2, 3\] for observations \[2, 3, ",
+    ConditionalFeatures: (
+        r"^encoder ConditionalFeatures .*, in __call__\): a Python condition depends on"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("space", [BOX, spaces.Dict({"a": BOX, "b": CHOICE})])
+def test_encoders_by_name(space, kind):
+    name = f"{__name__}:{kind.__name__}"
+    with pytest.raises(ValueError, match=NAMED[kind]):
+        make_agent(Core(width=8), space, CHOICE, encoder=name)
+    with pytest.raises(ValueError, match=NAMED[kind]):
+        make_model(model_config("rate", "debug", encoder=name), space, CHOICE, 2)
 
 
 class Constant(Algorithm):

@@ -1,20 +1,28 @@
 """Encoders for every kind of observation, against plain NumPy."""
 
+import copy
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from gymnax.environments import spaces
 
+from gtrxl_jax.nn import encoders
 from gtrxl_jax.nn.encoders import (
     PART,
     DictEncoder,
+    Encoder,
     InputEncoder,
+    LinearEncoder,
     MLPEncoder,
     ResNetEncoder,
     SmallConvEncoder,
     describe_arrays,
     make_encoder,
+    register_encoder,
 )
 from gtrxl_jax.nn.normalizer import statistics, weights
 from gtrxl_jax.parallel.collectives import collectives
@@ -24,7 +32,7 @@ from gtrxl_jax.timestep import zero_timestep
 VECTOR = spaces.Box(-1.0, 1.0, (4,))
 GRID = spaces.Box(0, 1, (10, 10, 4), jnp.bool_)
 SYMBOLS = spaces.Box(0, 12, (5, 5, 2), jnp.uint8)
-PICTURE = spaces.Box(0, 255, (32, 40, 3), jnp.uint8)
+IMAGE = spaces.Box(0, 255, (32, 40, 3), jnp.uint8)
 OBSERVATIONS = {
     "vector": (VECTOR, MLPEncoder),
     "scalar": (spaces.Box(0.0, 1.0, ()), MLPEncoder),
@@ -33,7 +41,7 @@ OBSERVATIONS = {
     "pixel": (spaces.Box(0.0, 1.0, (1, 1, 3)), MLPEncoder),
     "grid": (GRID, SmallConvEncoder),
     "symbols": (SYMBOLS, SmallConvEncoder),
-    "picture": (PICTURE, ResNetEncoder),
+    "picture": (IMAGE, ResNetEncoder),
     "dict": (spaces.Dict({"image": GRID, "state": spaces.Discrete(3)}), DictEncoder),
 }
 
@@ -168,7 +176,7 @@ def test_small_conv_and_mlp_against_numpy():
     expected = relu(x @ np.asarray(layers["Dense_0"]["kernel"]) + layers["Dense_0"]["bias"])
     np.testing.assert_allclose(encoder.apply(params, cells), expected, atol=1e-9)
 
-    encoder = MLPEncoder(ArraySpec((4, 6, 2)), widths=(5, 4), param_dtype=jnp.float64)
+    encoder = MLPEncoder(ArraySpec((4, 6, 2)), width=5, layers=2, param_dtype=jnp.float64)
     params = randomized(encoder.init(jax.random.key(0), cells), rng)
     x = grid.ravel()
     for layer in (params["params"]["Dense_0"], params["params"]["Dense_1"]):
@@ -180,7 +188,7 @@ def test_small_conv_and_mlp_against_numpy():
 def test_mlp_of_an_image_against_numpy():
     rng = np.random.default_rng(4)
     image = rng.integers(0, 256, (8, 9, 3), dtype=np.uint8)
-    encoder = MLPEncoder(observation_spec(image), widths=(5, 4), param_dtype=jnp.float64)
+    encoder = MLPEncoder(observation_spec(image), width=5, layers=2, param_dtype=jnp.float64)
     params = randomized(encoder.init(jax.random.key(0), jnp.asarray(image)), rng)
     first, second = (params["params"][f"Dense_{n}"] for n in range(2))
     x = normalized(image, params["params"]).ravel() / np.sqrt(image.size)
@@ -257,7 +265,7 @@ def test_images_without_channel_axis():
 
 
 def test_dict_features_are_concatenated():
-    space = spaces.Dict({"image": PICTURE, "state": VECTOR})
+    space = spaces.Dict({"image": IMAGE, "state": VECTOR})
     observation = random_observation(space, np.random.default_rng(5), 2)
     observation["unused"] = jnp.zeros(2)
     encoder = make_encoder(space, "conv", width=4)
@@ -294,6 +302,87 @@ def test_unsuitable_encoders_are_rejected(space, name, message):
     with pytest.raises(ValueError, match=message) as caught:
         make_encoder(space, name)
     assert "\n" not in str(caught.value)
+
+
+BOTH = spaces.Dict({"image": IMAGE, "state": VECTOR})
+PAIR = spaces.Tuple([IMAGE, VECTOR])
+
+
+@pytest.mark.parametrize("keys", [("image", "state"), ("0", "1")])
+def test_encoders_of_single_keys(keys):
+    image, state = keys
+    space = BOTH if image == "image" else PAIR
+
+    def kinds(*arguments):
+        parts = make_encoder(space, *arguments).encoders
+        return [type(parts[key]) for key in keys]
+
+    assert kinds("mlp", {image: "conv"}) == [SmallConvEncoder, MLPEncoder]
+    assert kinds("resnet", {state: "linear"}) == [ResNetEncoder, LinearEncoder]
+    assert kinds("linear", {image: "auto", state: "mlp"}) == [ResNetEncoder, MLPEncoder]
+
+
+@pytest.mark.parametrize(
+    ("space", "encoders", "message"),
+    [
+        (BOTH, {"imag": "conv"}, "unknown key of encoders 'imag': .* Valid: image, state"),
+        (PAIR, {"2": "conv"}, "unknown key of encoders '2': .* Valid: 0, 1"),
+        (VECTOR, {"state": "mlp"}, "encoders has the key 'state', but .* has no keys: use encoder"),
+        (BOTH, {"state": "conv"}, r"needs images .*, but observation_space\['state'\] has shape"),
+        (BOTH, {"image": "conv", "state": "conw"}, "unknown encoder 'conw': did you mean 'conv'"),
+    ],
+)
+def test_unsuitable_encoders_of_keys_are_rejected(space, encoders, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make_encoder(space, encoders=encoders)
+    assert "\n" not in str(caught.value)
+
+
+class Halves(nn.Module):
+    """A custom encoder without the base class."""
+
+    spec: ArraySpec
+    width: int = 1
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def __call__(self, observation):
+        return observation / 2
+
+
+class Center(Encoder):
+    """A custom encoder of images."""
+
+    min_side = 5
+
+    def __call__(self, observation):
+        return self.spec.features(observation, jnp.float32)[..., 2, 2, :]
+
+
+HALVES, CENTER = (f"{__name__}:{kind.__name__}" for kind in (Halves, Center))
+
+
+def test_custom_encoders():
+    x = jnp.ones((2, 3, *VECTOR.shape))
+    encoder = make_encoder(VECTOR, HALVES, width=8, param_dtype=jnp.bfloat16)
+    assert (encoder.width, encoder.param_dtype) == (8, jnp.bfloat16)
+    np.testing.assert_array_equal(encoder.apply({}, x), x / 2)
+
+    encoder = make_encoder(BOTH, CENTER)
+    assert [type(part) for part in encoder.encoders.values()] == [Center, MLPEncoder]
+    assert "is read as an image [H, W, C], by the Center" in describe_arrays(encoder)[0]
+    encoder = make_encoder(BOTH, encoders={"state": HALVES})
+    assert [type(part) for part in encoder.encoders.values()] == [ResNetEncoder, Halves]
+    with pytest.raises(ValueError, match="needs images of at least 5 x 5"):
+        make_encoder(spaces.Box(0.0, 1.0, (4, 4, 3)), CENTER)
+
+
+def test_registered_encoders(monkeypatch):
+    monkeypatch.setattr(encoders, "ENCODERS", copy.copy(encoders.ENCODERS))
+    register_encoder("halves", Halves)
+    assert type(make_encoder(VECTOR, "halves")) is Halves
+    with pytest.raises(ValueError, match="encoder 'mlp' is already registered"):
+        register_encoder("mlp", Halves)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +433,7 @@ def test_an_image_with_channels_first_has_the_features_of_the_same_image():
 
 def input_encoder(**settings):
     return InputEncoder(
-        MLPEncoder(ArraySpec((4,)), (8,)), ActionSpec(discrete=(3,)), width=5, **settings
+        MLPEncoder(ArraySpec((4,)), 8), ActionSpec(discrete=(3,)), width=5, **settings
     )
 
 
@@ -362,7 +451,7 @@ def test_input_encoder_against_numpy(timestep):
     encoder = input_encoder()
     params = encoder.init(jax.random.key(0), timestep)
     params["params"]["reward"] |= {"mean": jnp.float32(0.5), "variance": jnp.float32(0.0625)}
-    features = MLPEncoder(ArraySpec((4,)), (8,)).apply(
+    features = MLPEncoder(ArraySpec((4,)), 8).apply(
         {"params": params["params"]["observation"]}, timestep.observation
     )
     going_on = ~np.asarray(timestep.first)[..., None]

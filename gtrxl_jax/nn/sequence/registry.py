@@ -24,7 +24,7 @@ from gtrxl_jax.custom import first_difference, is_custom, leaves, named, naming_
 from gtrxl_jax.nn.core import DTYPES
 from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
-from gtrxl_jax.nn.encoders import ENCODERS, make_encoder
+from gtrxl_jax.nn.encoders import check_encoders, make_encoder
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock
 from gtrxl_jax.nn.sequence.cloning import MLPCloning, RecurrentCloning
 from gtrxl_jax.nn.sequence.decision_transformer import DecisionTransformer, GPTBlock
@@ -82,9 +82,12 @@ class ModelConfig:
     """Dropout rate of the activations."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    encoder: str = choice("auto", tuple(ENCODERS))
-    """Observation encoder: linear, mlp, conv, nature, resnet, or auto, by shape: nature for images,
-    as in RATE's paper, conv for those below 36 x 36, such as grids of cells, otherwise linear."""
+    encoder: str = "auto"
+    """Observation encoder: linear, mlp, conv, nature, resnet, another registered name, a custom
+    package.module:Name, or auto, by shape: nature for images, as in RATE's paper, conv for images
+    below 36 x 36, such as grids of cells, otherwise linear."""
+    encoders: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Encoders of single keys of a dict, or of a tuple by number, as key name pairs."""
     image_axes: str = choice("auto", IMAGE_AXES)
     """Where the channels of images are: hwc (last), chw (first), or auto, by the shape."""
     return_scale: float = 1.0
@@ -100,7 +103,8 @@ class ModelConfig:
         return self.name == "rate" and bool(self.memory_tokens or self.cache_size)
 
     def check(self) -> None:
-        """Raise ValueError if the name is another config's, or heads do not divide the width."""
+        """Raise ValueError if names are unknown or another config's, or heads do not fit."""
+        check_encoders("model", self.encoder, self.encoders)
         if type(self) is not (kind := self.named(self.name)):
             raise ValueError(
                 f"model.name {self.name!r} is a {kind.__name__}, but this is a "
@@ -131,9 +135,10 @@ class ModelConfig:
         encoder = make_encoder(
             observation_space,
             self.encoder,
+            self.encoders,
             width=self.width,
             vectors="linear",
-            pictures="nature",
+            images="nature",
             image_axes=self.image_axes,
             **precision,
         )
