@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from gtrxl_jax.cli.parsing import Chooser, parse, setting_names
+from gtrxl_jax.cli.parsing import Chooser, parse
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import PRESETS
 from gtrxl_jax.nn.sequence import registry as models
@@ -15,7 +15,7 @@ from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.online import config as configs
 from gtrxl_jax.online.algorithm_config import ALGORITHMS
-from gtrxl_jax.plugins import import_plugins, require_settings, with_name
+from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers
 from gtrxl_jax.validation import validate
@@ -89,8 +89,6 @@ def parse_train(arguments: Sequence[str]) -> Train:
     )
     if "--sweep" in rest:  # replaces that of the preset
         base = dataclasses.replace(base, sweep={})
-    require_settings(setting_names(rest), "core", base.core, CORES)
-    require_settings(setting_names(rest), "algorithm", base.algorithm, ALGORITHMS)
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
     sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
@@ -99,6 +97,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
         Train,
         rest,
         default=Train(config=default),
+        kinds={"core": (base.core, CORES), "algorithm": (base.algorithm, ALGORITHMS)},
         prog="gtrxl train",
         description=(
             "Train an agent online.\n\n"
@@ -145,14 +144,13 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
-    require_settings(setting_names(rest), "model", model, models.MODELS)
     algorithm = with_name(base.algorithm, chosen.algorithm or base.algorithm.name)
-    require_settings(setting_names(rest), "algorithm", algorithm, OFFLINE_ALGORITHMS)
     base = dataclasses.replace(base, model=model, algorithm=algorithm)
     command = parse(
         TrainOffline,
         rest,
         default=TrainOffline(config=base),
+        kinds={"model": (model, models.MODELS), "algorithm": (algorithm, OFFLINE_ALGORITHMS)},
         prog="gtrxl train-offline",
         description=(
             "Train RATE, Decision Transformers or behavior cloning on trajectories, and compare "

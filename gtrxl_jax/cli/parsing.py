@@ -1,16 +1,22 @@
 """Parsing of arguments by tyro, with errors of one line."""
 
 import argparse
-import contextlib
-import io
+import dataclasses
+import difflib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import tyro
+from tyro import _errors as tyro_errors  # private: pyproject.toml bounds the version
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from gtrxl_jax.plugins import require_settings
 
 Command = TypeVar("Command")
+Kinds = Mapping[str, tuple[Any, Mapping[str, type]]]
+"""By the name of a field: its config, and the config class of each name that it may have."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +35,12 @@ class Chooser(Parser):
 
 
 def parse(
-    command: type[Command], arguments: Sequence[str], *, prog: str, **options: Any
+    command: type[Command],
+    arguments: Sequence[str],
+    *,
+    prog: str,
+    kinds: Kinds | None = None,
+    **options: Any,
 ) -> Command:
     """Parse arguments by `tyro.cli`; whole numbers may be written as 1e6.
 
@@ -37,33 +48,109 @@ def parse(
       command: the dataclass of the arguments.
       arguments: the arguments.
       prog: name of the program, for the help text.
+      kinds: the fields whose options depend on a name, such as "core", to say which other core has
+        an option.
       **options: further arguments of `tyro.cli`.
 
     Raises:
-      ValueError: if the arguments are invalid, with the whole message in one line.
+      ValueError: if the arguments are invalid, in one line.
     """
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            return tyro.cli(command, args=[*map(_whole, arguments)], prog=prog, **options)
-    except SystemExit as stopped:
-        if not stopped.code:  # --help
-            raise
-        message = one_line(printed.getvalue())
-        raise ValueError(_misused_flag(arguments, message) or message) from None
+
+    def refuse(event: tyro_errors.ParseErrorEvent) -> None:
+        """Raise an error, before tyro prints it in a box and exits."""
+        argument: Any = getattr(event, "argument", None)
+        if isinstance(event, tyro_errors.UnrecognizedArgs):
+            known = list(_options(command, options.get("default")))
+            raise ValueError(_unrecognized(event.tokens, arguments, known, kinds or {}))
+        if isinstance(event, tyro_errors.MissingArgs):
+            argument = event.missing_arguments[0].arg
+            reason = f"Missing from {event.prog}: {argument.display_name()}"
+        elif isinstance(event, tyro_errors.BadValue):
+            reason = f"Missing value for argument '{argument.display_name()}'"
+        elif isinstance(event, tyro_errors.InstantiationFailure) and argument:
+            reason = f"Error parsing {argument.display_name()}: {event.message}"
+        else:
+            return
+        raise ValueError(reason + _help(argument))
+
+    with tyro_errors.on_parse_error(refuse):
+        return tyro.cli(command, args=arguments, prog=prog, registry=_NUMBERS, **options)
 
 
-def setting_names(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the settings among arguments: `core.memory_size`; of a flag also `no_`."""
-    for argument in arguments:
-        if argument.startswith("--"):
-            yield argument.removeprefix("--").partition("=")[0].replace("-", "_")
+_NUMBERS = ConstructorRegistry()
 
 
-def _misused_flag(arguments: Sequence[str], message: str) -> str:
-    """Return what is wrong if tyro has refused the value of a flag; empty if it has not."""
-    refused = re.search("Unrecognized options: ([^;]*)", message)
-    values = set(refused[1].split(", ")) & {"true", "false", "True", "False"} if refused else ()
+@_NUMBERS.primitive_rule
+def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Parse whole numbers written as 1e6, and say what is wrong with others."""
+    kinds: dict[Any, tuple[Any, str]] = {int: (int, "INT"), float: (float, "FLOAT")}
+    kinds |= {kind | None: (kind, f"{{None}}|{name}") for kind, name in kinds.values()}
+    if info.type not in kinds:
+        return None
+    kind, metavar = kinds[info.type]
+
+    def parse(texts: list[str]) -> Any:
+        (text,) = texts
+        if text == "None" and info.type is not kind:
+            return None
+        if re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", text) and float(text).is_integer():
+            return kind(float(text))
+        try:
+            return kind(text)
+        except ValueError:
+            described = "a whole number" if kind is int else "a number"
+            raise ValueError(f"it must be {described}, not {text!r}") from None
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=parse,
+        is_instance=lambda value: isinstance(value, info.type) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _help(argument: Any) -> str:
+    """Return the docstring of an argument, to append to a message."""
+    text = argument.field.helptext
+    text = text() if callable(text) else text
+    return f"; {' '.join(text.split())}" if text else ""
+
+
+def _unrecognized(
+    tokens: Sequence[str], arguments: Sequence[str], known: Sequence[str], kinds: Kinds
+) -> str:
+    """Say why tokens among the arguments are no options; raise if others of `kinds` have them."""
+    for group, (config, others) in kinds.items():
+        require_settings(_setting_names(tokens), group, config, others)
+    if flag := _misused_flag(tokens, arguments):
+        return flag
+    similar = [
+        option
+        for token in tokens
+        if token.startswith("--")
+        for option in _similar(token.partition("=")[0].replace("_", "-"), known)
+    ]
+    hint = f"; Perhaps you meant: {', '.join(similar)}" if similar else ""
+    return f"Unrecognized options: {', '.join(tokens)}{hint}"
+
+
+def _similar(option: str, known: Sequence[str]) -> list[str]:
+    """Return up to three options that are spelled alike, or end with the same words."""
+    ends = [one for one in known if one.endswith(f".{option.removeprefix('--')}")]
+    return ends or difflib.get_close_matches(option, known, n=3, cutoff=0.8)
+
+
+def _setting_names(tokens: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the settings among tokens: `core.memory_size`; of a flag also `no_`."""
+    for token in tokens:
+        if token.startswith("--"):
+            yield token.removeprefix("--").partition("=")[0].replace("-", "_")
+
+
+def _misused_flag(tokens: Sequence[str], arguments: Sequence[str]) -> str:
+    """Return which flag was given a value; empty if none was."""
+    values = {"true", "false", "True", "False"}.intersection(tokens)
     words = [word for argument in arguments for word in argument.split("=", 1)]
     for option, value in itertools.pairwise(words):
         if value in values and option.startswith("--"):
@@ -74,21 +161,17 @@ def _misused_flag(arguments: Sequence[str], message: str) -> str:
     return ""
 
 
-def _whole(argument: str) -> str:
-    """Rewrite 1e6 and 2.5e3 as 1000000 and 2500."""
-    if re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", argument) and float(argument).is_integer():
-        return str(int(float(argument)))
-    return argument
-
-
-def one_line(box: str) -> str:
-    """Return the text in a box that tyro prints, without its title and its hint at --help.
-
-    Sections of the box are separated by semicolons. In a terminal with ASCII characters only, the
-    box has no sides, and its title is a line.
-    """
-    _, *lines = box.splitlines()
-    lines = [line.strip("│ ") for line in lines if not line.startswith("╰")]
-    sections = re.split("[─-]{10,}", " ".join(lines))
-    texts = [re.sub("^Argument helptext: ", "", " ".join(text.split())) for text in sections]
-    return "; ".join(text for text in texts if text and not text.startswith("For full helptext"))
+def _options(kind: Any, default: Any, prefix: str = "--") -> Iterator[str]:
+    """Yield the options of a dataclass of arguments."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        value = getattr(default, field.name, None)
+        hint, *marks = get_args(hints[field.name]) or [hints[field.name]]
+        inner = type(value) if dataclasses.is_dataclass(value) else hint
+        name = prefix + field.name.replace("_", "-")
+        if not dataclasses.is_dataclass(inner):
+            yield name
+        elif any(getattr(mark, "name", None) == "" for mark in marks):
+            yield from _options(inner, value, prefix)
+        else:
+            yield from _options(inner, value, f"{name}.")
