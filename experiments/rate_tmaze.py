@@ -32,6 +32,7 @@ import tyro
 from gtrxl_jax.nn.sequence.valves import VALVES
 from gtrxl_jax.offline.config import OfflineConfig, preset
 from gtrxl_jax.plots.curves import panels_of_success, success_against_horizon
+from gtrxl_jax.plugins import with_name
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
@@ -65,14 +66,15 @@ def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: 
 
     It has at least 100 updates per segment, that is per stage of the curriculum.
     """
-    model = {f.name for f in dataclasses.fields(config.model)}
-    of_model = {k: changes.pop(k) for k in list(changes) if k in model}
+    model = with_name(config.model, changes.pop("name", config.model.name))
+    names = {f.name for f in dataclasses.fields(model)}
+    of_model = {k: changes.pop(k) for k in list(changes) if k in names}
     noise = changes.pop("memory_noise", False)
     updates = 100 * changes.get("segments", config.segments)
     return dataclasses.replace(
         config,
         total_updates=max(config.total_updates, updates),
-        model=dataclasses.replace(config.model, **of_model),
+        model=dataclasses.replace(model, **of_model),
         evaluation=dataclasses.replace(config.evaluation, lengths=lengths, memory_noise=noise),
         **changes,
     )

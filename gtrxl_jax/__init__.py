@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.nn.cores.registry import make_core
     from gtrxl_jax.nn.encoders import register_encoder
     from gtrxl_jax.nn.normalizer import update_normalizers
-    from gtrxl_jax.nn.sequence.registry import register_model
+    from gtrxl_jax.nn.sequence.model import register_model
     from gtrxl_jax.offline.algorithm import register_offline_algorithm
     from gtrxl_jax.online.algorithm_config import register_algorithm
     from gtrxl_jax.timestep import TimeStep, zero_timestep
@@ -58,7 +58,7 @@ __getattr__, __dir__ = lazy(
         "register_core": "gtrxl_jax.nn.core",
         "register_encoder": "gtrxl_jax.nn.encoders",
         "register_env": "gtrxl_jax.envs.registry",
-        "register_model": "gtrxl_jax.nn.sequence.registry",
+        "register_model": "gtrxl_jax.nn.sequence.model",
         "register_offline_algorithm": "gtrxl_jax.offline.algorithm",
         "update_normalizers": "gtrxl_jax.nn.normalizer",
         "zero_timestep": "gtrxl_jax.timestep",

@@ -12,6 +12,7 @@ from gymnax.environments import environment, spaces
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, EvaluationConfig, OnlineConfig
+from gtrxl_jax.plugins import with_name
 
 
 def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
@@ -31,10 +32,15 @@ def small_job(core: str = "gtrxl", **changes: Any) -> OnlineConfig:
 
 
 def changed(config: Any, **changes: Any) -> Any:
-    """Return the config with changed fields; `env__num_envs` is the field `env.num_envs`."""
+    """Return the config with changed fields; `env__num_envs` is the field `env.num_envs`.
+
+    Another `model__name` switches to the config of that model.
+    """
     for name, value in changes.items():
         name, _, inner = name.partition("__")
-        if inner:
+        if inner == "name" and hasattr(getattr(config, name), "named"):
+            value = with_name(getattr(config, name), value)
+        elif inner:
             value = changed(getattr(config, name), **{inner: value})
         config = dataclasses.replace(config, **{name: value})
     return config

@@ -8,7 +8,7 @@ import pytest
 
 from gtrxl_jax.collection import CollectionConfig
 from gtrxl_jax.nn.core import CORES
-from gtrxl_jax.nn.sequence.registry import MODELS
+from gtrxl_jax.nn.sequence.model import MODELS
 from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.online.algorithm_config import ALGORITHMS

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from gtrxl_jax.nn.sequence.registry import ModelConfig
+from gtrxl_jax.nn.sequence.rate import RATEConfig
 
 MODULE = "RATE_GTrXL.mem_transformer_v2_GTrXL"
 PADDING = -10
 """The action at an episode's final observation, in the authors' data."""
 
 
-def make_model(path: Path, config: ModelConfig) -> Any:
+def make_model(path: Path, config: RATEConfig) -> Any:
     """Create the authors' model at the size of ours.
 
     Raises:

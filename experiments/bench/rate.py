@@ -172,7 +172,7 @@ def main(settings: Settings) -> None:
         import torch_rate
 
         names = ["their design in PyTorch"]
-        config = make_trainer(settings, settings.segments).config.model
+        config: Any = make_trainer(settings, settings.segments).config.model
         design = torch_rate.TorchRATE(
             config.layers,
             config.width,

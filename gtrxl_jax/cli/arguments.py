@@ -11,6 +11,7 @@ from gtrxl_jax.cli.parsing import Chooser, parse
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import PRESETS
 from gtrxl_jax.nn.sequence import registry as models
+from gtrxl_jax.nn.sequence.model import MODELS
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.online import config as configs
@@ -150,7 +151,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         TrainOffline,
         rest,
         default=TrainOffline(config=base),
-        kinds={"model": (model, models.MODELS), "algorithm": (algorithm, OFFLINE_ALGORITHMS)},
+        kinds={"model": (model, MODELS), "algorithm": (algorithm, OFFLINE_ALGORITHMS)},
         prog="gtrxl train-offline",
         description=(
             "Train RATE, Decision Transformers or behavior cloning on trajectories, and compare "

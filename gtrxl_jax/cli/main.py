@@ -350,18 +350,21 @@ def _list(arguments: Sequence[str]) -> None:
     from gtrxl_jax.nn.cores.gtrxl import GATES
     from gtrxl_jax.nn.encoders import ENCODERS
     from gtrxl_jax.nn.sequence import registry as models
+    from gtrxl_jax.nn.sequence.model import MODELS
     from gtrxl_jax.nn.sequence.valves import VALVES
     from gtrxl_jax.offline import config as offline_config
+    from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
     from gtrxl_jax.online import config as configs
     from gtrxl_jax.online.algorithm_config import ALGORITHMS
 
     names: dict[str, Any] = {
         "presets": list(configs.PRESETS),
         "offline presets": list(offline_config.PRESETS),
-        "models": list(models.MODELS),
+        "models": list(MODELS),
         "model presets": list(models.PRESETS),
         "valves": list(VALVES),
         "algorithms": list(ALGORITHMS),
+        "offline algorithms": list(OFFLINE_ALGORITHMS),
         "cores": list(CORES),
         "gates": list(GATES),
         "core presets": {

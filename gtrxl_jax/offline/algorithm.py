@@ -41,7 +41,7 @@ class Setup:
     """What an algorithm gets from its run.
 
     Attributes:
-      model: the model that acts, see `nn.sequence.registry`.
+      model: the model that acts, see `nn.sequence.model`.
       observation_space, action_space: the spaces of the environment, or of the data.
       optimizer: settings of the optimizer.
       updates: number of updates of the run.

@@ -32,7 +32,7 @@ def attention_by_step(
     attention to memory tokens, or to cached hidden states of the previous segment.
 
     Args:
-      model: a model of `gtrxl_jax.nn.sequence.registry`.
+      model: a model, see `gtrxl_jax.nn.sequence.model`.
       params: its parameters.
       timesteps: the episode, `[S]`; the action of a step is in the next one.
       returns_to_go: the returns-to-go that the model was given.

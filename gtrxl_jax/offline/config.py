@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import tyro
 
 from gtrxl_jax.data.segments import STARTS, WEIGHTS
-from gtrxl_jax.nn.sequence.registry import ModelConfig, model_config
+from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.rate import RATEConfig
+from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.algorithm import OfflineAlgorithmConfig
 from gtrxl_jax.offline.imitation import ImitationConfig
 from gtrxl_jax.offline.optimizer import AdamWConfig
@@ -93,7 +95,7 @@ class OfflineConfig(RunConfig):
 
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    model: ModelConfig = dataclasses.field(default_factory=RATEConfig)
     algorithm: OfflineAlgorithmConfig = dataclasses.field(default_factory=ImitationConfig)
     optimizer: AdamWConfig = dataclasses.field(default_factory=AdamWConfig)
     evaluation: OfflineEvaluationConfig = dataclasses.field(default_factory=OfflineEvaluationConfig)

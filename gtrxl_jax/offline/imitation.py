@@ -205,7 +205,7 @@ def over_segments(
       remat: whether the backward pass recomputes the activations of each segment.
 
     Returns:
-      The final memory; the sums of `step_sums`, and means of statistics of the memory.
+      The final memory; the sums of `step_sums`, and means of the model's `memory_metrics`.
     """
 
     def one(memory: Any, inputs: Any) -> Any:
@@ -213,8 +213,9 @@ def over_segments(
         rngs = None if key is None else {"dropout": key}
         following, policy = model.apply({"params": params}, memory, segment, key is None, rngs=rngs)
         sums = step_sums(policy, segment, last_BK, weight_BK)
-        return following, (sums, memory_metrics(memory, following))
+        return following, (sums, report(memory, following))
 
+    report: Any = getattr(model, "memory_metrics", lambda before, after: {})
     step = jax.checkpoint(one) if remat else one
     memory, (sums, means) = jax.lax.scan(step, memory, (chunk, dropout))
     return memory, (jax.tree.map(jnp.sum, sums), jax.tree.map(jnp.mean, means))
@@ -252,14 +253,3 @@ def step_sums(
         values[name] = jnp.where(mask_BK, score_BK, 0)
         values[f"{name}/last_step"] = jnp.where(last_BK, score_BK, 0)
     return {name: jnp.sum(value, dtype=loss_BK.dtype) for name, value in values.items()}
-
-
-def memory_metrics(before: Any, after: Any) -> Metrics:
-    """Compute the root mean squares of the memory tokens and of their change over a segment."""
-    if not hasattr(after, "tokens") or not after.tokens.tokens.size:
-        return {}
-    old, new = (jax.lax.stop_gradient(x.tokens.tokens) for x in (before, after))
-    return {
-        "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
-        "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
-    }

@@ -40,7 +40,7 @@ class SequencePolicy(Policy):
     2021, algorithm 1). Both start anew at the first step of each episode.
 
     Attributes:
-      model: a model of `gtrxl_jax.nn.sequence.registry`.
+      model: a model, see `gtrxl_jax.nn.sequence.model`.
       action: the layout of the actions.
       target_return: the target return.
       actions: "sample" samples actions, "mode" takes the most likely ones.

@@ -29,7 +29,8 @@ from gtrxl_jax.data.trajectories import Trajectories, check
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.nn.normalizer import statistics, update_normalizers
-from gtrxl_jax.nn.sequence.registry import make_model, require_consistent_model
+from gtrxl_jax.nn.sequence.model import require_consistent_model
+from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.algorithm import Metrics, Setup, require_consistent_update
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gtrxl_jax.extras import install_command
-from gtrxl_jax.nn.sequence.registry import register_model
+from gtrxl_jax.nn.sequence.model import register_model
 from tests.bad_inputs.refusal import refused
 from tests.nn.models import Shallow
 
@@ -186,7 +186,7 @@ TRAIN_OFFLINE = {
     "--baselines gpt": "model.name",
     "--baselines nothing:Model": "there is no module nothing",
     "--model.valve-heads 3": "model.valve_heads 3",
-    "--model.hidden 4": "model rate has no setting hidden, unlike shallow: its settings are bl",
+    "--model.hidden 4": "model rate has no setting hidden, unlike shallow: its settings are la",
     "--model.valve gruu": "unknown model.valve 'gruu': did you mean 'gru'",
     "--task.name TMazePassive": "TMazePassive-v0",
     "--task.params penalty behid": "unknown penalty 'behid': did you mean 'behind'",

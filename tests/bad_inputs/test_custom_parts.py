@@ -14,7 +14,8 @@ from gymnax.environments import spaces
 from gtrxl_jax import make_agent, zero_timestep
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.encoders import Encoder
-from gtrxl_jax.nn.sequence.registry import ModelConfig, make_model, model_config
+from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.registry import make_model, model_config
 from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.offline.algorithm import OfflineAlgorithm, OfflineAlgorithmConfig
 from gtrxl_jax.offline.config import preset as offline_preset

@@ -11,7 +11,8 @@ from gymnax.environments import spaces
 
 from gtrxl_jax.nn.encoders import make_encoder
 from gtrxl_jax.nn.sequence.cloning import MLPCloning
-from gtrxl_jax.nn.sequence.registry import ModelConfig, make_model, model_config
+from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.registry import make_model, model_config
 from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec

@@ -7,9 +7,9 @@ import pytest
 
 from gtrxl_jax.nn.layers import RelativeAttention
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedAttention
+from gtrxl_jax.nn.sequence.rate import memory_token_mask, memory_token_spans
 from gtrxl_jax.ops.absorbed_attention import rotate_by_position
 from gtrxl_jax.ops.attention import sinusoids
-from gtrxl_jax.ops.memory_tokens import memory_token_mask, memory_token_spans
 from tests.comparison import assert_close
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.sequence.registry import MODELS as NAMES
+from gtrxl_jax.nn.sequence.model import MODELS as NAMES
+from gtrxl_jax.nn.sequence.model import register_model
 from gtrxl_jax.nn.sequence.registry import (
     PRESETS,
-    ModelConfig,
     make_model,
     model_config,
-    register_model,
 )
 from gtrxl_jax.offline.config import OfflineConfig, from_json, to_json
 from gtrxl_jax.plugins import with_name
@@ -146,7 +145,8 @@ def test_padding_has_no_influence(name):
 
 @with_one_valve
 def test_deterministic_disables_dropout(name):
-    model, segments, context = small_model(name, dropout=0.5, attention_dropout=0.2)
+    of_attention = {} if name.startswith("bc") else {"attention_dropout": 0.2}
+    model, segments, context = small_model(name, dropout=0.5, **of_attention)
     steps = random_steps(segments, context)
     params = random_params(model, steps)
     memory = model.apply(params, BATCH, method="initial_memory")
@@ -248,8 +248,8 @@ def test_model_of_ones_own(name):
 def test_registered_names_are_kept():
     with pytest.raises(ValueError, match="model.name 'rate' is already registered"):
         register_model("rate", Shallow)
-    with pytest.raises(ValueError, match="'rate' is a ModelConfig, but this is a Shallow"):
-        make_model(Shallow(), OBSERVATIONS, ACTIONS, 4)
+    with pytest.raises(ValueError, match="'rate' is a RATEConfig, but this is a Shallow"):
+        make_model(Shallow(name="rate"), OBSERVATIONS, ACTIONS, 4)
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,6 @@ def test_registered_names_are_kept():
 )
 def test_invalid_configs_are_rejected(settings, words):
     with pytest.raises((TypeError, ValueError), match=re.escape(words[0])) as error:
-        make_model(ModelConfig(**settings), OBSERVATIONS, ACTIONS, 4)
+        model_config(settings.pop("name", "rate"), **settings)
     assert all(word in str(error.value) for word in words), error.value
     assert "\n" not in str(error.value)

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from gtrxl_jax.acting import RandomPolicy, collect
 from gtrxl_jax.data import dataset_spaces
 from gtrxl_jax.envs import make_env
-from gtrxl_jax.nn.encoders import MLPEncoder, NatureEncoder, SmallConvEncoder
+from gtrxl_jax.nn.encoders import LinearEncoder, NatureEncoder, SmallConvEncoder
 from gtrxl_jax.nn.sequence.registry import PRESETS, model_config
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
@@ -29,15 +29,15 @@ def floats(size, dtype=np.float32):
 
 # The preset, spaces and the encoder that they take. Images are [H, W, C].
 SHAPES = {
-    "tmaze": ("tmaze", floats(4), Discrete(4), MLPEncoder),
-    "aar": ("aar", floats(3), Discrete(3), MLPEncoder),
+    "tmaze": ("tmaze", floats(4), Discrete(4), LinearEncoder),
+    "aar": ("aar", floats(3), Discrete(3), LinearEncoder),
     "vizdoom": ("vizdoom", image(64, 112, 3), Discrete(3), NatureEncoder),
     "minigrid": ("minigrid", image(84, 84, 3), Discrete(3), NatureEncoder),
     "minigrid, symbols": ("minigrid", image(7, 7, 3), Discrete(7), SmallConvEncoder),
-    "minigrid, of this package": ("minigrid", None, None, MLPEncoder),
+    "minigrid, of this package": ("minigrid", None, None, LinearEncoder),
     "memory-maze": ("memory-maze", image(64, 64, 3), Discrete(6), NatureEncoder),
     "atari": ("atari", image(84, 84, 4), Discrete(18), NatureEncoder),
-    "mujoco": ("mujoco", floats(17, np.float64), Box(-1.0, 1.0, (6,)), MLPEncoder),
+    "mujoco": ("mujoco", floats(17, np.float64), Box(-1.0, 1.0, (6,)), LinearEncoder),
 }
 every_shape = pytest.mark.parametrize("name", SHAPES)
 

@@ -13,7 +13,10 @@ from gtrxl_jax.nn.cores.gtrxl import Block
 from gtrxl_jax.nn.layers import AttentionLayer, by_rows
 from gtrxl_jax.ops.absorbed_attention import absorbed_attention, rotate_by_position
 from gtrxl_jax.ops.attention import sinusoids
-from gtrxl_jax.ops.memory_tokens import Spans
+
+Spans = tuple[tuple[slice, int], ...]
+"""Runs of queries, each with the number of leading keys that it may attend to: keys that a causal
+mask hides from a whole run need not be computed."""
 
 
 @struct.dataclass

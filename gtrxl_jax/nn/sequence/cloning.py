@@ -3,6 +3,7 @@
 Both models have the interface of `gtrxl_jax.nn.sequence.rate.RATE` and ignore returns-to-go.
 """
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,8 +12,49 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
 from gtrxl_jax.nn.layers import Dense
+from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.specs import action_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class MLPCloningConfig(ModelConfig):
+    """Settings of cloning without memory."""
+
+    name: str = "bc-mlp"
+
+    def make(
+        self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
+    ) -> "MLPCloning":
+        """Build the model."""
+        return MLPCloning(
+            self.make_encoder(observation_space, param_dtype),
+            ActionHead(action_spec(action_space), param_dtype),
+            (self.width,) * self.layers,
+            self.dropout,
+            **self.precision(param_dtype),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentCloningConfig(ModelConfig):
+    """Settings of cloning with an LSTM."""
+
+    name: str = "bc-lstm"
+
+    def make(
+        self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
+    ) -> "RecurrentCloning":
+        """Build the model."""
+        precision = self.precision(param_dtype)
+        return RecurrentCloning(
+            self.make_encoder(observation_space, param_dtype),
+            RecurrentCore("lstm", self.layers, width=self.width, **precision),
+            ActionHead(action_spec(action_space), param_dtype),
+            self.dropout,
+        )
 
 
 class MLPCloning(nn.Module):

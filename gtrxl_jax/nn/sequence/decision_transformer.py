@@ -1,5 +1,6 @@
 """The original Decision Transformer (Chen et al. 2021): GPT-2 blocks, embedded timesteps."""
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,7 +9,10 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.layers import Dense, LayerNorm
+from gtrxl_jax.nn.sequence.model import ModelConfig
 from gtrxl_jax.nn.sequence.trajectory import (
+    ActionHead,
+    TrajectoryEmbedding,
     Window,
     act_in_window,
     at_index,
@@ -18,6 +22,45 @@ from gtrxl_jax.nn.sequence.trajectory import (
 )
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.specs import action_spec
+from gtrxl_jax.validation import number
+
+
+@dataclasses.dataclass(frozen=True)
+class GPTConfig(ModelConfig):
+    """Settings of the original Decision Transformer."""
+
+    name: str = "dt-gpt"
+    heads: int = 2
+    """Number of attention heads, of width D / heads."""
+    attention_dropout: float = number(0.0, at_least=0, below=1)
+    """Dropout rate of the attention weights."""
+    return_scale: float = 1.0
+    """Divisor of the returns-to-go."""
+    max_timestep: int = 1000
+    """Timesteps from this one on share an embedding."""
+
+    def check(self) -> None:
+        super().check()
+        self.require_divisible_width("heads")
+
+    def make(
+        self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
+    ) -> "DecisionTransformer":
+        """Build the model."""
+        action, precision = action_spec(action_space), self.precision(param_dtype)
+        encoder = self.make_encoder(observation_space, param_dtype)
+        rates = self.dropout, self.attention_dropout
+        return DecisionTransformer(
+            TrajectoryEmbedding(encoder, action, self.width, self.return_scale, **precision),
+            ActionHead(action, param_dtype),
+            tuple(
+                GPTBlock(self.width, self.heads, *rates, **precision) for _ in range(self.layers)
+            ),
+            context,
+            self.max_timestep,
+            self.dropout,
+        )
 
 
 class GPTBlock(nn.Module):

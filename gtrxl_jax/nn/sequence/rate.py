@@ -7,10 +7,9 @@ A trajectory is cut into segments of K steps. With m memory tokens, segment n is
 processed by a Transformer-XL whose layers may also attend to the last hidden states of the previous
 segment (the cache). All other tokens read the leading memory tokens (read tokens). A valve computes
 M_{n+1} from M_n and the outputs at the trailing memory tokens (write tokens).
-`gtrxl_jax.ops.memory_tokens.memory_token_mask` defines which tokens attend to which. Distances are
-those between positions in [cache | M_n | segment | M_n], so they can be negative among memory
-tokens. Padding is never attended to, and the memory is updated after whole segments, including the
-last action.
+`memory_token_mask` defines which tokens attend to which. Distances are those between positions in
+[cache | M_n | segment | M_n], so they can be negative among memory tokens. Padding is never
+attended to, and the memory is updated after whole segments, including the last action.
 
 If a PRNG key named "memory_noise" is given, acting replaces the memory tokens by noise from the
 normal distribution: the ablation of section 5, question 1.
@@ -19,8 +18,11 @@ With m = 0 and no cache this is a Decision Transformer, which acts with a slidin
 """
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,8 +30,12 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock, AbsorbedWeights
+from gtrxl_jax.nn.cores.gtrxl import GATES
+from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock, AbsorbedWeights, Spans
+from gtrxl_jax.nn.sequence.model import ModelConfig
 from gtrxl_jax.nn.sequence.trajectory import (
+    ActionHead,
+    TrajectoryEmbedding,
     Window,
     act_in_window,
     at_index,
@@ -38,10 +44,106 @@ from gtrxl_jax.nn.sequence.trajectory import (
     observe_in_window,
     rows_where,
 )
-from gtrxl_jax.nn.sequence.valves import MemoryTokens, Valve
+from gtrxl_jax.nn.sequence.valves import VALVES, MemoryTokens, NoValve, Valve, make_valve
 from gtrxl_jax.ops.distributions import ActionDistribution
-from gtrxl_jax.ops.memory_tokens import memory_token_mask, memory_token_spans
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.specs import action_spec
+from gtrxl_jax.validation import choice, number
+
+BLOCKS = ("trxl", "trxl-i", "gtrxl")
+
+
+@dataclasses.dataclass(frozen=True)
+class DTConfig(ModelConfig):
+    """Settings of the Decision Transformer with RATE's blocks: RATE without memory and cache."""
+
+    name: str = "dt"
+    block: str = choice("trxl", BLOCKS)
+    """Type of the blocks: trxl, trxl-i or gtrxl."""
+    heads: int = 2
+    """Number of attention heads, H."""
+    head_width: int | None = None
+    """Width of a head, K; the stream's width by default, as in RATE's paper."""
+    feedforward_width: int | None = number(None, at_least=0)
+    """Hidden width of the feed-forward network; the stream's width by default; 0 for none."""
+    gate: str = choice("gru", tuple(GATES))
+    """Gate of gtrxl: input, output, highway, sigtanh or gru."""
+    gate_bias: float | None = number(None, at_least=-math.inf)
+    """b of the gated identity initialization; the paper's value by default (gru 2, others 1)."""
+    attention_dropout: float = number(0.0, at_least=0, below=1)
+    """Dropout rate of the attention weights."""
+    return_scale: float = 1.0
+    """Divisor of the returns-to-go."""
+
+    def make(
+        self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
+    ) -> "RATE":
+        """Build the model."""
+        action, precision = action_spec(action_space), self.precision(param_dtype)
+        feedforward_width = self.feedforward_width
+        if feedforward_width is None:
+            feedforward_width = self.width
+        return RATE(
+            embedding=TrajectoryEmbedding(
+                self.make_encoder(observation_space, param_dtype),
+                action,
+                self.width,
+                self.return_scale,
+                **precision,
+            ),
+            head=ActionHead(action, param_dtype),
+            blocks=tuple(
+                AbsorbedBlock(
+                    width=self.width,
+                    heads=self.heads,
+                    head_width=self.head_width or self.width,
+                    feedforward_width=feedforward_width,
+                    norm_first=self.block != "trxl",
+                    gate=self.gate if self.block == "gtrxl" else None,
+                    gate_bias=self.gate_bias,
+                    dropout_rate=self.dropout,
+                    attention_dropout_rate=self.attention_dropout,
+                    **precision,
+                )
+                for _ in range(self.layers)
+            ),
+            context=context,
+            dropout_rate=self.dropout,
+            **self.make_memory(param_dtype),
+        )
+
+    def make_memory(self, param_dtype: Any) -> dict[str, Any]:
+        """Return the arguments of `RATE` that its memory needs."""
+        return {"valve": NoValve(), "memory_tokens": 0, "cache_size": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class RATEConfig(DTConfig):
+    """Settings of RATE."""
+
+    name: str = "rate"
+    memory_tokens: int = number(5, at_least=0)
+    """Number of memory tokens, m; 0 for none."""
+    cache_size: int = number(0, at_least=0)
+    """Number of tokens whose hidden states are cached for the next segment, C; 0 for none."""
+    valve: str = choice("ca-2", tuple(VALVES))
+    """Memory Retention Valve: ca-2, ca-1, g, gru, lstm or none."""
+    valve_heads: int = 2
+    """Number of attention heads of the valves ca-2 and ca-1."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        return bool(self.memory_tokens or self.cache_size)
+
+    def check(self) -> None:
+        super().check()
+        if self.memory_tokens and self.valve.startswith("ca"):
+            self.require_divisible_width("valve_heads")
+
+    def make_memory(self, param_dtype: Any) -> dict[str, Any]:
+        valve = make_valve(self.valve, self.valve_heads, **self.precision(param_dtype))
+        sizes = {"memory_tokens": self.memory_tokens, "cache_size": self.cache_size}
+        return {"valve": valve, **sizes}
 
 
 @struct.dataclass
@@ -188,6 +290,16 @@ class RATE(nn.Module):
             cached=jnp.minimum(memory.cached + valid_B, self.cache_size),
         )
         return memory, x_BQD[:, :num_steps]
+
+    def memory_metrics(self, before: RATEMemory, after: RATEMemory) -> dict[str, Float[Array, ""]]:
+        """Return root mean squares of the memory tokens and of their change over a segment."""
+        if not self.memory_tokens:
+            return {}
+        old, new = (jax.lax.stop_gradient(x.tokens.tokens) for x in (before, after))
+        return {
+            "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
+            "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
+        }
 
     def _retain(self, tokens: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
         return self.valve(tokens, written_BMD) if self.memory_tokens else tokens
@@ -406,3 +518,70 @@ class RATE(nn.Module):
             )
             slots.append(slots_BSD)
         return dataclasses.replace(state, slots=tuple(slots)), x_BTD
+
+
+def memory_token_mask(
+    step_mask_BK: Bool[Array, "B K"],
+    cached_B: Int[Array, " B"],
+    cache_size: int,
+    memory_tokens: int,
+) -> Bool[Array, "B Q S"]:
+    """Compute which keys each token of a RATE segment may attend to (arXiv 2306.09459, section 3).
+
+    The keys are [cache | read tokens | 3 K step tokens | write tokens], the queries all of them but
+    the cache. Read tokens attend to the read tokens. A step token attends to the cache, the read
+    tokens, and the step tokens up to itself. Write tokens attend to everything but the cache.
+    Padding is attended to only by itself.
+
+    Args:
+      step_mask_BK: true where there is a step, false for padding.
+      cached_B: the number of most recent cache slots that have been written.
+      cache_size: C, the number of cache slots.
+      memory_tokens: m, the number of memory tokens.
+    """
+    chex.assert_rank([step_mask_BK, cached_B], [2, 1])
+    batch, steps = step_mask_BK.shape
+    read, write = cache_size + memory_tokens, cache_size + memory_tokens + 3 * steps
+    key_S = np.arange(write + memory_tokens)
+    query_Q = key_S[cache_size:, None]
+    by_read_QS = (query_Q < read) & (key_S >= cache_size) & (key_S < read)
+    by_step_QS = (query_Q >= read) & (query_Q < write) & (key_S <= query_Q)
+    by_write_QS = (query_Q >= write) & (key_S >= cache_size)
+    exists_BS = jnp.concatenate(
+        [
+            jnp.arange(cache_size, dtype=jnp.int32)[None] >= cache_size - cached_B[:, None],
+            jnp.ones((batch, memory_tokens), bool),
+            jnp.repeat(step_mask_BK, 3, axis=1),
+            jnp.ones((batch, memory_tokens), bool),
+        ],
+        axis=1,
+    )
+    seen_QS = by_read_QS | by_step_QS | by_write_QS
+    return (jnp.asarray(seen_QS)[None] & exists_BS[:, None]) | jnp.asarray(query_Q == key_S)[None]
+
+
+def memory_token_spans(steps: int, cache_size: int, memory_tokens: int) -> tuple[Spans, Spans]:
+    """Return runs of the queries of `memory_token_mask` for which hidden keys can be omitted.
+
+    Args:
+      steps: K, the number of steps of a segment.
+      cache_size: C, the number of cache slots.
+      memory_tokens: m, the number of memory tokens.
+
+    Returns:
+      The spans of all queries, in order; and those of the K tokens o (the second of a step's three)
+      and the m write tokens, the only ones that the last layer needs.
+    """
+    write = memory_tokens + 3 * steps
+    num_tokens = write + memory_tokens
+    # More runs omit few more keys and take longer to compile; shorter ones are not worthwhile.
+    runs = min(max(steps // 8, 1), 3)
+    cuts = [memory_tokens + 3 * round(steps * run / runs) for run in range(runs + 1)]
+    ends = [*cuts[1:-1], num_tokens]
+    every = [(slice(start, end), cache_size + end) for start, end in itertools.pairwise([0, *ends])]
+    useful = [
+        (slice(start + 1, end, 3), cache_size + end) for start, end in itertools.pairwise(cuts)
+    ]
+    if memory_tokens:
+        useful.append((slice(write, num_tokens), cache_size + num_tokens))
+    return tuple(every), tuple(useful)
