@@ -28,7 +28,7 @@ class WaveEncoder(Encoder):
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Return features `[..., width]`."""
-        x = self.normalized(observation)
+        x = self.normalize(observation)
         x = x.reshape(*self.leading_axes(x), -1)
         angles = [2.0**octave * x for octave in range(self.octaves)]
         waves = [wave(angle) for angle in angles for wave in (jnp.sin, jnp.cos)]

@@ -23,7 +23,7 @@ from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
-from gtrxl_jax.ops.statistics import solved
+from gtrxl_jax.ops.statistics import count_solved
 from gtrxl_jax.plots.style import legend_outside, looks, new_figure, save_figure, style_axes
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, median, solved_entry, table
@@ -99,7 +99,7 @@ def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
         for place, (rate, look) in zip(places, looks(map(str, RATES)), strict=True):
             look = look | {"linestyle": "", "markersize": 4}
             runs = [cells.get((core, float(rate), depth), []) for core in CORES]
-            shares = [solved(scores(r)) / len(r) if r else np.nan for r in runs]
+            shares = [count_solved(scores(r)) / len(r) if r else np.nan for r in runs]
             x = np.arange(len(CORES)) + place
             upper.plot(x, shares, **look, label=f"learning rate {rate}")
             for x_core, r in zip(x, runs, strict=True):

@@ -23,7 +23,7 @@ REMEDIES: dict[type[Exception], str] = {
         f"a Python index depends on {_LATE}: index a JAX array, as in jnp.asarray(values)[index]"
     ),
     jax.errors.TracerArrayConversionError: (
-        f"a function of NumPy is applied to {_LATE}: use that of jax.numpy"
+        f"a function of NumPy is applied to {_LATE}: use the one of jax.numpy"
     ),
     jax.errors.NonConcreteBooleanIndexError: (
         f"a shape depends on {_LATE}: use jnp.where instead of a mask as an index"
@@ -93,7 +93,7 @@ def naming_part(kind: str, part: Any) -> Iterator[None]:
 
     Raises:
       CustomPartError: instead of an error in the code of the part, or in a library that was called
-        for it. Those that this package raises, and those of its own parts, are left as they are.
+        for it. Errors that this package raises, and errors in its own parts, are left as they are.
     """
     try:
         yield
@@ -144,7 +144,7 @@ def _class_of(part: Any) -> type:
 
 
 def _is_users(file: str, part: Any) -> bool:
-    """Return whether a file is that of a custom class of the part, or belongs to no library."""
+    """Return whether a file has a custom class of the part, or belongs to no library."""
     for cls in _class_of(part).__mro__:
         if is_custom(cls):
             with contextlib.suppress(OSError, TypeError):

@@ -43,7 +43,7 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
 
       1. Acting equals learning: T steps return the outputs and the memory of one segment, for any
          T, any division of a sequence into segments, and any pattern of `first`.
-      2. `first` resets the memory: from there on, outputs are those of a fresh memory, with zero
+      2. `first` resets the memory: from there on, outputs are as from a fresh memory, with zero
          gradient to earlier steps. A trained initial state is a parameter that takes effect there.
       3. y_t does not depend on x_s for s > t, and no gradient enters the incoming memory.
       4. A fresh memory has the same effect as `first`: unwritten memory has no influence.
@@ -62,7 +62,7 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
     Attributes:
       width: D, the width of the inputs and the outputs.
       remat: whether to recompute activations in the backward pass instead of storing them.
-      dtype: dtype of the activations and the memory; None for that of the inputs.
+      dtype: dtype of the activations and the memory; None for the dtype of the inputs.
       param_dtype: dtype of the parameters.
     """
 
@@ -112,7 +112,7 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
         return memory
 
     def finish(self, cache: Cache) -> Memory:
-        """Return the memory after acting, the same as that of the segment form."""
+        """Return the memory after acting, the same as from the segment form."""
         return cache
 
 
@@ -150,7 +150,7 @@ def check_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, ax
         )
     if first.shape != x.shape[:-1]:
         raise ValueError(
-            f"first must have shape {x.shape[:-1]}, that of x without D; got: {first.shape}"
+            f"first must have shape {x.shape[:-1]}, the shape of x without D; got: {first.shape}"
         )
     if first.dtype != jnp.bool_:
         raise TypeError(f"first must be bool, not {first.dtype}: true where an episode begins")
@@ -172,7 +172,7 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
     x_BTD = jax.ShapeDtypeStruct((batch, steps, core.width), dtype)
     first_BT = jax.ShapeDtypeStruct((batch, steps), jnp.bool_)
 
-    def checked(method: str, returned: Any, before: Any, axes: tuple[int, ...]) -> Any:
+    def check_returned(method: str, returned: Any, before: Any, axes: tuple[int, ...]) -> Any:
         name = "memory" if method == "__call__" else "cache"
         require_values("core", core, method, returned, (name, "outputs"))
         after, y = returned
@@ -199,11 +199,11 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
                     f"is {described(jnp.asarray(value))}: begin with the axis of the batch"
                 )
         cache = core.start(memory, steps)
-        checked("step", core.step(cache, x_BTD[:, 0], first_BT[:, 0]), cache, (batch,))
+        check_returned("step", core.step(cache, x_BTD[:, 0], first_BT[:, 0]), cache, (batch,))
 
     def learning(core: Any, x_BTD: Array, first_BT: Array) -> None:
         memory = core.initial_memory(batch)
-        checked("__call__", core(memory, x_BTD, first_BT), memory, (batch, steps))
+        check_returned("__call__", core(memory, x_BTD, first_BT), memory, (batch, steps))
 
     with naming_part("core", core):
         for form in (acting, learning):

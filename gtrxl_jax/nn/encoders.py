@@ -82,12 +82,12 @@ class Encoder(nn.Module):
         """The dtypes of the layers."""
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
-    def normalized(self, observation: Array) -> Float[Array, "..."]:
+    def normalize(self, observation: Array) -> Float[Array, "..."]:
         """Return the features of the array, `[..., *spec.feature_shape]`; see `Features`."""
         return Features(self.spec, self.dtype or self.param_dtype, name="features")(observation)
 
     def leading_axes(self, x: Float[Array, "..."]) -> tuple[int, ...]:
-        """Return the leading axes of what `normalized` returns."""
+        """Return the leading axes of what `normalize` returns."""
         return leading_axes(x.shape, len(self.spec.feature_shape))
 
 
@@ -107,7 +107,7 @@ class MLPEncoder(Encoder):
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
-        x = self.normalized(observation)
+        x = self.normalize(observation)
         x = x.reshape(*self.leading_axes(x), -1)
         scale = math.sqrt(x.shape[-1]) if self.spec.is_image else 1.0
         for _ in range(self.layers):
@@ -156,18 +156,18 @@ class ImageEncoder(Encoder, abc.ABC):
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
-        x = self.normalized(observation)
+        x = self.normalize(observation)
         lead = self.leading_axes(x)
         height, width, channels = (*self.spec.feature_shape, 1)[:3]
         x_NHWC = x.reshape(-1, height, width, channels)
-        x = Dense(self.width, **self.precision)(self._in_parts(x_NHWC).reshape(*lead, -1))
+        x = Dense(self.width, **self.precision)(self._apply_trunk(x_NHWC).reshape(*lead, -1))
         if self.spec.is_image:
             light = Dense(self.width, use_bias=False, name="light", **self.precision)
             x = LayerNorm(**self.precision)(x)
             x = x + light(_mean_and_deviation(x_NHWC).reshape(*lead, -1))
         return nn.relu(x)
 
-    def _in_parts(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
+    def _apply_trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
         """Apply the trunk; on CPU to few images at a time, whose activations fit the caches.
 
         Each part has images from all of the batch, so that devices that share it share every part.

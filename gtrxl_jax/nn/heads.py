@@ -123,7 +123,7 @@ def _mlp(
 def rescale_value_gradient(
     gradient: dict[str, Any], old: popart.PopArtStatistics, new: popart.PopArtStatistics
 ) -> dict[str, Any]:
-    """Return the gradient with respect to the rescaled value head, given that of the old head.
+    """Return the gradient with respect to the rescaled value head, given it for the old one.
 
     Args:
       gradient: gradient with respect to an agent's parameters, of a loss that used the head made

@@ -92,18 +92,18 @@ def update_normalizers(
       module: the network.
       variables: what its `init` returns: {"params": parameters}.
       *inputs: arguments of `method`.
-      method: the method of the module that applies its normalizers, by default that of an `Agent`.
+      method: the method of the module that applies its normalizers; by default as in an `Agent`.
     """
     apply: Any = module.apply
     _, recorded = apply(variables, *inputs, method=method, mutable=[_COLLECTION])
     recorded = recorded.get(_COLLECTION, {})
 
-    def merged(statistics: Any, path: tuple[str, ...]) -> Any:
+    def merge_recorded(statistics: Any, path: tuple[str, ...]) -> Any:
         found = functools.reduce(lambda tree, name: tree.get(name, {}), path, recorded)
         moments = functools.reduce(merge, found.get(_NAME, ()), Moments(**statistics))
         return {name: getattr(moments, name) for name in statistics}
 
-    return {**variables, "params": _map_normalizers(merged, variables["params"])}
+    return {**variables, "params": _map_normalizers(merge_recorded, variables["params"])}
 
 
 def with_normalizers(params: Any, source: Any) -> Any:

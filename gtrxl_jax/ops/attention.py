@@ -33,8 +33,8 @@ def segment_mask(
 ) -> Bool[Array, "B T S"]:
     """Compute which keys each query of a segment may attend to.
 
-    A query attends to itself and to those of the `memory_size` steps before it that belong to its
-    own episode and have been written.
+    A query attends to itself, and to the steps of its own episode among the `memory_size` before it
+    that have been written.
 
     Args:
       first_BT: true on the first step of an episode.
@@ -161,7 +161,7 @@ def cached_attention(
 ) -> tuple[Float[Array, "B H K"], Float[Array, "B H N"]]:
     """Attend from one query per row to a ring of N = M + 1 keys and values, including its own.
 
-    The equation is that of `segment_attention`, on keys that were projected when written.
+    The equation is the same as in `segment_attention`, on keys that were projected when written.
 
     Args:
       query_BHK: the query of the current step.

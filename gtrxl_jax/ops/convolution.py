@@ -8,7 +8,7 @@ has the fast layout, but JAX's two gradients of it do not. Here they are written
 
 Eigen's kernels are slow for strides and few channels, as in the first layer of DQN's network, and
 the gradients of strided convolutions are mostly products with zeros. These convolutions are matrix
-products here. The fastest are those of few images, which fit the caches: see `ImageEncoder`.
+products here. The fastest are of few images, which fit the caches: see `ImageEncoder`.
 """
 
 import functools

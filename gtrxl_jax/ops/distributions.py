@@ -47,7 +47,7 @@ class ActionDistribution(Protocol):
 
 
 def choose(distribution: ActionDistribution, policy: str, key: PRNGKeyArray) -> Any:
-    """Return the most likely action ("mode") or a drawn one ("sample")."""
+    """Return the most likely action ("mode") or a sample ("sample")."""
     return distribution.mode() if policy == "mode" else distribution.sample(key)
 
 

@@ -33,7 +33,7 @@ def action_loss(policy: ActionDistribution, actions: Any) -> Float[Array, "..."]
 
 
 def action_scores(policy: ActionDistribution, actions: Any) -> dict[str, Shaped[Array, "..."]]:
-    """Compare the most likely action of each prediction with that of the data.
+    """Compare the most likely action of each prediction with the action in the data.
 
     Returns:
       "accuracy", for actions with discrete dimensions: whether all of these are equal. "error", for

@@ -64,14 +64,14 @@ def linear_attention(
     steps = q.shape[1]
     chunk = min(chunk, steps)
 
-    def padded(x: Array, fill: float = 0) -> Array:
+    def pad_steps(x: Array, fill: float = 0) -> Array:
         """Pad the steps to a multiple of the chunk."""
         widths = [(0, -steps % chunk if axis == 1 else 0) for axis in range(x.ndim)]
         return jnp.pad(x, widths, constant_values=fill)
 
     # A step of padding keeps the memory and writes nothing.
-    q, k, v, log_decay = map(padded, (q, k, v, log_decay))
-    log_input, first = padded(log_input, -jnp.inf), padded(first, False)
+    q, k, v, log_decay = map(pad_steps, (q, k, v, log_decay))
+    log_input, first = pad_steps(log_input, -jnp.inf), pad_steps(first, False)
 
     # The sum of log f since the start of the episode or chunk. Differences of sums since the start
     # of the segment would have the same values, but rounded gradients to other episodes, not zero.
@@ -91,11 +91,11 @@ def linear_attention(
     inputs = tuple(map(chunks, (q, k, v, total, log_input, first)))
     memory, outputs = jax.lax.scan(_process_chunk, memory, inputs)
 
-    def joined(x: Array) -> Array:
+    def join(x: Array) -> Array:
         x = jnp.moveaxis(x, 0, 1)
         return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :steps]
 
-    y_BTHV, log_scale_BTH = map(joined, outputs)
+    y_BTHV, log_scale_BTH = map(join, outputs)
     return memory, y_BTHV, log_scale_BTH
 
 

@@ -69,7 +69,7 @@ def moments_of(
 
 
 def merge(a: Moments, b: Moments) -> Moments:
-    """Return the moments of the samples of both; those of `b` if `a` has none."""
+    """Return the moments of the samples of both; `b` if `a` has none."""
     count = a.count + b.count
     share = b.count / jnp.maximum(count, 1)
     shift = b.mean - a.mean

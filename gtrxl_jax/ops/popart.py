@@ -90,7 +90,7 @@ def update(
     mask_BT: Bool[Array, "B T"],
     rate: float | Float[Array, ""],
 ) -> PopArtStatistics:
-    """Move the statistics of every task towards those of its samples in the global batch.
+    """Move the statistics of every task towards the statistics of its samples in the global batch.
 
     `rate` is the weight of one sample, as in the papers, so the horizon (1 / rate samples) does not
     depend on the batch size: n samples of a task have the total weight w = 1 - (1 - rate)^n. With W

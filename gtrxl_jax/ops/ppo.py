@@ -2,7 +2,7 @@
 
 Data come from pi_old, the policy that acted. Several optimizer steps on the same data increase the
 ratio rho_t = pi(a_t | s_t) / pi_old(a_t | s_t) of actions with a positive advantage A_t, and
-decrease that of the others, until the ratio is clipped (equation 7):
+decrease the ratio of the others, until the ratio is clipped (equation 7):
 
     L_policy = - mean over valid of min( rho_t A_t, clip(rho_t, 1 - epsilon, 1 + epsilon) A_t )
     L_value  = 1/2 mean over valid of (V - G)^2

@@ -56,7 +56,7 @@ def _compose(early: tuple[Array, Array], late: tuple[Array, Array]) -> tuple[Arr
 
 
 def steps_of_episode(before_B: Int[Array, " B"], first_BT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
-    """Return the number of each step in its episode, from 1, given that of the step before."""
+    """Return the number of each step in its episode, from 1, given the number before it."""
     time_1T = jnp.arange(1, first_BT.shape[1] + 1, dtype=jnp.int32)[None]
     # The time before the last start of an episode; negative where it precedes the segment.
     begin_BT = jnp.where(first_BT, time_1T - 1, -before_B[:, None])

@@ -40,7 +40,7 @@ def lambda_returns(
     With lambda = 1 this is the n-step return to the end of the unroll, the target of V-MPO (Song et
     al. 2019); below 1 it mixes all shorter ones (Sutton and Barto 2018, equation 12.18), and
     G_t - V(o_t) is the generalized advantage estimate (Schulman et al. 2016). The bootstrap value
-    is that of the final observation of the transition's own episode: a truncated episode bootstraps
+    is of the final observation of the transition's own episode: a truncated episode bootstraps
     from V of its `last` step, a terminated one does not bootstrap (its discount is 0), and no
     return crosses a reset. Where `transition_mask` is False, G_t is V(o_t), so that the advantage
     there is 0.

@@ -138,8 +138,8 @@ def stratified_bootstrap(
     if not tasks or any(values.ndim != 1 or not len(values) for values in tasks):
         raise ValueError(f"each task must have runs [S]; got {[v.shape for v in tasks]}")
     rng = np.random.default_rng(seed)
-    drawn = [values[rng.integers(len(values), size=(resamples, len(values)))] for values in tasks]
-    statistics_R = statistic(np.concatenate(drawn, axis=1), axis=-1)
+    samples = [values[rng.integers(len(values), size=(resamples, len(values)))] for values in tasks]
+    statistics_R = statistic(np.concatenate(samples, axis=1), axis=-1)
     low, high = np.quantile(statistics_R, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
@@ -148,7 +148,7 @@ SOLVED = 0.95
 """The success rate from which a seed counts as having solved its task."""
 
 
-def solved(scores_S: ArrayLike, threshold: float = SOLVED) -> int:
+def count_solved(scores_S: ArrayLike, threshold: float = SOLVED) -> int:
     """Count the seeds with a score of at least `threshold`; missing scores (NaN) do not count."""
     return int(np.sum(np.asarray(scores_S, np.float64) >= threshold))
 

@@ -97,7 +97,7 @@ def scale_multipliers(
 
         m' = m exp( rate clip(KL / epsilon - 1, -1, 10) )
 
-    where KL is that of psi from uniform weights for eta, and the respective part for each alpha.
+    where KL is KL(psi || uniform) for eta, and the respective part for each alpha.
     The gradient of either loss is epsilon - KL, so this is a step in log m whose size is the
     violation relative to the bound. A multiplier decreases by at most a factor of e^-rate, however
     slack its bound is, and increases by up to e^(10 rate) when its bound is violated: a policy
@@ -112,14 +112,14 @@ def scale_multipliers(
       rate: the step size.
     """
 
-    def scaled(multiplier: Array, kl: Array, epsilon: Array) -> Array:
+    def scale(multiplier: Array, kl: Array, epsilon: Array) -> Array:
         step = rate * jnp.clip(kl / epsilon - 1, -1, 10)
         return multiplier * jnp.exp(step)
 
     return Multipliers(
-        temperature=scaled(multipliers.temperature, psi_kl, hyperparameters.epsilon_eta),
+        temperature=scale(multipliers.temperature, psi_kl, hyperparameters.epsilon_eta),
         alphas={
-            part: scaled(alpha, kls[part], hyperparameters.epsilon_alphas[part])
+            part: scale(alpha, kls[part], hyperparameters.epsilon_alphas[part])
             for part, alpha in multipliers.alphas.items()
         },
     )
@@ -236,7 +236,7 @@ def vmpo_losses(
       Var(G) is 0), `samples/valid` and `samples/selected`. And psi.
 
     Raises:
-      ValueError: if the parts of the KL are not those of the alphas and of their bounds.
+      ValueError: if the KL, the alphas and their bounds do not have the same parts.
     """
     chex.assert_rank([values_BT, returns_BT, mask_BT], 2)
     chex.assert_equal_shape([values_BT, returns_BT, mask_BT])

@@ -20,9 +20,9 @@ from jaxtyping import Float, Shaped
 from gtrxl_jax.files import atomic
 from gtrxl_jax.formatting import number, numbers
 from gtrxl_jax.ops.statistics import (
+    count_solved,
     interquartile_mean,
     mean_and_interval,
-    solved,
     stratified_bootstrap,
     wilson_interval,
 )
@@ -143,7 +143,7 @@ def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Sc
     known = mean_S[~np.isnan(mean_S)]
     median = float(np.median(known)) if len(known) else math.nan
     if success:
-        count = solved(mean_S)
+        count = count_solved(mean_S)
         low, high = wilson_interval(count, len(mean_S))
         return Score(per_seed, median=median, solved=count, interval=(float(low), float(high)))
     over_seeds = math.nan, math.nan

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.specs.spaces import (
-    aligned,
+    align,
     bounds_of,
     describe,
     dtype_of,
@@ -71,12 +71,12 @@ class ActionSpec:
 
     def range_of(self, x: Float[Array, "... C"]) -> tuple[Any, Any]:
         """Return `center_and_half_width` with the dtype and the rank of actions `[..., C]`."""
-        center, half = (aligned(z, x) for z in self.center_and_half_width())
+        center, half = (align(z, x) for z in self.center_and_half_width())
         return center, half
 
     def zeros(self, *lead: int) -> Any:
         """Return an action of zeros with the given leading axes, as on an episode's first step."""
-        return self.joined(
+        return self.join(
             jnp.zeros((*lead, self.num_continuous), jnp.float32),
             jnp.zeros((*lead, len(self.discrete)), jnp.int32),
         )
@@ -90,9 +90,9 @@ class ActionSpec:
         shape = (*lead, len(self.discrete))
         sizes = jnp.asarray(self.discrete, jnp.int32).reshape(*(1,) * len(lead), -1)
         choices = jax.random.randint(key_discrete, shape, 0, sizes, jnp.int32)
-        return self.joined(center + half * unit, choices)
+        return self.join(center + half * unit, choices)
 
-    def joined(self, continuous: Float[AnyArray, "... C"], discrete: Int[AnyArray, "... K"]) -> Any:
+    def join(self, continuous: Float[AnyArray, "... C"], discrete: Int[AnyArray, "... K"]) -> Any:
         """Return an action from its parts, which have an axis of size 0 if absent."""
         if self.is_hybrid:
             parts = {"continuous": continuous, "discrete": discrete}
@@ -106,7 +106,7 @@ class ActionSpec:
         low, high = np.array(self.continuous).T
 
         def clipped(x: Float[AnyArray, "... C"]) -> Float[AnyArray, "... C"]:
-            return x.__array_namespace__().clip(x, aligned(low, x), aligned(high, x))
+            return x.__array_namespace__().clip(x, align(low, x), align(high, x))
 
         if self.is_hybrid:
             return {**action, "continuous": clipped(action["continuous"])}
@@ -157,7 +157,7 @@ def action_spec(space: Any) -> ActionSpec:
     """Return the `ActionSpec` of an action space.
 
     Supported are Discrete, MultiDiscrete and MultiBinary, boxes of floats, and any nesting of them
-    in a Dict or a Tuple. The dimensions are in the order of the leaves; those of dicts are sorted.
+    in a Dict or a Tuple. The dimensions are in the order of the leaves, with sorted keys.
 
     Raises:
       TypeError: if the type of a space is not supported.
@@ -233,7 +233,7 @@ def environment_action(space: Any, action: Any) -> Any:
 
 
 def agent_action(space: Any, action: Any) -> Any:
-    """Convert an environment's action, such as that of a data set, to the layout of `ActionSpec`.
+    """Convert an environment's action, as in a data set, to the layout of `ActionSpec`.
 
     The inverse of `environment_action`; nothing is clipped. NumPy arrays stay on the host.
 
@@ -265,10 +265,10 @@ def agent_action(space: Any, action: Any) -> Any:
         dtype = np.result_type(*(x.dtype for x in arrays))
         return xp.concat([x.astype(dtype) for x in arrays], axis=-1)
 
-    return action_spec(space).joined(join(parts["continuous"]), join(parts["discrete"]))
+    return action_spec(space).join(join(parts["continuous"]), join(parts["discrete"]))
 
 
 def _starts(leaf: Any, x: Any) -> np.ndarray:
     """Return the first choice of each entry, int32, with the rank of choices `[..., K]`."""
     low, _ = bounds_of(leaf)
-    return aligned(np.broadcast_to(low, shape_of(leaf)), x, np.int32)
+    return align(np.broadcast_to(low, shape_of(leaf)), x, np.int32)

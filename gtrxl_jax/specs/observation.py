@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.specs.spaces import (
-    aligned,
+    align,
     bounds_of,
     describe,
     dtype_of,
@@ -130,8 +130,8 @@ class ArraySpec:
     def statistics_shape(self) -> tuple[int, ...]:
         """The shape of the statistics by which features are normalized.
 
-        The cells of images and grids `[..., H, W, C]` share those of their channel; other arrays
-        have one for each element.
+        The cells of images and grids `[..., H, W, C]` share the statistics of their channel; other
+        arrays have one for each element.
         """
         shape = self.feature_shape
         if self.is_image and len(shape) == 2:
@@ -177,8 +177,8 @@ class ArraySpec:
         if isinstance(self.categories, tuple):
             entry_F, category_F, is_category_F = self._entries
             x_F = x.reshape(*lead, *self.feature_shape[:-1], -1)[..., entry_F]
-            one_hot_F = (x_F == aligned(category_F, x_F)).astype(dtype)
-            return jnp.where(aligned(is_category_F, x_F, bool), one_hot_F, x_F.astype(dtype))
+            one_hot_F = (x_F == align(category_F, x_F)).astype(dtype)
+            return jnp.where(align(is_category_F, x_F, bool), one_hot_F, x_F.astype(dtype))
         assert isinstance(self.low, int)
         index = x.astype(jnp.int32) - self.low
         return jax.nn.one_hot(index, self.categories, dtype=dtype).reshape(

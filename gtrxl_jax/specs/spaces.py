@@ -206,6 +206,6 @@ def texts_of(space: Any, tokens: Shaped[np.ndarray, "N L"]) -> list[str]:
     return ["".join(characters[token] for token in row) for row in tokens.tolist()]
 
 
-def aligned(vector: np.ndarray, x: Any, dtype: Any = None) -> np.ndarray:
+def align(vector: np.ndarray, x: Any, dtype: Any = None) -> np.ndarray:
     """Return a vector `[C]` with the rank of an array `[..., C]`, and its dtype unless given."""
     return np.asarray(vector, dtype or x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))

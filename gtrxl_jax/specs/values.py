@@ -1,6 +1,6 @@
 """Whether values belong to a space: integers within its bounds, and finite floats.
 
-Floats may exceed the bounds of their box, as those of many published environments do. Values that
+Floats may exceed the bounds of their box, as they do in many published environments. Values that
 the agent's dtypes cannot hold, which are at most 32 bits wide unless jax_enable_x64 is set, belong
 to no space.
 """

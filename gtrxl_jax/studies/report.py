@@ -11,9 +11,9 @@ import numpy as np
 from gtrxl_jax.formatting import number, numbers
 from gtrxl_jax.ops.statistics import (
     SOLVED,
+    count_solved,
     interquartile_mean,
     mean_and_interval,
-    solved,
     stratified_bootstrap,
     wilson_interval,
 )
@@ -82,7 +82,7 @@ def mean_entry(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
 
 def solved_share(scores_S: np.ndarray, threshold: float = SOLVED) -> str:
     """Format the seeds with a score of at least the threshold as `4/5 [0.38, 0.96]`."""
-    count, seeds = solved(scores_S, threshold), len(scores_S)
+    count, seeds = count_solved(scores_S, threshold), len(scores_S)
     low, high = wilson_interval(count, seeds)
     return f"{count}/{seeds} [{low:.2f}, {high:.2f}]"
 

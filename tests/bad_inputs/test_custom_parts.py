@@ -140,7 +140,7 @@ def test_encoders(encoder, message):
 class FlatFeatures(Encoder):
     @nn.compact
     def __call__(self, observation):
-        return self.normalized(observation).sum(axis=-1)
+        return self.normalize(observation).sum(axis=-1)
 
 
 class ConditionalFeatures(Encoder):

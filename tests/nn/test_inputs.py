@@ -28,7 +28,7 @@ def core(request):
             ValueError,
             r"x has shape \(3, 2, 16\) but the memory has 2 rows: arrays are batch-major",
         ),
-        (X, FIRST[:, :2], ValueError, r"first must have shape \(2, 3\), that of x .*: \(2, 2\)"),
+        (X, FIRST[:, :2], ValueError, r"first must have shape \(2, 3\), the shape of x .*\(2, 2\)"),
         (X, jnp.zeros((B, T)), TypeError, "first must be bool, not float32: true where an episode"),
     ],
 )

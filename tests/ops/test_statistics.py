@@ -3,9 +3,9 @@ import pytest
 from scipy import stats
 
 from gtrxl_jax.ops.statistics import (
+    count_solved,
     interquartile_mean,
     mean_and_interval,
-    solved,
     stratified_bootstrap,
     wilson_interval,
 )
@@ -141,5 +141,5 @@ def test_bootstrap_rejects_empty_tasks():
 
 
 def test_solved_counts_seeds_at_threshold():
-    assert solved([0.95, 0.94, 1.0, np.nan]) == 2
-    assert solved([-90.0, -120.0], threshold=-100) == 1
+    assert count_solved([0.95, 0.94, 1.0, np.nan]) == 2
+    assert count_solved([-90.0, -120.0], threshold=-100) == 1

@@ -177,4 +177,4 @@ class AGaLiTeLayer(RecurrentLayer):
         y_BTHK = y_BTHK / (2 * self.terms * total_BTH[..., None] + 1e-5)
         after = AGaLiTeState(keys_BTRHN[:, -1], values_BTRHK[:, -1], s_BTHN[:, -1], step_BT[:, -1])
         y = y_BTHK.reshape(*lead[:2], -1).astype(x_BTD.dtype)
-        return after, self.normalized(self.dense(self.width, "output")(y))
+        return after, self.normalize(self.dense(self.width, "output")(y))

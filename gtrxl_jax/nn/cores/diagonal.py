@@ -18,7 +18,7 @@ class DiagonalLayer(RecurrentLayer):
     A and G are vectors, h, B and C complex, and D is a real vector; all products except B x and C h
     are elementwise. The papers have no layer norm LN: it makes up for an h that may be much larger
     or smaller than x. D is initialized to zero, not randomly, since the block adds x. The kernel of
-    `input` holds B^T as [Re B, Im B], and that of `output` C^T as [Re C, -Im C]. The state is h
+    `input` holds B^T as [Re B, Im B], the kernel of `output` C^T as [Re C, -Im C]. The state is h
     `[B, 2 N]`, real parts first.
 
     Attributes:
@@ -54,5 +54,5 @@ class DiagonalLayer(RecurrentLayer):
         update_BTN = gain_N.astype(update_BTN.dtype)[None, None] * update_BTN
         h_BTN = linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         h_BTN = as_real(h_BTN)
-        readout_BTD = self.normalized(from_state(h_BTN.astype(x_BTD.dtype)))
+        readout_BTD = self.normalize(from_state(h_BTN.astype(x_BTD.dtype)))
         return h_BTN[:, -1], readout_BTD + skip_D[None, None] * x_BTD

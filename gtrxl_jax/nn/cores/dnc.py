@@ -91,7 +91,7 @@ class DNCCore(MemoryCore):
 
       - Only rows that have been written are read; in the paper, empty rows share the weight.
       - The usage, u_t = 0.95 u_{t-1} + sum of the heads' w, decays and counts the write as 1, as in
-        Santoro et al. 2016. In the paper it does neither, so that of two rows the newer, which has
+        Santoro et al. 2016. In the paper it does neither, so that the newer of two rows, which has
         been read less, is erased first. This makes no difference while rows are free.
       - gamma is an option; in the paper it is the discount factor of the task.
       - Policy and value read y. In the paper, the policy has its own LSTM and read head.
@@ -161,10 +161,10 @@ class DNCCore(MemoryCore):
         check_inputs(x_BD, first_B, len(cache.usage), self.width, "B D")
         x_BD = x_BD.astype(self.dtype or x_BD.dtype)
 
-        def begun(fresh: Array, old: Array) -> Array:
+        def reset(fresh: Array, old: Array) -> Array:
             return jnp.where(first_B.reshape(-1, *(1,) * (old.ndim - 1)), fresh, old)
 
-        memory = jax.tree.map(begun, self.initial_memory(len(first_B)), cache)
+        memory = jax.tree.map(reset, self.initial_memory(len(first_B)), cache)
         carries: list[Carry] = []
         layers: list[Array] = []
         for cell, carry in zip(self.controller, memory.carries, strict=True):
@@ -209,9 +209,9 @@ class DNCCore(MemoryCore):
         usage_BS = jnp.where(memory.usage < 0, -1, USAGE_DECAY * memory.usage + reads_BS)
         new_BS = jax.nn.one_hot(jnp.argmin(usage_BS, axis=-1), self.slots, dtype=bool)
         v_BS1 = memory.retroactive[..., None].astype(x_BD.dtype)
-        nothing_BD = jnp.zeros_like(x_BD)
-        own_B1W = jnp.concatenate([x_BD, nothing_BD], axis=-1)[:, None]
-        later_B1W = jnp.concatenate([nothing_BD, x_BD], axis=-1)[:, None]
+        zeros_BD = jnp.zeros_like(x_BD)
+        own_B1W = jnp.concatenate([x_BD, zeros_BD], axis=-1)[:, None]
+        later_B1W = jnp.concatenate([zeros_BD, x_BD], axis=-1)[:, None]
         decay = self.retroactive_decay
         return dataclasses.replace(
             memory,

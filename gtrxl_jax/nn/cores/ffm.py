@@ -101,7 +101,7 @@ class FFMLayer(RecurrentLayer):
         states_BTN = as_real(
             linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         )
-        z_BTD = self.normalized(self.dense(self.width, "mix")(states_BTN.astype(x_BTD.dtype)))
+        z_BTD = self.normalize(self.dense(self.width, "mix")(states_BTN.astype(x_BTD.dtype)))
         gate_BTD, skip_BTD = jnp.split(self.dense(2 * self.width, "gate")(x_BTD), 2, axis=-1)
         gate_BTD = nn.sigmoid(gate_BTD)
         return states_BTN[:, -1], gate_BTD * z_BTD + (1 - gate_BTD) * skip_BTD

@@ -69,8 +69,8 @@ class Mamba2Layer(RecurrentLayer):
         y_t = W_o RMSNorm(silu(z_t) * (h_t C_t + s v_t))
 
     The convolution is causal, over 4 steps of the episode. The inner width P H of z and v is 2 D.
-    a, e and s are a number for each head; B and C are common to all heads. The state is that of the
-    convolution `[B, 3, 2 D + 2 N]`, and h, transposed, `[B, H, N, P]`.
+    a, e and s are a number for each head; B and C are common to all heads. The state is the
+    last inputs of the convolution `[B, 3, 2 D + 2 N]`, and h, transposed, `[B, H, N, P]`.
 
     At initialization, a is 0 and Delta is spaced logarithmically over the heads. In the authors'
     code exp(a) is drawn from 1 to 16 and Delta log-uniformly: of their tens of heads some forget

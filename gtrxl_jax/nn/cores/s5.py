@@ -92,15 +92,15 @@ class S5Layer(DiagonalLayer):
     def _init_input(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
         """Draw B for all 2 N states, and return V^H B, as the kernel [Re B, Im B]^T."""
         vectors = hippo_normal(self.state_size)[1].conj()
-        drawn = nn.initializers.lecun_normal()(key, shape, dtype)
+        kernel = nn.initializers.lecun_normal()(key, shape, dtype)
         return jnp.concatenate(
-            [drawn @ jnp.asarray(part, dtype) for part in (vectors.real, vectors.imag)], axis=1
+            [kernel @ jnp.asarray(part, dtype) for part in (vectors.real, vectors.imag)], axis=1
         )
 
     def _init_output(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
         """Draw C for all 2 N states, and return 2 C V, as the kernel [2 Re C, -2 Im C]^T."""
         vectors = hippo_normal(self.state_size)[1]
-        drawn = nn.initializers.lecun_normal()(key, shape, dtype)
+        kernel = nn.initializers.lecun_normal()(key, shape, dtype)
         return jnp.concatenate(
-            [2 * jnp.asarray(part, dtype).T @ drawn for part in (vectors.real, -vectors.imag)]
+            [2 * jnp.asarray(part, dtype).T @ kernel for part in (vectors.real, -vectors.imag)]
         )

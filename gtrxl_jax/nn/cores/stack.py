@@ -36,7 +36,7 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
 
     Attributes:
       width: D, the width of the inputs and the outputs.
-      dtype: dtype of the activations; None for that of the inputs.
+      dtype: dtype of the activations; None for the dtype of the inputs.
       param_dtype: dtype of the parameters.
     """
 
@@ -64,7 +64,7 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         return Dense(features, name=name, **precision, **settings)
 
-    def normalized(self, y: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    def normalize(self, y: Float[Array, "... D"]) -> Float[Array, "... D"]:
         """Return the readout of a memory, normalized over the features by a trained layer norm."""
         return LayerNorm(dtype=self.dtype, param_dtype=self.param_dtype, name="norm")(y)
 
