@@ -5,7 +5,7 @@ VENV ?= .venv
 PYTEST_WORKERS ?= 2
 UPGRADE ?=
 
-.PHONY: demo test unit slow lint format docs lock clean
+.PHONY: demo test unit slow lint format docs results lock clean
 
 demo: $(VENV)/.installed  ## train the default agent and plot its results
 	$(VENV)/bin/gtrxl train
@@ -31,6 +31,9 @@ format: $(VENV)/.installed  ## format the sources and apply fixes
 
 docs: $(VENV)/.installed  ## the documentation, as a site in site/
 	$(VENV)/bin/mkdocs build
+
+results: $(VENV)/.installed  ## all reports and the tables in the pages, from the records in experiments/results/
+	$(VENV)/bin/python experiments/pages.py
 
 lock: $(VENV)/.installed  ## update requirements.lock from pyproject.toml; UPGRADE=1 selects the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --output-file requirements.lock --quiet \

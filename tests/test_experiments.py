@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import shutil
 
 import jax
@@ -11,29 +12,14 @@ import pytest
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.studies import Options
-from gtrxl_jax.studies.report import markdown
+from gtrxl_jax.studies.report import fill_tables, markdown
 from gtrxl_jax.validation import validate
 from gtrxl_jax.worlds.popgym import POPGYM
 from tests.processes import EXPERIMENTS, run
 
 RESULTS = EXPERIMENTS / "results"
 
-STUDIES = (
-    "algorithms",
-    "cores_on_default_job",
-    "craftax_symbolic",
-    "default_job",
-    "default_settings",
-    "depth_and_gates",
-    "memory_horizon",
-    "memory_worlds",
-    "popgym_baselines",
-    "rate_associative",
-    "rate_minigrid",
-    *(f"rate_tmaze_{part}" for part in ("corridors", "curriculum", "memory", "valves")),
-    "rate_two_colors",
-    "rocksample",
-)
+STUDIES = sorted(path.stem for path in RESULTS.glob("*.jsonl"))
 """The names of all records and reports."""
 
 SMALL = {
@@ -77,9 +63,27 @@ def test_every_config_of_study_is_valid(name):
 
 
 def test_records_are_of_a_size_to_be_tracked():
-    sizes = {path.name: path.stat().st_size for path in RESULTS.glob("*.jsonl")}
-    assert sizes.keys() == {f"{name}.jsonl" for name in STUDIES}
-    assert max(sizes.values()) < 5_000_000
+    assert max(path.stat().st_size for path in RESULTS.glob("*.jsonl")) < 5_000_000
+
+
+def test_tables_of_pages_follow_from_records():
+    """Where this fails, write them by `make results`."""
+    import pages
+
+    tables = {name: make() for name, make in pages.TABLES.items()}
+    found = []
+    for page in pages.PAGES:
+        text = page.read_text("utf-8")
+        assert fill_tables(text, tables) == text, page
+        found += re.findall(r"^<!-- table: (\S+) -->$", text, re.MULTILINE)
+    assert sorted(found) == sorted(tables)
+
+
+def test_all_reports_are_written_together():
+    import pages
+
+    names = {module.__name__ for module in pages.STUDIES}
+    assert names | {f"rate_tmaze_{part}" for part in pages.T_MAZES} == {*STUDIES}
 
 
 @pytest.mark.slow

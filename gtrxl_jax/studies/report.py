@@ -48,7 +48,7 @@ def fill_tables(page: str, tables: Mapping[str, Sequence[str]]) -> str:
     """
 
     def filled(found: re.Match[str]) -> str:
-        return "\n".join([found[1], *tables[found[2]], "<!-- end -->"])
+        return "\n".join([found[1], "", *tables[found[2]], "", "<!-- end -->"])
 
     pattern = r"^(<!-- table: (\S+) -->)$.*?^<!-- end -->$"
     return re.sub(pattern, filled, page, flags=re.DOTALL | re.MULTILINE)

@@ -39,11 +39,12 @@ def test_mean_entry_has_interval_of_student():
 
 def test_tables_of_pages_are_filled():
     page = "a\n<!-- table: x -->\nold\n<!-- end -->\nb\n<!-- table: y -->\n<!-- end -->\n"
-    filled = fill_tables(page, {"x": ["| 1 |", "| 2 |"], "y": ["| 3 |"]})
+    tables = {"x": ["| 1 |", "| 2 |"], "y": ["| 3 |"]}
+    filled = fill_tables(page, tables)
     assert filled == (
-        "a\n<!-- table: x -->\n| 1 |\n| 2 |\n<!-- end -->\nb\n<!-- table: y -->\n| 3 |\n"
-        "<!-- end -->\n"
+        "a\n<!-- table: x -->\n\n| 1 |\n| 2 |\n\n<!-- end -->\n"
+        "b\n<!-- table: y -->\n\n| 3 |\n\n<!-- end -->\n"
     )
-    assert fill_tables(filled, {"x": ["| 1 |", "| 2 |"], "y": ["| 3 |"]}) == filled
+    assert fill_tables(filled, tables) == filled
     with pytest.raises(KeyError, match="x"):
         fill_tables(page, {"y": []})

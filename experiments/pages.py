@@ -1,0 +1,532 @@
+"""Write all reports, and the tables of the pages, from the records: `make results`.
+
+A page marks the place of a table, one of `TABLES`, by two comments:
+
+    <!-- table: cores_on_default_job -->
+    <!-- end -->
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import algorithms
+import cores_on_default_job
+import craftax_symbolic
+import default_job
+import default_settings
+import depth_and_gates
+import memory_horizon
+import memory_worlds
+import numpy as np
+import popgym_baselines
+import rate_associative
+import rate_minigrid
+import rate_tmaze
+import rate_two_colors
+import rocksample
+
+from gtrxl_jax.files import atomic
+from gtrxl_jax.ops.statistics import SOLVED
+from gtrxl_jax.studies import Record, by_cell, read, scores, to_goal
+from gtrxl_jax.studies.report import fill_tables, mean_entry, median, table
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+PAGES = [
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/cores.md",
+        "docs/results.md",
+        "docs/environments/minigrid_memory.md",
+    )
+]
+STUDIES = (
+    algorithms,
+    cores_on_default_job,
+    craftax_symbolic,
+    default_job,
+    default_settings,
+    depth_and_gates,
+    memory_horizon,
+    memory_worlds,
+    popgym_baselines,
+    rate_associative,
+    rate_minigrid,
+    rate_two_colors,
+    rocksample,
+)
+T_MAZES = ("corridors", "curriculum", "memory", "valves")
+"""The studies of `rate_tmaze`."""
+
+
+def cells(study: str, *labels: str) -> Callable[..., list[Record]]:
+    """Return the function from values of some labels to the records of a study that have them."""
+    found = by_cell(read(RESULTS / f"{study}.jsonl"), *labels)
+    return lambda *values: found.get(values if len(labels) > 1 else values[0], [])
+
+
+def each(
+    runs: Sequence[Record], score: str = "success", digits: int = 2, in_order: bool = False
+) -> str:
+    """Return the score of each run, from the lowest on, or in the order of the seeds."""
+    score_S = scores(runs, score)
+    score_S = score_S if in_order else np.sort(score_S)
+    return ", ".join(success(x) if score == "success" else f"{x:.{digits}f}" for x in score_S)
+
+
+def success(value: float) -> str:
+    """Format a success, such that one below the goal is shown as such."""
+    return f"{value:.3f}" if value < SOLVED <= round(value, 2) else f"{value:.2f}"
+
+
+def solvers(runs: Sequence[Record]) -> list[Record]:
+    """Return the runs whose last evaluation reaches their goal."""
+    return [
+        run for run in runs if scores([run], run["goal"]["score"]) >= float(run["goal"]["value"])
+    ]
+
+
+def count(runs: Sequence[Record]) -> str:
+    """Return the runs that have solved a task, of all: `4/5`; empty without runs."""
+    return f"{len(solvers(runs))}/{len(runs)}" if runs else ""
+
+
+def reached(runs: Sequence[Record], *, seconds: bool = False) -> str:
+    """Return `4/5 (0.93), 604,000`: the runs that have solved a task, the scores of the others if
+    some have, and the median steps to the goal over the runs that reached it at any time.
+    """
+    others = [run for run in runs if run not in solvers(runs)]
+    text = count(runs)
+    if 0 < len(others) < len(runs):
+        text += f" ({each(others, runs[0]['goal']['score'], digits=0)})"
+    return ", ".join(filter(None, [text, thousands(runs), *([time(runs)] * seconds)]))
+
+
+def thousands(runs: Sequence[Record]) -> str:
+    """Return the median steps to the goal, of the runs that reached it, in whole thousands."""
+    steps_S = to_goal(runs)
+    known = np.isfinite(steps_S).any()
+    return f"{1000 * round(float(np.nanmedian(steps_S)) / 1000):,}" if known else ""
+
+
+def time(runs: Sequence[Record]) -> str:
+    """Return the median time to the goal."""
+    return f"{median(to_goal(runs, 'seconds'), digits=0)} s"
+
+
+def rows(entry: Callable[..., str], lines: dict[str, Any], columns: Iterable[Any]) -> list[Any]:
+    """Return the rows of a table whose entries depend on a value of a line and of a column."""
+    columns = list(columns)
+    return [
+        [label, *(entry(value, column) for column in columns)] for label, value in lines.items()
+    ]
+
+
+def memory_horizon_table() -> list[str]:
+    """Solved T-Mazes, and steps to it."""
+    of = cells("memory_horizon", "study", "core", "corridor")
+    cores = {
+        "GTrXL (GRU)": "gtrxl",
+        "TrXL-I": "trxl-i",
+        "TrXL": "trxl",
+        "GRU": "gru",
+        "LSTM": "lstm",
+        "GTrXL without memory": memory_horizon.CUT_OFF,
+        "GRU, one layer": "gru, one layer",
+        "LSTM, one layer": "lstm, one layer",
+        "GRU, one layer, unroll of 256": "gru, one layer, unroll 256",
+        "LSTM, one layer, unroll of 256": "lstm, one layer, unroll 256",
+    }
+
+    def entry(core: str, corridor: int) -> str:
+        runs = of("whole", core, corridor)
+        return ", ".join(filter(None, [count(runs), thousands(solvers(runs))]))
+
+    corridors = list(memory_horizon.CORRIDORS)
+    head = ["core", *(f"L = {n}" for n in corridors)]
+    return table(head, rows(entry, cores, corridors))
+
+
+def default_settings_table() -> list[str]:
+    """Tasks with the default settings: solved and steps to it, or the return of each seed."""
+    of = cells("default_settings", "task", "core")
+    names = {
+        "CartPole-v1": "CartPole",
+        "Pendulum-v1": "Pendulum",
+        "Acrobot-v1": "Acrobot",
+        "Catch-bsuite": "Catch",
+        "MemoryChain-v0 of 50": "MemoryChain of 50, 3 bits",
+        "MemoryChain-v0 of 100": "MemoryChain of 100, 3 bits",
+        "AssociativeRetrieval-v0": "Action Associative Retrieval, online, 7 waits",
+        "MiniGrid-MemoryS9-v0": "MiniGrid-MemoryS9, view of 3, three seeds",
+        "Breakout-MinAtar": "Breakout of MinAtar",
+        "SpaceInvaders-MinAtar": "SpaceInvaders of MinAtar",
+    }
+    lines = []
+    for task, name in names.items():
+        score, goal = default_settings.TASKS[task].goal
+        is_game = task in default_settings.GAMES
+        lines.append(
+            [
+                name,
+                "none" if is_game else f"{score} {goal:g}",
+                *(
+                    each(of(task, core), "return", 0, in_order=True)
+                    if is_game
+                    else reached(of(task, core))
+                    for core in default_settings.AGENTS
+                ),
+            ]
+        )
+    return table(["task", "goal", "GTrXL", "LSTM", "GTrXL, V-MPO", "LSTM, V-MPO"], lines)
+
+
+def algorithms_table() -> list[str]:
+    """Tasks of V-MPO and PPO: solved, steps and seconds to it."""
+    of = cells("algorithms", "task", "algorithm")
+    names = {
+        f"{name}, {task.goal[0]} {task.goal[1]:g}": name for name, task in algorithms.TASKS.items()
+    }
+
+    def entry(task: str, algorithm: str) -> str:
+        return reached(of(task, algorithm), seconds=True)
+
+    return table(["task", "V-MPO", "PPO"], rows(entry, names, ("vmpo", "ppo")))
+
+
+def popgym_table() -> list[str]:
+    """Returns in POPGym, beside those published."""
+    of = cells("popgym_baselines", "task", "core")
+    lines = [
+        [
+            name.removesuffix("-v0"),
+            f"{task.total_steps:,}",
+            *(each(of(name, core), "return") for core in ("gtrxl", "gru", "mingru", "agalite")),
+            f"{task.gru:.2f}",
+            f"{task.best:.2f}",
+        ]
+        for name, task in popgym_baselines.TASKS.items()
+    ]
+    cores = ("GTrXL", "GRU", "minGRU", "AGaLiTe")
+    return table(["task", "steps", *cores, "published GRU", "best published"], lines)
+
+
+def rocksample_table() -> list[str]:
+    """Discounted returns in RockSample, of each seed in its order."""
+    of = cells("rocksample", "agent")
+    lines = {"GTrXL": "GTrXL", "GTrXL, swapped second gate": rocksample.SWAPPED, "GRU": "GRU"}
+    columns = {
+        "V-MPO, default settings": ", V-MPO",
+        "V-MPO, `algorithm.value-cost 2`": ", V-MPO, value cost 2",
+        "PPO, 64 environments": ", PPO, 64 environments",
+        "PPO, POBAX's settings": "",
+    }
+
+    def entry(agent: str, suffix: str) -> str:
+        runs = of(agent + suffix)
+        text = each(runs, rocksample.SCORE, 1, in_order=True)
+        steps = rocksample.BATCH_STEPS if "environments" in suffix else rocksample.TOTAL_STEPS
+        shorter = runs and runs[0]["steps"] < 0.9 * steps
+        return f"{text} ({runs[0]['steps'] / 1e6:.1f} million steps)" if shorter else text
+
+    body = rows(entry, lines, columns.values())
+    published = (rocksample.PUBLISHED.get(agent, "") for agent in lines.values())
+    return table(
+        ["", *columns, "published"], [[*row, p] for row, p in zip(body, published, strict=True)]
+    )
+
+
+def depth_and_gates_table() -> list[str]:
+    """Seeds solved at the two higher learning rates, by depth."""
+    of = cells("depth_and_gates", "core", "depth", "rate")
+    cores = {
+        "TrXL": "trxl",
+        "TrXL-I": "trxl-i",
+        "GTrXL, input gate (without a bias)": "input",
+        "GTrXL, output gate": "output",
+        "GTrXL, highway gate": "highway",
+        "GTrXL, sigtanh gate": "sigtanh",
+        "GTrXL, GRU gate, b = 2": "gru",
+        "GTrXL, GRU gate, b = 0": "gru, bias 0",
+    }
+
+    def entry(core: str, depth: int) -> str:
+        return ", ".join(count(of(core, depth, rate)) for rate in (0.001, 0.01))
+
+    depths = depth_and_gates.DEPTHS
+    return table(["core", *(f"{n} layers" for n in depths)], rows(entry, cores, depths))
+
+
+def memory_worlds_table() -> list[str]:
+    """Successes in MiniGrid-Memory and returns in Numpad, of each seed."""
+    of = cells("memory_worlds", "world", "core")
+    agents = {
+        "perfect memory": memory_worlds.PERFECT,
+        "GTrXL (GRU), 2 layers, memory of 64": "gtrxl",
+        "GRU, 1 layer": "gru",
+        "LSTM, 1 layer": "lstm",
+        "random": memory_worlds.RANDOM,
+    }
+    mazes = [f"MiniGrid-Memory 9 x 9{suffix}" for suffix in ("", ", 0.001", ", images")]
+
+    def entry(agent: str, world: str) -> str:
+        if world in mazes:
+            return each(of(world, agent))
+        return each(of(world, agent), "return", 1 if agent == memory_worlds.RANDOM else 0)
+
+    return table(
+        [
+            "agent",
+            "MiniGrid-Memory 9 x 9, view of 3: success of each seed",
+            "at a learning rate of 0.001",
+            "the same, from images",
+            "Numpad 2 x 2: return of each seed",
+        ],
+        rows(entry, agents, (*mazes, "Numpad 2 x 2")),
+    )
+
+
+def rate_corridors_table() -> list[str]:
+    """Mean success of RATE and DT in corridors, with the paper's."""
+    of = cells("rate_tmaze_corridors", "model")
+    models = {
+        "RATE with a cache of 90 tokens, trained on 150": "RATE-5, cache of 90",
+        "RATE, tokens only, trained on 150": "RATE-5",
+        "RATE, tokens only, trained on 90": "RATE-3",
+        "DT, trained on 150": "DT-5",
+        "DT, trained on 90": "DT-3",
+    }
+    lengths = {"30 to 90": (30, 60, 90), **{str(n): (n,) for n in (150, 360, 900, 9600)}}
+
+    def entry(model: str, lengths: Sequence[int]) -> str:
+        """Return the mean, once if it is that of all lengths."""
+        names = [f"success/{n}" for n in lengths if f"success/{n}" in of(model)[0]["scores"]]
+        return "; ".join(dict.fromkeys(mean_entry(scores(of(model), name)) for name in names))
+
+    body = rows(entry, models, lengths.values())
+    study = rate_tmaze.study("corridors", rate_tmaze.preset("default"))
+    published = zip(map(str, rate_tmaze.PAPER), study["RATE-5"].published, strict=True)
+    paper = {length: f"{value:.2f}" for length, value in published}
+    body.insert(2, ["RATE paper, trained on 150", *(paper.get(name, "") for name in lengths)])
+    return table(["model", *lengths], body)
+
+
+def rate_valves_table() -> list[str]:
+    """Mean success of RATE's valves at 900 steps, with the paper's."""
+    of = cells("rate_tmaze_valves", "model")
+    study = rate_tmaze.study("valves", rate_tmaze.preset("default"))
+    names = {
+        "ca-2": "valve CA-2",
+        "ca-1": "valve CA-1",
+        "g": "valve G",
+        "gru": "valve GRU",
+        "lstm": "valve LSTM",
+        "none": "no valve",
+    }
+    lines = [
+        [
+            name,
+            *(
+                mean_entry(scores(of(f"{valve}, {gradient}"), "success/900"))
+                for gradient in ("whole gradient", "detached")
+            ),
+            f"{study[f'{valve}, detached'].published[-1]:.2f}",
+        ]
+        for valve, name in names.items()
+    ]
+    head = "gradient through the whole trajectory", "detached", "paper, detached"
+    return table(["success at 900 steps", *head], lines)
+
+
+def rate_mazes_table() -> list[str]:
+    """Success in mazes of each seed."""
+    of = cells("rate_minigrid", "model")
+    models = {
+        "RATE, 5 segments of 18": "RATE, 5 segments",
+        "RATE, 3 segments of 30": "RATE, 3 segments",
+        "DT, the last 90 steps": "DT",
+        "BC-LSTM": "BC-LSTM",
+        "BC-LSTM, 6,000 updates": "BC-LSTM, 6000 updates",
+        "oracle": "oracle",
+    }
+    small, others = (11, 21, 31, 41), (61, 81, 121, 241, rate_minigrid.CAPPED)
+
+    def entry(model: str, sizes: Sequence[Any]) -> str:
+        success_NS = [scores(of(model), f"success/{size}") for size in sizes]
+        return ", ".join(f"{x:.2f}" for x in np.sort(np.min(success_NS, axis=0)))
+
+    head = ["model", "11 to 41, the lowest of each seed", *others]
+    return table(head, rows(entry, models, [small, *([size] for size in others)]))
+
+
+def two_colors_empty_table() -> list[str]:
+    """Shares of right items after an empty room, of each seed."""
+    of = cells("rate_two_colors", "model")
+
+    lines: dict[str, list[Record]] = {}
+    for model in ("oracle", *rate_two_colors.MODELS):
+        measured = [run for run in of(model) if "right/after 0 empty" in run["scores"]]
+        seeds = ", ".join(str(run["seed"]) for run in measured)
+        are_all = len(measured) == len(of(model))
+        lines[model if are_all else f"{model}, seed {seeds} only"] = measured
+
+    def entry(runs: Sequence[Record], empty: int) -> str:
+        share_S = rate_two_colors.share_of_right(runs, f"after {empty} empty")
+        return ", ".join(f"{x:.2f}" for x in np.sort(share_S))
+
+    head = ["model", "not empty", "empty for 30 steps", "60 steps", "120 steps"]
+    return table(head, rows(entry, lines, rate_two_colors.EMPTY))
+
+
+def two_colors_table() -> list[str]:
+    """Median shares of right items by time, and return and length of each seed."""
+    of = cells("rate_two_colors", "model")
+    parts = {
+        "steps 1 to 30: the pillar is there": ("1-15", "16-30"),
+        "31 to 60": ("31-45", "46-60"),
+        "61 to 300": ("61-120", "121-300"),
+        "301 to 600": ("301-600",),
+    }
+    lines = []
+    for model in ("oracle", *rate_two_colors.MODELS):
+        runs = of(model)
+        shares = [
+            ", ".join(median(rate_two_colors.share_of_right(runs, name)) for name in names)
+            for names in parts.values()
+        ]
+        lines.append([model, *shares, each(runs, "return", 1), each(runs, "length", 0)])
+    return table(["model", *parts, "return", "steps"], lines)
+
+
+def cores_table() -> list[str]:
+    """Who learns the default job, the soonest first."""
+    of = cells("cores_on_default_job", "core")
+    lines = []
+    for core in cores_on_default_job.CORES:
+        runs, done = of(core), solvers(of(core))
+        entry = count(runs) if done else f"{count(runs)} ({each(runs)})"
+        place = -len(done), np.median(to_goal(done)) if done else 0.0
+        lines.append((place, [f"`{core}`", entry, thousands(done)]))
+    return table(["core", "solved", "steps to 0.95"], [line for _, line in sorted(lines)])
+
+
+def minigrid_table() -> list[str]:
+    """Successes in MiniGrid-Memory, of each seed."""
+    worlds, s9 = cells("memory_worlds", "world", "core"), cells("default_settings", "task", "core")
+    maze, rate, large = (
+        "MiniGrid-Memory 9 x 9",
+        "MiniGrid-Memory 9 x 9, 0.001",
+        "MiniGrid-Memory 13 x 13",
+    )
+    lines = [
+        ("GTrXL, PPO, 1.5 million steps, five seeds", worlds(maze, "gtrxl")),
+        ("GRU, the same", worlds(maze, "gru")),
+        ("LSTM, the same", worlds(maze, "lstm")),
+        ("GTrXL, the same with a learning rate of 0.001", worlds(rate, "gtrxl")),
+        ("GRU, the same", worlds(rate, "gru")),
+        ("LSTM, the same", worlds(rate, "lstm")),
+        ("GTrXL, PPO, 4 million steps, three seeds", s9("MiniGrid-MemoryS9-v0", "gtrxl")),
+        ("LSTM, the same", s9("MiniGrid-MemoryS9-v0", "lstm")),
+        ("GTrXL, V-MPO, the same", s9("MiniGrid-MemoryS9-v0", "gtrxl, V-MPO")),
+        ("LSTM, V-MPO, the same", s9("MiniGrid-MemoryS9-v0", "lstm, V-MPO")),
+        ("GTrXL, mazes of 13 x 13, PPO, two million steps, five seeds", worlds(large, "gtrxl")),
+        ("LSTM, the same", worlds(large, "lstm")),
+    ]
+    body = [[label, each(runs)] for label, runs in lines]
+    return table(["settings", "success of the last evaluation"], body)
+
+
+def minigrid_images_table() -> list[str]:
+    """Successes in MiniGrid-Memory from images, of each seed."""
+    of = cells("memory_worlds", "world", "core")
+    cores = {"GTrXL": "gtrxl", "GRU": "gru", "LSTM": "lstm"}
+    body = [[name, each(of("MiniGrid-Memory 9 x 9, images", core))] for name, core in cores.items()]
+    head = "PPO, learning rate 0.001, 1.5 million steps, five seeds"
+    return table([head, "success of the last evaluation"], body)
+
+
+def summary_table() -> list[str]:
+    """The README's table: GTrXL, GRU and LSTM in several studies."""
+    worlds = cells("memory_worlds", "world", "core")
+    tasks = cells("default_settings", "task", "core")
+    mazes = cells("memory_horizon", "study", "core", "corridor")
+    popgym = cells("popgym_baselines", "task", "core")
+    reactive = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "Catch-bsuite")
+    maze, clock = "MiniGrid-Memory 9 x 9", popgym_baselines.TASKS["AutoencodeEasy-v0"].best
+    chain = "MemoryChain-v0 of 100"
+    perfect = scores(worlds("Numpad 2 x 2", memory_worlds.PERFECT), "return")[0]
+
+    def of(*groups: list[Record]) -> str:
+        runs = [run for group in groups for run in group]
+        return f"{len(solvers(runs))} of {len(runs)}" if runs else ""
+
+    def both(core: str) -> str:
+        return ", ".join(filter(None, [of(tasks(chain, core)), of(tasks(chain, f"{core}, V-MPO"))]))
+
+    lines: dict[str, Callable[[str], str]] = {
+        "MiniGrid-Memory 9 x 9, solved, at two learning rates": lambda core: of(
+            worlds(maze, core), worlds(f"{maze}, 0.001", core)
+        ),
+        "the same from images, solved, at one learning rate": lambda core: of(
+            worlds(f"{maze}, images", core)
+        ),
+        "MiniGrid-MemoryS9, solved in four million steps": lambda core: of(
+            tasks("MiniGrid-MemoryS9-v0", core)
+        ),
+        "MemoryChain of 100 steps, solved in two million steps, with PPO and with V-MPO": both,
+        "T-Maze of 200 steps, solved, with V-MPO": lambda core: of(mazes("whole", core, 200)),
+        "POPGym's RepeatPreviousHard, return": lambda core: each(
+            popgym("RepeatPreviousHard-v0", core), "return"
+        ),
+        f"POPGym's AutoencodeEasy, return, all with a clock (best published {clock:.2f}, without a "
+        "clock)": lambda core: each(popgym("AutoencodeEasy-v0", core), "return"),
+        f"Numpad 2 x 2, return, with V-MPO ({perfect:.0f} with a perfect memory)": lambda core: (
+            each(worlds("Numpad 2 x 2", core), "return", 0)
+        ),
+        "CartPole, Pendulum, Acrobot and Catch, solved": lambda core: of(
+            *(tasks(task, core) for task in reactive)
+        ),
+    }
+    body = [[name, *map(entry, ("gtrxl", "gru", "lstm"))] for name, entry in lines.items()]
+    return table(["", "GTrXL", "GRU", "LSTM"], body)
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "algorithms": algorithms_table,
+    "cores_on_default_job": cores_table,
+    "default_settings": default_settings_table,
+    "depth_and_gates": depth_and_gates_table,
+    "memory_horizon": memory_horizon_table,
+    "memory_worlds": memory_worlds_table,
+    "minigrid_images": minigrid_images_table,
+    "minigrid_memory": minigrid_table,
+    "popgym_baselines": popgym_table,
+    "rate_minigrid": rate_mazes_table,
+    "rate_tmaze_corridors": rate_corridors_table,
+    "rate_tmaze_valves": rate_valves_table,
+    "rate_two_colors": two_colors_table,
+    "rate_two_colors_empty": two_colors_empty_table,
+    "rocksample": rocksample_table,
+    "summary": summary_table,
+}
+
+
+def main() -> None:
+    """Write all reports and tables."""
+    for module in STUDIES:
+        study = module.STUDY
+        study.run(study.options(report_only=True, results=RESULTS))
+    for name in T_MAZES:
+        options = rate_tmaze.Settings(study=name, report_only=True, results=RESULTS)
+        rate_tmaze.STUDY.run(options)
+    tables = {name: make() for name, make in TABLES.items()}
+    for page in PAGES:
+        filled = fill_tables(page.read_text("utf-8"), tables)
+        with atomic(page) as temporary:
+            temporary.write_text(filled, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
