@@ -60,7 +60,7 @@ EXPECTED = {
     "study": Expected(
         {"image/png": 4},
         """
-        steps = {k: np.array([seed.steps_to(0.95) for seed in by_core[k]]) for k in by_core}
+        steps = {core: studies.to_goal(group) for core, group in by_core.items()}
         assert "gtrxl, sampled learning_rate in [0.0003, 0.01] | 5/5 [" in text, text
         assert all(np.isnan(steps[core]).sum() < 4 for core in ("gru", "lstm")), steps
         assert np.nanmedian(steps["gru"]) < np.median(steps["gtrxl"]), steps

@@ -88,6 +88,7 @@ def run(
     only: Sequence[str] = (),
     again: bool = False,
     workers: int = 1,
+    quiet: bool = False,
 ) -> list[Record]:
     """Execute the runs that have no record yet, each seed by itself, one of all cells at a time.
 
@@ -97,6 +98,7 @@ def run(
       only: the cells to run, by name or by values of their labels; by default all.
       again: also execute runs that have a record, which the new one replaces.
       workers: number of processes, each bound to its share of the cores.
+      quiet: show no progress of each run; several workers never do.
 
     Returns:
       All records in the file, including those of earlier calls, in the order of the cells.
@@ -116,24 +118,30 @@ def run(
                 seed = n if callable(cell.job) else cell.job.seed + n
                 key = key_of({"labels": cell.labels, "seed": seed})
                 tasks.append(_RecordTask(cell, path, seed, before.count(key)))
-    if failed := _execute(tasks, workers):
+    if failed := _execute(tasks, workers, quiet):
         raise RuntimeError(f"{len(failed)} of {len(tasks)} runs failed: {'; '.join(failed)}")
     return read(path, [cell.labels for cell in cells])
 
 
 def train(
-    cells: Sequence[Cell], folder: Folder, *, workers: int = 1, log: Sequence[str] = ()
+    cells: Sequence[Cell],
+    folder: Folder,
+    *,
+    workers: int = 1,
+    log: Sequence[str] = (),
+    quiet: bool = False,
 ) -> list[str]:
     """Train each cell, all of its seeds in one program, as an ordinary run in `folder/NAME`.
 
-    Finished runs are skipped, and interrupted ones resumed. With several workers, the output of a
-    run is in `folder/NAME.log`.
+    Finished runs are skipped, and interrupted ones resumed. With several workers, or if quiet, the
+    output of a run is in `folder/NAME.log`.
 
     Args:
       cells: the grid, of online configs.
       folder: the folder of the runs' folders.
       workers: number of processes, each bound to its share of the cores.
       log: further loggers, as of `gtrxl train`.
+      quiet: show no progress of each run.
 
     Returns:
       The names of the cells that have failed.
@@ -147,7 +155,7 @@ def train(
         if not isinstance(cell.job, OnlineConfig):
             raise TypeError(f"cell {cell.name}: train takes online configs, use run for others")
     tasks = [_FolderTask(cell, Path(folder, cell.name), tuple(log)) for cell in _select(cells)]
-    return _execute(tasks, workers)
+    return _execute(tasks, workers, quiet)
 
 
 def _select(cells: Sequence[Cell], only: Sequence[str] = ()) -> list[Cell]:
@@ -226,7 +234,7 @@ class _FolderTask:
 _Task = _RecordTask | _FolderTask
 
 
-def _execute(tasks: Sequence[_Task], workers: int) -> list[str]:
+def _execute(tasks: Sequence[_Task], workers: int, quiet: bool) -> list[str]:
     """Perform the tasks that are not done, and return the names of those that have failed."""
     require_count("workers", workers)
     done = sum(task.is_done() for task in tasks)
@@ -235,7 +243,7 @@ def _execute(tasks: Sequence[_Task], workers: int) -> list[str]:
         task.file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:
         if workers == 1:
-            _work(tasks, cache)
+            _work(tasks, cache, console=not quiet)
         else:
             _start_workers(workers, functools.partial(_work_alone, tasks, cache))
     failed = []
@@ -276,7 +284,7 @@ def _work_alone(tasks: Sequence[_Task], cache: str) -> None:
         sys.exit(stop.exit_code)
 
 
-def _work(tasks: Sequence[_Task], cache: str, console: bool = True) -> None:
+def _work(tasks: Sequence[_Task], cache: str, *, console: bool) -> None:
     """Perform the tasks that are neither done nor being performed by another process."""
     with _compilation_cache(cache):
         for task in tasks:

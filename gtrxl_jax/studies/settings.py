@@ -61,8 +61,9 @@ def online_config(settings: Mapping[str, Any]) -> OnlineConfig:
                 table[group] = {}
             table = table[group]
         table[field] = _number(kinds.get(name), value)
-    members = [fields["env"], *given.get("env.tasks", ())]
+    members, agent = [fields["env"], *given.get("env.tasks", ())], fields["agent"]
     import_plugins(member["name"] for member in members if "name" in member)
+    import_plugins((agent["encoder"], *agent["encoders"].values()))
     return from_fields(OnlineConfig, fields)
 
 

@@ -196,6 +196,7 @@ def test_settings_mean_what_the_options_of_the_command_do(command):
         ({"unroll.x": 3}, "unroll must be a whole number, not {'x': 3}"),
         ({"preset": "papre"}, "unknown preset 'papre'"),
         ({"env.name": "no_such_module:Env"}, "there is no module no_such_module"),
+        ({"agent.encoder": "no_such_module:My"}, "there is no module no_such_module"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, message):
