@@ -59,7 +59,7 @@ def named(kind: str, part: Any, method: str = "") -> str:
     with contextlib.suppress(OSError, TypeError):
         source = inspect.unwrap(getattr(cls, method, cls))
         source = source.fget if isinstance(source, property) and source.fget else source
-        text += f" ({_shown(inspect.getsourcefile(source) or '')}"
+        text += f" ({_relative(inspect.getsourcefile(source) or '')}"
         with contextlib.suppress(OSError):  # of a class that a function made
             text += f", line {inspect.getsourcelines(source)[1]}"
         text += ")"
@@ -103,7 +103,7 @@ def naming_part(kind: str, part: Any) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if _is_users(frame.filename, part)]
         if own:
-            place = f"{_shown(own[-1].filename)}, line {own[-1].lineno}, in {own[-1].name}"
+            place = f"{_relative(own[-1].filename)}, line {own[-1].lineno}, in {own[-1].name}"
             where = f"{kind} {_class_of(part).__name__} ({place})"
         elif frames and frames[-1].filename.startswith(_HERE):
             raise  # a message of this package
@@ -162,7 +162,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _shown(file: str) -> str:
+def _relative(file: str) -> str:
     """Return a path relative to the working directory if it is below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

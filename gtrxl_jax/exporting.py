@@ -14,7 +14,7 @@ from gtrxl_jax.acting.stepping import export_step
 from gtrxl_jax.envs.extensions import restricts_actions
 from gtrxl_jax.loading import Loaded, load
 from gtrxl_jax.runs.card import write_card
-from gtrxl_jax.runs.directory import Folder, exported, is_export, load_config, status_of
+from gtrxl_jax.runs.directory import Folder, is_export, load_config, params_path, status_of
 from gtrxl_jax.runs.params import write_params
 from gtrxl_jax.runs.results import read_record
 
@@ -62,7 +62,7 @@ def export(
         else:
             trainer, record = loaded.trainer, _record(folder, loaded, seed)
             write_card(new, trainer.title, record, params, trainer.notes)
-        write_params(exported(new), params, loaded.step)
+        write_params(params_path(new), params, loaded.step)
         (new / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         if stablehlo:
             trainer = loaded.trainer

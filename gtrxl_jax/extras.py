@@ -18,8 +18,8 @@ def install_command(extra: str) -> str:
         requirements = importlib.metadata.requires("gtrxl_jax") or []
     except importlib.metadata.PackageNotFoundError:
         requirements = []
-    of_extra = re.compile(rf"""\s*(.+?)\s*;\s*extra == ["']{re.escape(extra)}["']""")
-    packages = [match[1] for line in requirements if (match := of_extra.fullmatch(line))]
+    pattern = re.compile(rf"""\s*(.+?)\s*;\s*extra == ["']{re.escape(extra)}["']""")
+    packages = [match[1] for line in requirements if (match := pattern.fullmatch(line))]
     if not packages:
         # Imported from a clone that is not installed, or was before it had the extra.
         return f"pip install '.[{extra}]' in the clone of gtrxl_jax"

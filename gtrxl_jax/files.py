@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add a path to errors of the operating system that name none, such as that of a full disk."""
+    """Add a path to errors of the operating system that name none, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -90,7 +90,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error is that of a full disk; other libraries have it in their messages."""
+    """Return whether an error is a full disk, also in the messages of other libraries."""
     return getattr(error, "errno", None) in _FULL or any(
         os.strerror(number) in str(error) for number in _FULL
     )

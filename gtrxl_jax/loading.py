@@ -59,15 +59,15 @@ class Loaded:
       params_per_seed: the trained network's parameters for each seed.
       step: step of the checkpoint that contains the parameters.
       drawn: the settings sampled for each seed, by name, `[S]`.
-      elsewhere: name, parameters and stream of an environment other than those of the run, in which
-        it is evaluated, see `with_settings`; None: in those of the run.
+      other_env: name, parameters and stream of another environment in which it is evaluated, see
+        `with_settings`; None for the environments of the run.
     """
 
     trainer: Any
     params_per_seed: list[Any]
     step: int
     drawn: dict[str, list[float]]
-    elsewhere: tuple[str, dict[str, Any], Stream] | None = None
+    other_env: tuple[str, dict[str, Any], Stream] | None = None
 
     @property
     def config(self) -> Any:
@@ -82,12 +82,12 @@ class Loaded:
     @property
     def environment(self) -> tuple[str, dict[str, Any]]:
         """Name and parameters of the environment in which it is evaluated; "" without one."""
-        return self.elsewhere[:2] if self.elsewhere else self.trainer.environment
+        return self.other_env[:2] if self.other_env else self.trainer.environment
 
     @property
     def tasks(self) -> tuple[Stream, ...]:
         """The environments in which it is evaluated."""
-        return self.elsewhere[2:] if self.elsewhere else self.trainer.tasks
+        return self.other_env[2:] if self.other_env else self.trainer.tasks
 
     @property
     def params(self) -> Any:
@@ -134,7 +134,7 @@ class Loaded:
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Return the scores of fresh episodes, see `Trainer.evaluate`."""
-        if not self.elsewhere:
+        if not self.other_env:
             return self.trainer.evaluate(params, key)
         play = make_evaluate(self.policy, self.tasks, self.config.evaluation.episodes)
         return summarize(play(params, key))
@@ -181,7 +181,7 @@ def evaluate(
       policy: "mode" or "sample"; by default, the policy mode of the run's config.
       seed: seed of the episodes.
       best: whether to evaluate the best checkpoint instead of the newest.
-      **settings: other settings than those of the run, see `with_settings`.
+      **settings: settings that differ from the run's, see `with_settings`.
 
     Returns:
       The scores by name, and the loaded run.
@@ -206,10 +206,10 @@ def evaluate(
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }
     # Seeds that diverged have no score, as in the run's own evaluations.
-    gone_S = np.array([not _is_finite(params) for params in loaded.params_per_seed])
-    scores = require_sound(found, loaded.environment[0], gone_S)
+    diverged_S = np.array([not _is_finite(params) for params in loaded.params_per_seed])
+    scores = require_sound(found, loaded.environment[0], diverged_S)
     for score_SE in scores.values():
-        score_SE[gone_S] = np.nan
+        score_SE[diverged_S] = np.nan
     return scores_of(scores, equal=not loaded.drawn), loaded
 
 
@@ -237,8 +237,8 @@ def with_settings(
     Args:
       loaded: the run.
       env: name of another environment, with the same observations and actions.
-      params: parameters of the environment; those of the run, unless `env` is another one, apply to
-        the rest.
+      params: parameters of the environment; the rest are as in the run, unless `env` is another
+        one.
       memory_size: the core's number of memories, if its parameters do not depend on it.
       target_return: the return on which a sequence model is conditioned.
 
@@ -264,8 +264,8 @@ def with_settings(
             convert=True,
         )
     if env or params:
-        elsewhere = environment_for(loaded, env, params or {})
-        loaded = dataclasses.replace(loaded, elsewhere=elsewhere)
+        other_env = environment_for(loaded, env, params or {})
+        loaded = dataclasses.replace(loaded, other_env=other_env)
     return loaded
 
 
@@ -276,27 +276,27 @@ def environment_for(
 
     Args:
       loaded: the run.
-      name: name of the environment; that of the run if empty.
-      params: its parameters; those of the run apply to the rest, if it is the run's environment.
+      name: name of the environment; the run's if empty.
+      params: its parameters; the rest are as in the run, if it is the run's environment.
 
     Returns:
       Name, parameters, and a stream of it.
 
     Raises:
-      ValueError: if there is no name, or its observations or actions differ from those of the run;
-        see also `make_env`.
+      ValueError: if there is no name, or its observations or actions differ from the run's; see
+        also `make_env`.
     """
     trainer = loaded.trainer
-    trained, of_run = trainer.environment
-    if name in ("", trained):
-        # In an offline run, parameters that it was not given are those of the training length. Its
+    own_name, own_params = trainer.environment
+    if name in ("", own_name):
+        # An offline run derives the parameters that it was not given from the training length. Its
         # time limit does not suit another length.
-        given = loaded.config.task.params if hasattr(loaded.config, "task") else of_run
-        by_length = of_run.keys() - given.keys()
+        given = loaded.config.task.params if hasattr(loaded.config, "task") else own_params
+        by_length = own_params.keys() - given.keys()
         if by_length & params.keys():
             derived = by_length & {"max_steps_in_episode"}
-            of_run = {k: v for k, v in of_run.items() if k not in derived}
-        name, params = trained, {**of_run, **params}
+            own_params = {k: v for k, v in own_params.items() if k not in derived}
+        name, params = own_name, {**own_params, **params}
     if not name:
         raise ValueError("env.name must be given, since the run was trained without an environment")
     stream = require_consistent(Stream(*make_env(name, **params), 1))
@@ -335,7 +335,7 @@ def keep_evaluation(
     path = Path(folder, "evaluations.jsonl")
     config, (environment, params) = loaded.config, loaded.environment
     evaluation, core = config.evaluation, getattr(config, "core", None)
-    tasks = () if loaded.elsewhere or not core else config.env.tasks
+    tasks = () if loaded.other_env or not core else config.env.tasks
     settings = {
         "memory_size": getattr(core, "memory_size", None),
         "target_return": getattr(evaluation, "target_return", None),

@@ -20,7 +20,7 @@ from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.directory import locked, overviews
+from gtrxl_jax.runs.directory import list_runs, locked
 from gtrxl_jax.runs.params import initial_params, read_export, write_params
 from tests.comparison import assert_same
 from tests.jobs import changed, small_job
@@ -60,7 +60,7 @@ def test_loaded_export_equals_run(make, name, changes, tmp_path):
     assert_same(jax.device_get(loaded.params), params)
     assert (loaded.config, loaded.step, loaded.drawn) == (trainer.config, 100, {})
     assert (to / "card.md").read_text().startswith(f"# {trainer.title}\n")
-    assert overviews(to) == []
+    assert list_runs(to) == []
 
 
 @pytest.fixture(scope="module")

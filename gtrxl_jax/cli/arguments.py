@@ -88,7 +88,7 @@ def parse_train(arguments: Sequence[str]) -> Train:
     base = configs.with_parts(
         configs.preset(chosen.preset), chosen.core, chosen.core_preset, chosen.algorithm
     )
-    if "--sweep" in rest:  # replaces that of the preset
+    if "--sweep" in rest:  # replaces the preset's
         base = dataclasses.replace(base, sweep={})
     # The preset's environment parameters apply only if the environment is not changed.
     params = base.env.params
@@ -138,7 +138,7 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         task = dataclasses.replace(task, name=chosen.task)
     base = dataclasses.replace(base, task=task)
     if chosen.task == "":
-        # The presets' lengths and curriculum are those of an environment.
+        # The presets' lengths and curriculum belong to an environment.
         evaluation = dataclasses.replace(base.evaluation, lengths=())
         base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
     import_plugins(filter(None, (chosen.model, chosen.algorithm, chosen.task)))
@@ -178,7 +178,7 @@ def _require_options(command: RunOptions) -> None:
     if command.distributed and command.folder is None:
         raise ValueError("distributed needs --folder, on a disk that all processes share")
     if command.folder == Path():
-        raise ValueError("folder must be a new folder or that of a run, not the current one")
+        raise ValueError("folder must be a new folder or one with a run, not the current one")
     if command.folder is not None:
         require_folder(command.folder)
     if command.profile is not None:

@@ -119,11 +119,11 @@ def _train(arguments: Sequence[str]) -> None:
     with _folder(command, config.env.name, config.core.name) as folder:
         trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
     if trained is not None and command.pictures and _is_first():
-        with _drawing():
+        with _report_plot_errors():
             paths = report.draw_curves(folder, config.core.name)
             params = trained.params_per_seed[0]
             paths += report.draw_episodes(folder, trainer.policy, trainer.tasks, params)
-        _tell_pictures(command, paths)
+        _print_plots(command, paths)
 
 
 def _train_offline(arguments: Sequence[str]) -> None:
@@ -138,48 +138,50 @@ def _train_offline(arguments: Sequence[str]) -> None:
     config = command.config
     configs = {
         name: dataclasses.replace(
-            config, model=with_name(config.model, name), init_from=_of_model(config.init_from, name)
+            config,
+            model=with_name(config.model, name),
+            init_from=_run_of_model(config.init_from, name),
         )
         for name in dict.fromkeys((config.model.name, *command.baselines))
     }
     paths: list[Path] = []
     with _folder(command, config.subject, config.model.name) as folder:
-        for name, of_model in configs.items():
-            # Of all models, before the data are generated and the first is trained.
-            trainer = OfflineTrainer(of_model)
+        for name, model_config in configs.items():
+            # All models are checked before data are generated and the first is trained.
+            trainer = OfflineTrainer(model_config)
             trainer.mesh()
             initial_params(trainer, folder / name)
         trajectories = None if config.data.stream else trajectories_of(config)
-        for name, of_model in configs.items():
-            trainer = OfflineTrainer(of_model, trajectories)
+        for name, model_config in configs.items():
+            trainer = OfflineTrainer(model_config, trajectories)
             trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
             if trained is not None and command.pictures and _is_first():
                 params = trained.params_per_seed[0]
-                with _drawing():
+                with _report_plot_errors():
                     paths += report.draw_episodes(
                         folder / name, trainer.policy, trainer.tasks, params
                     )
     if command.pictures and _is_first():
-        with _drawing():
+        with _report_plot_errors():
             paths = report.draw_offline(folder, list(configs)) + paths
-        _tell_pictures(command, paths)
+        _print_plots(command, paths)
 
 
 @contextlib.contextmanager
-def _drawing() -> Iterator[None]:
-    """Draw plots of a finished run, or exit if they cannot be written."""
+def _report_plot_errors() -> Iterator[None]:
+    """Exit with an error if a plot of a finished run cannot be written."""
     try:
         yield
     except OSError as failure:
         _fail("gtrxl", f"the run is finished, but a plot cannot be written: {failure}", 1)
 
 
-def _tell_pictures(command: "RunOptions", paths: list[Path]) -> None:
+def _print_plots(command: "RunOptions", paths: list[Path]) -> None:
     if not command.quiet:
         print(printable("pictures: " + ", ".join(map(str, paths))), file=sys.stderr)
 
 
-def _of_model(folder: str, name: str) -> str:
+def _run_of_model(folder: str, name: str) -> str:
     """Return the run of a model in the folder of a comparison; `folder` if it is a run itself."""
     inner = Path(folder, name)
     return str(inner) if folder and (inner / "config.json").exists() else folder
@@ -208,7 +210,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
 
     trainer.mesh()
     if done := finished(trainer, folder):
-        _tell(f"finished already: {describe(done.evaluation)} | {folder}")
+        _print(f"finished already: {describe(done.evaluation)} | {folder}")
         _report_divergence(done, trainer)
         return None
     steps = trainer.num_iterations * trainer.steps_per_iteration
@@ -217,26 +219,28 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
         # First, since loggers of services may take seconds to start.
         writers.insert(0, ConsoleWriter(steps, trainer.shown, title=f"{title}, in {folder}"))
         for note in trainer.notes:
-            _tell(note, sys.stderr)
+            _print(note, sys.stderr)
     try:
         trained = loop.train(trainer, writers=writers, folder=folder, profile=command.profile)
     except RunInterrupted as stop:
         again = "the same command" if command.folder else f"the same command and --folder {folder}"
-        _tell(f"gtrxl: {stop}: resume with {again}", sys.stderr)
+        _print(f"gtrxl: {stop}: resume with {again}", sys.stderr)
         sys.exit(stop.exit_code)
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
         message = str(failure)
         if isinstance(failure, OSError):
-            at = available_steps(folder)
+            steps_saved = available_steps(folder)
             message += "; " + (
-                f"the checkpoint of step {at[-1]} is intact" if at else "nothing is saved"
+                f"the checkpoint of step {steps_saved[-1]} is intact"
+                if steps_saved
+                else "nothing is saved"
             )
         _fail("gtrxl", message, 1)
     result = trained.result
     _report_divergence(result, trainer)
-    _tell(
+    _print(
         f"{describe(result.evaluation)} | {result.steps:,} steps per seed in "
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
@@ -247,7 +251,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
 def _report_divergence(result: Any, trainer: Any) -> None:
     """Print what has diverged, and exit if all seeds have."""
     for divergence in result.diverged:
-        _tell(f"gtrxl: {divergence}", sys.stderr)
+        _print(f"gtrxl: {divergence}", sys.stderr)
     if len(result.diverged) == trainer.config.num_seeds:
         sys.exit(1)
 
@@ -259,7 +263,7 @@ def _is_first() -> bool:
     return hosts.is_first()
 
 
-def _tell(line: str, file: Any = None) -> None:
+def _print(line: str, file: Any = None) -> None:
     """Print a line in the first process only."""
     if _is_first():
         print(printable(line), file=file)
@@ -270,9 +274,9 @@ def _runs(arguments: Sequence[str]) -> None:
     parser.add_argument("folder", nargs="?", default="runs", type=Path, help="default: runs")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     options = parser.parse_args(arguments)
-    from gtrxl_jax.runs.directory import overviews
+    from gtrxl_jax.runs.directory import list_runs
 
-    found = overviews(options.folder)
+    found = list_runs(options.folder)
     if options.json:
         print(json.dumps([dataclasses.asdict(run) for run in found], indent=2))
         return

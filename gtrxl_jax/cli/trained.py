@@ -34,12 +34,12 @@ class TrainedRun:
 
 @dataclasses.dataclass(frozen=True)
 class Env:
-    """The environment, if it is not that of the run."""
+    """The environment, if it is another one than in the run."""
 
     name: str = ""
     """Name of an environment with the same observations and actions."""
     params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
-    """Environment parameters as name value pairs; those of the run apply to the rest."""
+    """Environment parameters as name value pairs; the rest are as in the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ActingRun(TrainedRun):
         import_plugins([self.env.name])
 
     def describe(self, environment: str) -> str:
-        """Return the given settings, behind a bar; empty if all are those of the run."""
+        """Return the given settings, behind a bar; empty if all are as in the run."""
         given = [f"in {environment}"] if self.env.name or self.env.params else []
         given += [f"{name} {value}" for name, value in self.env.params.items()]
         given += [
@@ -147,7 +147,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     command = parse(Evaluate, arguments, prog="gtrxl evaluate")
     validate(command)
     if command.pictures and command.describe(""):
-        raise ValueError("pictures are those of the run: omit it for other settings than its own")
+        raise ValueError("pictures are of the run's own settings: omit it for others")
     from gtrxl_jax import loading
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report

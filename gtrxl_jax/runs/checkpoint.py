@@ -91,7 +91,7 @@ class Saver:
         If an earlier save is still being written, this waits for it (see `busy`).
 
         Args:
-          step: step of the run, greater than that of any existing checkpoint.
+          step: step of the run, greater than the steps of existing checkpoints.
           state: any pytree of arrays, including PRNG key arrays, on one device or sharded. It may
             be donated as soon as this returns.
           record: JSON-serializable values to store with it.
@@ -116,7 +116,7 @@ class Saver:
         record = {**(record or {}), "step": step, "config": self._config}
         if best:
             self._retention.best = step
-        with self._failures_named():
+        with self._convert_errors():
             copies = {name: snapshot(leaf) for name, leaf in arrays.items()}
             self._manager.save(step, args=_SealedSave(copies, record=record))
 
@@ -131,7 +131,7 @@ class Saver:
         Raises:
           SaveError: if it has.
         """
-        with self._failures_named():
+        with self._convert_errors():
             self._manager.check_for_errors()
 
     def wait(self) -> None:
@@ -140,7 +140,7 @@ class Saver:
         Raises:
           SaveError: if it cannot be written.
         """
-        with self._failures_named():
+        with self._convert_errors():
             self._manager.wait_until_finished()
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class Saver:
         self.close()
 
     @contextlib.contextmanager
-    def _failures_named(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:

@@ -65,7 +65,7 @@ class RunConfig:
     """When a seed diverges. stop: end the run. continue: report it, and train the other seeds."""
     init_from: str = ""
     """Folder of a trained run whose parameters the run starts from. Everything else, such as the
-    optimizer's state, starts fresh. Once it has a checkpoint, a run continues from that."""
+    optimizer's state, starts fresh. Once it has a checkpoint, a run resumes from it."""
     init_only: tuple[str, ...] = ()
     """Patterns of the paths of the parameters that init_from provides, such as 'core/*'; all by
     default. The others are initialized as usual."""
@@ -95,7 +95,7 @@ def kind_of(text: str) -> str:
     """
     parsed = _parse(text)
     if not isinstance(parsed, dict) or not isinstance(parsed.get("kind"), str):
-        raise ValueError('the config is not that of a run: it has no "kind"')
+        raise ValueError('the config is not of a run: it has no "kind"')
     return parsed["kind"]
 
 
@@ -113,7 +113,7 @@ def from_json(kind: str, of: type[Config], text: str) -> Config:
     """
     parsed = _parse(text)
     if not isinstance(parsed, dict) or parsed.pop("kind", None) != kind:
-        raise ValueError(f'the config is not that of an {kind} run: its "kind" is not "{kind}"')
+        raise ValueError(f'the config is not of an {kind} run: its "kind" is not "{kind}"')
     parsed.pop("version", None)
     return from_fields(of, parsed)
 
@@ -132,19 +132,19 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
       fields: the JSON object of `to_json`; unchanged for a kind that is not in `CONFIGS`.
     """
     kind = CONFIGS.get(str(fields.get("kind")))
-    return _completed(kind, fields) if kind else dict(fields)
+    return _fill_in(kind, fields) if kind else dict(fields)
 
 
-def _completed(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_in(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(ValueError, TypeError):  # for the class of a module not imported
-        kind = _selected(kind, fields)
+        kind = _select_class(kind, fields)
     completed = dict(fields)
     for field in dataclasses.fields(kind):
         if field.name in completed:
             nested = completed[field.name]
             inner = get_type_hints(kind)[field.name]
             if dataclasses.is_dataclass(inner) and isinstance(nested, dict):
-                completed[field.name] = _completed(inner, nested)
+                completed[field.name] = _fill_in(inner, nested)
         elif field.default is not dataclasses.MISSING:
             completed[field.name] = _as_json(field.default)
         elif field.default_factory is not dataclasses.MISSING:
@@ -156,7 +156,7 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=dataclasses.asdict))
 
 
-def _selected(kind: Any, fields: Mapping[str, Any]) -> Any:
+def _select_class(kind: Any, fields: Mapping[str, Any]) -> Any:
     """Return the class that the field `name` selects, for a kind of config that has several."""
     if not hasattr(kind, "named"):
         return kind
@@ -169,13 +169,13 @@ def _parse(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"the config is not JSON: {error}") from None
     except RecursionError:
-        raise ValueError("the config is nested too deeply for that of a run") from None
+        raise ValueError("the config is nested too deeply") from None
 
 
 def _build(kind: Any, fields: Any, prefix: str) -> Any:
     if not isinstance(fields, dict):
         raise TypeError(f"{prefix.rstrip('.')} must have fields, not be {fields!r}")
-    kind = _selected(kind, fields)
+    kind = _select_class(kind, fields)
     hints = get_type_hints(kind)
     for name in fields:
         check_choice("config field", prefix + name, [prefix + hint for hint in hints])

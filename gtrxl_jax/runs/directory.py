@@ -75,8 +75,8 @@ def locked(folder: Folder, config_json: str) -> Iterator[None]:
     Args:
       folder: created if missing. If it holds a run that has neither a checkpoint nor a result, that
         run is replaced.
-      config_json: the resolved config as a JSON object, which may differ from that in the folder in
-        `MAY_CHANGE` and `MAY_GROW`.
+      config_json: the resolved config as a JSON object, which may differ from the config in the
+        folder in `MAY_CHANGE` and `MAY_GROW`.
 
     Raises:
       ValueError: if the folder holds another run, or another process is running this one.
@@ -87,36 +87,36 @@ def locked(folder: Folder, config_json: str) -> Iterator[None]:
         hosts.wait_for_all("locked")
         yield
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as resources:
         # Another process may create the file in the meantime, and hold its lock.
         with contextlib.suppress(FileExistsError), atomic(path, replace=False) as temporary:
             temporary.write_text(config_json, "utf-8")
-        _hold(path, held)
+        _lock(path, resources)
         require_same_run(folder, config_json)
         if settings(folder) != json.loads(config_json):
             with atomic(path) as temporary:
                 temporary.write_text(config_json, "utf-8")
                 # The new file is locked before it replaces the old one.
-                _hold(temporary, held)
+                _lock(temporary, resources)
         hosts.wait_for_all("locked")
         yield
 
 
-def _hold(config: Path, held: contextlib.ExitStack) -> None:
-    """Lock a file until `held` is closed.
+def _lock(config: Path, resources: contextlib.ExitStack) -> None:
+    """Lock a file until `resources` are closed.
 
     Raises:
       ValueError: if another process holds its lock.
     """
-    file = held.enter_context(config.open("r+b"))
+    file = resources.enter_context(config.open("r+b"))
     # A file that is no longer there was replaced by a process that ended in the meantime.
-    if not _lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(config)):
+    if not _try_lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(config)):
         raise ValueError(
             f"{config.parent} is in use by a running process: wait for it, or choose another folder"
         )
 
 
-def _lock(file: IO[bytes]) -> bool:
+def _try_lock(file: IO[bytes]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -127,20 +127,20 @@ def _lock(file: IO[bytes]) -> bool:
 def is_running(folder: Folder) -> bool:
     """Return whether a process of this machine holds the lock of the run in `folder`."""
     with open(Path(folder, "config.json"), "rb") as file:  # which may be read-only
-        return not _lock(file)
+        return not _try_lock(file)
 
 
-def exported(folder: Folder) -> Path:
-    """Return the path of the parameters in `folder`, if it is an export (see `runs.exports`)."""
+def params_path(folder: Folder) -> Path:
+    """Return the path of the parameters in `folder`, if it is an export (see `runs.params`)."""
     return Path(folder, "params.safetensors")
 
 
 def is_export(folder: Folder) -> bool:
     """Return whether `folder` is an export rather than a run."""
-    return exported(folder).exists()
+    return params_path(folder).exists()
 
 
-def started(folder: Folder) -> bool:
+def has_started(folder: Folder) -> bool:
     """Return whether the run in `folder` has a checkpoint or a result."""
     return bool(available_steps(folder)) or Path(folder, "result.json").exists()
 
@@ -148,7 +148,7 @@ def started(folder: Folder) -> bool:
 def available_steps(folder: Folder) -> list[int]:
     """Return the sorted steps of the checkpoints; empty if there is no such folder.
 
-    Files are no checkpoints, whatever their name.
+    Only folders count.
     """
     path = Path(folder, "checkpoints")
     if not path.is_dir():
@@ -174,7 +174,7 @@ def load_config(folder: Folder) -> str:
 
 
 def require_same_run(folder: Folder, config_json: str) -> None:
-    """Raise if the folder holds a run other than that of `config_json`, and it has started.
+    """Raise if the folder holds a run of another config than `config_json`, and it has started.
 
     Raises:
       ValueError: if it holds another run, naming the first difference, a run of a version that
@@ -187,7 +187,7 @@ def require_same_run(folder: Folder, config_json: str) -> None:
             f"{folder} holds an exported agent: choose another folder, with init_from {folder} to "
             "start from it"
         )
-    if not Path(folder, "config.json").exists() or not started(folder):
+    if not Path(folder, "config.json").exists() or not has_started(folder):
         return
     require_version(folder)
     there, here = settings(folder), json.loads(config_json)
@@ -213,13 +213,13 @@ def require_storable(folder: Folder) -> None:
     Orbax takes it as a pattern, and as UTF-8.
     """
     path = str(Path(folder).absolute())
-    unfit = [repr(character) for character in "*?[\\" if character in path]
+    invalid = [repr(character) for character in "*?[\\" if character in path]
     if path.encode(errors="replace").decode() != path:
-        unfit.append("invalid UTF-8")
-    if unfit:
+        invalid.append("invalid UTF-8")
+    if invalid:
         raise ValueError(
-            f"checkpoints cannot be stored in {path}: its path contains {unfit[0]}, choose another "
-            "folder"
+            f"checkpoints cannot be stored in {path}: its path contains {invalid[0]}, choose "
+            "another folder"
         )
 
 
@@ -261,7 +261,7 @@ def settings(folder: Folder) -> dict[str, Any]:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """Describe the first difference that makes a config `here` another run than that `there`.
+    """Describe the first difference by which a config `here` is another run than one `there`.
 
     A field that only one of them has was added by a later version, and is at its default in the
     other. Data are compared by their fingerprint, if both have one, and else by their path.
@@ -352,7 +352,7 @@ def status_of(folder: Folder) -> Status:
 
     Raises:
       FileNotFoundError: if there is no run.
-      ValueError: if its config.json is not that of a run, or its result.json is damaged.
+      ValueError: if its config.json is not the config of a run, or its result.json is damaged.
     """
     kind_of(load_config(folder))  # raises if it is another program's
     config, latest = settings(folder), read_result(folder)
@@ -366,7 +366,7 @@ def status_of(folder: Folder) -> Status:
         state = "running"
     elif result:
         state = "diverged" if len(result.diverged) == num_seeds else "finished"
-    elif latest is None and _stopped_as_it_diverged(folder):
+    elif latest is None and _has_diverged(folder):
         state = "diverged"
     elif latest:
         state = "extended"
@@ -375,7 +375,7 @@ def status_of(folder: Folder) -> Status:
     return Status(state, max(steps), total, result)
 
 
-def _stopped_as_it_diverged(folder: Folder) -> bool:
+def _has_diverged(folder: Folder) -> bool:
     """Return whether all seeds of a run without a result have diverged, by its metrics."""
     try:
         diverged = read_metrics(Path(folder, "metrics.jsonl")).get("diverged")
@@ -395,7 +395,7 @@ class Overview:
       state, step, total: see `Status`; the state is "damaged" if the result is.
       scores: the main scores of the final evaluation, by name; empty before.
       device: the device on which it ended; empty before.
-      updated: time of its last metrics, in seconds since 1970; that of its start without any.
+      updated: time of its last metrics, in seconds since 1970; without any, time of its start.
     """
 
     folder: str
@@ -409,7 +409,7 @@ class Overview:
     updated: float
 
 
-def overviews(folder: Folder) -> list[Overview]:
+def list_runs(folder: Folder) -> list[Overview]:
     """Return an overview of each run below a folder, the most recent first.
 
     Raises:
@@ -441,7 +441,7 @@ def _overview(folder: Path) -> Overview:
     return Overview(
         folder=str(folder),
         kind=kind,
-        what=_what(config),
+        what=_describe(config),
         state=status.state,
         step=status.step,
         total=status.total,
@@ -451,7 +451,7 @@ def _overview(folder: Path) -> Overview:
     )
 
 
-def _what(config: dict[str, Any]) -> str:
+def _describe(config: dict[str, Any]) -> str:
     """Return `gtrxl on TMazePassive-v0`."""
     names = [
         next((config[part]["name"] for part in parts if part in config), "")

@@ -6,7 +6,7 @@ An export is a folder with
     config.json          the config of the run, of a single seed
     card.md              the model card
 
-The format of the parameters is that of the library safetensors: reading it executes nothing.
+The parameters have the format of the library safetensors: reading it executes nothing.
 """
 
 import fnmatch
@@ -25,8 +25,8 @@ from gtrxl_jax.runs.arrays import by_name, paths_of, require_same_arrays
 from gtrxl_jax.runs.directory import (
     Folder,
     available_steps,
-    exported,
     is_export,
+    params_path,
     require_version,
     settings,
 )
@@ -39,7 +39,7 @@ def params_of(
     """Return each seed's parameters in a run, their step, and the settings sampled for each seed.
 
     The folder may also be an export, which has a single seed and no sampled settings. Parameters
-    are converted if `jax_enable_x64` is not as it was for the run.
+    are converted if `jax_enable_x64` differs from its value in the run.
 
     Raises:
       FileNotFoundError, ValueError, UnusableError: see `gtrxl_jax.load`.
@@ -57,7 +57,7 @@ def params_of(
     source = f"the checkpoint in {folder}"
     remedy = f"build the agent from {config}, or restore another run"
     if is_export(folder):
-        source = f"{exported(folder)}"
+        source = f"{params_path(folder)}"
         remedy = f"it does not belong to {config}: export the run again"
     require_same_arrays(source, there, here, remedy, convert=True)
     # Arrays without entries are not stored.
@@ -79,7 +79,7 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
 
     Returns:
       The parameters by path, `[S, ...]` if the new run has several seeds; none if it takes none, or
-      has a checkpoint in its folder from which it continues.
+      has a checkpoint in its folder, from which it resumes.
 
     Raises:
       ValueError: if there is no such run, its parameters differ in name, shape or dtype from the
@@ -101,11 +101,11 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
         raise ValueError(
             f"init_from {source} holds another kind of run: use one of the same command"
         )
-    given = _selected(there, patterns)
+    given = _select(there, patterns)
     require_same_arrays(
         f"init_from {source}",
         {name: array[0] if num_seeds > 1 else array for name, array in given.items()},
-        _selected(here, patterns),
+        _select(here, patterns),
         f"use the settings in {Path(source, 'config.json')}, or name equal parts in init_only",
         convert=True,
     )
@@ -152,14 +152,14 @@ def _saved(
 
 def _require_matches(arrays: Mapping[str, Any], patterns: Sequence[str]) -> None:
     for pattern in patterns:
-        if not _selected(arrays, [pattern]):
+        if not _select(arrays, [pattern]):
             parts = ", ".join(dict.fromkeys(f"{name.split('/')[0]}/*" for name in arrays))
             raise ValueError(
                 f"init_only {pattern} matches no parameter: choose among {parts}, or their parts"
             )
 
 
-def _selected(arrays: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
+def _select(arrays: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
     """Return the arrays whose name matches one of the patterns; all without patterns."""
     return {
         name: array
@@ -194,7 +194,7 @@ def read_export(folder: Folder) -> tuple[dict[str, np.ndarray], int]:
       ModuleNotFoundError: if the extra "export" is not installed.
       ValueError: if the file is damaged.
     """
-    library, path = _safetensors(), exported(folder)
+    library, path = _safetensors(), params_path(folder)
     try:
         with library.safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

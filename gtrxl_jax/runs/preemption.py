@@ -38,7 +38,7 @@ class Interruption:
         self._working = False
 
     def working(self) -> None:
-        """Declare that from now on there is something to save."""
+        """Declare that there is something to save."""
         self._working = True
 
     def __enter__(self) -> "Interruption":
@@ -50,7 +50,7 @@ class Interruption:
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._handlers = {
-            number: signal.signal(number, _leave_to_the_thread)
+            number: signal.signal(number, _ignore)
             for number in EXIT_CODES
             if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
         }
@@ -77,10 +77,10 @@ class Interruption:
                 _exit(EXIT_CODES[number])
             if not self.requested:
                 self.requested = number
-                _say(f"{number.name}: finishing this iteration and saving; Ctrl-C stops at once")
+                _print(f"{number.name}: finishing this iteration and saving; Ctrl-C stops at once")
 
 
-def _leave_to_the_thread(number: int, frame: FrameType | None) -> None:
+def _ignore(number: int, frame: FrameType | None) -> None:
     """Do nothing. A handler is required for Python to intercept the signal."""
 
 
@@ -90,5 +90,5 @@ def _exit(code: int) -> None:
     os._exit(code)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

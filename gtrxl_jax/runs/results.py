@@ -184,7 +184,7 @@ class Result:
       train_seconds: time from the first update to the last, including evaluations, without
         compilation.
       steps_per_second: of all seeds together, while training, excluding evaluations. The metric of
-        the same name is that of the run up to its step.
+        the same name is the speed of the run up to its step.
       diverged: the seeds that diverged.
       drawn: the settings drawn for each seed, by their names under `sweep`, `[S]`.
     """
@@ -198,7 +198,7 @@ class Result:
     drawn: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def is_final(self, steps: int, num_seeds: int) -> bool:
-        """Return whether it is the result of a run of so many steps, not of its beginning only."""
+        """Return whether a run of this many steps and seeds has ended with it."""
         return self.steps >= steps or len(self.diverged) == num_seeds
 
     @property
@@ -236,7 +236,7 @@ def read_result(folder: str | os.PathLike[str]) -> Result | None:
     record = read_record(folder)
     if record is None:
         return None
-    with _damage_named(folder):
+    with _name_damage(folder):
         fields = {field.name: record[field.name] for field in dataclasses.fields(Result)}
         fields["evaluation"] = {k: Score.of(score) for k, score in fields["evaluation"].items()}
         fields["diverged"] = [Divergence(**one) for one in fields["diverged"]]
@@ -245,7 +245,7 @@ def read_result(folder: str | os.PathLike[str]) -> Result | None:
 
 def read_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return the content of result.json, None without it. Raises as `read_result` does."""
-    with contextlib.suppress(FileNotFoundError), _damage_named(folder):
+    with contextlib.suppress(FileNotFoundError), _name_damage(folder):
         record = json.loads(Path(folder, "result.json").read_text("utf-8"))
         if not isinstance(record, dict):
             raise TypeError
@@ -254,7 +254,7 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _damage_named(folder: str | os.PathLike[str]) -> Iterator[None]:
+def _name_damage(folder: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

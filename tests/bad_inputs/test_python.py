@@ -91,7 +91,11 @@ CALLS = {
     ),
     "config": (lambda: from_json("{"), ValueError, "the config is not JSON"),
     "nested config": (lambda: from_json("[" * 100_000), ValueError, "nested too deeply"),
-    "config of another kind": (lambda: from_json('{"kind": "offline"}'), ValueError, "not that of"),
+    "config of another kind": (
+        lambda: from_json('{"kind": "offline"}'),
+        ValueError,
+        "is not of an online run",
+    ),
     "folder": (lambda: gtrxl_jax.load("nowhere"), FileNotFoundError, "nowhere holds no run"),
     "empty folder": (lambda: gtrxl_jax.load(""), FileNotFoundError, "holds no run"),
     "data set": (lambda: minari.load("nowhere"), FileNotFoundError, "nowhere holds no Minari"),

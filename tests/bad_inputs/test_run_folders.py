@@ -15,7 +15,7 @@ from gtrxl_jax.online.config import preset
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import checkpoint
 from gtrxl_jax.runs.checkpoint import Saver
-from gtrxl_jax.runs.directory import overviews
+from gtrxl_jax.runs.directory import list_runs
 from gtrxl_jax.runs.progress import Progress
 from tests.bad_inputs.refusal import contents, refused
 from tests.jobs import changed
@@ -202,7 +202,7 @@ def test_checkpoint_is_damaged(damage, run, capsys):
 def test_checkpoint_is_file(run, tmp_path):
     file_for_checkpoint(run)
     assert "holds no checkpoint: pass the folder of a run" in refused(tmp_path, "evaluate", run)
-    (overview,) = overviews(run)
+    (overview,) = list_runs(run)
     assert (overview.state, overview.step) == ("empty", 0)
 
 
@@ -227,7 +227,7 @@ SETTINGS = {
     "--core.memory-size -1": "core.memory_size must be at least 0, not -1",
     "--core.layers 2": "Unrecognized options: --core.layers",
     "--evaluation.target-return 1": "evaluation.target_return is a setting of offline runs",
-    "--pictures --core.memory-size 3": "pictures are those of the run: omit it for other settings",
+    "--pictures --core.memory-size 3": "pictures are of the run's own settings: omit it for others",
 }
 
 
@@ -257,7 +257,7 @@ def test_result_is_damaged(damage, run, tmp_path):
     write("result.json", RESULTS[damage])(run)
     line = refused(tmp_path, "train", "--preset", "debug", "--folder", run)
     assert line.startswith(f"{run / 'result.json'} is damaged: delete it, and train again")
-    (overview,) = overviews(tmp_path)
+    (overview,) = list_runs(tmp_path)
     assert (overview.state, overview.step) == ("damaged", STEP)
 
 

@@ -14,7 +14,7 @@ from gtrxl_jax.loading import load
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import divergence
-from gtrxl_jax.runs.directory import available_steps, overviews
+from gtrxl_jax.runs.directory import available_steps, list_runs
 from gtrxl_jax.runs.divergence import (
     HEALTHY,
     QUANTITIES,
@@ -147,7 +147,7 @@ def test_values_from_environment_stop_run(name, tmp_path):
     row = json.loads(line)
     assert not any(key.startswith("diverged/") for key in row)
     assert row["diverged"] == 1
-    (run,) = overviews(tmp_path)
+    (run,) = list_runs(tmp_path)
     assert run.state == "diverged"
     assert read_result(tmp_path) is None
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.runs.config import to_json
-from gtrxl_jax.runs.directory import locked, overviews
+from gtrxl_jax.runs.directory import list_runs, locked
 from gtrxl_jax.runs.divergence import Divergence
 from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from tests.jobs import small_job
@@ -30,7 +30,7 @@ def finish(folder, config=CONFIG, diverged=()):
 
 
 def state(folder):
-    (run,) = overviews(folder)
+    (run,) = list_runs(folder)
     return run.state, run.step, run.total
 
 
@@ -48,7 +48,7 @@ def test_states_of_a_run(tmp_path):
     assert state(tmp_path) == ("extended", 112, 300)
     start(run, small_job(total_steps=300), step=224)
     assert state(tmp_path) == ("extended", 224, 300)
-    (extended,) = overviews(tmp_path)
+    (extended,) = list_runs(tmp_path)
     assert (extended.scores, extended.device) == ({}, "")  # those are of the shorter run
 
 
@@ -70,7 +70,7 @@ def test_runs_are_sorted_by_update(tmp_path):
         finish(tmp_path / name)
         (tmp_path / name / "metrics.jsonl").touch()
         os.utime(tmp_path / name / "metrics.jsonl", (1000 - age, 1000 - age))
-    new, old = overviews(tmp_path)
+    new, old = list_runs(tmp_path)
     assert (new.folder, old.folder) == (str(tmp_path / "new"), str(tmp_path / "old"))
     assert (new.updated, old.updated) == (1000, 999)
     assert (new.kind, new.what) == ("online", "gtrxl on TMazePassive-v0")
@@ -101,6 +101,6 @@ def test_other_files_are_skipped(tmp_path):
     for number, text in enumerate(others):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "config.json").write_text(text)
-    assert overviews(tmp_path) == []
+    assert list_runs(tmp_path) == []
     with pytest.raises(FileNotFoundError, match="there is no folder"):
-        overviews(tmp_path / "none")
+        list_runs(tmp_path / "none")

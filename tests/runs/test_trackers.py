@@ -276,7 +276,7 @@ def test_failing_service_does_not_end_run(install, tmp_path, capsys):
         writer.write(2, {"x": 1.0})
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "trackio: no route to host; the run goes on without it\n"
+    assert err == "trackio: no route to host; the run continues without it\n"
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])

@@ -19,8 +19,8 @@ class ConsoleWriter(MetricWriter):
     """Shows a progress bar in a terminal, and plain lines elsewhere (a file, a batch system's log).
 
     A metric is shown under the last part of its name, after any "/", with its latest finite value,
-    averaged over seeds. The speed is the metric "steps_per_second", or else that of the last
-    minute, from which the remaining time is estimated, both without compilation.
+    averaged over seeds. The speed is the metric "steps_per_second", or else the speed of the
+    last minute, from which the remaining time is estimated, both without compilation.
 
     Args:
       total_steps: the step at which the run ends.
@@ -50,14 +50,14 @@ class ConsoleWriter(MetricWriter):
         self._console = console or Console(stderr=True)
         self._speed = math.nan
         self._phase = ""
-        self._began_compiling = math.nan
+        self._compile_start = math.nan
         self._recent = deque([(0, clock())])
         self._bar: Progress | None = None
 
     def start(self, step: int) -> None:
         if self._title:
-            begin = f", from {self._unit} {step:,}" if step else ""
-            self._say(f"{self._title}{begin}")
+            start = f", from {self._unit} {step:,}" if step else ""
+            self._print(f"{self._title}{start}")
         self._recent = deque([(step, self._clock())])
         if self._console.is_terminal:
             self._bar = Progress(
@@ -86,25 +86,25 @@ class ConsoleWriter(MetricWriter):
             share = f"{step / self._total:.0%}" if self._total else "100%"
             status = "  ".join(self._status())
             line = f"{share:>4}  {self._unit} {step:,}/{self._total:,}  {status}".rstrip()
-            self._say(line)
+            self._print(line)
 
     def phase(self, name: str) -> None:
         changed, previous, self._phase = name != self._phase, self._phase, name
         if changed and name == "compiling":
-            self._began_compiling = self._clock()
+            self._compile_start = self._clock()
         if changed and previous == "compiling":
-            lost = self._clock() - self._began_compiling
+            lost = self._clock() - self._compile_start
             self._recent = deque((step, seconds + lost) for step, seconds in self._recent)
         if self._bar:
             self._update()
         elif changed and name:
-            self._say(f"      {name}")
+            self._print(f"      {name}")
 
     def close(self) -> None:
         if self._bar:
             self._bar.stop()
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         line = printable(line)
         self._console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
@@ -123,8 +123,8 @@ class ConsoleWriter(MetricWriter):
             parts.append(f"{_significant(speed)} {self._unit}s/s")
             if last_step < self._total:
                 parts.append(f"{_duration((self._total - last_step) / pace)} left")
-        shown = [name for name in self._show if name in self._latest]
-        return parts + [f"{name.rpartition('/')[2]} {number(self._latest[name])}" for name in shown]
+        names = [name for name in self._show if name in self._latest]
+        return parts + [f"{name.rpartition('/')[2]} {number(self._latest[name])}" for name in names]
 
 
 _WINDOW = 60.0

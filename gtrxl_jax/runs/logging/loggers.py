@@ -218,7 +218,7 @@ class ServiceWriter(TrackerWriter):
     """
 
     _id = ""
-    _arrived = 0
+    _sent = 0
     _latest = 0
     _failed = False
 
@@ -228,40 +228,40 @@ class ServiceWriter(TrackerWriter):
             record = json.loads(self._record.read_text("utf-8"))
         resumed = step > 0 and "id" in record
         self._id = record["id"] if resumed else uuid.uuid4().hex[:8]
-        self._arrived = record.get("step", 0) if resumed else 0
-        self._has: dict[str, int] = {}
+        self._sent = record.get("step", 0) if resumed else 0
+        self._last_steps: dict[str, int] = {}
         first, seeds = self._config.get("seed", 0), self._config.get("num_seeds", 1)
-        with self._going_on():
+        with self._disable_on_failure():
             self._keep_record()
             for seed in range(first, first + seeds):
                 self._run(f"seed_{seed}" if seeds > 1 else "")
             if step and (metrics := self._folder / "metrics.jsonl").exists():
-                self._send_again(read_metrics(metrics), step)
+                self._resend(read_metrics(metrics), step)
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
         if not self._failed:
-            with self._going_on():
+            with self._disable_on_failure():
                 super().write(step, metrics)
                 self._latest = int(step)
 
     def close(self) -> None:
-        with self._going_on():
+        with self._disable_on_failure():
             super().close()
-            if not self._failed and self._latest > self._arrived:
-                self._arrived = self._latest
+            if not self._failed and self._latest > self._sent:
+                self._sent = self._latest
                 self._keep_record()
 
     def _run(self, name: str) -> Any:
         run = super()._run(name)
-        if name not in self._has:
-            self._has[name] = self._last_step(run)
+        if name not in self._last_steps:
+            self._last_steps[name] = self._last_step(run)
         return run
 
     def _last_step(self, run: Any) -> int:
         """Return the last step that the service has of a run that has been opened."""
-        return self._arrived
+        return self._sent
 
-    def _send_again(self, columns: Mapping[str, Any], last: int) -> None:
+    def _resend(self, columns: Mapping[str, Any], last: int) -> None:
         """Write the rows up to a step, see `read_metrics`."""
         metrics = {k: column for k, column in columns.items() if k not in ("step", "time")}
         for row, step in enumerate(columns["step"]):
@@ -270,7 +270,7 @@ class ServiceWriter(TrackerWriter):
 
     def _log(self, name: str, step: int, values: Mapping[str, float]) -> None:
         run = self._run(name)
-        if step > self._has[name]:
+        if step > self._last_steps[name]:
             run.log(dict(values), step=step)
 
     def _end(self, run: Any) -> None:
@@ -282,7 +282,7 @@ class ServiceWriter(TrackerWriter):
 
     def _keep_record(self) -> None:
         with atomic(self._record) as temporary:
-            temporary.write_text(json.dumps({"id": self._id, "step": self._arrived}), "utf-8")
+            temporary.write_text(json.dumps({"id": self._id, "step": self._sent}), "utf-8")
 
     def _title(self, name: str) -> str:
         """Return the name of a run: the last parts of the folder, without runs/, and the seed."""
@@ -290,14 +290,14 @@ class ServiceWriter(TrackerWriter):
         return "-".join([*parts, name] if name else parts)
 
     @contextlib.contextmanager
-    def _going_on(self) -> Any:
-        """Say in one line that the tracker fails, and go on without it."""
+    def _disable_on_failure(self) -> Any:
+        """Report a failure of the tracker in one line, and disable it."""
         try:
             yield
         except Exception as error:
             self._failed = True
             reason = " ".join(str(error).split()) or type(error).__name__
-            print(f"{self.name}: {reason[:300]}; the run goes on without it", file=sys.stderr)
+            print(f"{self.name}: {reason[:300]}; the run continues without it", file=sys.stderr)
 
 
 class WandbWriter(ServiceWriter):
@@ -363,7 +363,7 @@ class TrackioWriter(ServiceWriter):
 
     def _open(self, name: str) -> Any:
         # In a context of its own, since Trackio ends the run of the current one. It prints to
-        # standard output, which is that of the command.
+        # standard output, where the command prints its result.
         with contextlib.redirect_stdout(io.StringIO()):
             return contextvars.Context().run(
                 self._package.init,
