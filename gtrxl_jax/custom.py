@@ -23,7 +23,7 @@ REMEDIES: dict[type[Exception], str] = {
         f"a Python index depends on {_LATE}: index a JAX array, as in jnp.asarray(values)[index]"
     ),
     jax.errors.TracerArrayConversionError: (
-        f"a function of NumPy is applied to {_LATE}: use the one of jax.numpy"
+        f"a function of NumPy is applied to {_LATE}: use jax.numpy's"
     ),
     jax.errors.NonConcreteBooleanIndexError: (
         f"a shape depends on {_LATE}: use jnp.where instead of a mask as an index"
@@ -47,7 +47,7 @@ def is_custom(part: Any) -> bool:
     return _class_of(part).__module__.partition(".")[0] not in PACKAGES
 
 
-def named(kind: str, part: Any, method: str = "") -> str:
+def describe_part(kind: str, part: Any, method: str = "") -> str:
     """Return "environment Maze (maze.py, line 12)", with the place of a method if it has one.
 
     The place of classes of this package, and of those without a source, is not named.
@@ -72,8 +72,8 @@ def require_values(
     """Raise ValueError unless a method returned so many values.
 
     Args:
-      kind: see `named`.
-      part: see `named`.
+      kind: see `describe_part`.
+      part: see `describe_part`.
       method: the name of the method.
       returned: what it returned.
       values: the names of what it should return.
@@ -82,7 +82,7 @@ def require_values(
     if not several or len(returned) != len(values):
         found = f"{len(returned)} values" if several else "one value"
         raise ValueError(
-            f"{named(kind, part, method)}: {method} returns {found}: return {len(values)}, "
+            f"{describe_part(kind, part, method)}: {method} returns {found}: return {len(values)}, "
             f"{', '.join(values)}"
         )
 
@@ -108,7 +108,7 @@ def naming_part(kind: str, part: Any) -> Iterator[None]:
         elif frames and frames[-1].filename.startswith(_HERE):
             raise  # a message of this package
         else:
-            where = named(kind, part)
+            where = describe_part(kind, part)
         raise CustomPartError(f"{where}: {_reason(error)}") from error
 
 
@@ -121,7 +121,7 @@ def leaves(**trees: Any) -> dict[str, Any]:
     }
 
 
-def described(leaf: Any) -> str:
+def describe_array(leaf: Any) -> str:
     """Return dtype and shape, `float32[3, 4]`, of an array or of its description."""
     return "absent" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"
 
@@ -129,7 +129,7 @@ def described(leaf: Any) -> str:
 def first_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, str, str] | None:
     """Return name and descriptions of the first of `leaves` that differ in shape or dtype."""
     for name in {**one, **other}:
-        texts = [described(tree.get(name)) for tree in (one, other)]
+        texts = [describe_array(tree.get(name)) for tree in (one, other)]
         if texts[0] != texts[1]:
             return name, texts[0], texts[1]
     return None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gtrxl_jax.custom import described, first_difference, leaves, named, naming_part
+from gtrxl_jax.custom import describe_array, describe_part, first_difference, leaves, naming_part
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.specs import observation_spec
@@ -23,15 +23,17 @@ def require_consistent(stream: Stream) -> Stream:
     if found := first_difference(reset, step):
         leaf, of_reset, of_step = found
         raise ValueError(
-            f"{named('environment', env, 'step_env')}: {leaf} is {of_reset} after reset_env and "
-            f"{of_step} after step_env: return the same shapes and dtypes from both"
+            f"{describe_part('environment', env, 'step_env')}: "
+            f"{leaf} is {of_reset} after reset_env and {of_step} after step_env: "
+            "return the same shapes and dtypes from both"
         )
     for name, leaf in shapes.outcome.items():
         if getattr(leaf, "shape", None) != ():
             method = "is_truncated" if name == "is_truncated" else "step_env"
             raise ValueError(
-                f"{named('environment', env, method)}: {name} is {described(leaf)}: return a "
-                "scalar, for example by x[0] or jnp.any(x)"
+                f"{describe_part('environment', env, method)}: "
+                f"{name} is {describe_array(leaf)}: return a scalar, for example "
+                "by x[0] or jnp.any(x)"
             )
     with naming_part("environment", env):
         space = stream.observation_space
@@ -40,9 +42,10 @@ def require_consistent(stream: Stream) -> Stream:
     for leaf in {**expected, **observed}:
         if _shape(observed.get(leaf)) != _shape(expected.get(leaf)):
             raise ValueError(
-                f"{named('environment', env, 'observation_space')}: {leaf} is "
-                f"{described(observed.get(leaf))}, but {described(expected.get(leaf))} in "
-                "observation_space: declare what is returned"
+                f"{describe_part('environment', env, 'observation_space')}: "
+                f"{leaf} is {describe_array(observed.get(leaf))}, but "
+                f"{describe_array(expected.get(leaf))} in observation_space: declare what is "
+                "returned"
             )
     return stream
 

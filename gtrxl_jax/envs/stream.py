@@ -13,7 +13,7 @@ from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from gtrxl_jax.custom import named, naming_part, require_values
+from gtrxl_jax.custom import describe_part, naming_part, require_values
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import legal_actions, time_limit
 from gtrxl_jax.ops.legal import check_legal
@@ -167,7 +167,7 @@ class Stream:
             require_values("environment", env, "step_env", step, values)
             observation, state, reward, done, info = step
             if not isinstance(info, Mapping):
-                where = named("environment", env, "step_env")
+                where = describe_part("environment", env, "step_env")
                 raise ValueError(f"{where}: info is a {type(info).__name__}: return a dict")
             outcome = {"reward": reward, "done": done}
             outcome["is_truncated"] = self.env.is_truncated(state, self.params)

@@ -10,11 +10,11 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.custom import (
-    described,
+    describe_array,
+    describe_part,
     first_difference,
     is_custom,
     leaves,
-    named,
     naming_part,
     require_values,
 )
@@ -176,7 +176,7 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
         name = "memory" if method == "__call__" else "cache"
         require_values("core", core, method, returned, (name, "outputs"))
         after, y = returned
-        where = named("core", core, method)
+        where = describe_part("core", core, method)
         if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
             leaf, there, here = found
             raise ValueError(
@@ -185,7 +185,7 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
             )
         if getattr(y, "shape", None) != (*axes, core.width):
             raise ValueError(
-                f"{where}: the outputs are {described(y)} for inputs "
+                f"{where}: the outputs are {describe_array(y)} for inputs "
                 f"{[*axes, core.width]}: return one vector of the core's width for each"
             )
         return after
@@ -195,8 +195,9 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
         for leaf, value in leaves(memory=memory).items():
             if not jnp.shape(value) or len(value) != batch:
                 raise ValueError(
-                    f"{named('core', core, 'initial_memory')}: {leaf} of initial_memory({batch}) "
-                    f"is {described(jnp.asarray(value))}: begin with the axis of the batch"
+                    f"{describe_part('core', core, 'initial_memory')}: "
+                    f"{leaf} of initial_memory({batch}) is "
+                    f"{describe_array(jnp.asarray(value))}: begin with the axis of the batch"
                 )
         cache = core.start(memory, steps)
         check_returned("step", core.step(cache, x_BTD[:, 0], first_BT[:, 0]), cache, (batch,))

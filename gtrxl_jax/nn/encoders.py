@@ -20,7 +20,7 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
-from gtrxl_jax.custom import described, is_custom, named, naming_part
+from gtrxl_jax.custom import describe_array, describe_part, is_custom, naming_part
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
@@ -301,8 +301,8 @@ class InputEncoder(nn.Module):
             features = self.observation(timestep.observation)
         if is_custom(self.observation) and features.shape[:-1] != timestep.first.shape:
             raise ValueError(
-                f"{named('encoder', self.observation, '__call__')}: it returns "
-                f"{described(features)} for time steps {list(timestep.first.shape)}: return a "
+                f"{describe_part('encoder', self.observation, '__call__')}: it returns "
+                f"{describe_array(features)} for time steps {list(timestep.first.shape)}: return a "
                 "vector of features for each, [..., F]"
             )
         inputs = {
@@ -517,7 +517,7 @@ def _construct(kind: type[nn.Module], spec: ArraySpec, **settings: Any) -> nn.Mo
         inspect.signature(kind).bind(spec, **settings)
     except TypeError as error:
         raise ValueError(
-            f"{named('encoder', kind)}: {error}: it is created as {kind.__name__}(spec, "
+            f"{describe_part('encoder', kind)}: {error}: it is created as {kind.__name__}(spec, "
             f"{', '.join(f'{name}=...' for name in settings)})"
         ) from None
     if not is_custom(kind):
@@ -528,9 +528,12 @@ def _construct(kind: type[nn.Module], spec: ArraySpec, **settings: Any) -> nn.Mo
         encoder = kind(spec, **settings)
         features, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), x)
     if getattr(features, "shape", ())[:-1] != lead:
-        returned = described(features) if hasattr(features, "dtype") else type(features).__name__
+        returned = (
+            describe_array(features) if hasattr(features, "dtype") else type(features).__name__
+        )
         raise ValueError(
-            f"{named('encoder', encoder, '__call__')}: it returns {returned} for observations "
-            f"{list(x.shape)}: return a vector of features for each, [..., F]"
+            f"{describe_part('encoder', encoder, '__call__')}: "
+            f"it returns {returned} for observations {list(x.shape)}: return a vector of "
+            "features for each, [..., F]"
         )
     return encoder

@@ -18,11 +18,11 @@ from jaxtyping import Array, Key, Real
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import (
-    described,
+    describe_array,
+    describe_part,
     first_difference,
     is_custom,
     leaves,
-    named,
     naming_part,
     require_values,
 )
@@ -171,7 +171,7 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
         learner = algorithm.init(params, key)
         if not hasattr(learner, "params"):
             raise ValueError(
-                f"{named('algorithm', algorithm, 'init')}: init returns a "
+                f"{describe_part('algorithm', algorithm, 'init')}: init returns a "
                 f"{type(learner).__name__} without params: return a flax.struct dataclass whose "
                 "params are those that act"
             )
@@ -181,7 +181,7 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
 
     with naming_part("algorithm", algorithm):
         before, after, metrics = jax.eval_shape(update, params, batch)
-    where = named("algorithm", algorithm, "update")
+    where = describe_part("algorithm", algorithm, "update")
     if found := first_difference(leaves(learner=before), leaves(learner=after)):
         leaf, there, here = found
         raise ValueError(
@@ -191,6 +191,6 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
     for name, value in metrics.items():
         if getattr(value, "shape", None) != ():
             raise ValueError(
-                f"{where}: the metric {name} is {described(value)}: return scalars, for example by "
-                "jnp.mean"
+                f"{where}: the metric {name} is {describe_array(value)}: return scalars, for "
+                "example by jnp.mean"
             )

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 
 from gtrxl_jax.custom import (
-    described,
+    describe_array,
+    describe_part,
     first_difference,
     is_custom,
     leaves,
-    named,
     naming_part,
     require_values,
 )
@@ -58,8 +58,8 @@ def require_consistent_update(trainer: Any) -> None:
     for name, value in metrics.items():
         if getattr(value, "shape", None) != ():
             raise ValueError(
-                f"{named('algorithm', algorithm, 'loss')}: the metric {name} is "
-                f"{described(value)}: return scalars, for example by jnp.mean"
+                f"{describe_part('algorithm', algorithm, 'loss')}: the metric {name} is "
+                f"{describe_array(value)}: return scalars, for example by jnp.mean"
             )
 
 
@@ -73,8 +73,8 @@ def _require_loss(algorithm: Algorithm, returned: Any) -> None:
     require_values("algorithm", algorithm, "loss", auxiliary, ("metrics", "statistics"))
     if getattr(loss, "shape", None) != ():
         raise ValueError(
-            f"{named('algorithm', algorithm, 'loss')}: the loss is {described(loss)}: return a "
-            "scalar, for example by jnp.mean"
+            f"{describe_part('algorithm', algorithm, 'loss')}: "
+            f"the loss is {describe_array(loss)}: return a scalar, for example by jnp.mean"
         )
 
 
@@ -83,6 +83,7 @@ def _require_same(algorithm: Algorithm, before: Any, after: Any) -> None:
         leaf, there, here = found
         methods = [m for m in _CHANGE_STATE if getattr(type(algorithm), m) != getattr(Algorithm, m)]
         raise ValueError(
-            f"{named('algorithm', algorithm, *methods[:1])}: {leaf} is {there} before an update "
-            f"and {here} after it: return the same shapes and dtypes"
+            f"{describe_part('algorithm', algorithm, *methods[:1])}: "
+            f"{leaf} is {there} before an update and {here} after it: "
+            "return the same shapes and dtypes"
         )

@@ -190,7 +190,7 @@ def shapes(self, key, state, action, params):
 
 CODE = {
     condition: (1, "condition", "a Python condition .*: use jnp.where or jax.lax.cond$"),
-    numpy_function: (1, "helper", "a function of NumPy is applied .*: use the one of jax.numpy$"),
+    numpy_function: (1, "helper", "a function of NumPy is applied .*: use jax.numpy's$"),
     python_number: (1, "python_number", "a Python number .*: use JAX's operations instead of int"),
     table: (1, "table", "a Python index .*: index a JAX array, as in"),
     mask: (1, "mask", "a shape depends on .*: use jnp.where instead of a mask"),

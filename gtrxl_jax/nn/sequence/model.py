@@ -22,7 +22,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gtrxl_jax.custom import first_difference, is_custom, leaves, named, naming_part, require_values
+from gtrxl_jax.custom import (
+    describe_part,
+    first_difference,
+    is_custom,
+    leaves,
+    naming_part,
+    require_values,
+)
 from gtrxl_jax.nn.core import DTYPES
 from gtrxl_jax.nn.encoders import check_encoders, make_encoder
 from gtrxl_jax.ops.imitation import action_loss
@@ -148,8 +155,9 @@ def require_consistent_model(model: Any, params: Any, segment: Segments) -> None
         if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
             leaf, there, here = found
             raise ValueError(
-                f"{named('model', model, method)}: {leaf} is {there} before {method} and {here} "
-                "after it: return the same shapes and dtypes"
+                f"{describe_part('model', model, method)}: "
+                f"{leaf} is {there} before {method} and {here} after it: "
+                "return the same shapes and dtypes"
             )
 
     def learning(params: Any, segment: Segments) -> None:
