@@ -33,8 +33,8 @@ from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import (
     DataConfig,
     OfflineConfig,
+    OfflineEnvConfig,
     OfflineEvaluationConfig,
-    TaskConfig,
 )
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.trainer import OfflineTrainer
@@ -60,7 +60,7 @@ def job(settings: Settings, model: str, seed: int = 0) -> OfflineConfig:
     """Return the config of a run."""
     length = settings.context * settings.segments
     return OfflineConfig(
-        task=TaskConfig("AssociativeRetrieval-v0"),
+        env=OfflineEnvConfig("AssociativeRetrieval-v0"),
         # With two layers, both DT and RATE may stay at chance for hundreds of updates.
         model=model_config(model, layers=3),
         # Sampled, so that both first actions occur.

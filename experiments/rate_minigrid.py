@@ -31,7 +31,7 @@ from gtrxl_jax.acting.policy import OraclePolicy, Policy
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.sequence.registry import model_config
-from gtrxl_jax.offline.config import DataConfig, OfflineConfig, TaskConfig
+from gtrxl_jax.offline.config import DataConfig, OfflineConfig, OfflineEnvConfig
 from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.plots.curves import success_against_horizon
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
@@ -61,7 +61,7 @@ def job(model: str, updates: int | None) -> OfflineConfig:
     name, context, default_updates = MODELS[model]
     largest = ARGUMENTS | {"size": TRAINED, "random_length": True, "max_steps_in_episode": 95}
     return OfflineConfig(
-        task=TaskConfig(ENV, largest),
+        env=OfflineEnvConfig(ENV, largest),
         # Whole episodes, since the object is seen near their beginning.
         data=DataConfig(episodes=10_000, start="episode", weight="uniform"),
         model=model_config(name),

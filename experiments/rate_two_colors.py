@@ -39,8 +39,8 @@ from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import (
     DataConfig,
     OfflineConfig,
+    OfflineEnvConfig,
     OfflineEvaluationConfig,
-    TaskConfig,
 )
 from gtrxl_jax.plots.curves import success_against_horizon
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
@@ -70,7 +70,7 @@ NAMES = [f"{begin + 1}-{end}" for begin, end in zip((0, *ENDS), ENDS, strict=Fal
 def job(model: str, updates: int | None) -> OfflineConfig:
     """Return the config of a cell."""
     return OfflineConfig(
-        task=TaskConfig(ENV, ARGUMENTS | {"max_steps_in_episode": CONTEXT * SEGMENTS}),
+        env=OfflineEnvConfig(ENV, ARGUMENTS | {"max_steps_in_episode": CONTEXT * SEGMENTS}),
         data=DataConfig(episodes=15_000, start="episode", weight="uniform"),
         model=model_config(MODELS[model]),
         evaluation=OfflineEvaluationConfig(episodes=EPISODES, restart_return=True),

@@ -291,8 +291,7 @@ def environment_for(
     if name in ("", own_name):
         # An offline run derives the parameters that it was not given from the training length. Its
         # time limit does not suit another length.
-        given = loaded.config.task.params if hasattr(loaded.config, "task") else own_params
-        by_length = own_params.keys() - given.keys()
+        by_length = own_params.keys() - loaded.config.env.params.keys()
         if by_length & params.keys():
             derived = by_length & {"max_steps_in_episode"}
             own_params = {k: v for k, v in own_params.items() if k not in derived}

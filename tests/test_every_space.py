@@ -29,7 +29,7 @@ NAMES[list(OBSERVATIONS).index("nested")] = "nested, nested"
 
 OFFLINE = changed(
     preset("debug"),
-    task__name="",
+    env__name="",
     evaluation__lengths=(),
     model__name="bc-mlp",
     context=2,

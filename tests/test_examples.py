@@ -210,7 +210,7 @@ def test_offline_algorithm_weighs_by_returns():
     from custom_offline_algorithm import Config
 
     data = make_set()
-    config = changed(preset("debug"), task__name="", evaluation__lengths=(), model__name="bc-mlp")
+    config = changed(preset("debug"), env__name="", evaluation__lengths=(), model__name="bc-mlp")
     weighted = changed(config, algorithm=Config(discount=0.9, temperature=0.5))
     trainer = OfflineTrainer(weighted, data)
     batch = sample_segments(data, jax.random.key(0), 16, 2, 4, "uniform", needs=("rewards",))

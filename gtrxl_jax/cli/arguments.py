@@ -128,20 +128,20 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
     chooser.add_argument("--model-preset")
     chooser.add_argument("--model.name", dest="model")
     chooser.add_argument("--algorithm.name", dest="algorithm")
-    chooser.add_argument("--task.name", dest="task")
+    chooser.add_argument("--env.name", dest="env")
     chosen, rest = chooser.parse_known_args(arguments)
     base = offline_config.preset(chosen.preset)
     # The preset's environment parameters apply only if the environment is not changed.
-    params = base.task.params if chosen.task in (None, base.task.name) else {}
-    task = dataclasses.replace(base.task, params={})
-    if chosen.task is not None:
-        task = dataclasses.replace(task, name=chosen.task)
-    base = dataclasses.replace(base, task=task)
-    if chosen.task == "":
+    params = base.env.params if chosen.env in (None, base.env.name) else {}
+    env = dataclasses.replace(base.env, params={})
+    if chosen.env is not None:
+        env = dataclasses.replace(env, name=chosen.env)
+    base = dataclasses.replace(base, env=env)
+    if chosen.env == "":
         # The presets' lengths and curriculum belong to an environment.
         evaluation = dataclasses.replace(base.evaluation, lengths=())
         base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
-    import_plugins(filter(None, (chosen.model, chosen.algorithm, chosen.task)))
+    import_plugins(filter(None, (chosen.model, chosen.algorithm, chosen.env)))
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
@@ -162,8 +162,8 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         ),
     )
     config = command.config
-    task = dataclasses.replace(config.task, params={**params, **config.task.params})
-    command = dataclasses.replace(command, config=dataclasses.replace(config, task=task))
+    env = dataclasses.replace(config.env, params={**params, **config.env.params})
+    command = dataclasses.replace(command, config=dataclasses.replace(config, env=env))
     first = command.config.model
     import_plugins((first.encoder, *first.encoders.values(), *command.baselines))
     for name in (first.name, *command.baselines):

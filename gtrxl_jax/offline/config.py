@@ -20,7 +20,7 @@ from gtrxl_jax.validation import MOST_STEPS, check_choice, choice, number
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskConfig:
+class OfflineEnvConfig:
     """The environment of the data, in which the model is also evaluated, if there is one."""
 
     name: str = "TMazePassive-v0"
@@ -93,7 +93,7 @@ class OfflineEvaluationConfig(EvaluationConfig):
 class OfflineConfig(RunConfig):
     """An offline run: learn to predict the actions of trajectories, then act."""
 
-    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
+    env: OfflineEnvConfig = dataclasses.field(default_factory=OfflineEnvConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=RATEConfig)
     algorithm: OfflineAlgorithmConfig = dataclasses.field(default_factory=ImitationConfig)
@@ -123,13 +123,13 @@ class OfflineConfig(RunConfig):
     def check(self) -> None:
         super().check()
         for field, value in {
-            "task.params": self.task.params,
+            "env.params": self.env.params,
             "evaluation.lengths": self.evaluation.lengths,
             "evaluation.interval": self.evaluation.interval,
             "checkpoint.best": self.checkpoint.best,
         }.items():
-            if value and not self.task.name:
-                raise ValueError(f"{field} requires an environment: set task.name, or omit {field}")
+            if value and not self.env.name:
+                raise ValueError(f"{field} requires an environment: set env.name, or omit {field}")
         for field in ("stream", "skip_bad"):
             if getattr(self.data, field) and not self.data.path:
                 raise ValueError(
@@ -152,7 +152,7 @@ class OfflineConfig(RunConfig):
     @property
     def subject(self) -> str:
         """The environment or else the dataset, for titles."""
-        return self.task.name or Path(self.data.path).name or "trajectories"
+        return self.env.name or Path(self.data.path).name or "trajectories"
 
     @property
     def length(self) -> int:
@@ -220,10 +220,10 @@ def _tmaze() -> OfflineConfig:
     )
 
 
-def _images(task: TaskConfig, model: str, learning_rate: float) -> OfflineConfig:
+def _images(env: OfflineEnvConfig, model: str, learning_rate: float) -> OfflineConfig:
     """Return the config of one of RATE's tasks with images, of which a dataset exceeds memory."""
     return OfflineConfig(
-        task=task,
+        env=env,
         data=DataConfig(stream=True),
         model=model_config("rate", model),
         optimizer=AdamWConfig(learning_rate=learning_rate),
@@ -246,16 +246,16 @@ def _minigrid() -> OfflineConfig:
         "observation": "rgb",
         "max_steps_in_episode": 95,
     }
-    return _images(TaskConfig("MiniGrid-Memory", params), "minigrid", 6e-4)
+    return _images(OfflineEnvConfig("MiniGrid-Memory", params), "minigrid", 6e-4)
 
 
 PRESETS = {
     "default": _default,
     "debug": _debug,
     "tmaze": _tmaze,
-    "vizdoom": lambda: _images(TaskConfig("TwoColors-v0"), "vizdoom", 3e-4),
+    "vizdoom": lambda: _images(OfflineEnvConfig("TwoColors-v0"), "vizdoom", 3e-4),
     "minigrid": _minigrid,
-    "memory-maze": lambda: _images(TaskConfig("MemoryMaze-9x9-v0"), "memory-maze", 3e-4),
+    "memory-maze": lambda: _images(OfflineEnvConfig("MemoryMaze-9x9-v0"), "memory-maze", 3e-4),
 }
 """default: minutes on two CPU cores; debug: seconds; the others: RATE's sizes for its tasks. The
 last three have images and require a dataset, data.path."""

@@ -33,8 +33,8 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
     Raises:
       ValueError: if the environment or a parameter is unknown, or a value is out of range.
     """
-    given = config.task.params
-    env, params = make_env(config.task.name, **given)
+    given = config.env.params
+    env, params = make_env(config.env.name, **given)
     of_length = params_of_length(env, length or config.length)
     if of_length is not None:
         params = of_length.replace(**{k: v for k, v in given.items() if hasattr(of_length, k)})
@@ -43,16 +43,16 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
 
 def has_lengths(config: OfflineConfig) -> bool:
     """Return whether the environment has variable length."""
-    env, _ = make_env(config.task.name)
+    env, _ = make_env(config.env.name)
     return params_of_length(env, config.length) is not None
 
 
 def parameters(config: OfflineConfig) -> dict[str, Any]:
     """Return the environment's parameters at the training length, without unset ones."""
-    if not config.task.name or not has_lengths(config):
-        return dict(config.task.params)
+    if not config.env.name or not has_lengths(config):
+        return dict(config.env.params)
     of_length = dataclasses.asdict(make_stream(config).params)
-    return {k: v for k, v in of_length.items() if v is not None} | config.task.params
+    return {k: v for k, v in of_length.items() if v is not None} | config.env.params
 
 
 def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
@@ -64,7 +64,7 @@ def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
       ValueError: if there are lengths, but the environment has no variable length; see also
         `make_stream`.
     """
-    name, lengths = config.task.name, config.evaluation.lengths
+    name, lengths = config.env.name, config.evaluation.lengths
     if not name:
         return {}
     if not has_lengths(config):
@@ -79,7 +79,7 @@ def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
 
 def sampling_of(config: OfflineConfig) -> Sampling:
     """Return how windows are sampled: as the config says, or as suits the environment."""
-    at_start = config.task.name and cue_at_start(make_env(config.task.name)[0])
+    at_start = config.env.name and cue_at_start(make_env(config.env.name)[0])
     suitable = Sampling() if at_start else Sampling(start="uniform", weight="length")
     data = config.data
     return Sampling(data.start or suitable.start, data.weight or suitable.weight)
@@ -126,8 +126,8 @@ def data_spaces(config: OfflineConfig) -> Spaces:
     Raises:
       ValueError, FileNotFoundError, ImportError: see `trajectories_of`.
     """
-    if config.task.spaces:
-        return from_record(config.task.spaces)
+    if config.env.spaces:
+        return from_record(config.env.spaces)
     _require_source(config)
     with minari.MinariReader(config.data.path) as reader:
         return reader.spaces
@@ -135,15 +135,15 @@ def data_spaces(config: OfflineConfig) -> Spaces:
 
 def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
     """Raise ValueError if the spaces of the data differ from those of the run."""
-    if config.task.name:
-        stream, of = make_stream(config), f"task.name {config.task.name}"
+    if config.env.name:
+        stream, of = make_stream(config), f"env.name {config.env.name}"
         expected = dataset_spaces(stream.observation_space, stream.action_space)
     else:
         expected, of = data_spaces(config), "the run"
     if not same_spaces(spaces, expected):
         raise ValueError(
             f"data.path {config.data.path} has {spaces}, but {of} has {expected}: choose a "
-            'matching pair, or train without an environment, with task.name ""'
+            'matching pair, or train without an environment, with env.name ""'
         )
 
 
@@ -172,18 +172,18 @@ def sound_episodes(
 
 def warn_of_other_environment(config: OfflineConfig, metadata: minari.Metadata) -> None:
     """Print a line if the data were recorded in an environment of another name than the run's."""
-    ours, theirs = config.task.name, metadata.env_name
+    ours, theirs = config.env.name, metadata.env_name
     if ours and theirs and ours != theirs:
         print(
-            f"data.path {config.data.path} was recorded in {theirs}, and task.name is {ours}: the "
+            f"data.path {config.data.path} was recorded in {theirs}, and env.name is {ours}: the "
             "spaces agree, the tasks may not",
             file=sys.stderr,
         )
 
 
 def _require_source(config: OfflineConfig) -> None:
-    if not (config.task.name or config.data.path):
+    if not (config.env.name or config.data.path):
         raise ValueError(
-            "task.name and data.path are both empty: name an environment whose oracle generates "
+            "env.name and data.path are both empty: name an environment whose oracle generates "
             "the data, or a dataset"
         )

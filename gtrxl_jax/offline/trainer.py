@@ -103,11 +103,11 @@ class OfflineTrainer:
         else:
             of_data = trajectories.spaces if trajectories else data_spaces(config)
             spaces = of_data.observation, of_data.action
-            task = dataclasses.replace(config.task, spaces=to_record(of_data))
-            config = dataclasses.replace(config, task=task)
+            env = dataclasses.replace(config.env, spaces=to_record(of_data))
+            config = dataclasses.replace(config, env=env)
         self.config = config
         self.title = f"{config.model.name}, trained offline for {config.subject}"
-        self.environment = (config.task.name, parameters(config))
+        self.environment = (config.env.name, parameters(config))
         self.observation_space, self.action_space = spaces
         if config.data.validation:
             self.shown += ("loss/validation",)
@@ -156,7 +156,7 @@ class OfflineTrainer:
         """
         config, data = self.config, self.config.data
         evaluation = dataclasses.replace(config.evaluation, target_return=self.target_return)
-        if not data.fingerprint and (data.path or not config.task.name):
+        if not data.fingerprint and (data.path or not config.env.name):
             data = dataclasses.replace(data, fingerprint=self._data.fingerprint())
         return to_json(dataclasses.replace(config, evaluation=evaluation, data=data))
 
@@ -168,7 +168,7 @@ class OfflineTrainer:
     @property
     def tasks(self) -> tuple[Stream, ...]:
         """The environment at the training length; none without an environment."""
-        return (make_stream(self.config),) if self.config.task.name else ()
+        return (make_stream(self.config),) if self.config.env.name else ()
 
     @functools.cached_property
     def _data(self) -> Data:

@@ -78,14 +78,14 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     learning_curves(losses, steps, paths[0], x_label="updates", y_label="log10 of the loss")
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
-        task = json.loads((folder / names[0] / "config.json").read_text("utf-8"))["task"]["name"]
+        env = json.loads((folder / names[0] / "config.json").read_text("utf-8"))["env"]["name"]
         success_against_horizon(
             {name: np.array([of[n] for n in lengths]).T for name, of in scores.items()},
             lengths,
             paths[-1],
-            published={"RATE-5": RATE_5} if task.startswith("TMaze") else None,
+            published={"RATE-5": RATE_5} if env.startswith("TMaze") else None,
             x_label="steps of an episode",
-            chance=chance_of(make_env(task)[0]),
+            chance=chance_of(make_env(env)[0]),
         )
     return paths
 

@@ -453,8 +453,5 @@ def _overview(folder: Path) -> Overview:
 
 def _describe(config: dict[str, Any]) -> str:
     """Return `gtrxl on TMazePassive-v0`."""
-    names = [
-        next((config[part]["name"] for part in parts if part in config), "")
-        for parts in (("core", "model"), ("env", "task"))
-    ]
+    names = [config[part]["name"] for part in ("core", "model", "env") if part in config]
     return " on ".join(filter(None, names))

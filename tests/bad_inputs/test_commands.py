@@ -188,9 +188,9 @@ TRAIN_OFFLINE = {
     "--model.valve-heads 3": "model.valve_heads 3",
     "--model.hidden 4": "model rate has no setting hidden, unlike shallow: its settings are la",
     "--model.valve gruu": "unknown model.valve 'gruu': did you mean 'gru'",
-    "--task.name TMazePassive": "TMazePassive-v0",
-    "--task.params penalty behid": "unknown penalty 'behid': did you mean 'behind'",
-    "--task.name CartPole-v1": "evaluation.lengths is not supported by CartPole-v1",
+    "--env.name TMazePassive": "TMazePassive-v0",
+    "--env.params penalty behid": "unknown penalty 'behid': did you mean 'behind'",
+    "--env.name CartPole-v1": "evaluation.lengths is not supported by CartPole-v1",
     "--data.path nowhere/at/all": "nowhere/at/all holds no Minari dataset",
     "--data.path file": "file holds no Minari dataset",
     "--data.start uniforn": "unknown data.start 'uniforn': did you mean 'uniform'",
@@ -218,9 +218,9 @@ def test_train_offline(arguments, tmp_path):
 
 
 def test_offline_without_task_or_data(tmp_path):
-    line = refused(tmp_path, "train-offline", "--task.name", "")
-    assert "task.name and data.path are both empty" in line
-    line = refused(tmp_path, "train-offline", "--task.name", "", "--evaluation.lengths", "9")
+    line = refused(tmp_path, "train-offline", "--env.name", "")
+    assert "env.name and data.path are both empty" in line
+    line = refused(tmp_path, "train-offline", "--env.name", "", "--evaluation.lengths", "9")
     assert "evaluation.lengths requires an env" in line
 
 

@@ -292,7 +292,7 @@ MODELS: dict[str, tuple[Any, str | None]] = {
 def test_models(name):
     config = changed(
         offline_preset("debug"),
-        task__name="",
+        env__name="",
         evaluation__lengths=(),
         model=BrokenModel(variant=name),
     )
@@ -365,7 +365,7 @@ OFFLINE: dict[str, tuple[Any, str | None]] = {
 def test_offline_algorithms(name):
     config = changed(
         offline_preset("debug"),
-        task__name="",
+        env__name="",
         evaluation__lengths=(),
         algorithm=DecayConfig(variant=name),
     )

@@ -302,8 +302,8 @@ def test_files_are_damaged(tmp_path, damage, how, whole):
 
 CART_POLE = changed(
     preset("debug"),
-    task__name="CartPole-v1",
-    task__params={},
+    env__name="CartPole-v1",
+    env__params={},
     evaluation__lengths=(),
     curriculum=False,
     context=2,
@@ -362,7 +362,7 @@ def test_comparison_of_spaces(one, other, same):
 def test_name_of_other_environment_is_warned_of(tmp_path, capsys):
     config = cart_pole(tmp_path / "set", env_name="Acrobot-v1")
     expected = (
-        f"data.path {tmp_path / 'set'} was recorded in Acrobot-v1, and task.name is CartPole-v1: "
+        f"data.path {tmp_path / 'set'} was recorded in Acrobot-v1, and env.name is CartPole-v1: "
         "the spaces agree, the tasks may not\n"
     )
     trajectories_of(config)
@@ -370,8 +370,8 @@ def test_name_of_other_environment_is_warned_of(tmp_path, capsys):
 
 
 COMMANDS = {
-    "--task.name TMazePassive-v0": "choose a matching pair, or train without an environment",
-    "--task.name CartPole-v1 --evaluation.lengths 9": "evaluation.lengths is not supported by Cart",
+    "--env.name TMazePassive-v0": "choose a matching pair, or train without an environment",
+    "--env.name CartPole-v1 --evaluation.lengths 9": "evaluation.lengths is not supported by Cart",
 }
 
 

@@ -303,8 +303,8 @@ def test_faults_in_offline_evaluations():
     data = collect(stream.env, stream.params, acting, 32, jax.random.key(0), num_envs=16)
     config = changed(
         preset("debug"),
-        task__name="Faulty-v0",
-        task__params=LONG,
+        env__name="Faulty-v0",
+        env__params=LONG,
         evaluation__lengths=(),
         model__name="bc-mlp",
         total_updates=10,

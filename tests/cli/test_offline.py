@@ -63,9 +63,9 @@ def test_presets(name):
 
 def test_parameters_of_preset_belong_to_its_environment():
     arguments = ["--preset", "minigrid", "--data.path", "data"]
-    smaller = parse_train_offline([*arguments, "--task.params", "size", "9"]).config.task
-    assert smaller.params == preset("minigrid").task.params | {"size": 9}
-    other = parse_train_offline([*arguments, "--task.name", "TwoColors-v0"]).config.task
+    smaller = parse_train_offline([*arguments, "--env.params", "size", "9"]).config.env
+    assert smaller.params == preset("minigrid").env.params | {"size": 9}
+    other = parse_train_offline([*arguments, "--env.name", "TwoColors-v0"]).config.env
     assert (other.name, other.params) == ("TwoColors-v0", {})
 
 
@@ -77,8 +77,8 @@ def test_model_preset_keeps_other_fields():
 
 
 def test_dataset_alone_has_no_settings_of_environment():
-    config = parse_train_offline(["--task.name", "", "--data.path", "data"]).config
-    assert (config.task.name, config.data.path) == ("", "data")
+    config = parse_train_offline(["--env.name", "", "--data.path", "data"]).config
+    assert (config.env.name, config.data.path) == ("", "data")
     assert config.evaluation.lengths == ()
     assert not config.curriculum
 
@@ -91,15 +91,15 @@ def test_model_of_ones_own_has_its_settings():
 
 
 def test_task_parameters_may_be_booleans():
-    arguments = ["--task.name", "MiniGrid-Memory", "--task.params", "random_length", "True"]
+    arguments = ["--env.name", "MiniGrid-Memory", "--env.params", "random_length", "True"]
     config = parse_train_offline(arguments).config
     assert from_json(to_json(config)) == config
     assert make_stream(config).params.random_length is True
 
 
 def test_task_parameters_may_be_strings():
-    arguments = ["--task.params", "step_penalty", "0.5", "penalty", "behind"]
+    arguments = ["--env.params", "step_penalty", "0.5", "penalty", "behind"]
     config = parse_train_offline(arguments).config
-    assert config.task.params == {"step_penalty": 0.5, "penalty": "behind"}
+    assert config.env.params == {"step_penalty": 0.5, "penalty": "behind"}
     assert from_json(to_json(config)) == config
     assert make_stream(config, 30).params.penalty == "behind"

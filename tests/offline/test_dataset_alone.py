@@ -25,7 +25,7 @@ SPACES = dataset_spaces(
 )
 ALONE = changed(
     preset("debug"),
-    task__name="",
+    env__name="",
     evaluation__lengths=(),
     model__name="bc-mlp",
     total_updates=2,
@@ -49,7 +49,7 @@ def command(data, tmp_path_factory):
         "train-offline --preset debug --model.name bc-mlp --baselines --total-updates 2 "
         f"--updates-per-iteration 2 --data.path {folder.parent / 'set'} --folder {folder}"
     )
-    return [*command.split(), "--task.name", ""], folder
+    return [*command.split(), "--env.name", ""], folder
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_trajectories_bring_their_spaces():
     assert trainer.environment == ("", {})
     again = OfflineTrainer(trainer.config)
     assert again.action_space == SPACES.action
-    with pytest.raises(ValueError, match="task.name and data.path are both empty"):
+    with pytest.raises(ValueError, match="env.name and data.path are both empty"):
         OfflineTrainer(ALONE)
 
 
@@ -169,11 +169,11 @@ def test_other_spaces_than_recorded_raise(data):
         ("evaluation__lengths", (8,)),
         ("evaluation__interval", 2),
         ("checkpoint__best", "evaluation/success"),
-        ("task__params", {"corridor_length": 3}),
+        ("env__params", {"corridor_length": 3}),
     ],
 )
 def test_settings_of_environment_are_refused(field, value):
     validate(ALONE)
     name = field.replace("__", ".")
-    with pytest.raises(ValueError, match=f"{name} requires an environment: set task.name, or omit"):
+    with pytest.raises(ValueError, match=f"{name} requires an environment: set env.name, or omit"):
         validate(changed(ALONE, **{field: value}))

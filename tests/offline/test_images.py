@@ -7,7 +7,7 @@ import pytest
 
 from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
 from gtrxl_jax.data import sample_segments
-from gtrxl_jax.offline.config import TaskConfig, preset
+from gtrxl_jax.offline.config import OfflineEnvConfig, preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
@@ -41,7 +41,7 @@ def path(tmp_path_factory):
 def config_of(path, **changes):
     fixed = changed(
         preset("debug"),
-        task=TaskConfig(NAME, PARAMS),
+        env=OfflineEnvConfig(NAME, PARAMS),
         evaluation__lengths=(),
         evaluation__episodes=2,
         data__path=str(path),

@@ -54,7 +54,7 @@ def trainer_of(name, **overrides):
         whole = make_set((4, 6), dataset_spaces(observation, action))
     config = changed(
         preset("debug"),
-        task__name="",
+        env__name="",
         evaluation__lengths=(),
         model=model_config("rate", preset_name, **overrides),
         optimizer__warmup=0.0,

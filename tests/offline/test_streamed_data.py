@@ -94,7 +94,7 @@ def test_mismatched_data_raise_before_compilation(path, monkeypatch, tmp_path):
 
     monkeypatch.setattr("gtrxl_jax.runs.programs.Programs.init", compiled)
     with pytest.raises(ValueError, match="choose a matching pair"):
-        train(OfflineTrainer(config_of(path, task__name="AssociativeRetrieval-v0")))
+        train(OfflineTrainer(config_of(path, env__name="AssociativeRetrieval-v0")))
     with pytest.raises(ValueError, match="curriculum requires episodes of at most 2 steps"):
         train(OfflineTrainer(config_of(path, context=2)))
     monkeypatch.setitem(sys.modules, "grain", None)

@@ -126,7 +126,7 @@ def test_continuous_actions_have_an_error_in_their_units():
     env, params = make_env("Echo-v0")
     acting = RandomPolicy(env.action_space(params))
     data = collect(env, params, acting, 64, jax.random.key(0))
-    trainer = make(data, task__name="Echo-v0", evaluation__lengths=(), **QUICK)
+    trainer = make(data, env__name="Echo-v0", evaluation__lengths=(), **QUICK)
     _, metrics = learn(trainer, first_learner(trainer), batch_of(trainer))
     assert {"error", "error/last_step"} <= set(metrics)
     assert not [name for name in metrics if name.startswith("accuracy")]
@@ -294,7 +294,7 @@ def test_target_return_is_known_to_compiled_programs():
 
 @pytest.mark.usefixtures("unchecked")
 def test_environment_without_oracle_raises():
-    config = changed(DEBUG, task__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
+    config = changed(DEBUG, env__name="MemoryChain-v0", evaluation__lengths=(), segments=2)
     with pytest.raises(ValueError, match="oracle"):
         train(OfflineTrainer(config))
 
@@ -308,8 +308,8 @@ def test_environment_without_oracle_raises():
         ({"data__start": "middle"}, "data.start"),
         ({"model__valve": "ca"}, "model.valve"),
         ({"optimizer__beta_2": 1.5}, "optimizer.beta_2 must be at most 1"),
-        ({"task__name": "TMaze"}, "TMazePassive-v0"),
-        ({"task__name": "MemoryChain-v0", "evaluation__lengths": (9,)}, "evaluation.lengths"),
+        ({"env__name": "TMaze"}, "TMazePassive-v0"),
+        ({"env__name": "MemoryChain-v0", "evaluation__lengths": (9,)}, "evaluation.lengths"),
         ({"evaluation__lengths": (2,)}, "at least 3"),
         ({"data__path": "nowhere"}, "nowhere"),
         ({"data__stream": True, "data__path": "nowhere"}, "nowhere"),

@@ -79,19 +79,18 @@ def small(words):
     if words[0] == "gtrxl" and re.search(
         "MemoryMaze|TwoColors|AppleMaze|MiniGrid|vizdoom|minigrid|memory-maze", line
     ):
-        option = "--task.params" if "train-offline" in line else "--env.params"
-        if option not in words:
-            words += [option]
-        values = words.index(option) + 1
+        if "--env.params" not in words:
+            words += ["--env.params"]
+        values = words.index("--env.params") + 1
         end = next((n for n in range(values, len(words)) if words[n][:2] == "--"), len(words))
         words[end:end] = SHORT
-    if line.startswith("gtrxl train-offline --task.name MiniGrid-Memory "):
+    if line.startswith("gtrxl train-offline --env.name MiniGrid-Memory "):
         # The curriculum needs episodes that fit into one segment.
         words += ["--context", "20"]
     if "--data.validation" in words:
         # Some of the few episodes, and some that are as long as the curriculum's first stage.
         words += ["--data.validation", "0.5"]
-    if line.startswith("gtrxl train-offline ") and not {"--preset", "--task.name"} & {*words}:
+    if line.startswith("gtrxl train-offline ") and not {"--preset", "--env.name"} & {*words}:
         words += ["--evaluation.lengths", "12"]
     return words
 
