@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gtrxl_jax.runs.checkpoint import Saver
-from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.directory import lock_folder
 from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
@@ -36,7 +36,7 @@ def save(folder: Path, trainer: Trainer, value: float | None = None) -> list[Any
             return (numbers if value is None else np.full(leaf.shape, value)).astype(leaf.dtype)
 
     state = jax.tree.map(array, Programs(trainer).like)
-    with locked(folder, trainer.config_json), Saver(folder) as saver:
+    with lock_folder(folder, trainer.config_json), Saver(folder) as saver:
         saver.save(100, state, {"best": None})
     return [jax.device_get(params) for params in params_of(trainer, folder)[0]]
 

@@ -15,7 +15,7 @@ from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import EnvConfig, preset, to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoint import Saver
-from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.directory import lock_folder
 from gtrxl_jax.timestep import zero_timestep
 from tests.jobs import changed
 
@@ -37,7 +37,7 @@ def agent_run(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("runs") / "agent"
     trainer = OnlineTrainer(config)
-    with locked(folder, to_json(config)), Saver(folder) as saver:
+    with lock_folder(folder, to_json(config)), Saver(folder) as saver:
         saver.save(1, jax.jit(trainer.init)(0))
     return folder, config
 
@@ -162,7 +162,7 @@ def test_mismatched_environment_raises(tmp_path, agent_run):
 
 def test_offline_model_uses_training_length(tmp_path):
     trainer = OfflineTrainer(changed(offline_config.preset("debug"), model__name="bc-lstm"))
-    with locked(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
+    with lock_folder(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:
         saver.save(1, jax.jit(trainer.init)(0))
     config = CollectionConfig(policy=str(tmp_path / "run"), episodes=6, balance=False)
     done = collect_dataset(config, tmp_path / "set")

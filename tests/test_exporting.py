@@ -20,7 +20,7 @@ from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.directory import list_runs, locked
+from gtrxl_jax.runs.directory import list_runs, lock_folder
 from gtrxl_jax.runs.params import initial_params, read_export, write_params
 from tests.comparison import assert_same
 from tests.jobs import changed, small_job
@@ -102,7 +102,7 @@ def test_new_run_starts_from_export(seeds, exported):
 def test_export_is_not_trained_or_overwritten(seeds, exported, tmp_path):
     text = (exported / "config.json").read_text()
     message = "holds an exported agent: choose another folder, with init_from"
-    with pytest.raises(ValueError, match=message), locked(exported, text):
+    with pytest.raises(ValueError, match=message), lock_folder(exported, text):
         pass
     with pytest.raises(FileExistsError, match="agent exists already: choose another folder"):
         export(seeds[0], exported)

@@ -13,7 +13,7 @@ from gtrxl_jax.loading import with_settings
 from gtrxl_jax.online.config import to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoint import Saver
-from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.directory import lock_folder
 from tests.jobs import small_job
 from tests.saved import save
 
@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     trainer = OnlineTrainer(JOB)
     state = jax.jit(jax.vmap(trainer.init))(np.arange(4, 6))
-    with locked(folder, to_json(JOB)), Saver(folder) as saver:
+    with lock_folder(folder, to_json(JOB)), Saver(folder) as saver:
         saver.save(10, state, {"best": None})
     return folder, state
 

@@ -22,8 +22,7 @@ from timing import Row, interleaved, show
 from gtrxl_jax.nn import encoders
 from gtrxl_jax.online.config import EnvConfig, preset
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.compilation import compiler_options
-from gtrxl_jax.runs.programs import make_iteration
+from gtrxl_jax.runs.programs import compiler_options, make_iteration
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ import tyro
 from timing import Row, interleaved, show
 
 from gtrxl_jax.envs import Stream, make_env
-from gtrxl_jax.runs.compilation import compiler_options
+from gtrxl_jax.runs.programs import compiler_options
 
 
 @dataclasses.dataclass(frozen=True)

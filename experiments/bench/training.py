@@ -24,8 +24,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.compilation import compiler_options
-from gtrxl_jax.runs.programs import make_iteration
+from gtrxl_jax.runs.programs import compiler_options, make_iteration
 
 HEADS = 4
 MINIBATCHES = 8

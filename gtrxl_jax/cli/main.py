@@ -201,7 +201,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     """Train and print the scores, or exit on failure. Returns None if it was already finished."""
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoint import SaveError
-    from gtrxl_jax.runs.directory import available_steps, finished
+    from gtrxl_jax.runs.directory import available_steps, final_result
     from gtrxl_jax.runs.divergence import DivergedError
     from gtrxl_jax.runs.logging.console import ConsoleWriter
     from gtrxl_jax.runs.logging.loggers import make_loggers
@@ -209,7 +209,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     from gtrxl_jax.runs.results import describe
 
     trainer.mesh()
-    if done := finished(trainer, folder):
+    if done := final_result(trainer, folder):
         _print(f"finished already: {describe(done.evaluation)} | {folder}")
         _report_divergence(done, trainer)
         return None

@@ -47,6 +47,13 @@ def replace_arrays(tree: Any, arrays: Mapping[str, Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
+def each_seed(num_seeds: int, tree: Any) -> list[Any]:
+    """Return the tree of each seed, from a single seed's tree or one with an axis of seeds."""
+    if num_seeds == 1:
+        return [tree]
+    return [jax.tree.map(lambda x, n=n: x[n], tree) for n in range(num_seeds)]
+
+
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return shape, dtype and sharding of an array; without a sharding, the first local device."""
     sharding = getattr(leaf, "sharding", None)

@@ -62,7 +62,7 @@ class Saver:
     Incomplete checkpoints left in `checkpoints/` by a process that was killed are removed.
 
     Args:
-      folder: the run, locked by this process (see `directory.locked`).
+      folder: the run, locked by this process (see `directory.lock_folder`).
       keep: number of newest checkpoints to keep, in addition to the best.
       best: step of the best checkpoint so far.
     """

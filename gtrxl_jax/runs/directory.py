@@ -66,7 +66,7 @@ def new_folder(path: Folder) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(folder: Folder, config_json: str) -> Iterator[None]:
+def lock_folder(folder: Folder, config_json: str) -> Iterator[None]:
     """Lock `folder` for the run of this config, new or resumed, until the block ends.
 
     The first of several processes holds the lock for all, and the others wait for it. Nothing is
@@ -158,7 +158,7 @@ def available_steps(folder: Folder) -> list[int]:
 
 
 def load_config(folder: Folder) -> str:
-    """Return the config of the run in `folder`, the JSON text passed to `locked`.
+    """Return the config of the run in `folder`, the JSON text passed to `lock_folder`.
 
     Raises:
       FileNotFoundError: if there is no run.
@@ -308,18 +308,20 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
 
-def finished(trainer: Trainer, folder: Folder) -> Result | None:
+def final_result(trainer: Trainer, folder: Folder) -> Result | None:
     """Return the result of the run in a folder; None if the run has not ended there.
 
     Raises:
       ValueError: if the folder belongs to another run.
     """
     steps = trainer.num_iterations * trainer.steps_per_iteration
-    return finished_run(folder, trainer.config_json, steps, trainer.config.num_seeds)
+    return read_final_result(folder, trainer.config_json, steps, trainer.config.num_seeds)
 
 
-def finished_run(folder: Folder, config_json: str, steps: int, num_seeds: int) -> Result | None:
-    """Return the result of a run that ends after a number of steps, see `finished`."""
+def read_final_result(
+    folder: Folder, config_json: str, steps: int, num_seeds: int
+) -> Result | None:
+    """Return the result of a run that ends after a number of steps, see `final_result`."""
     require_same_run(folder, config_json)
     result = read_result(folder)
     return result if result and result.is_final(steps, num_seeds) else None

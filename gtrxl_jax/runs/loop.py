@@ -34,14 +34,13 @@ from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs import checkpoint, divergence
 from gtrxl_jax.runs.card import write_card
 from gtrxl_jax.runs.checkpoint import Saver
-from gtrxl_jax.runs.directory import available_steps, finished, locked
+from gtrxl_jax.runs.directory import available_steps, final_result, lock_folder
 from gtrxl_jax.runs.divergence import DivergedError, Divergence
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writers
 from gtrxl_jax.runs.params import initial_params, params_of
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 from gtrxl_jax.runs.profiling import Profile
 from gtrxl_jax.runs.programs import Programs
-from gtrxl_jax.runs.progress import Progress
 from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.validation import check_choice
@@ -79,7 +78,7 @@ def train(
     Args:
       trainer: the run. If it has several seeds, metrics have one entry for each.
       writers: destinations of metrics in addition to the folder. With several processes (see
-        `hosts`), only those of the first are used.
+        `hosts`), only the writers of the first are used.
       folder: the run folder; nothing is kept if None.
       profile: a folder for a trace of a few iterations, see `Profile`; none if None.
 
@@ -95,12 +94,12 @@ def train(
     """
     if folder is None:
         return _Loop(trainer, Writers(*writers), Profile(profile)).run()
-    if result := finished(trainer, folder):
+    if result := final_result(trainer, folder):
         saved = available_steps(folder)
         return Trained(trainer, params_of(trainer, folder)[0] if saved else [], result)
     initial_params(trainer, folder)  # raises before the folder is claimed
     tracing = Profile(profile)
-    with locked(folder, trainer.config_json), Interruption() as interruption:
+    with lock_folder(folder, trainer.config_json), Interruption() as interruption:
         everything = Writers()
         if hosts.is_first():
             everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
@@ -111,6 +110,41 @@ def train(
             write_card(folder, trainer.title, record, params, trainer.notes)
             write_result(folder, record)
     return trained
+
+
+@dataclasses.dataclass
+class Progress:
+    """The progress of a run, which is recorded with its state.
+
+    Attributes:
+      iteration: number of completed iterations.
+      train_seconds: time since the first update without compilation, summed over all processes
+        that ran the run in turn, for each up to its last checkpoint.
+      iteration_seconds: the part of it spent in iterations.
+      best: step and score of the best checkpoint.
+      diverged: the seeds that have diverged, which are excluded from scores.
+    """
+
+    iteration: int = 0
+    train_seconds: float = 0.0
+    iteration_seconds: float = 0.0
+    best: tuple[int, float] | None = None
+    diverged: list[Divergence] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> "Progress":
+        """Return the progress that was recorded by `dataclasses.asdict` and as JSON."""
+        fields = {field.name: record[field.name] for field in dataclasses.fields(cls)}
+        fields["best"] = tuple(fields["best"]) if fields["best"] else None
+        return cls(**fields | {"diverged": [Divergence(**one) for one in fields["diverged"]]})
+
+    def is_best(self, step: int, score: float, best_is: str) -> bool:
+        """Return whether a score at a step is the best so far ("max" or "min"); record it if so."""
+        sign = 1 if best_is == "max" else -1
+        if self.best and sign * score <= sign * self.best[1]:
+            return False
+        self.best = (step, score)
+        return True
 
 
 class _Loop:
@@ -166,7 +200,7 @@ class _Loop:
             self._compile_seconds = time.monotonic() - began
             self._since = time.monotonic() - progress.train_seconds
             if self._interruption:
-                self._interruption.working()
+                self._interruption.defer_signals()
             running = None
             while upcoming and not self._has_diverged.all():
                 program = self._programs.iteration(*upcoming)
@@ -353,8 +387,8 @@ class _Loop:
 
     def _requested(self) -> signal.Signals | None:
         """Return the signal by which this or another process was asked to stop, if any."""
-        heard = self._interruption and self._interruption.requested
-        number = hosts.all_max(heard or 0)
+        own = self._interruption and self._interruption.requested
+        number = hosts.all_max(own or 0)
         return signal.Signals(number) if number else None
 
     def _passed(self, interval: int, step: int) -> bool:

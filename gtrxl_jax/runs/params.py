@@ -21,7 +21,7 @@ import numpy as np
 
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.runs import checkpoint
-from gtrxl_jax.runs.arrays import by_name, paths_of, require_same_arrays
+from gtrxl_jax.runs.arrays import by_name, each_seed, paths_of, require_same_arrays
 from gtrxl_jax.runs.directory import (
     Folder,
     available_steps,
@@ -44,8 +44,6 @@ def params_of(
     Raises:
       FileNotFoundError, ValueError, UnusableError: see `gtrxl_jax.load`.
     """
-    from gtrxl_jax.runs.programs import each_seed  # which imports this module
-
     there, step, drawn = _saved(trainer, folder, best=best)
     init: Any = trainer.init
     seeds: Any = 0

@@ -26,20 +26,20 @@ class RunInterrupted(Exception):
 class Interruption:
     """Handle SIGTERM and SIGINT during a run, letting it finish its current iteration.
 
-    The run polls `requested`. Before `working` is called there is nothing to save, and a signal
-    ends the process at once, as does a SIGINT after an earlier request. Both work while the main
-    thread is busy, for example in a compiled program of many seconds.
+    The run polls `requested`. Before `defer_signals` is called there is nothing to save, and a
+    signal ends the process at once, as does a SIGINT after an earlier request. Both work while the
+    main thread is busy, for example in a compiled program of many seconds.
 
     Outside the main thread, where Python does not allow signal handlers, signals are not handled.
     """
 
     def __init__(self) -> None:
         self.requested: signal.Signals | None = None
-        self._working = False
+        self._deferring = False
 
-    def working(self) -> None:
-        """Declare that there is something to save."""
-        self._working = True
+    def defer_signals(self) -> None:
+        """Handle signals at the end of the iteration from now on: there is something to save."""
+        self._deferring = True
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is not threading.main_thread():
@@ -73,7 +73,7 @@ class Interruption:
             number = signal.Signals(received[0])
             if number not in EXIT_CODES:
                 continue
-            if not self._working or (self.requested and number == signal.SIGINT):
+            if not self._deferring or (self.requested and number == signal.SIGINT):
                 _exit(EXIT_CODES[number])
             if not self.requested:
                 self.requested = number

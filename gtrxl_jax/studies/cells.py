@@ -32,7 +32,7 @@ from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.runs import loop
-from gtrxl_jax.runs.directory import finished_run
+from gtrxl_jax.runs.directory import read_final_result
 from gtrxl_jax.runs.logging.console import ConsoleWriter
 from gtrxl_jax.runs.logging.loggers import make_loggers
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, read_metrics
@@ -220,7 +220,7 @@ class _FolderTask:
     def is_done(self) -> bool:
         config: Any = self.cell.job
         steps = config.num_iterations * config.steps_per_iteration
-        return bool(finished_run(self.file, to_json(config), steps, config.num_seeds))
+        return bool(read_final_result(self.file, to_json(config), steps, config.num_seeds))
 
     def perform(self, console: bool) -> None:
         config: Any = self.cell.job

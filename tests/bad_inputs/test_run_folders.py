@@ -16,7 +16,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import checkpoint
 from gtrxl_jax.runs.checkpoint import Saver
 from gtrxl_jax.runs.directory import list_runs
-from gtrxl_jax.runs.progress import Progress
+from gtrxl_jax.runs.loop import Progress
 from tests.bad_inputs.refusal import contents, refused
 from tests.jobs import changed
 

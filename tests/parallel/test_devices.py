@@ -15,7 +15,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import checkpoint
 from gtrxl_jax.runs.arrays import by_name
 from gtrxl_jax.runs.checkpoint import Saver
-from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.directory import lock_folder
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 
@@ -155,10 +155,10 @@ def test_resume_with_different_split(tmp_path, x64):
     """The placement is not part of a run's identity."""
     first, second = trainer_of("online", 8, 1), trainer_of("online", 4, 2)
     state, *_ = outcome(first, iterations=1)
-    with locked(tmp_path, first.config_json), Saver(tmp_path) as saver:
+    with lock_folder(tmp_path, first.config_json), Saver(tmp_path) as saver:
         saver.save(first.steps_per_iteration, state)
     programs = Programs(second)
-    with locked(tmp_path, second.config_json):
+    with lock_folder(tmp_path, second.config_json):
         state, _ = checkpoint.restore(tmp_path, programs.like)
     ((stage, data),) = programs.feed(2)
     state, _ = programs.iteration(stage, data)(state, data)

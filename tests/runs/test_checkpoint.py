@@ -24,7 +24,7 @@ from gtrxl_jax.runs.checkpoint import (
     newest_record,
     set_aside,
 )
-from gtrxl_jax.runs.directory import locked
+from gtrxl_jax.runs.directory import lock_folder
 from gtrxl_jax.runs.params import params_of
 from tests.comparison import assert_same
 from tests.runs.counter import Counter
@@ -65,7 +65,7 @@ def make_state(width=8, seed=0):
 
 
 def save(folder, step, state, config, **settings):
-    with locked(folder, config), Saver(folder, **settings) as saver:
+    with lock_folder(folder, config), Saver(folder, **settings) as saver:
         saver.save(step, state)
         saver.wait()
 
@@ -266,7 +266,7 @@ def test_incomplete_checkpoint_is_ignored_and_removed(run):
 def test_missing_checkpoint_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         restore(tmp_path / "missing", {"x": jnp.zeros(2)})
-    with locked(tmp_path / "new", CONFIG):
+    with lock_folder(tmp_path / "new", CONFIG):
         pass
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         restore(tmp_path / "new", {"x": jnp.zeros(2)})
@@ -299,7 +299,7 @@ def test_state_may_be_donated_after_save(run):
     """The state is written as it was when saved, even if its buffers have been reused."""
     overwrite = jax.jit(lambda x: x + 1, donate_argnums=0)
     x = jnp.zeros(500_000)
-    with locked(run, CONFIG), Saver(run, keep=9) as saver:
+    with lock_folder(run, CONFIG), Saver(run, keep=9) as saver:
         for step in range(1, 4):
             saver.save(step, {"x": x})
             x = overwrite(x)
@@ -309,12 +309,12 @@ def test_state_may_be_donated_after_save(run):
 
 def test_best_is_kept_until_better_one(run):
     like = {"x": jnp.zeros(2)}
-    with locked(run, CONFIG), Saver(run, keep=2) as saver:
+    with lock_folder(run, CONFIG), Saver(run, keep=2) as saver:
         for step in range(1, 6):
             saver.save(step, like, {"score": step}, best=step == 2)
     assert available_steps(run) == [2, 4, 5]
     assert checkpoint.restore(run, like)[1]["score"] == 5
-    with locked(run, CONFIG), Saver(run, keep=2, best=2) as saver:
+    with lock_folder(run, CONFIG), Saver(run, keep=2, best=2) as saver:
         saver.save(6, like)
         saver.wait()
         assert available_steps(run) == [2, 5, 6]
@@ -409,7 +409,7 @@ def test_full_disk_raises_and_keeps_checkpoints(run, capfd):
     state = {f"x{n}": jax.random.normal(jax.random.key(n), (40_000,)) for n in range(8)}
     save(run, 1, {"x": jnp.ones(2)}, CONFIG)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with locked(run, CONFIG), Saver(run) as saver:
+    with lock_folder(run, CONFIG), Saver(run) as saver:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
             saver.save(2, state)

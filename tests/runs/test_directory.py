@@ -13,7 +13,7 @@ import pytest
 from gtrxl_jax.offline import config as offline
 from gtrxl_jax.online import config as online
 from gtrxl_jax.runs import config as run_config
-from gtrxl_jax.runs.directory import difference, load_config, locked, new_folder
+from gtrxl_jax.runs.directory import difference, load_config, lock_folder, new_folder
 
 CONFIG = json.dumps({"seed": 1, "version": "0.2.0", "core": {"name": "gtrxl", "layers": 4}})
 OTHERS = {
@@ -35,13 +35,13 @@ def run(tmp_path):
 @pytest.fixture
 def started(run):
     """A run with a checkpoint."""
-    with locked(run, CONFIG):
+    with lock_folder(run, CONFIG):
         (run / "checkpoints" / "3").mkdir(parents=True)
     return run
 
 
 def test_same_run_can_lock_again(started):
-    with locked(started, json.dumps(json.loads(CONFIG), indent=2)):
+    with lock_folder(started, json.dumps(json.loads(CONFIG), indent=2)):
         assert load_config(started) == CONFIG
     assert {path.name for path in started.iterdir()} == {"config.json", "checkpoints"}
 
@@ -49,17 +49,17 @@ def test_same_run_can_lock_again(started):
 def test_other_run_raises_before_writing(started):
     message = r"another run \(core.layers is 4 there, 12 here\): choose another folder"
     other = changed(core={"name": "gtrxl", "layers": 12})
-    with pytest.raises(ValueError, match=message), locked(started, other):
+    with pytest.raises(ValueError, match=message), lock_folder(started, other):
         pass
     assert load_config(started) == CONFIG
 
 
 def test_run_without_checkpoint_is_replaced(run):
-    with locked(run, CONFIG):
+    with lock_folder(run, CONFIG):
         message = "in use by a running process"
-        with pytest.raises(ValueError, match=message), locked(run, changed(seed=2)):
+        with pytest.raises(ValueError, match=message), lock_folder(run, changed(seed=2)):
             pass
-    with locked(run, changed(seed=2)):
+    with lock_folder(run, changed(seed=2)):
         pass
     assert load_config(run) == changed(seed=2)
 
@@ -77,10 +77,13 @@ def test_run_without_checkpoint_is_replaced(run):
 )
 def test_some_settings_may_change(started, fields):
     (started / "config.json").write_text(changed(**OTHERS))
-    with locked(started, changed(**OTHERS | fields)):
+    with lock_folder(started, changed(**OTHERS | fields)):
         # The new file is locked as well.
         message = "in use by a running process"
-        with pytest.raises(ValueError, match=message), locked(started, changed(**OTHERS | fields)):
+        with (
+            pytest.raises(ValueError, match=message),
+            lock_folder(started, changed(**OTHERS | fields)),
+        ):
             pass
     assert json.loads(load_config(started)) == json.loads(changed(**OTHERS | fields))
 
@@ -95,17 +98,20 @@ def test_some_settings_may_change(started, fields):
 )
 def test_other_settings_may_not_change(started, fields, message):
     (started / "config.json").write_text(changed(**OTHERS))
-    with pytest.raises(ValueError, match=message), locked(started, changed(**OTHERS | fields)):
+    with pytest.raises(ValueError, match=message), lock_folder(started, changed(**OTHERS | fields)):
         pass
     assert load_config(started) == changed(**OTHERS)
 
 
 def test_field_of_later_version_is_empty_before(started):
-    with locked(started, changed(init_from="", init_only=[])):
+    with lock_folder(started, changed(init_from="", init_only=[])):
         pass
     (started / "config.json").write_text(CONFIG)
     message = r'init_from is null there, "runs/b" here'
-    with pytest.raises(ValueError, match=message), locked(started, changed(init_from="runs/b")):
+    with (
+        pytest.raises(ValueError, match=message),
+        lock_folder(started, changed(init_from="runs/b")),
+    ):
         pass
 
 
@@ -130,9 +136,9 @@ def test_field_of_later_version_is_at_its_default_before(run, kind, field):
     for inner in groups:
         group = group[inner]
     default = group.pop(name)
-    with locked(run, json.dumps(older)):
+    with lock_folder(run, json.dumps(older)):
         (run / "checkpoints" / "3").mkdir(parents=True)
-    with locked(run, here):
+    with lock_folder(run, here):
         assert load_config(run) == here
     assert difference(older, json.loads(here)) is None
     group[name] = {**default, "keep": 77} if isinstance(default, dict) else "another"
@@ -156,13 +162,13 @@ def test_data_are_known_by_their_fingerprint(run, case):
         changed(data={"path": path, "fingerprint": fingerprint})
         for path, fingerprint in (there, here)
     )
-    with locked(run, there):
+    with lock_folder(run, there):
         (run / "checkpoints" / "3").mkdir(parents=True)
     if message is None:
-        with locked(run, here):
+        with lock_folder(run, here):
             assert load_config(run) == here
         return
-    with pytest.raises(ValueError, match=message), locked(run, here):
+    with pytest.raises(ValueError, match=message), lock_folder(run, here):
         pass
     assert load_config(run) == there
 
@@ -171,7 +177,7 @@ def test_folder_without_run_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no run: it has no config.json"):
         load_config(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json is not JSON"), locked(tmp_path, CONFIG):
+    with pytest.raises(ValueError, match="config.json is not JSON"), lock_folder(tmp_path, CONFIG):
         pass
 
 
@@ -180,7 +186,7 @@ def test_one_of_concurrent_runs_gets_lock(run):
 
     def attempt(seed):
         try:
-            with locked(run, changed(seed=seed)):
+            with lock_folder(run, changed(seed=seed)):
                 tried.wait()
                 return seed
         except ValueError:
@@ -228,15 +234,15 @@ def test_new_folder_without_content_is_removed(tmp_path):
 )
 def test_folder_in_which_no_checkpoint_can_be_stored_raises(name, unfit, tmp_path):
     message = re.escape(f"its path contains {unfit}, choose another folder")
-    with pytest.raises(ValueError, match=message), locked(tmp_path / name / "run", CONFIG):
+    with pytest.raises(ValueError, match=message), lock_folder(tmp_path / name / "run", CONFIG):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 HOLD = """
 import sys
-from gtrxl_jax.runs.directory import locked
-with locked(*sys.argv[1:]):
+from gtrxl_jax.runs.directory import lock_folder
+with lock_folder(*sys.argv[1:]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -250,9 +256,9 @@ def test_lock_is_held_until_process_dies(run):
         try:
             assert holder.stdout.readline() == b"held\n"
             message = "in use by a running process"
-            with pytest.raises(ValueError, match=message), locked(run, CONFIG):
+            with pytest.raises(ValueError, match=message), lock_folder(run, CONFIG):
                 pass
         finally:
             holder.kill()
-    with locked(run, CONFIG):
+    with lock_folder(run, CONFIG):
         pass

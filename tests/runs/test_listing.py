@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.runs.config import to_json
-from gtrxl_jax.runs.directory import list_runs, locked
+from gtrxl_jax.runs.directory import list_runs, lock_folder
 from gtrxl_jax.runs.divergence import Divergence
 from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from tests.jobs import small_job
@@ -18,7 +18,7 @@ CONFIG = small_job(total_steps=112)
 
 
 def start(folder, config=CONFIG, step=None):
-    with locked(folder, to_json("online", config)):
+    with lock_folder(folder, to_json("online", config)):
         if step:
             (folder / "checkpoints" / str(step)).mkdir(parents=True)
 
@@ -39,7 +39,7 @@ def test_states_of_a_run(tmp_path):
     start(run)
     assert state(tmp_path) == ("empty", 0, 112)
     start(run, step=112)
-    with locked(run, to_json("online", CONFIG)):
+    with lock_folder(run, to_json("online", CONFIG)):
         assert state(tmp_path) == ("running", 112, 112)
     assert state(tmp_path) == ("stopped", 112, 112)
     finish(run)

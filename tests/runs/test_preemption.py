@@ -31,7 +31,7 @@ def send(number, until):
 def test_signal_requests_stop_and_is_reported(number, exits, capfd):
     before = signal.getsignal(number)
     with Interruption() as asked:
-        asked.working()
+        asked.defer_signals()
         assert asked.requested is None
         send(number, lambda: asked.requested)
         assert asked.requested == number
@@ -42,7 +42,7 @@ def test_signal_requests_stop_and_is_reported(number, exits, capfd):
 
 def test_only_second_interrupt_exits_at_once(exits):
     with Interruption() as asked:
-        asked.working()
+        asked.defer_signals()
         send(signal.SIGINT, lambda: asked.requested)
         os.kill(os.getpid(), signal.SIGTERM)
         send(signal.SIGINT, lambda: exits)
@@ -59,7 +59,7 @@ def test_signal_before_working_exits_at_once(number, code, exits):
 def test_signal_while_main_thread_is_busy(exits):
     """During a long compiled program, Python runs no signal handlers."""
     with Interruption() as asked:
-        asked.working()
+        asked.defer_signals()
         helper = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
         helper.start()
         heard = threading.Event()
@@ -76,7 +76,7 @@ def test_an_ignored_signal_stays_ignored(exits):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Interruption() as asked:
-            asked.working()
+            asked.defer_signals()
             os.kill(os.getpid(), signal.SIGINT)
             send(signal.SIGTERM, lambda: asked.requested)
             assert asked.requested == signal.SIGTERM

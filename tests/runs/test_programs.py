@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from gtrxl_jax.runs.compilation import compiler_options
+from gtrxl_jax.runs.programs import compiler_options
 
 
 @pytest.mark.parametrize("runs_once", [True, False])
