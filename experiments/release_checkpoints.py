@@ -93,7 +93,7 @@ def release(name: str) -> str:
     if max(sizes.values()) > LARGEST:
         raise ValueError(f"{to} has a file of more than {LARGEST:,} bytes: {sizes}")
     scores, _ = evaluate(to, EPISODES[command[0]])
-    # A model of trajectories has a success for each length of episodes.
+    # A sequence model has a success for each length of episodes.
     lengths = sorted(int(score[8:]) for score in scores if score.startswith("success/"))
     longest = f"success/{lengths[-1]}" if lengths else ""
     shown = [score for score in ("success", "return", longest) if score in scores]

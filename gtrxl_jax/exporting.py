@@ -71,7 +71,7 @@ def export(
                 params,
                 trainer.observation_space,
                 trainer.action_space,
-                # Models of trajectories do not use masks.
+                # Sequence models do not use masks.
                 masked=isinstance(loaded.policy, AgentPolicy)
                 and any(restricts_actions(stream.env) for stream in trainer.tasks),
             )

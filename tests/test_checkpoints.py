@@ -29,7 +29,7 @@ def test_released_agent_is_complete(folder):
 @pytest.mark.integration
 def test_smallest_agent_reaches_its_score():
     cards = {folder: (folder / "card.md").read_text() for folder in FOLDERS}
-    # Models of trajectories have a score for each length of episodes instead.
+    # Sequence models have a score for each length of episodes instead.
     folder = min((folder for folder in FOLDERS if "| return |" in cards[folder]), key=size)
     card = cards[folder]
     name = "success" if "| success |" in card else "return"

@@ -56,7 +56,7 @@ class Train(RunOptions):
 
 @dataclasses.dataclass(frozen=True)
 class TrainOffline(RunOptions):
-    """Train models of trajectories, each in its own folder, and compare them."""
+    """Train sequence models on trajectories, each in its own folder, and compare them."""
 
     config: Annotated[offline_config.OfflineConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=offline_config.OfflineConfig

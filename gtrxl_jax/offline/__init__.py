@@ -1,4 +1,4 @@
-"""Offline training: models of trajectories, trained on datasets.
+"""Offline training: sequence models, trained on trajectories.
 
 Example:
     from gtrxl_jax.offline import OfflineTrainer, preset

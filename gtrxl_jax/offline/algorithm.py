@@ -44,7 +44,7 @@ class Setup:
       model: the model that acts, see `nn.sequence.model`.
       observation_space, action_space: the spaces of the environment, or of the data.
       optimizer: settings of the optimizer.
-      updates: number of updates of the run.
+      num_updates: number of updates of the run.
       bptt: number of previous segments that the gradient reaches; None: all.
       remat: whether to recompute a segment's activations in the backward pass.
       actions: "sample" or "mode", see `SequencePolicy`.
@@ -56,7 +56,7 @@ class Setup:
     observation_space: Any
     action_space: Any
     optimizer: AdamWConfig
-    updates: int
+    num_updates: int
     bptt: int | None = None
     remat: bool = False
     actions: str = "mode"

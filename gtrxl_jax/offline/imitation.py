@@ -76,7 +76,7 @@ class Imitation(OfflineAlgorithm):
 
     def __init__(self, config: Any, setup: Setup):
         super().__init__(config, setup)
-        self.optimizer, self.schedule = setup.optimizer.make(setup.updates)
+        self.optimizer, self.schedule = setup.optimizer.make(setup.num_updates)
 
     def weights(self, batch: Segments) -> Float[Array, "B N K"] | None:
         """Return the weights of the steps' losses; None: all are 1."""
@@ -197,7 +197,7 @@ def over_segments(
     """Apply a model to consecutive segments, each with the memory of the one before.
 
     Args:
-      model: a model of trajectories.
+      model: a sequence model.
       params: its parameters.
       memory: the memory before the first segment.
       chunk: the segments, `[C, B, K]`.

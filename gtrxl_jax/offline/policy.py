@@ -34,7 +34,7 @@ class PlayingState:
 
 @dataclasses.dataclass(frozen=True)
 class SequencePolicy(Policy):
-    """A model of trajectories as a policy; `act` also returns the distribution of the actions.
+    """A sequence model as a policy; `act` also returns the distribution of the actions.
 
     The model is conditioned on a target return, from which each reward is subtracted (Chen et al.
     2021, algorithm 1). Both start anew at the first step of each episode.

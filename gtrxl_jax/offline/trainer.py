@@ -120,7 +120,7 @@ class OfflineTrainer:
             self.model,
             *spaces,
             optimizer=config.optimizer,
-            updates=self.num_iterations * self.steps_per_iteration,
+            num_updates=self.num_iterations * self.steps_per_iteration,
             bptt=config.bptt,
             remat=config.remat,
             actions=evaluation.policy,

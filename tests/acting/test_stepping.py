@@ -38,7 +38,7 @@ def model():
     ("make", "first", "masked"), [(hybrid_agent, "10010100", True), (model, "1000000", False)]
 )
 def test_step_equals_policy(make, first, masked):
-    """Over several episodes for agents, one for models of trajectories."""
+    """Over several episodes for agents, one for sequence models."""
     trainer = make()
     params = random_values(jax.eval_shape(trainer.init, 0).params)
     policy, spaces = trainer.policy, (trainer.observation_space, trainer.action_space)

@@ -1,4 +1,4 @@
-"""Small models of trajectories and random steps for them."""
+"""Small sequence models and random steps for them."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Properties of all models of trajectories."""
+"""Properties of all sequence models."""
 
 import functools
 import re

@@ -1,1 +1,1 @@
-"""Sequence models of trajectories: RATE, Decision Transformers and behavior cloning."""
+"""Sequence models: RATE, Decision Transformers and behavior cloning."""

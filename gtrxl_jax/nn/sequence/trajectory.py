@@ -1,4 +1,4 @@
-"""Token embeddings, action head and window, shared by the models of trajectories.
+"""Token embeddings, action head and window, shared by the sequence models.
 
 A step of a trajectory is three tokens, as in Chen et al. 2021, "Decision Transformer": the
 return-to-go R, the observation o and the action a. The action is predicted at the o token.
