@@ -127,7 +127,8 @@ class OfflineTrainer:
             restart_every=config.context if evaluation.restart_return else 0,
             memory_noise=evaluation.memory_noise,
         )
-        self.algorithm = config.algorithm.make(setup)
+        with naming_part("algorithm", config.algorithm):
+            self.algorithm = config.algorithm.make(setup)
         self._require_consistent_parts()
 
     def _require_consistent_parts(self) -> None:
@@ -163,7 +164,9 @@ class OfflineTrainer:
     @functools.cached_property
     def policy(self) -> Policy:
         """The algorithm's policy, asked for the target return."""
-        return self.algorithm.policy(self.target_return)
+        target_return = self.target_return
+        with naming_part("algorithm", self.algorithm):
+            return self.algorithm.policy(target_return)
 
     @property
     def tasks(self) -> tuple[Stream, ...]:
@@ -300,7 +303,9 @@ class OfflineTrainer:
         """Play fresh episodes of each length: `success/90`, ...; {} without an environment."""
         if not self._streams:
             return {}
-        return make_play(self.policy, self._streams, self.config.evaluation.episodes)(params, key)
+        play = make_play(self.policy, self._streams, self.config.evaluation.episodes)
+        with naming_part("algorithm", self.algorithm):
+            return play(params, key)
 
 
 def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:

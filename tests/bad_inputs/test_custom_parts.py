@@ -12,6 +12,7 @@ from flax import struct
 from gymnax.environments import spaces
 
 from gtrxl_jax import make_agent, zero_timestep
+from gtrxl_jax.acting import Policy
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.encoders import Encoder
 from gtrxl_jax.nn.sequence.model import ModelConfig
@@ -323,6 +324,16 @@ class Decay(OfflineAlgorithm):
         return Decayed(params, learner.count + 1), {"steps": batch.mask.sum()}
 
 
+class Still(Policy):
+    """A policy that does not know what it needs."""
+
+    def init(self, params, batch_size):
+        return ()
+
+    def act(self, params, state, timestep, key):
+        return (), self.missing, ()
+
+
 @dataclasses.dataclass(frozen=True)
 class DecayConfig(OfflineAlgorithmConfig):
     name: str = f"{__name__}:DecayConfig"
@@ -374,4 +385,23 @@ def test_offline_algorithms(name):
         OfflineTrainer(config, make_set())
         return
     with pytest.raises(ValueError, match=rf"^algorithm Broken \(tests/.*\): {message}"):
+        OfflineTrainer(config, make_set())
+
+
+@pytest.mark.parametrize(
+    "policy", [lambda self, target_return: self.missing, lambda self, target_return: Still()]
+)
+def test_policies_of_offline_algorithms(policy, monkeypatch):
+    monkeypatch.setattr(Decay, "policy", policy)
+    config = changed(offline_preset("debug"), algorithm=DecayConfig(), evaluation__lengths=(8,))
+    trainer = OfflineTrainer(changed(config, evaluation__target_return=1.0))
+    params = jax.eval_shape(trainer.init, 0).params
+    with pytest.raises(ValueError, match="^algorithm Broken .*: AttributeError: .*missing"):
+        jax.eval_shape(trainer.evaluate, params, jax.random.key(0))
+
+
+def test_offline_algorithm_that_cannot_be_made(monkeypatch):
+    monkeypatch.setattr(DecayConfig, "make", lambda self, setup: setup.missing)
+    config = changed(offline_preset("debug"), algorithm=DecayConfig())
+    with pytest.raises(ValueError, match="^algorithm DecayConfig .*: AttributeError: .*missing"):
         OfflineTrainer(config, make_set())
