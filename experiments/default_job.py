@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import read_result
+from gtrxl_jax.statistics import SOLVED
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.records import curves_of, goal_of, thinned
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table

@@ -35,7 +35,7 @@ from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
-from gtrxl_jax.ops.statistics import interquartile_mean
+from gtrxl_jax.statistics import interquartile_mean
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, draw_returns, median, table
 

@@ -27,7 +27,7 @@ import rate_two_colors
 import rocksample
 
 from gtrxl_jax.files import atomic
-from gtrxl_jax.ops.statistics import SOLVED
+from gtrxl_jax.statistics import SOLVED
 from gtrxl_jax.studies import Record, by_cell, read, scores, to_goal
 from gtrxl_jax.studies.report import fill_tables, mean_entry, median, table
 

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from gtrxl_jax.ops.statistics import interquartile_mean
 from gtrxl_jax.plots.style import (
     FONT_SIZE,
     GREY,
@@ -21,6 +20,7 @@ from gtrxl_jax.plots.style import (
     save_figure,
     style_axes,
 )
+from gtrxl_jax.statistics import interquartile_mean
 from gtrxl_jax.validation import check_choice
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import jax
 from gtrxl_jax.files import atomic
 from gtrxl_jax.formatting import number
 from gtrxl_jax.nn.normalizer import weights
-from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.runs.results import NOT_EVALUATED, Score, main_scores
+from gtrxl_jax.statistics import SOLVED
 
 
 def write_card(

@@ -19,15 +19,15 @@ from jaxtyping import Float, Shaped
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.formatting import number, numbers
-from gtrxl_jax.ops.statistics import (
+from gtrxl_jax.runs.divergence import Divergence
+from gtrxl_jax.runs.logging.writers import json_value
+from gtrxl_jax.statistics import (
     count_solved,
     interquartile_mean,
     mean_and_interval,
     stratified_bootstrap,
     wilson_interval,
 )
-from gtrxl_jax.runs.divergence import Divergence
-from gtrxl_jax.runs.logging.writers import json_value
 
 NOT_EVALUATED = "not evaluated, since the run has no environment"
 

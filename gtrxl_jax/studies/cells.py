@@ -30,7 +30,6 @@ from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.directory import read_final_result
 from gtrxl_jax.runs.logging.console import ConsoleWriter
@@ -38,6 +37,7 @@ from gtrxl_jax.runs.logging.loggers import make_loggers
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, read_metrics
 from gtrxl_jax.runs.preemption import EXIT_CODES, RunInterrupted
 from gtrxl_jax.runs.results import provenance
+from gtrxl_jax.statistics import SOLVED
 from gtrxl_jax.studies.records import (
     Record,
     append,

@@ -27,13 +27,13 @@ import numpy as np
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.online.config import EnvConfig
-from gtrxl_jax.ops.statistics import SOLVED
 from gtrxl_jax.plots.curves import learning_curves
 from gtrxl_jax.plots.ranking import ranking
 from gtrxl_jax.runs.config import kind_of, with_defaults
 from gtrxl_jax.runs.directory import MAY_CHANGE, load_config, settings, status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import main_scores
+from gtrxl_jax.statistics import SOLVED
 from gtrxl_jax.studies.records import Record, by_cell, curves_of, goal_of, scores, to_goal
 from gtrxl_jax.studies.report import iqm_entry, markdown, median, solved_share, table
 from gtrxl_jax.studies.settings import flatten

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gtrxl_jax.formatting import number, numbers
-from gtrxl_jax.ops.statistics import (
+from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
+from gtrxl_jax.statistics import (
     SOLVED,
     count_solved,
     interquartile_mean,
@@ -17,7 +18,6 @@ from gtrxl_jax.ops.statistics import (
     stratified_bootstrap,
     wilson_interval,
 )
-from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
 from gtrxl_jax.studies.records import Record
 
 ENTRIES = (

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from gtrxl_jax.ops.statistics import (
+from gtrxl_jax.runs.results import Score, main_scores, scores_of
+from gtrxl_jax.statistics import (
     interquartile_mean,
     mean_and_interval,
     stratified_bootstrap,
     wilson_interval,
 )
-from gtrxl_jax.runs.results import Score, main_scores, scores_of
 
 EPISODES = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
 MEANS = [0.5, 1.0, 0.75]

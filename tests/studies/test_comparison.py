@@ -10,9 +10,9 @@ import pytest
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.online.config import OnlineConfig, to_json
-from gtrxl_jax.ops.statistics import wilson_interval
 from gtrxl_jax.runs import directory
 from gtrxl_jax.runs.results import Result, scores_of, write_result
+from gtrxl_jax.statistics import wilson_interval
 from gtrxl_jax.studies import comparison
 from gtrxl_jax.studies.comparison import compare, find_runs, read_runs, score_after, task_of
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gtrxl_jax.ops.statistics import (
+from gtrxl_jax.statistics import (
     count_solved,
     interquartile_mean,
     mean_and_interval,
