@@ -14,16 +14,11 @@ or function is a cell's job as well, see `Cell`. `run` returns records, one for 
 gives each cell a run folder instead, and `compare` compares such folders.
 """
 
-from typing import TYPE_CHECKING
-
-from gtrxl_jax.lazy import lazy
-
-if TYPE_CHECKING:
-    from gtrxl_jax.studies.cells import Cell, run, train
-    from gtrxl_jax.studies.comparison import compare, find_runs, read_runs
-    from gtrxl_jax.studies.records import Record, by_cell, read, scores, to_goal
-    from gtrxl_jax.studies.script import Options, Study
-    from gtrxl_jax.studies.sweep import grid, read_sweep
+from gtrxl_jax.studies.cells import Cell, run, train
+from gtrxl_jax.studies.comparison import compare, find_runs, read_runs
+from gtrxl_jax.studies.records import Record, by_cell, read, scores, to_goal
+from gtrxl_jax.studies.script import Options, Study
+from gtrxl_jax.studies.sweep import grid, read_sweep
 
 __all__ = [
     "Cell",
@@ -42,24 +37,3 @@ __all__ = [
     "to_goal",
     "train",
 ]
-
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "Cell": "gtrxl_jax.studies.cells",
-        "Options": "gtrxl_jax.studies.script",
-        "Record": "gtrxl_jax.studies.records",
-        "Study": "gtrxl_jax.studies.script",
-        "by_cell": "gtrxl_jax.studies.records",
-        "compare": "gtrxl_jax.studies.comparison",
-        "find_runs": "gtrxl_jax.studies.comparison",
-        "grid": "gtrxl_jax.studies.sweep",
-        "read": "gtrxl_jax.studies.records",
-        "read_runs": "gtrxl_jax.studies.comparison",
-        "read_sweep": "gtrxl_jax.studies.sweep",
-        "run": "gtrxl_jax.studies.cells",
-        "scores": "gtrxl_jax.studies.records",
-        "to_goal": "gtrxl_jax.studies.records",
-        "train": "gtrxl_jax.studies.cells",
-    },
-)

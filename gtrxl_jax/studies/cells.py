@@ -4,23 +4,20 @@ Each run is locked, so that any number of processes on one machine can share a s
 soon as it is done, so that an interrupted study resumes.
 """
 
-import contextlib
 import dataclasses
 import fcntl
 import functools
+import hashlib
 import multiprocessing
 import multiprocessing.connection
 import os
-import re
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -88,7 +85,6 @@ def run(
     only: Sequence[str] = (),
     again: bool = False,
     workers: int = 1,
-    quiet: bool = False,
 ) -> list[Record]:
     """Execute the runs that have no record yet, each seed by itself, one of all cells at a time.
 
@@ -98,7 +94,6 @@ def run(
       only: the cells to run, by name or by values of their labels; by default all.
       again: also execute runs that have a record, which the new one replaces.
       workers: number of processes, each bound to its share of the cores.
-      quiet: show no progress of each run; several workers never do.
 
     Returns:
       All records in the file, including those of earlier calls, in the order of the cells.
@@ -106,42 +101,41 @@ def run(
     Raises:
       ValueError: if two cells have the same name, or `only` names none.
       RuntimeError: if runs have failed; the others are recorded.
-      SystemExit: if a signal has stopped the workers.
+      SystemExit: if a worker was stopped by a signal.
     """
-    path = Path(path)
-    chosen = _select(cells, only)
+    path, chosen, tasks = Path(path), _select(cells, only), []
     before = [key_of(record) for record in read_all(path)] if again else []
-    tasks: list[_Task] = []
     for n in range(max((cell.seeds for cell in chosen), default=0)):
         for cell in chosen:
             if n < cell.seeds:
                 seed = n if callable(cell.job) else cell.job.seed + n
                 key = key_of({"labels": cell.labels, "seed": seed})
-                tasks.append(_RecordTask(cell, path, seed, before.count(key)))
-    if failed := _execute(tasks, workers, quiet):
+                name = hashlib.sha256(key.encode()).hexdigest()[:16]
+                tasks.append(
+                    _Task(
+                        f"{cell.name}, seed {seed}",
+                        path.with_name(f".{path.stem}-{name}.lock"),
+                        functools.partial(_has_records, path, key, before.count(key) + 1),
+                        functools.partial(_record, path, cell, seed),
+                    )
+                )
+    if failed := _execute(tasks, workers):
         raise RuntimeError(f"{len(failed)} of {len(tasks)} runs failed: {'; '.join(failed)}")
     return read(path, [cell.labels for cell in cells])
 
 
 def train(
-    cells: Sequence[Cell],
-    folder: Folder,
-    *,
-    workers: int = 1,
-    log: Sequence[str] = (),
-    quiet: bool = False,
+    cells: Sequence[Cell], folder: Folder, *, workers: int = 1, log: Sequence[str] = ()
 ) -> list[str]:
     """Train each cell, all of its seeds in one program, as an ordinary run in `folder/NAME`.
 
-    Finished runs are skipped, and interrupted ones resumed. With several workers, or if quiet, the
-    output of a run is in `folder/NAME.log`.
+    Finished runs are skipped, and interrupted ones resumed.
 
     Args:
       cells: the grid, of online configs.
       folder: the folder of the runs' folders.
       workers: number of processes, each bound to its share of the cores.
       log: further loggers, as of `gtrxl train`.
-      quiet: show no progress of each run.
 
     Returns:
       The names of the cells that have failed.
@@ -151,11 +145,20 @@ def train(
       ValueError: if two cells have the same name, or the folder of a cell holds another run.
       RunInterrupted, SystemExit: if a signal has stopped the runs, which have been saved.
     """
-    for cell in cells:
+    tasks = []
+    for cell in _select(cells):
         if not isinstance(cell.job, OnlineConfig):
             raise TypeError(f"cell {cell.name}: train takes online configs, use run for others")
-    tasks = [_FolderTask(cell, Path(folder, cell.name), tuple(log)) for cell in _select(cells)]
-    return _execute(tasks, workers, quiet)
+        to = Path(folder, cell.name)
+        tasks.append(
+            _Task(
+                cell.name,
+                to.with_name(f".{cell.name}.lock"),
+                functools.partial(_is_finished, cell.job, to),
+                functools.partial(_train, cell.job, to, tuple(log)),
+            )
+        )
+    return _execute(tasks, workers)
 
 
 def _select(cells: Sequence[Cell], only: Sequence[str] = ()) -> list[Cell]:
@@ -164,238 +167,134 @@ def _select(cells: Sequence[Cell], only: Sequence[str] = ()) -> list[Cell]:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two cells have the same name, {name}")
-    values: dict[str, set[str]] = {}
-    for cell in cells:
-        for label, value in cell.labels.items():
-            values.setdefault(label, set()).add(str(value))
+    labels = {label for cell in cells for label in cell.labels}
+    values = {label: {str(cell.labels.get(label)) for cell in cells} for label in labels}
     for word in only:
         check_choice("cell", word, sorted({*names}.union(*values.values())))
-    asked = {label: known & {*only} for label, known in values.items() if known & {*only}}
+    asked = [label for label in labels if values[label] & {*only}]
 
     def is_asked(cell: Cell) -> bool:
-        fits = all(str(cell.labels.get(label)) in wanted for label, wanted in asked.items())
-        return not only or cell.name in only or (bool(asked) and fits)
+        fits = asked and all(str(cell.labels.get(label)) in only for label in asked)
+        return not only or cell.name in only or bool(fits)
 
     return [cell for cell in cells if is_asked(cell)]
 
 
-@dataclasses.dataclass(frozen=True)
-class _RecordTask:
-    """A run whose record is one of a file; done if that has more than `earlier` ones of it."""
+class _Task(NamedTuple):
+    """A run, with the file that locks it."""
 
-    cell: Cell
-    path: Path
-    seed: int
-    earlier: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.cell.name}, seed {self.seed}"
-
-    @property
-    def file(self) -> Path:
-        slug = re.sub("[^a-z0-9.]+", "-", self.name.lower())
-        return self.path.parent / f"{self.path.stem}-{slug}"
-
-    def is_done(self) -> bool:
-        key = key_of({"labels": self.cell.labels, "seed": self.seed})
-        return [key_of(record) for record in read_all(self.path)].count(key) > self.earlier
-
-    def perform(self, console: bool) -> None:
-        append(self.path, perform(self.cell, self.seed, console=console))
+    name: str
+    lock: Path
+    is_done: Callable[[], bool]
+    perform: Callable[[], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class _FolderTask:
-    """A run in a folder."""
-
-    cell: Cell
-    file: Path
-    log: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.cell.name
-
-    def is_done(self) -> bool:
-        config: Any = self.cell.job
-        steps = config.num_iterations * config.steps_per_iteration
-        return bool(read_final_result(self.file, to_json(config), steps, config.num_seeds))
-
-    def perform(self, console: bool) -> None:
-        config: Any = self.cell.job
-        trainer = OnlineTrainer(config)
-        with contextlib.nullcontext() if console else _output_in(f"{self.file}.log"):
-            loggers = make_loggers(self.log, self.file, trainer.config_json)
-            writers = [_console(trainer, self.name), *loggers]
-            loop.train(trainer, writers=writers, folder=self.file)
-
-
-_Task = _RecordTask | _FolderTask
-
-
-def _execute(tasks: Sequence[_Task], workers: int, quiet: bool) -> list[str]:
+def _execute(tasks: Sequence[_Task], workers: int) -> list[str]:
     """Perform the tasks that are not done, and return the names of those that have failed."""
     require_count("workers", workers)
-    done = sum(task.is_done() for task in tasks)
-    print(f"{done} of {len(tasks)} are finished already", flush=True)
-    for task in tasks:
-        task.file.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{sum(task.is_done() for task in tasks)} of {len(tasks)} are finished already")
     with tempfile.TemporaryDirectory() as cache:
         if workers == 1:
-            _work(tasks, cache, console=not quiet)
+            _work(tasks, cache)
         else:
-            _start_workers(workers, functools.partial(_work_alone, tasks, cache))
-    failed = []
-    for task in tasks:
-        with _locked(task) as free:  # neither done, nor being performed by another process
-            failed += [task.name] * free
-    return failed
+            _start_workers(workers, functools.partial(_work, tasks, cache))
+    # Neither done, nor being performed by another process.
+    return [task.name for task in tasks if _with_lock(task, lambda: None)]
 
 
 def _start_workers(count: int, work: Callable[[], None]) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=work) for _ in range(count)]
-    with _terminable():
-        try:
-            for number, process in enumerate(processes):
-                with share_of_cpus(number, count):  # processes inherit it
-                    process.start()
-            running: dict[Any, Any] = {process.sentinel: process for process in processes}
-            while running:
-                for ended in multiprocessing.connection.wait(list(running)):
-                    code = running.pop(ended).exitcode
-                    if code in EXIT_CODES.values():
-                        sys.exit(code)
-        finally:
-            for process in processes:
-                if process.pid is not None:
-                    process.terminate()
-                    process.join()
-
-
-def _work_alone(tasks: Sequence[_Task], cache: str) -> None:
-    """Perform tasks in a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        _work(tasks, cache, console=False)
-    except RunInterrupted as stop:
-        print(stop, file=sys.stderr, flush=True)
-        sys.exit(stop.exit_code)
+        for number, process in enumerate(processes):
+            with share_of_cpus(number, count):  # processes inherit it
+                process.start()
+        running: dict[Any, Any] = {process.sentinel: process for process in processes}
+        while running:
+            for ended in multiprocessing.connection.wait(list(running)):
+                if (code := running.pop(ended).exitcode) in EXIT_CODES.values():
+                    sys.exit(code)
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.terminate()
+                process.join()
 
 
-def _work(tasks: Sequence[_Task], cache: str, *, console: bool) -> None:
-    """Perform the tasks that are neither done nor being performed by another process."""
-    with _compilation_cache(cache):
-        for task in tasks:
-            with _locked(task) as free:
-                if not free:
-                    continue
-                began = time.monotonic()
-                try:
-                    task.perform(console)
-                except RunInterrupted:
-                    raise
-                except Exception as error:
-                    print(f"{task.name} failed: {type(error).__name__}: {error}", file=sys.stderr)
-                    if os.environ.get("GTRXL_TRACEBACK"):
-                        raise
-                    continue
-            done = sum(task.is_done() for task in tasks)
-            seconds = time.monotonic() - began
-            print(f"{done} of {len(tasks)} done: {task.name}, {seconds:.0f} s", flush=True)
+def _work(tasks: Sequence[_Task], cache: str) -> None:
+    """Perform the tasks that are neither done nor being performed by another process.
 
-
-@contextlib.contextmanager
-def _compilation_cache(folder: str) -> Iterator[None]:
-    """Let the seeds of a cell share their programs, in JAX's own cache if it is set."""
+    Seeds of a cell share their programs, in JAX's own compilation cache if it is set.
+    """
     before = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", before or folder)
+    jax.config.update("jax_compilation_cache_dir", before or cache)
     try:
-        yield
+        for number, task in enumerate(tasks, start=1):
+            began = time.monotonic()
+            if _with_lock(task, functools.partial(_attempt, task)) and task.is_done():
+                seconds = time.monotonic() - began
+                print(f"{number}/{len(tasks)}  {task.name}: {seconds:.0f} s", flush=True)
+    except (RunInterrupted, KeyboardInterrupt) as stop:
+        if not multiprocessing.parent_process():
+            raise
+        sys.exit(getattr(stop, "exit_code", EXIT_CODES[signal.SIGINT]))
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
 
 
-@contextlib.contextmanager
-def _locked(task: _Task) -> Iterator[bool]:
-    """Lock a task; yields False if it is done, or being performed by another process.
+def _attempt(task: _Task) -> None:
+    try:
+        task.perform()
+    except Exception as error:
+        if isinstance(error, RunInterrupted) or os.environ.get("GTRXL_TRACEBACK"):
+            raise
+        print(f"{task.name} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+
+def _with_lock(task: _Task, action: Callable[[], None]) -> bool:
+    """Lock a task for an action; return False if it is done, or locked by another process.
 
     The lock is a file lock, which the system releases however the process ends.
     """
     if task.is_done():
-        yield False
-        return
-    lock = task.file.with_name(f".{task.file.name}.lock")
-    with open(lock, "wb") as file:
+        return False
+    task.lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(task.lock, "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
-            return
+            return False
         try:
             # The previous holder of the lock may have done it since the first check.
-            yield not task.is_done()
+            if is_free := not task.is_done():
+                action()
+            return is_free
         finally:
-            lock.unlink(missing_ok=True)
+            task.lock.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _output_in(path: Folder) -> Iterator[None]:
-    """Append all output of this process to a file, also that of compiled libraries."""
-    sys.stdout.flush()
-    kept = os.dup(1), os.dup(2)
-    with open(path, "ab") as file:
-        try:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-            yield
-        finally:
-            sys.stdout.flush()
-            for number, original in enumerate(kept, start=1):
-                os.dup2(original, number)
-                os.close(original)
+def _has_records(path: Path, key: str, count: int) -> bool:
+    return [key_of(record) for record in read_all(path)].count(key) >= count
 
 
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn SIGTERM and SIGINT into SystemExit, so that the block cleans up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _: FrameType | None) -> None:
-        sys.exit(EXIT_CODES[signal.Signals(number)])
-
-    handlers = {number: signal.signal(number, leave) for number in EXIT_CODES}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def perform(cell: Cell, seed: int, *, console: bool = False) -> Record:
-    """Execute a run and return its record, see `studies.records`.
-
-    What a function returns replaces other entries of the record.
-    """
-    results = cell.job(seed) if callable(cell.job) else _train(cell, seed, console)
+def _record(path: Path, cell: Cell, seed: int) -> None:
+    """Execute a run and append its record; what a function returns replaces other entries."""
+    results = cell.job(seed) if callable(cell.job) else _train_seed(cell, seed)
     origin = provenance() | {"cores": len(available_cpus())}
-    return {"labels": dict(cell.labels), "seed": seed, **origin, **results}
+    append(path, {"labels": dict(cell.labels), "seed": seed, **origin, **results})
 
 
-def _train(cell: Cell, seed: int, console: bool) -> Record:
-    config: Any = cell.job
-    config = dataclasses.replace(config, seed=seed, num_seeds=1, on_divergence="continue")
+def _train_seed(cell: Cell, seed: int) -> Record:
+    job: Any = cell.job
+    config = dataclasses.replace(job, seed=seed, num_seeds=1, on_divergence="continue")
     trainer: Any = (
         OnlineTrainer(config) if isinstance(config, OnlineConfig) else OfflineTrainer(config)
     )
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "metrics.jsonl")
-        writers = [_console(trainer, f"{cell.name}, seed {seed}")] if console else []
-        trained = loop.train(trainer, writers=[JsonLinesWriter(path), *writers])
+        writers = [JsonLinesWriter(path), *_console(trainer, f"{cell.name}, seed {seed}")]
+        trained = loop.train(trainer, writers=writers)
         metrics = read_metrics(path)
     curves, result = curves_of(metrics), trained.result
     goal = goal_of(curves, *cell.goal)
@@ -403,9 +302,9 @@ def _train(cell: Cell, seed: int, console: bool) -> Record:
         row = np.searchsorted(metrics["step"], goal["steps"])
         goal["seconds"] = round(metrics["time"][row] - began, 1)
     scores = {name: values[0] for name, values in result.per_seed.items()}
-    differing = changes(config)
+    own = ("seed", "on_divergence")
     return {
-        "settings": {k: v for k, v in differing.items() if k not in ("seed", "on_divergence")},
+        "settings": {name: value for name, value in changes(config).items() if name not in own},
         "steps": result.steps,
         "seconds": round(result.compile_seconds + result.train_seconds, 1),
         "scores": scores | dict(cell.measure(trained) if cell.measure else {}),
@@ -414,6 +313,21 @@ def _train(cell: Cell, seed: int, console: bool) -> Record:
     }
 
 
-def _console(trainer: Any, title: str) -> ConsoleWriter:
+def _is_finished(config: OnlineConfig, folder: Path) -> bool:
+    steps = config.num_iterations * config.steps_per_iteration
+    return bool(read_final_result(folder, to_json(config), steps, config.num_seeds))
+
+
+def _train(config: OnlineConfig, folder: Path, log: Sequence[str]) -> None:
+    trainer = OnlineTrainer(config)
+    loggers = make_loggers(log, folder, trainer.config_json)
+    writers = [*_console(trainer, str(folder)), *loggers]
+    loop.train(trainer, writers=writers, folder=folder)
+
+
+def _console(trainer: Any, title: str) -> list[ConsoleWriter]:
+    """Show the progress of a run, in a terminal, unless others run beside it."""
+    if multiprocessing.parent_process() or not sys.stderr.isatty():
+        return []
     steps = trainer.num_iterations * trainer.steps_per_iteration
-    return ConsoleWriter(steps, trainer.shown, title=title)
+    return [ConsoleWriter(steps, trainer.shown, title=title)]

@@ -148,78 +148,47 @@ def read_runs(folders: Sequence[Path], goal: float | None = None) -> list[Record
     metrics = {folder: read_metrics(folder / "metrics.jsonl") for folder in folders}
     folders = [folder for folder in folders if len(metrics[folder]["step"])]
     configs = [with_defaults(settings(folder)) for folder in folders]
-    tasks = [task_of(config["env"]) for config in configs]
-    several = len({config["algorithm"]["name"] for config in configs}) > 1
-    cores = [
-        ", ".join([config["core"]["name"], *([config["algorithm"]["name"]] * several)])
-        for config in configs
-    ]
-    # The scores that all runs of a task have.
-    common: dict[str, set[str]] = {}
-    for task, folder, config in zip(tasks, folders, configs, strict=True):
-        names = _scores(config["env"], metrics[folder])
+    common: dict[str, set[str]] = {}  # the scores that all runs of a task have
+    for folder, config in zip(folders, configs, strict=True):
+        env, task = config["env"], task_of(config["env"])
+        names = {"return", "success"} if "episode/success" in metrics[folder] else {"return"}
+        # Of a single task, success and return say more than a normalized score.
+        names |= {"normalized"} if env["tasks"] and env.get("reference_returns") else set()
         common[task] = common.get(task, names) & names
-    variants = _variants(configs, cores)
     records = []
-    for folder, config, task, core, variant in zip(
-        folders, configs, tasks, cores, variants, strict=True
-    ):
-        score = main_scores(common[task])[0]
+    for folder, config, labels in zip(folders, configs, _labels(configs), strict=True):
+        score = main_scores(common[labels["task"]])[0]
         value = SOLVED if goal is None and score == "success" else goal
         of_run = {
-            "labels": {
-                "task": task,
-                "core": core,
-                "agent": ", ".join(filter(None, (core, variant))),
-            },
+            "labels": labels,
             "folder": folder,
             "settings": json.dumps(_without(config, OF_SEEDS), sort_keys=True),
             "score": score,
             "total": config["total_steps"],
             "tasks": max(1, len(config["env"]["tasks"])),
+            "steps": int(metrics[folder]["step"][-1]),
         }
+        result = status_of(folder).result
+        gone = [one.seed for one in result.diverged] if result else []
         for n in range(config["num_seeds"]):
-            seed = config["seed"] + n
-            records.append(of_run | _of_seed(folder, metrics[folder], seed, n, score, value))
+            seed, curve = config["seed"] + n, curves_of(metrics[folder], n)
+            stopped = "diverged" in curve and 1 in curve["diverged"]["value"]  # without a result
+            kinds = ("evaluation",) if score == "normalized" else ("evaluation", "episode")
+            curve = {name: curve[name] for k in kinds if (name := f"{k}/{score}") in curve}
+            final = np.nan if stopped else next((c["value"][-1] for c in curve.values()), np.nan)
+            if result and score in result.per_seed:
+                final = result.per_seed[score][n]
+            of_seed = {
+                "seed": seed,
+                "scores": {score: float(final)},
+                "curve": curve,
+                "goal": goal_of(curve, score, np.nan if value is None else value),
+                "drawn": {k: values[n] for k, values in result.drawn.items()} if result else {},
+                "finished": result is not None,
+                "diverged": stopped or seed in gone,
+            }
+            records.append(of_run | of_seed)
     return records
-
-
-def _of_seed(
-    folder: Path,
-    metrics: Mapping[str, np.ndarray],
-    seed: int,
-    n: int,
-    score: str,
-    goal: float | None,
-) -> Record:
-    """Return what the n-th seed of a run adds to a record."""
-    result, curve = status_of(folder).result, curves_of(metrics, n)
-    stopped = "diverged" in curve and 1 in curve["diverged"]["value"]  # such a run has no result
-    has_diverged = stopped or any(one.seed == seed for one in (result.diverged if result else ()))
-    kinds = ("evaluation",) if score == "normalized" else ("evaluation", "episode")
-    curve = {name: curve[name] for kind in kinds if (name := f"{kind}/{score}") in curve}
-    final = np.nan if stopped else next((c["value"][-1] for c in curve.values()), np.nan)
-    if result and score in result.per_seed:
-        final = result.per_seed[score][n]
-    return {
-        "seed": seed,
-        "scores": {score: float(final)},
-        "curve": curve,
-        "goal": goal_of(curve, score, np.nan if goal is None else goal),
-        "steps": int(metrics["step"][-1]),
-        "drawn": {name: values[n] for name, values in (result.drawn if result else {}).items()},
-        "finished": result is not None,
-        "diverged": has_diverged,
-    }
-
-
-def _scores(env: Mapping[str, Any], metrics: Mapping[str, np.ndarray]) -> set[str]:
-    """Return the scores of a run by which it can be compared.
-
-    Of a single task, success and return say more than a normalized score.
-    """
-    names = {"return", "success"} if "episode/success" in metrics else {"return"}
-    return names | ({"normalized"} if env["tasks"] and env.get("reference_returns") else set())
 
 
 def task_of(env: Mapping[str, Any]) -> str:
@@ -243,27 +212,28 @@ def _without(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {k: v for k, v in flatten(config).items() if not f"{k}.".startswith(left_out)}
 
 
-def _variants(configs: Sequence[Mapping[str, Any]], cores: Sequence[str]) -> list[str]:
-    """Return the settings of each run that differ between runs of the same core, in any task.
+def _labels(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the labels of each run; see the top of this file.
 
     Settings that are drawn for each seed are always named.
     """
+    names = [[config["core"]["name"], config["algorithm"]["name"]] for config in configs]
+    several = len({algorithm for _, algorithm in names}) > 1
+    cores = [", ".join(of_run if several else of_run[:1]) for of_run in names]
     flat = [_without(config, NO_VARIANT) for config in configs]
-    texts = []
+    labels = []
     for one, config, core in zip(flat, configs, cores, strict=True):
         others = [other for other, name in zip(flat, cores, strict=True) if name == core]
-        differing = [
-            name
-            for name in dict.fromkeys(name for other in others for name in other)
-            if len({json.dumps(other.get(name)) for other in others}) > 1
-        ]
-        named = [(name.rsplit(".")[-1], one.get(name)) for name in differing]
-        # What is off is not named: False, null, and what is empty.
-        parts = [f"{name} {x}" for name, x in named if x or type(x) in (int, float)]
+        parts = [core]
+        for name in dict.fromkeys(name for other in others for name in other):
+            x, differs = one.get(name), len({json.dumps(other.get(name)) for other in others}) > 1
+            # What is off is not named: False, null, and what is empty.
+            if differs and (x or type(x) in (int, float)):
+                parts.append(f"{name.rsplit('.')[-1]} {x}")
         # Of the same name with other bounds, they are other settings.
         parts += [f"sampled {name} in {bounds}" for name, bounds in sorted(config["sweep"].items())]
-        texts.append(", ".join(parts))
-    return texts
+        labels.append({"task": task_of(config["env"]), "core": core, "agent": ", ".join(parts)})
+    return labels
 
 
 def _table(by_task: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -312,16 +282,15 @@ def _distinct(records: Sequence[Record]) -> tuple[list[Record], str]:
     The same seed with the same settings, also drawn ones, is the same sample: of several, the one
     that has come furthest is kept; of those that have come equally far, the first by folder.
     """
-
-    def key(record: Record) -> tuple[str, int]:
-        return record["settings"], record["seed"]
-
     first: dict[tuple[str, int], Record] = {}
     for one in sorted(records, key=lambda r: (-r["steps"], not r["finished"], r["folder"])):
-        first.setdefault(key(one), one)
+        first.setdefault((one["settings"], one["seed"]), one)
+    distinct = []
     copies: dict[tuple[Path, Path], list[str]] = {}
     for one in records:
-        if (original := first[key(one)]) is not one:
+        if (original := first[one["settings"], one["seed"]]) is one:
+            distinct.append(one)
+        else:
             places = one["folder"], original["folder"]
             copies.setdefault(places, []).append(str(one["seed"]))
     named = [f"{a} (seed {', '.join(numbers)} of {b})" for (a, b), numbers in copies.items()]
@@ -329,46 +298,42 @@ def _distinct(records: Sequence[Record]) -> tuple[list[Record], str]:
         f"Left out, with the settings and the seed of another run: {'; '.join(named)}. "
         "Further runs need another `seed`."
     )
-    return [one for one in records if first[key(one)] is one], line if copies else ""
+    return distinct, line if copies else ""
 
 
 def _averaged(by_task: Mapping[str, Sequence[Record]]) -> str:
     """Return a line that names the agents of several tasks that are compared by their return."""
-    averaged = [
-        task for task, (one, *_) in by_task.items() if one["tasks"] > 1 and one["score"] == "return"
-    ]
-    if not averaged:
-        return ""
-    return (
+    firsts = {task: of_task[0] for task, of_task in by_task.items()}
+    averaged = [t for t, one in firsts.items() if one["tasks"] > 1 and one["score"] == "return"]
+    text = (
         f"The return of {'; '.join(averaged)} is a mean over tasks, which need not have a common "
         "unit. Runs with `env.references` are compared by their normalized score instead."
     )
+    return text if averaged else ""
 
 
 def _drawn(by_task: Mapping[str, Sequence[Record]]) -> list[Any]:
     """Return a section with what each seed has drawn and its score; empty if none has drawn."""
-    drawn = [
-        one
-        for of_task in by_task.values()
-        for one in sorted(of_task, key=lambda r: -np.nan_to_num(_final([r])[0], nan=-np.inf))
-        if one["drawn"]
-    ]
-    if not drawn:
-        return []
+    drawn = [one for of_task in by_task.values() for one in _ranked(of_task) if one["drawn"]]
     names = list(dict.fromkeys(name for one in drawn for name in one["drawn"]))
     rows = []
     for one in drawn:
+        task, _, agent = one["labels"].values()
         values = [f"{one['drawn'][name]:.3g}" if name in one["drawn"] else "" for name in names]
-        labels = one["labels"]
-        rows.append(
-            [labels["task"], labels["agent"], one["seed"], *values, median(_final([one]), 3)]
-        )
-    return [
+        rows.append([task, agent, one["seed"], *values, median(_final([one]), 3)])
+    section = [
         "## Drawn settings",
         table(("task", "agent", "seed", *names, "score"), rows),
         "Of the finished runs: what each seed has drawn, and its final score, the best of a task "
         "first. A seed that diverged has no score.",
     ]
+    return section if drawn else []
+
+
+def _ranked(records: Sequence[Record]) -> list[Record]:
+    """Return the records from the highest score on; those that diverged are last."""
+    score_S = np.nan_to_num(_final(records), nan=-np.inf)
+    return [records[n] for n in np.argsort(-score_S, kind="stable")]
 
 
 def _explanation(goal: float | None) -> str:

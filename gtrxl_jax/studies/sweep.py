@@ -39,9 +39,7 @@ INSTEAD = {
     "folder": "cells have folders of their own: use the command's --folder",
     "log": "use the command's --log",
     "pictures": "cells draw none: omit it",
-    **dict.fromkeys(
-        ("help", "quiet", "profile", "distributed"), "it is no option of a run: omit it"
-    ),
+    "help": "it is no option of a run: omit it",
 }
 """What to write instead of the options that neither [settings] nor [grid] may set."""
 

@@ -27,9 +27,9 @@ def stop(code, seed):
     os._exit(code)
 
 
-def terminate_parent(folder, seed):
-    """Send SIGTERM to the parent once two processes have begun, and wait for the end."""
+def interrupt_parent(folder, seed):
+    """Send SIGINT to the parent once two processes have begun, and wait for the end."""
     Path(folder, f"{os.getpid()}.seen").touch()
     if len(list(Path(folder).glob("*.seen"))) == 2:
-        os.kill(os.getppid(), signal.SIGTERM)
+        os.kill(os.getppid(), signal.SIGINT)
     time.sleep(60)

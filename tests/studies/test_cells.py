@@ -2,13 +2,12 @@
 
 import functools
 import os
-import signal
 
 import pytest
 
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.studies import Cell, read, run, train
-from gtrxl_jax.studies.cells import _locked, _RecordTask
+from gtrxl_jax.studies.cells import _Task, _with_lock
 from tests.jobs import small_job
 from tests.studies import functions
 
@@ -94,19 +93,18 @@ def test_failed_runs_are_named_and_the_others_recorded(tmp_path, capsys):
     assert [record["seed"] for record in read(tmp_path / "a.jsonl")] == [0, 0]
     shown = capsys.readouterr()
     assert "0, seed 1 failed: OSError: the disk is on fire" in shown.err
-    assert "2 of 4 done: 1, seed 0, " in shown.out
+    assert "2/4  1, seed 0: 0 s" in shown.out
 
 
-def test_locked_or_done_runs_are_skipped(study):
-    cells, path, done = study
-    task = _RecordTask(cells[0], path, 0, 0)
-    with _locked(task) as free, _locked(task) as again:
-        assert (free, again) == (True, False)
-        run(cells[:1], path)
-    assert done == [("lstm", 1)]
-    run(cells[:1], path)
-    with _locked(task) as free:
-        assert not free
+def test_locked_or_done_runs_are_skipped(tmp_path):
+    done = tmp_path / "done"
+    task = _Task("a", tmp_path / "lock", done.exists, done.touch)
+    locked = []
+    assert _with_lock(task, lambda: locked.append(_with_lock(task, task.perform)))
+    assert (locked, done.exists()) == ([False], False)
+    assert _with_lock(task, task.perform)
+    assert not _with_lock(task, task.perform)
+    assert list(tmp_path.iterdir()) == [done]
 
 
 @pytest.mark.integration
@@ -143,13 +141,11 @@ def test_runs_of_a_dead_worker_have_failed(tmp_path):
 
 
 @pytest.mark.integration
-def test_signal_stops_all_workers(tmp_path):
-    job = functools.partial(functions.terminate_parent, tmp_path)
-    with pytest.raises(SystemExit) as stopped:
+def test_interruption_stops_all_workers(tmp_path):
+    job = functools.partial(functions.interrupt_parent, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
         run([Cell({"n": n}, job) for n in range(3)], tmp_path / "a.jsonl", workers=2)
-    assert stopped.value.code == 75
     assert len(list(tmp_path.glob("*.seen"))) == 2
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert read(tmp_path / "a.jsonl") == []
 
 
