@@ -32,7 +32,7 @@ from gtrxl_jax.files import atomic
 from gtrxl_jax.online.config import from_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import checkpoint
-from gtrxl_jax.runs.directory import load_config
+from gtrxl_jax.runs.directory import read_config_text
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.results import provenance, read_result
 
@@ -120,7 +120,7 @@ def stop(run: subprocess.Popen[bytes], folder: Path, number: int, chance: random
 
 def final_state(folder: Path) -> Any:
     """Return the last saved state of a run."""
-    trainer = OnlineTrainer(from_json(load_config(folder)))
+    trainer = OnlineTrainer(from_json(read_config_text(folder)))
     return checkpoint.restore(folder, Programs(trainer).like)[0]
 
 

@@ -14,7 +14,7 @@ from gtrxl_jax.acting.stepping import export_step
 from gtrxl_jax.envs.extensions import restricts_actions
 from gtrxl_jax.loading import Loaded, load
 from gtrxl_jax.runs.card import write_card
-from gtrxl_jax.runs.directory import Folder, is_export, load_config, params_path, status_of
+from gtrxl_jax.runs.directory import Folder, is_export, params_path, read_config, status_of
 from gtrxl_jax.runs.params import write_params
 from gtrxl_jax.runs.results import read_record
 
@@ -52,7 +52,7 @@ def export(
     if seed not in seeds:
         raise ValueError(f"{folder} has seeds {seeds[0]} to {seeds[-1]}: choose one, not {seed}")
     params = loaded.params_per_seed[seed - seeds[0]]
-    config = json.loads(load_config(folder)) | {"seed": seed, "num_seeds": 1}
+    config = read_config(folder) | {"seed": seed, "num_seeds": 1}
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as temporary:
         new = Path(temporary, to.name)

@@ -33,7 +33,7 @@ from gtrxl_jax.online import config
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.arrays import by_name, require_same_arrays
 from gtrxl_jax.runs.config import kind_of
-from gtrxl_jax.runs.directory import Folder, load_config, require_version
+from gtrxl_jax.runs.directory import Folder, read_config, read_config_text, require_version
 from gtrxl_jax.runs.logging.writers import json_value
 from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.results import Score, provenance, scores_of
@@ -159,8 +159,8 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
       UnusableError: if every checkpoint is damaged.
     """
     require_version(folder)
-    text = load_config(folder)
-    trainer = TRAINERS[check_choice("kind of run", kind_of(text), TRAINERS)](text)
+    kind = check_choice("kind of run", kind_of(read_config(folder)), TRAINERS)
+    trainer = TRAINERS[kind](read_config_text(folder))
     return Loaded(trainer, *params_of(trainer, folder, best=best))
 
 

@@ -38,8 +38,8 @@ from gtrxl_jax.runs.directory import (
     Folder,
     available_steps,
     difference,
+    read_config,
     require_storable,
-    settings,
 )
 
 State = TypeVar("State")
@@ -69,7 +69,7 @@ class Saver:
 
     def __init__(self, folder: Folder, *, keep: int = 3, best: int | None = None):
         self._folder = folder
-        self._config = settings(folder)
+        self._config = read_config(folder)
         self._retention = _Retention(keep, best)
         self._resources = contextlib.ExitStack()
         self._resources.enter_context(_quiet())
@@ -324,7 +324,9 @@ def _record_of(folder: Folder, step: int) -> dict[str, Any]:
 def _verified_record(folder: Folder, step: int) -> dict[str, Any]:
     try:
         record = _verify_checksums(Path(folder, "checkpoints", str(step), "default"))
-        there, here = ({"step": step, **config} for config in (record["config"], settings(folder)))
+        there, here = (
+            {"step": step, **config} for config in (record["config"], read_config(folder))
+        )
         if found := difference(there | {"step": record["step"]}, here):
             raise UnusableError(f"it is of another run ({found})")
     except UnusableError as error:

@@ -87,16 +87,15 @@ def to_json(kind: str, config: Any) -> str:
     return json.dumps(origin | dataclasses.asdict(config), indent=2) + "\n"
 
 
-def kind_of(text: str) -> str:
-    """Return the kind of run of a serialized config.
+def kind_of(fields: Mapping[str, Any]) -> str:
+    """Return the kind of run of a config, the JSON object of `to_json`.
 
     Raises:
-      ValueError: if the text is not a config.
+      ValueError: if it is not the config of a run.
     """
-    parsed = _parse(text)
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("kind"), str):
+    if not isinstance(fields.get("kind"), str):
         raise ValueError('the config is not of a run: it has no "kind"')
-    return parsed["kind"]
+    return fields["kind"]
 
 
 def from_json(kind: str, of: type[Config], text: str) -> Config:

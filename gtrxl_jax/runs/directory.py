@@ -93,7 +93,7 @@ def lock_folder(folder: Folder, config_json: str) -> Iterator[None]:
             temporary.write_text(config_json, "utf-8")
         _lock(path, resources)
         require_same_run(folder, config_json)
-        if settings(folder) != json.loads(config_json):
+        if read_config(folder) != json.loads(config_json):
             with atomic(path) as temporary:
                 temporary.write_text(config_json, "utf-8")
                 # The new file is locked before it replaces the old one.
@@ -157,7 +157,7 @@ def available_steps(folder: Folder) -> list[int]:
     return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
 
 
-def load_config(folder: Folder) -> str:
+def read_config_text(folder: Folder) -> str:
     """Return the config of the run in `folder`, the JSON text passed to `lock_folder`.
 
     Raises:
@@ -190,7 +190,7 @@ def require_same_run(folder: Folder, config_json: str) -> None:
     if not Path(folder, "config.json").exists() or not has_started(folder):
         return
     require_version(folder)
-    there, here = settings(folder), json.loads(config_json)
+    there, here = read_config(folder), json.loads(config_json)
     if len({_fingerprint(there), _fingerprint(here)} - {""}) > 1:
         raise ValueError(
             f"{folder} holds a run on other data than {here['data']['path'] or 'these'}, whose "
@@ -230,7 +230,7 @@ def require_version(folder: Folder) -> None:
       FileNotFoundError: if there is no run.
       ValueError: if it was written by a newer version, or by one before `OLDEST_VERSION`.
     """
-    there = str(settings(folder).get("version", __version__))
+    there = str(read_config(folder).get("version", __version__))
     written = f"{folder} was written by gtrxl_jax {there}, and this is {__version__}"
     if _numbers(there) > _numbers(__version__):
         raise ValueError(f"{written}: upgrade gtrxl_jax")
@@ -241,7 +241,7 @@ def require_version(folder: Folder) -> None:
         )
 
 
-def settings(folder: Folder) -> dict[str, Any]:
+def read_config(folder: Folder) -> dict[str, Any]:
     """Return the config of the run in `folder`.
 
     Raises:
@@ -250,7 +250,7 @@ def settings(folder: Folder) -> dict[str, Any]:
     """
     path = Path(folder, "config.json")
     try:
-        parsed = json.loads(load_config(folder))
+        parsed = json.loads(read_config_text(folder))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     except RecursionError:
@@ -356,8 +356,8 @@ def status_of(folder: Folder) -> Status:
       FileNotFoundError: if there is no run.
       ValueError: if its config.json is not the config of a run, or its result.json is damaged.
     """
-    kind_of(load_config(folder))  # raises if it is another program's
-    config, latest = settings(folder), read_result(folder)
+    config, latest = read_config(folder), read_result(folder)
+    kind_of(config)  # raises if it is another program's
     total, num_seeds = (
         next(config[name] for name in MAY_GROW if name in config),
         config["num_seeds"],
@@ -430,7 +430,8 @@ def list_runs(folder: Folder) -> list[Overview]:
 
 def _overview(folder: Path) -> Overview:
     """Raises ValueError if the folder holds no run."""
-    kind, config = kind_of(load_config(folder)), settings(folder)
+    config = read_config(folder)
+    kind = kind_of(config)
     try:
         status = status_of(folder)
     except ValueError:

@@ -27,8 +27,8 @@ from gtrxl_jax.runs.directory import (
     available_steps,
     is_export,
     params_path,
+    read_config,
     require_version,
-    settings,
 )
 from gtrxl_jax.runs.trainer import Trainer
 
@@ -92,7 +92,7 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
     try:
         require_version(source)
         there, _, _ = _saved(trainer, source)
-        num_seeds = settings(source).get("num_seeds", 1)
+        num_seeds = read_config(source).get("num_seeds", 1)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"init_from: {error}") from None
     if not there:

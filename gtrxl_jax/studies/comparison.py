@@ -30,7 +30,7 @@ from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.plots.curves import learning_curves
 from gtrxl_jax.plots.ranking import ranking
 from gtrxl_jax.runs.config import kind_of, with_defaults
-from gtrxl_jax.runs.directory import MAY_CHANGE, load_config, settings, status_of
+from gtrxl_jax.runs.directory import MAY_CHANGE, read_config, status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import main_scores
 from gtrxl_jax.statistics import SOLVED
@@ -117,7 +117,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if (path / "config.json").exists():
-            if kind_of(load_config(path)) != "online":
+            if kind_of(read_config(path)) != "online":
                 raise ValueError(f"{path} is an offline run: compare takes online runs")
             below = [path]
         else:
@@ -131,7 +131,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 def _is_online(folder: Path) -> bool:
     try:
-        return kind_of(load_config(folder)) == "online"
+        return kind_of(read_config(folder)) == "online"
     except ValueError:  # a file of this name of another program
         return False
 
@@ -147,7 +147,7 @@ def read_runs(folders: Sequence[Path], goal: float | None = None) -> list[Record
     """
     metrics = {folder: read_metrics(folder / "metrics.jsonl") for folder in folders}
     folders = [folder for folder in folders if len(metrics[folder]["step"])]
-    configs = [with_defaults(settings(folder)) for folder in folders]
+    configs = [with_defaults(read_config(folder)) for folder in folders]
     common: dict[str, set[str]] = {}  # the scores that all runs of a task have
     for folder, config in zip(folders, configs, strict=True):
         env, task = config["env"], task_of(config["env"])

@@ -13,7 +13,7 @@ from gtrxl_jax.cli.main import main
 from gtrxl_jax.data import dataset_spaces, minari
 from gtrxl_jax.offline.config import from_json, preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
-from gtrxl_jax.runs.directory import load_config
+from gtrxl_jax.runs.directory import read_config_text
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.validation import validate
 from tests.data.sets import make_set
@@ -132,7 +132,7 @@ def test_run_resumes_on_its_data_only(data, stream, tmp_path):
     with pytest.raises(ValueError, match="run on other data"):
         resume(elsewhere, 6)
     # A config that has the fingerprint, such as that in the folder, is held to it.
-    trainer = OfflineTrainer(from_json(load_config(tmp_path / "run")))
+    trainer = OfflineTrainer(from_json(read_config_text(tmp_path / "run")))
     with pytest.raises(ValueError, match=f"the data {elsewhere} are not those of the run"):
         next(trainer.feed(1, trainer.mesh()))
 

@@ -13,7 +13,7 @@ import pytest
 from gtrxl_jax.offline import config as offline
 from gtrxl_jax.online import config as online
 from gtrxl_jax.runs import config as run_config
-from gtrxl_jax.runs.directory import difference, load_config, lock_folder, new_folder
+from gtrxl_jax.runs.directory import difference, lock_folder, new_folder, read_config_text
 
 CONFIG = json.dumps({"seed": 1, "version": "0.2.0", "core": {"name": "gtrxl", "layers": 4}})
 OTHERS = {
@@ -42,7 +42,7 @@ def started(run):
 
 def test_same_run_can_lock_again(started):
     with lock_folder(started, json.dumps(json.loads(CONFIG), indent=2)):
-        assert load_config(started) == CONFIG
+        assert read_config_text(started) == CONFIG
     assert {path.name for path in started.iterdir()} == {"config.json", "checkpoints"}
 
 
@@ -51,7 +51,7 @@ def test_other_run_raises_before_writing(started):
     other = changed(core={"name": "gtrxl", "layers": 12})
     with pytest.raises(ValueError, match=message), lock_folder(started, other):
         pass
-    assert load_config(started) == CONFIG
+    assert read_config_text(started) == CONFIG
 
 
 def test_run_without_checkpoint_is_replaced(run):
@@ -61,7 +61,7 @@ def test_run_without_checkpoint_is_replaced(run):
             pass
     with lock_folder(run, changed(seed=2)):
         pass
-    assert load_config(run) == changed(seed=2)
+    assert read_config_text(run) == changed(seed=2)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_some_settings_may_change(started, fields):
             lock_folder(started, changed(**OTHERS | fields)),
         ):
             pass
-    assert json.loads(load_config(started)) == json.loads(changed(**OTHERS | fields))
+    assert json.loads(read_config_text(started)) == json.loads(changed(**OTHERS | fields))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_other_settings_may_not_change(started, fields, message):
     (started / "config.json").write_text(changed(**OTHERS))
     with pytest.raises(ValueError, match=message), lock_folder(started, changed(**OTHERS | fields)):
         pass
-    assert load_config(started) == changed(**OTHERS)
+    assert read_config_text(started) == changed(**OTHERS)
 
 
 def test_field_of_later_version_is_empty_before(started):
@@ -139,7 +139,7 @@ def test_field_of_later_version_is_at_its_default_before(run, kind, field):
     with lock_folder(run, json.dumps(older)):
         (run / "checkpoints" / "3").mkdir(parents=True)
     with lock_folder(run, here):
-        assert load_config(run) == here
+        assert read_config_text(run) == here
     assert difference(older, json.loads(here)) is None
     group[name] = {**default, "keep": 77} if isinstance(default, dict) else "another"
     if name != "checkpoint":
@@ -166,16 +166,16 @@ def test_data_are_known_by_their_fingerprint(run, case):
         (run / "checkpoints" / "3").mkdir(parents=True)
     if message is None:
         with lock_folder(run, here):
-            assert load_config(run) == here
+            assert read_config_text(run) == here
         return
     with pytest.raises(ValueError, match=message), lock_folder(run, here):
         pass
-    assert load_config(run) == there
+    assert read_config_text(run) == there
 
 
 def test_folder_without_run_raises(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no run: it has no config.json"):
-        load_config(tmp_path)
+        read_config_text(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="config.json is not JSON"), lock_folder(tmp_path, CONFIG):
         pass
@@ -195,7 +195,7 @@ def test_one_of_concurrent_runs_gets_lock(run):
 
     with ThreadPoolExecutor(8) as pool:
         (winner,) = [seed for seed in pool.map(attempt, range(8)) if seed is not None]
-    assert json.loads(load_config(run))["seed"] == winner
+    assert json.loads(read_config_text(run))["seed"] == winner
 
 
 def test_new_folders_are_distinct(tmp_path):
