@@ -15,12 +15,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
+from gtrxl_jax.online.on_policy import OnPolicyConfig
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
 
-ALGORITHMS: dict[str, AlgorithmConfig] = {
+ALGORITHMS: dict[str, OnPolicyConfig] = {
     "vmpo": VMPOConfig(),
     "vmpo, value cost 1": VMPOConfig(value_cost=1.0),
     "ppo": PPOConfig(),
@@ -52,7 +54,7 @@ TASKS = {
 }
 
 
-def job(task: Task, algorithm: AlgorithmConfig, total_steps: int | None) -> OnlineConfig:
+def job(task: Task, algorithm: OnPolicyConfig, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell."""
     config = preset("default")
     core: Any = config.core

@@ -36,8 +36,8 @@ import numpy as np
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, mean_entry, median, table

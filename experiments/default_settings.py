@@ -27,8 +27,10 @@ import numpy as np
 import peer_minatar
 
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
+from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.statistics import interquartile_mean
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import Paragraph, median, solved_share, table

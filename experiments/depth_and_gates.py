@@ -21,8 +21,8 @@ import numpy as np
 
 from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.plots.style import legend_outside, looks, new_figure, save_figure, style_axes
 from gtrxl_jax.statistics import count_solved
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal

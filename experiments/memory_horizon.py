@@ -29,8 +29,8 @@ import numpy as np
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config, make_core
-from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.plots.curves import success_against_horizon
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table

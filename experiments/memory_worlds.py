@@ -28,13 +28,16 @@ import jax
 import numpy as np
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
-from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.envs.faults import require_sound
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
+from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.statistics import interquartile_mean
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, draw_returns, median, table

@@ -34,8 +34,8 @@ from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import Paragraph, draw_returns, mean_entry, median, table
 from gtrxl_jax.worlds.popgym import POPGYM

@@ -27,7 +27,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.acting.policy import OraclePolicy, Policy
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.acting.scripted import OraclePolicy
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.sequence.registry import model_config

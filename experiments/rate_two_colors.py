@@ -31,8 +31,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.acting.policy import OraclePolicy, Policy, RandomPolicy
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import begin, first_episode, rollout
+from gtrxl_jax.acting.scripted import OraclePolicy, RandomPolicy
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.sequence.registry import model_config

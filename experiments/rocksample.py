@@ -51,8 +51,9 @@ from gtrxl_jax.acting.rollout import begin, rollout
 from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.loop import Trained
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.nn.normalizer import update_normalizers
     from gtrxl_jax.nn.sequence.model import register_model
     from gtrxl_jax.offline.algorithm import register_offline_algorithm
-    from gtrxl_jax.online.algorithm_config import register_algorithm
+    from gtrxl_jax.online.algorithm import register_algorithm
     from gtrxl_jax.timestep import TimeStep, zero_timestep
 
 __version__ = "0.2.0"
@@ -54,7 +54,7 @@ __getattr__, __dir__ = lazy(
         "make_agent": "gtrxl_jax.nn.agent",
         "make_core": "gtrxl_jax.nn.cores.registry",
         "make_env": "gtrxl_jax.envs.registry",
-        "register_algorithm": "gtrxl_jax.online.algorithm_config",
+        "register_algorithm": "gtrxl_jax.online.algorithm",
         "register_core": "gtrxl_jax.nn.core",
         "register_encoder": "gtrxl_jax.nn.encoders",
         "register_env": "gtrxl_jax.envs.registry",

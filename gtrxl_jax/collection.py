@@ -10,14 +10,16 @@ import jax
 import numpy as np
 
 from gtrxl_jax.acting.collecting import collect_rounds
-from gtrxl_jax.acting.policy import ExplorerPolicy, OraclePolicy, Policy, RandomPolicy
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.extensions import cue_of
 from gtrxl_jax.envs.registry import make_env
-from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.loading import environment_for, load
 from gtrxl_jax.ops.distributions import POLICIES
+from gtrxl_jax.timestep import EpisodeStats
 from gtrxl_jax.validation import choice, number, validate
 
 BUILT_IN = {"oracle": OraclePolicy, "explorer": ExplorerPolicy}

@@ -1,10 +1,11 @@
-"""The record that environments pass to agents."""
+"""What environments pass to agents: time steps, and the statistics of their episodes."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.specs import action_spec, observation_spec
 
@@ -41,6 +42,25 @@ class TimeStep:
     first: jax.Array
     last: jax.Array
     legal: jax.Array | None = None
+
+
+@struct.dataclass
+class EpisodeStats:
+    """Statistics of the running episode, up to and including the current step.
+
+    Their axes are those of the time steps: `[B]` for a stream's, `[B, T]` for a rollout's.
+
+    Attributes:
+      done: whether the current step is the episode's last. Only then are the other fields final.
+      episode_return: undiscounted sum of the rewards so far.
+      length: number of actions so far, one less than the number of time steps.
+      success: the environment's `info["success"]`, from 0 to 1; None if it reports no success.
+    """
+
+    done: Bool[Array, "*B"]
+    episode_return: Float[Array, "*B"]
+    length: Int[Array, "*B"]
+    success: Float[Array, "*B"] | None
 
 
 def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:

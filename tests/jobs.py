@@ -10,8 +10,8 @@ from flax import struct
 from gymnax.environments import environment, spaces
 
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import VMPOConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, EvaluationConfig, OnlineConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.plugins import with_name
 
 
@@ -154,3 +154,14 @@ for name, environment_of_tests in {
 }.items():
     if name not in gymnax.registered_envs:
         gymnax.register(name, environment_of_tests)
+
+
+def acting(trainer: Any) -> Any:
+    """Return the function (state, key) -> (state, experience) of a trainer's rollouts."""
+
+    def act(state: Any, key: Any) -> Any:
+        params = trainer.algorithm.acting_params(state.learner)
+        actor, experience = trainer.act(params, state.actor, key)
+        return state.replace(actor=actor), experience
+
+    return act

@@ -11,7 +11,7 @@ from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.sequence.model import MODELS
 from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.offline.config import OfflineConfig
-from gtrxl_jax.online.algorithm_config import ALGORITHMS
+from gtrxl_jax.online.algorithm import ALGORITHMS
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.validation import field_names
 from tests.pages import ROOT, code, pages

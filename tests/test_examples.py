@@ -23,7 +23,7 @@ from gtrxl_jax.specs import ArraySpec
 from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close
 from tests.data.sets import make_set
-from tests.jobs import changed, small_job
+from tests.jobs import acting, changed, small_job
 from tests.saved import save
 
 pytestmark = pytest.mark.integration
@@ -163,7 +163,7 @@ def test_algorithm_follows_the_policy_gradient():
     config = small_job("lstm", algorithm=ReinforceConfig(popart=False, entropy_cost=0.0))
     trainer = OnlineTrainer(config)
     state = jax.jit(trainer.init)(0)
-    _, experience, _ = jax.jit(trainer.rollout)(state, jax.random.key(1))
+    _, experience = jax.jit(acting(trainer))(state, jax.random.key(1))
     learner = state.learner
     loss = jax.jit(trainer.algorithm.loss)
     _, (metrics, _) = loss(learner.trainable, learner, experience)

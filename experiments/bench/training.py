@@ -21,9 +21,11 @@ import tyro
 from timing import Row, interleaved, show
 
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
+from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.runs.programs import compiler_options, make_iteration
 
 HEADS = 4
@@ -114,18 +116,15 @@ def main(settings: Settings) -> None:
     )
     ppo_state, ppo_iteration, _, ppo_compile_seconds = compiled_as_in_a_run(ppo)
 
-    rollout = jax.jit(trainer.rollout)
-    _, collected, _ = rollout(state, jax.random.key(1))
-
-    @jax.jit
-    def learn(state: Any, collected: Any) -> Any:
-        return trainer.algorithm.step(state.learner, collected)
+    act, learn = jax.jit(trainer.act), jax.jit(trainer.learn)
+    params, key = trainer.algorithm.acting_params(state.learner), jax.random.key(1)
+    _, experience = act(params, state.actor, key)
 
     runs, compiling = peers(settings, config)
     seconds = interleaved(
         {
-            "rollout": lambda: rollout(state, jax.random.key(1)),
-            "learn": lambda: learn(state, collected),
+            "act": lambda: act(params, state.actor, key),
+            "learn": lambda: learn(state.learner, experience, key),
             "V-MPO": lambda: iteration(state),
             "PPO": lambda: ppo_iteration(ppo_state),
         }
@@ -135,7 +134,7 @@ def main(settings: Settings) -> None:
     ours = {1: ("V-MPO", compile_seconds), 4: ("PPO", ppo_compile_seconds)}
     rows = [
         Row("initialization, compiled and run", init_seconds, "s"),
-        Row("rollout", steps / seconds["rollout"], "environment steps/s"),
+        Row("acting", steps / seconds["act"], "environment steps/s"),
         Row("V-MPO: learner", steps / seconds["learn"], "tokens/s"),
     ]
     for name, compilation in ours.values():

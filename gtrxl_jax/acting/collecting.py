@@ -18,10 +18,11 @@ from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.envs.faults import refuse_unfinished
-from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.machine import available_memory
 from gtrxl_jax.specs import environment_action
 from gtrxl_jax.specs.spaces import dtype_of, map_leaves
+from gtrxl_jax.timestep import EpisodeStats
 from gtrxl_jax.validation import require_count
 from gtrxl_jax.worlds.base import Cue
 

@@ -24,8 +24,8 @@ from gtrxl_jax.envs.faults import (
     wrong_values,
 )
 from gtrxl_jax.envs.multitask import MultiTaskStream
-from gtrxl_jax.envs.stream import EpisodeStats, Stream
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.timestep import EpisodeStats, TimeStep
 
 RECORDED_AT_ONCE = 1000
 """The most steps for which memory is reserved, where states are recorded. Episodes with a limit of

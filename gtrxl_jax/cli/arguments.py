@@ -15,7 +15,7 @@ from gtrxl_jax.nn.sequence.model import MODELS
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.online import config as configs
-from gtrxl_jax.online.algorithm_config import ALGORITHMS
+from gtrxl_jax.online.algorithm import ALGORITHMS
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers

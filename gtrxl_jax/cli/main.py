@@ -359,7 +359,7 @@ def _list(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline import config as offline_config
     from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
     from gtrxl_jax.online import config as configs
-    from gtrxl_jax.online.algorithm_config import ALGORITHMS
+    from gtrxl_jax.online.algorithm import ALGORITHMS
 
     names: dict[str, Any] = {
         "presets": list(configs.PRESETS),

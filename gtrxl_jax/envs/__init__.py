@@ -4,14 +4,13 @@ from gtrxl_jax.envs.adapters import Brax, LegacyGymnax, adapt
 from gtrxl_jax.envs.extensions import cue_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
-from gtrxl_jax.envs.stream import EpisodeStats, Stream, StreamState
+from gtrxl_jax.envs.stream import Stream, StreamState
 from gtrxl_jax.envs.united import United, unite
 
 __all__ = [
     "ENVIRONMENTS",
     "Brax",
     "LegacyGymnax",
-    "EpisodeStats",
     "MultiTaskState",
     "MultiTaskStream",
     "Stream",

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int, Shaped
 
-from gtrxl_jax.envs.stream import EpisodeStats, PRNGKey, Stream, StreamState
+from gtrxl_jax.envs.stream import PRNGKey, Stream, StreamState
 from gtrxl_jax.specs import action_spec, observation_spec
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.timestep import EpisodeStats, TimeStep
 
 
 @struct.dataclass

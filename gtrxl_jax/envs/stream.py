@@ -20,29 +20,10 @@ from gtrxl_jax.ops.legal import check_legal
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import on_each_device
 from gtrxl_jax.specs import action_spec, environment_action
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.timestep import EpisodeStats, TimeStep
 from gtrxl_jax.validation import require_count
 
 PRNGKey = Key[Array, ""] | UInt[Array, "2"]
-
-
-@struct.dataclass
-class EpisodeStats:
-    """Statistics of the running episode, up to and including the current step.
-
-    Their axes are those of the time steps: `[B]` for a stream's, `[B, T]` for a rollout's.
-
-    Attributes:
-      done: whether the current step is the episode's last. Only then are the other fields final.
-      episode_return: undiscounted sum of the rewards so far.
-      length: number of actions so far, one less than the number of time steps.
-      success: the environment's `info["success"]`, from 0 to 1; None if it reports no success.
-    """
-
-    done: Bool[Array, "*B"]
-    episode_return: Float[Array, "*B"]
-    length: Int[Array, "*B"]
-    success: Float[Array, "*B"] | None
 
 
 @struct.dataclass

@@ -95,8 +95,8 @@ class OfflineAlgorithm(abc.ABC):
         """Learn from a batch of windows `[B, N, K]`.
 
         Returns:
-          The new learner, and scalar metrics. The run stops or goes on without the seed, as
-          configured, when "loss", "gradient_norm" or a parameter is not finite.
+          The new learner, and scalar metrics. Those named `finite/NAME` are checks: where one is
+          False, the run has diverged, as when "loss", "gradient_norm" or a parameter is not finite.
         """
 
     def validate(self, learner: Any, batch: Segments) -> Metrics:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from gtrxl_jax.acting.collecting import collect
-from gtrxl_jax.acting.policy import OraclePolicy
+from gtrxl_jax.acting.scripted import OraclePolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.data.segments import Sampling
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spaces

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key, Real, Shaped
+from jaxtyping import Array, Int, Key, Shaped
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import is_custom, naming_part
@@ -45,7 +45,7 @@ from gtrxl_jax.offline.environments import (
 from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
-from gtrxl_jax.runs.divergence import finite, first_nonfinite, over_updates
+from gtrxl_jax.runs.divergence import finite, over_updates, take_checks
 from gtrxl_jax.segments import Segments, zero_segment
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
@@ -278,26 +278,25 @@ class OfflineTrainer:
             )
         key = jax.random.fold_in(key_learning, state.update)
         learner, metrics = self.algorithm.update(state.learner, batch, key)
-        sound = {
-            quantity: jnp.isfinite(metrics[name])
+        checks = {
+            f"finite/{quantity}": jnp.isfinite(metrics[name])
             for quantity, name in (("loss", "loss"), ("gradient norm", "gradient_norm"))
             if name in metrics
         }
-        nonfinite = first_nonfinite(sound | {"parameters": finite(learner.params)})
+        checks["finite/parameters"] = finite(learner.params)
         state = OfflineState(learner, state.key, state.update + 1)
-        return state, metrics | {"nonfinite": nonfinite}
+        return state, checks | metrics
 
-    def summarize(
-        self, metrics: dict[str, Real[Array, " U"]], state: OfflineState, data: Any
-    ) -> Metrics:
+    def summarize(self, metrics: dict[str, Any], state: OfflineState, data: Any) -> Metrics:
         """Compute means over an iteration's updates, and the loss of the windows held out."""
-        diverged = over_updates(metrics["nonfinite"])
-        means = {k: jnp.mean(x_U) for k, x_U in metrics.items() if k != "nonfinite"}
+        metrics = dict(metrics)
+        checks = take_checks(metrics)
+        means = {name: jnp.mean(x_U) for name, x_U in metrics.items()}
         _, held_out = data
         if held_out is not None:
             scores = self.algorithm.validate(state.learner, held_out)
             means |= {f"{name}/validation": score for name, score in scores.items()}
-        return means | diverged
+        return means | over_updates(checks)
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes of each length: `success/90`, ...; {} without an environment."""

@@ -1,64 +1,105 @@
-"""The contract of online algorithms: what is learned from a rollout.
+"""The contract of online algorithms, which own what they learn with.
 
-The trainer plays the policy in the environments; an algorithm turns each rollout into an update:
+    algorithm = config.make(setup)                          a config's algorithm, for a run
+    algorithm.agent                                         the network that it trains
+    algorithm.behavior                                      the policy that acts in rollouts
+    learner = algorithm.init(params, hyperparameters, experience)
+    params = algorithm.acting_params(learner)
+    learner, metrics = algorithm.update(learner, experience, key)
 
-    rollout -> prepare -> for each of `epochs` passes, for each of `minibatches` parts:
-                              loss -> gradient -> optimizer -> after_step
-
-An algorithm implements `loss`, and overrides what it does differently from the base class. All of
-its functions are pure, and apply to sharded arrays.
+The trainer acts with the behavior and `acting_params` in the environments, which gives the
+`Experience` of a rollout, and updates the learner by it. All of these functions are pure, and apply
+to sharded arrays. `online.on_policy.OnPolicy` implements what PPO and V-MPO share.
 """
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, Real
 
-from gtrxl_jax.nn.agent import Agent, AgentOutput
-from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
-from gtrxl_jax.nn.normalizer import update_normalizers, weights
-from gtrxl_jax.online.config import OnlineConfig
-from gtrxl_jax.online.episodes import Summary, by_task, reported
-from gtrxl_jax.online.minibatches import draw_minibatches, take_minibatch
-from gtrxl_jax.ops import popart
-from gtrxl_jax.ops.legal import has_choice
-from gtrxl_jax.ops.promotion import standard_dtype_promotion
-from gtrxl_jax.ops.returns import lambda_returns, transition_mask
-from gtrxl_jax.ops.schedule import warmup_and_decay
-from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
-from gtrxl_jax.runs.divergence import finite, first_failure, first_nonfinite
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.custom import first_difference, is_custom, leaves, named
+from gtrxl_jax.nn.core import MemoryCore
+from gtrxl_jax.nn.encoders import check_encoders
+from gtrxl_jax.online.optimizer import OptimizerConfig
+from gtrxl_jax.plugins import Registry
+from gtrxl_jax.specs import IMAGE_AXES
+from gtrxl_jax.timestep import EpisodeStats, TimeStep
+from gtrxl_jax.validation import choice
+
+Metrics = dict[str, Real[Array, ""]]
+"""Scalars by name."""
 
 
-@struct.dataclass
-class LearnerState:
-    """The part of a run's state that learning changes.
+@dataclasses.dataclass(frozen=True)
+class AgentConfig:
+    """The agent, except its memory core."""
+
+    encoder: str = "auto"
+    """Observation encoder: auto, linear, mlp, conv, nature or resnet (used in the paper, and by
+    auto for images; nature is many times faster on CPU), another registered name, or
+    package.module:Name, a custom encoder."""
+    encoders: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Encoders of single keys of a dict, or of a tuple by number, as key name pairs:
+    --agent.encoders image nature text my_module:TextEncoder"""
+    encoder_width: int = 64
+    """Number of features of an observation."""
+    image_axes: str = choice("auto", IMAGE_AXES)
+    """Where the channels of images are: hwc (last), chw (first), or auto, by the shape. Frames of a
+    stack come before both and become channels. A run says in its first lines how it reads them."""
+    head_width: int = 256
+    """Number of hidden units of the policy head and of the value head (256 in the paper)."""
+    normalize: bool = True
+    """Scale large integers and pixels of observations, and the previous reward, by their running
+    means and deviations, and floats as far as these are not ordinary. Otherwise only integers and
+    pixels, by the range that their space declares."""
+    initial_scale: float = 0.5
+    """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
+    max_scale: float = 1.0
+    """Upper bound of that standard deviation, in the same unit. Actions are clipped to their range:
+    a wider policy is no more random, but an entropy bonus would make it ever wider."""
+    clock: bool = False
+    """Add the number of steps since the start of the episode to the core's inputs: for tasks where
+    what has to be remembered depends on it, which attention with relative positions cannot know."""
+    memoryless: bool = False
+    """Present every step to the core as the first of an episode, as a control without memory. A
+    clock then stays at 0."""
+
+    def check(self) -> None:
+        """Raise ValueError if an encoder is unknown, or its module has not been imported."""
+        check_encoders("agent", self.encoder, self.encoders)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What an algorithm is told about a run.
 
     Attributes:
-      trainable: "params", the agent's parameters, and whatever else the gradient trains.
-      optimizer: state of the optax optimizer of `trainable`.
-      popart: statistics of each task's returns; mean 0 and variance 1 without PopArt.
-      algorithm: the algorithm's own state, such as a target network.
-      hyperparameters: scalars by name, see `AlgorithmConfig.hyperparameters`, and "learning_rate".
-      step: number of completed optimizer steps.
+      core: the memory core.
+      observation_space, action_space: the spaces of the environments.
+      agent: settings of the agent.
+      optimizer: settings of the optimizer.
+      num_tasks: N, the number of tasks among the environments.
+      num_envs: the number of environments.
+      segments: K, the number of segments of each environment in a rollout.
+      unroll: T, the number of steps of a segment.
+      num_updates: the number of updates over which the learning rate changes.
     """
 
-    trainable: dict[str, Any]
-    optimizer: optax.OptState
-    popart: popart.PopArtStatistics
-    algorithm: Any
-    hyperparameters: dict[str, Float[Array, ""]]
-    step: Int[Array, ""]
-
-    @property
-    def params(self) -> Any:
-        """The agent's parameters."""
-        return self.trainable["params"]
+    core: MemoryCore
+    observation_space: Any
+    action_space: Any
+    agent: AgentConfig
+    optimizer: OptimizerConfig
+    num_tasks: int
+    num_envs: int
+    segments: int
+    unroll: int
+    num_updates: int
 
 
 @struct.dataclass
@@ -70,300 +111,197 @@ class Experience:
     Attributes:
       memory: `[B]`, the agent's memory before the first step.
       timesteps: `[B, T + 1]`, including the bootstrap step.
-      actions: `[B, T]`, as the policy chose them.
-      output: `[B, T]`, outputs of the acting network.
-      bootstrap_BN: V of the bootstrap step for each task, by the acting network.
+      actions: `[B, T]`, as the behavior chose them.
+      extras: `[B, T]`, what else the behavior computed, see `Policy.act`.
+      bootstrap: `[B]`, what it computed at the bootstrap step.
+      episodes: `[B, T]`, statistics of the running episodes after each action.
       task: `[B]`, the task of each segment's environment, 0 .. N - 1.
-      prepared: whatever `Algorithm.prepare` computed.
     """
 
     memory: Any
     timesteps: TimeStep
     actions: Any
-    output: AgentOutput
-    bootstrap_BN: Float[Array, "B N"]
+    extras: Any
+    bootstrap: Any
+    episodes: EpisodeStats
     task: Int[Array, " B"]
-    prepared: Any = ()
 
 
-@struct.dataclass
-class Targets:
-    """What values are regressed to, in the normalized units of the new PopArt statistics.
+class Learner(Protocol):
+    """What learning changes, a flax.struct dataclass; fields with a batch axis are `batch_field`s.
 
     Attributes:
-      returns_BT: lambda-returns.
-      mask_BT: which steps are transitions, see `ops.returns.transition_mask`.
-      task: `[B]`, see `Experience`.
-      factor_N: with `shift_N`, converts outputs of the value head to the new units.
-      shift_N: see `factor_N`.
-      statistics: the new statistics, which `Algorithm.loss` has to return.
+      params: the agent's parameters, which act in evaluations.
+      hyperparameters: scalars by name, see `AlgorithmConfig.hyperparameters`, and "learning_rate".
     """
 
-    returns_BT: Float[Array, "B T"]
-    mask_BT: Bool[Array, "B T"]
-    task: Int[Array, " B"]
-    factor_N: Float[Array, " N"]
-    shift_N: Float[Array, " N"]
-    statistics: popart.PopArtStatistics
+    @property
+    def params(self) -> Any: ...
 
-    def values(self, value_BSN: Float[Array, "B S N"]) -> Float[Array, "B T"]:
-        """Convert the outputs of the value head, including the bootstrap step's, to values."""
-        factor_B, shift_B = self.factor_N[self.task], self.shift_N[self.task]
-        return (factor_B[:, None] * of_task(value_BSN, self.task) + shift_B[:, None])[:, :-1]
-
-
-def of_task(value_BSN: Float[Array, "B S N"], task_B: Int[Array, " B"]) -> Float[Array, "B S"]:
-    """Select the value of each environment's task."""
-    return jnp.take_along_axis(value_BSN, task_B[:, None, None], axis=-1)[..., 0]
+    @property
+    def hyperparameters(self) -> dict[str, Float[Array, ""]]: ...
 
 
 class Algorithm(abc.ABC):
     """Learns from rollouts.
 
     Attributes:
-      config: the algorithm's config, an `AlgorithmConfig`.
-      agent: the agent that is trained.
+      agent: the network, with the interface of `nn.agent.Agent`.
+      behavior: the policy that acts in rollouts.
     """
 
-    def __init__(self, config: OnlineConfig, agent: Agent):
-        self.config: Any = config.algorithm
-        self.agent = agent
-        self._clip_norm = config.optimizer.clip_norm
-        self._num_tasks = config.env.num_tasks
-        self._normalize = config.agent.normalize
-        steps = config.decay_updates * self.config.epochs * self.config.minibatches
-        self.optimizer = optax.scale_by_adam(b2=config.optimizer.beta_2)
-        # Relative to the peak learning rate, which is one of the hyperparameters.
-        self.schedule = warmup_and_decay(
-            1.0, config.optimizer.warmup, config.optimizer.final, steps
-        )
-        self.entropy_schedule = optax.linear_schedule(1.0, self.config.entropy_final, steps)
-
-    # What an algorithm defines.
+    agent: Any
+    behavior: AgentPolicy
 
     @abc.abstractmethod
-    def loss(
-        self, trainable: dict[str, Any], state: LearnerState, experience: Experience
-    ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
-        """Compute the loss on a minibatch.
+    def init(
+        self, params: Any, hyperparameters: dict[str, Float[Array, ""]], experience: Experience
+    ) -> Any:
+        """Return the `Learner` at the start of a run.
 
         Args:
-          trainable: `state.trainable`; the loss is differentiated with respect to it.
-          state: the state before the step.
-          experience: the minibatch.
-
-        Returns:
-          The loss; its metrics, and the PopArt statistics whose units it used, `state.popart` or
-          those of `targets`. See `total`.
+          params: the agent's initial parameters.
+          hyperparameters: see `Learner`.
+          experience: the shapes and dtypes of a rollout's experience.
         """
 
-    def extra_trainable(self, hyperparameters: dict[str, Float[Array, ""]]) -> dict[str, Any]:
-        """Return what the gradient trains besides the agent's parameters, by name."""
-        return {}
-
-    def initial_state(self, params: Any) -> Any:
-        """Return the algorithm's own state at the start of a run."""
-        return ()
-
-    def acting_params(self, state: LearnerState) -> Any:
-        """Return the parameters that act in rollouts."""
-        return state.params
-
-    def prepare(
-        self, state: LearnerState, experience: Experience
-    ) -> tuple[LearnerState, Experience]:
-        """Compute what stays fixed over all passes over a rollout, such as advantages."""
-        return state, experience
-
-    def rescaled(self, state: LearnerState, statistics: popart.PopArtStatistics) -> LearnerState:
-        """Return the state with new PopArt statistics and each value head rescaled to them."""
-        params = rescale_value_head(state.params, state.popart, statistics)
-        trainable = {**state.trainable, "params": params}
-        return dataclasses.replace(state, trainable=trainable, popart=statistics)
-
-    def observed(self, state: LearnerState, timesteps: TimeStep) -> LearnerState:
-        """Return the state with the networks' normalizers updated by time steps."""
-        variables = update_normalizers(self.agent, {"params": state.params}, timesteps)
-        return dataclasses.replace(state, trainable=state.trainable | variables)
-
-    def after_step(
-        self, before: LearnerState, after: LearnerState, metrics: Summary
-    ) -> LearnerState:
-        """Return the state after whatever follows an optimizer step, such as a target update."""
-        return after
-
-    def sound(self, state: LearnerState) -> dict[str, Bool[Array, ""]]:
-        """Return whether quantities of the algorithm's own are sound, see `runs.divergence`."""
-        return {}
-
-    # What every algorithm has.
-
-    def init(self, params: Any, hyperparameters: dict[str, Float[Array, ""]]) -> LearnerState:
-        """Return the state at the start of a run, given the agent's initial parameters."""
-        trainable = {"params": params, **self.extra_trainable(hyperparameters)}
-        return LearnerState(
-            trainable=trainable,
-            optimizer=self.optimizer.init(trainable),
-            popart=popart.init(self._num_tasks),
-            algorithm=self.initial_state(params),
-            hyperparameters=hyperparameters,
-            step=jnp.zeros((), jnp.int32),
-        )
-
+    @abc.abstractmethod
     def update(
-        self, state: LearnerState, experience: Experience, key: Key[Array, ""]
-    ) -> tuple[LearnerState, Summary]:
-        """Learn from a rollout; return the new state and the means of the steps' metrics."""
-        # The networks learn with the statistics with which they acted.
-        steps = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
-        state, metrics = self._learn(*self.prepare(state, experience), key)
-        return (self.observed(state, steps) if self._normalize else state), metrics
+        self, learner: Any, experience: Experience, key: Key[Array, ""]
+    ) -> tuple[Any, Metrics]:
+        """Learn from a rollout; return the new learner and metrics.
 
-    def _learn(
-        self, state: LearnerState, experience: Experience, key: Key[Array, ""]
-    ) -> tuple[LearnerState, Summary]:
-        """Take the optimizer steps of all epochs and minibatches."""
-        epochs, minibatches = self.config.epochs, self.config.minibatches
-        if epochs * minibatches == 1:
-            return self.step(state, experience)
-        places = draw_minibatches(key, len(experience.task), minibatches, epochs)
-
-        def one(state: LearnerState, place_G: Int[Array, " G"]) -> tuple[LearnerState, Summary]:
-            return self.step(state, take_minibatch(experience, place_G))
-
-        state, metrics = jax.lax.scan(one, state, places)
-        nonfinite = first_failure(metrics.pop("nonfinite"))[0]
-        return state, jax.tree.map(jnp.mean, metrics) | {"nonfinite": nonfinite}
-
-    def step(self, state: LearnerState, experience: Experience) -> tuple[LearnerState, Summary]:
-        """Take one optimizer step on a minibatch."""
-        (loss, (metrics, statistics)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
-            gather_parameters(state.trainable), state, experience
-        )
-        gradients = split_parameters(gradients)
-        if self.config.popart:
-            gradients["params"] = rescale_value_gradient(
-                gradients["params"], state.popart, statistics
-            )
-            state = self.rescaled(state, statistics)
-            metrics |= by_task("popart/mean", statistics.mean_N)
-            metrics |= by_task("popart/scale", statistics.scale_N)
-        gradient_norm = optax.tree.norm(gradients["params"])
-        if self._clip_norm:
-            # XLA fuses this factor into Adam, unlike optax's selection between two gradients.
-            factor = jnp.minimum(1.0, self._clip_norm / gradient_norm)
-            gradients["params"] = jax.tree.map(lambda g: factor * g, gradients["params"])
-            clipped = gradient_norm > self._clip_norm
-            metrics["gradient_clipped"] = clipped.astype(gradient_norm.dtype)
-        with standard_dtype_promotion():
-            changes, optimizer = self.optimizer.update(gradients, state.optimizer)
-            decay = self.schedule(state.step.astype(float))
-        rate = state.hyperparameters["learning_rate"] * decay
-        after = dataclasses.replace(
-            state,
-            trainable=optax.apply_updates(
-                state.trainable, jax.tree.map(lambda change: -rate * change, changes)
-            ),
-            optimizer=optimizer,
-            step=state.step + 1,
-        )
-        state = self.after_step(state, after, metrics)
-        metrics |= {
-            "gradient_norm": gradient_norm,
-            "parameter_norm": optax.tree.norm(weights(state.params)),
-            "learning_rate": rate,
-        }
-        sound = {
-            "reward": finite(experience.timesteps.reward),
-            "loss": finite(loss),
-            "gradient norm": finite(gradient_norm),
-            "parameters": finite(metrics["parameter_norm"]),
-        }
-        if experience.timesteps.legal is not None:
-            sizes = self.agent.policy_head.action.discrete
-            sound["legal actions"] = jnp.all(has_choice(experience.timesteps.legal, sizes))
-        metrics["nonfinite"] = first_nonfinite(sound | self.sound(state))
-        return state, metrics
-
-    # Parts of losses.
-
-    def entropy_cost(self, state: LearnerState) -> Float[Array, ""]:
-        """Return the weight of the entropy bonus at this step."""
-        decay = self.entropy_schedule(state.step.astype(float))
-        return state.hyperparameters["entropy_cost"] * decay
-
-    def features(
-        self, params: Any, experience: Experience
-    ) -> tuple[Float[Array, "B S D"], dict[str, Summary]]:
-        """Run the agent up to its heads; return their input, and what modules reported."""
-        apply: Any = self.agent.apply
-        (_, y_BSD), recorded = apply(
-            {"params": params},
-            experience.memory,
-            experience.timesteps,
-            method="features",
-            mutable=["metrics", "losses"],
-        )
-        return y_BSD, {kind: reported(values) for kind, values in recorded.items()}
-
-    def heads(self, params: Any, y_BSD: Float[Array, "B S D"], timesteps: TimeStep) -> AgentOutput:
-        """Compute the agent's outputs at the time steps from the heads' input."""
-        apply: Any = self.agent.apply
-        return apply({"params": params}, y_BSD, timesteps.legal, method="heads")
-
-    def returns(
-        self, state: LearnerState, timesteps: TimeStep, value_BS: Float[Array, "B S"]
-    ) -> Float[Array, "B T"]:
-        """Return the lambda-returns of a rollout, for values in the units of its rewards."""
-        return lambda_returns(
-            reward_BS=timesteps.reward.astype(value_BS.dtype),
-            discount_BS=timesteps.discount.astype(value_BS.dtype),
-            last_BS=timesteps.last,
-            value_BS=value_BS,
-            gamma=state.hyperparameters["gamma"],
-            lambda_=state.hyperparameters["gae_lambda"],
-        )
-
-    def targets(
-        self,
-        state: LearnerState,
-        experience: Experience,
-        value_BSN: Float[Array, "B S N"],
-        passes: int = 1,
-    ) -> Targets:
-        """Compute what values are regressed to, given the value head's outputs; no gradient.
-
-        `passes` is how often this is called for each segment, which PopArt counts once.
+        Metrics named `finite/NAME` are checks: where one is False, the run has diverged, and the
+        error names NAME, such as "loss" or "parameters".
         """
-        steps, task_B = experience.timesteps, experience.task
-        task_BS = jnp.broadcast_to(task_B[:, None], steps.last.shape)
-        mask_BT = transition_mask(steps.last)
-        output_BS = of_task(jax.lax.stop_gradient(value_BSN), task_B)
-        value_BS = popart.unnormalize(state.popart, output_BS, task_BS)
-        if self.config.popart:
-            # Outputs have no unit before the first statistics, which they must not influence.
-            value_BS = jnp.where(state.popart.weight_N[task_BS] > 0, value_BS, 0)
-        returns_BT = self.returns(state, steps, value_BS)
-        statistics = state.popart
-        if self.config.popart:
-            rate = self.config.popart_rate / passes
-            task_BT, reward_BT = task_BS[:, :-1], steps.reward[:, 1:].astype(returns_BT.dtype)
-            statistics = popart.update_range(statistics, reward_BT, task_BT, mask_BT)
-            statistics = popart.update(statistics, returns_BT, task_BT, mask_BT, rate)
-        factor_N, shift_N = popart.conversion(state.popart, statistics)
-        returns_BT = popart.normalize(statistics, returns_BT, task_BS[:, :-1])
-        return Targets(returns_BT, mask_BT, task_B, factor_N, shift_N, statistics)
 
-    def total(
-        self, terms: dict[str, Float[Array, ""]], reports: dict[str, Summary]
-    ) -> tuple[Float[Array, ""], Summary]:
-        """Return the sum of the loss terms and of auxiliary losses, and a metric for each.
+    def acting_params(self, learner: Any) -> Any:
+        """Return the parameters that act in rollouts."""
+        return learner.params
 
-        Args:
-          terms: the terms by name.
-          reports: what modules reported, see `features`.
+    def policy(self, actions: str) -> AgentPolicy:
+        """Return the policy of evaluations, given `EvaluationConfig.policy`."""
+        return AgentPolicy(self.agent, actions)
+
+    def saved(self, learner: Any) -> Any:
+        """Return what checkpoints keep of a learner: all of it, or some fields replaced by ()."""
+        return learner
+
+    def restored(self, saved: Any, fresh: Any) -> Any:
+        """Return the learner of a resumed run, given what was `saved` and a new run's learner."""
+        return saved
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmConfig(abc.ABC):
+    """The config of an algorithm, with its settings."""
+
+    name: str = ""
+    """A registered name, or package.module:Name, the config of a custom algorithm."""
+
+    learning_rate: ClassVar[float] = 1e-3
+    """The learning rate of runs whose `optimizer.learning_rate` is None."""
+    hyperparameters: ClassVar[tuple[str, ...]] = ()
+    """The fields that are arrays in the program and thus may differ between the seeds of a run."""
+
+    @abc.abstractmethod
+    def make(self, setup: Setup) -> Algorithm:
+        """Return the algorithm of a run.
+
+        Raises:
+          ValueError: if it cannot learn in the environments.
         """
-        if auxiliary := reports.get("losses"):
-            terms["auxiliary"] = jnp.sum(jnp.stack(list(auxiliary.values())))
-        metrics = {f"loss/{name}": term for name, term in terms.items()}
-        return jnp.sum(jnp.stack(list(terms.values()))), metrics | reports.get("metrics", {})
+
+    def check_rollout(self, num_envs: int, segments: int, unroll: int) -> None:
+        """Raise ValueError unless the algorithm can learn from rollouts of these sizes."""
+        return
+
+    @staticmethod
+    def named(name: str = "ppo") -> type["AlgorithmConfig"]:
+        """Return the config class of an algorithm.
+
+        Raises:
+          ValueError: if the name is unknown, or its module has not been imported.
+        """
+        return ALGORITHMS.find(name)
+
+
+ALGORITHMS = Registry("algorithm.name", AlgorithmConfig)
+"""The config of each registered algorithm."""
+
+
+def register_algorithm(name: str, config: type[AlgorithmConfig]) -> None:
+    """Register an algorithm by its config; see `Registry.register`."""
+    ALGORITHMS.register(name, config)
+
+
+# Parts of updates.
+
+
+def run_segment(
+    agent: Any, params: Any, memory: Any, timesteps: TimeStep
+) -> tuple[Float[Array, "B S D"], dict[str, Metrics]]:
+    """Run an agent up to its heads; return their input, and what modules reported.
+
+    Reports are means by kind, "metrics" and "losses", and path.
+    """
+    (_, y_BSD), sown = agent.apply(
+        {"params": params}, memory, timesteps, method="features", mutable=["metrics", "losses"]
+    )
+    return y_BSD, {kind: _means(values) for kind, values in sown.items()}
+
+
+def _means(sown: Any) -> Metrics:
+    """Return the means of values by path: "core/blocks_0/attention_gate/opening"."""
+    return {
+        "/".join(key.key for key in path if hasattr(key, "key")): jnp.mean(value)
+        for path, value in jax.tree.leaves_with_path(sown)
+    }
+
+
+def sum_losses(
+    terms: dict[str, Float[Array, ""]], reports: dict[str, Metrics]
+) -> tuple[Float[Array, ""], Metrics]:
+    """Return the sum of loss terms and of the modules' auxiliary losses, and a metric for each.
+
+    Args:
+      terms: the terms by name.
+      reports: what modules reported, see `run_segment`.
+    """
+    if auxiliary := reports.get("losses"):
+        terms["auxiliary"] = jnp.sum(jnp.stack(list(auxiliary.values())))
+    metrics = {f"loss/{name}": term for name, term in terms.items()}
+    return jnp.sum(jnp.stack(list(terms.values()))), metrics | reports.get("metrics", {})
+
+
+def require_same_shapes(algorithm: Algorithm, before: Any, after: Any) -> None:
+    """Raise ValueError if a custom algorithm has changed a shape or dtype of its learner's state.
+
+    It names the class, its file and line, and the array.
+    """
+    if not is_custom(algorithm):
+        return
+    if found := first_difference(leaves(state=before), leaves(state=after)):
+        leaf, there, here = found
+        own = type(algorithm)
+        method = next((name for name in ("step", "update") if name in vars(own)), "")
+        raise ValueError(
+            f"{named('algorithm', algorithm, method)}: {leaf} is {there} before an update and "
+            f"{here} after it: return the same shapes and dtypes"
+        )
+
+
+def by_task(name: str, values_N: Float[Array, " N"]) -> Metrics:
+    """Return a metric for each task as `name/task_0`, or as `name` if there is only one task."""
+    if len(values_N) == 1:
+        return {name: values_N[0]}
+    return {f"{name}/task_{k}": value for k, value in enumerate(values_N)}
+
+
+def reduce_metrics(metrics: dict[str, Array]) -> Metrics:
+    """Reduce metrics over a leading axis of optimizer steps: checks must hold in all of them."""
+
+    def reduce(name: str, value: Array) -> Array:
+        return jnp.all(value) if name.startswith("finite/") else jnp.mean(value)
+
+    return {name: reduce(name, value) for name, value in metrics.items()}

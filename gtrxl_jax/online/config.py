@@ -8,17 +8,17 @@ import tyro
 
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.nn.encoders import check_encoders
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig, PPOConfig, VMPOConfig
+from gtrxl_jax.online.algorithm import AgentConfig, AlgorithmConfig, register_algorithm
+from gtrxl_jax.online.optimizer import OptimizerConfig
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.specs import IMAGE_AXES
 from gtrxl_jax.validation import (
     MOST_STEPS,
     check_choice,
     check_interval,
-    choice,
     number,
     validate,
 )
@@ -67,68 +67,6 @@ class EnvConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentConfig:
-    """The agent, except its memory core."""
-
-    encoder: str = "auto"
-    """Observation encoder: auto, linear, mlp, conv, nature or resnet (used in the paper, and by
-    auto for images; nature is many times faster on CPU), another registered name, or
-    package.module:Name, a custom encoder."""
-    encoders: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Encoders of single keys of a dict, or of a tuple by number, as key name pairs:
-    --agent.encoders image nature text my_module:TextEncoder"""
-    encoder_width: int = 64
-    """Number of features of an observation."""
-    image_axes: str = choice("auto", IMAGE_AXES)
-    """Where the channels of images are: hwc (last), chw (first), or auto, by the shape. Frames of a
-    stack come before both and become channels. A run says in its first lines how it reads them."""
-    head_width: int = 256
-    """Number of hidden units of the policy head and of the value head (256 in the paper)."""
-    normalize: bool = True
-    """Scale large integers and pixels of observations, and the previous reward, by their running
-    means and deviations, and floats as far as these are not ordinary. Otherwise only integers and
-    pixels, by the range that their space declares."""
-    initial_scale: float = 0.5
-    """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
-    max_scale: float = 1.0
-    """Upper bound of that standard deviation, in the same unit. Actions are clipped to their range:
-    a wider policy is no more random, but an entropy bonus would make it ever wider."""
-    clock: bool = False
-    """Add the number of steps since the start of the episode to the core's inputs: for tasks where
-    what has to be remembered depends on it, which attention with relative positions cannot know."""
-    memoryless: bool = False
-    """Present every step to the core as the first of an episode, as a control without memory. A
-    clock then stays at 0."""
-
-    def check(self) -> None:
-        """Raise ValueError if an encoder is unknown, or its module has not been imported."""
-        check_encoders("agent", self.encoder, self.encoders)
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """Adam (Kingma and Ba 2015)."""
-
-    learning_rate: float | None = None
-    """Peak learning rate; by default that of the algorithm: 5e-4 for PPO, 2e-3 for V-MPO."""
-    beta_2: float = number(0.999, at_least=0, below=1)
-    """Decay of Adam's mean of squared gradients, which is over about 1 / (1 - beta_2) steps. When
-    the gradients of a policy that had settled grow again, the mean lags behind, so that the first
-    steps are too large; with 0.99, there are fewer of them."""
-    warmup: float = number(0.0, at_least=0, at_most=1)
-    """Fraction of the horizon over which the learning rate increases linearly to its peak."""
-    final: float = number(0.1, at_least=0, at_most=1)
-    """Fraction of the peak learning rate that remains after a linear decay; 1: no decay, as in the
-    paper. Without decay, an agent that has solved its task may forget it, since it no longer gets a
-    learning signal."""
-    horizon: int = number(0, at_least=0)
-    """Number of environment steps over which the learning rate warms up and decays; afterwards it
-    stays at its final value. 0: all steps of the run."""
-    clip_norm: float | None = 1.0
-    """Maximum global norm of the network's gradient."""
-
-
-@dataclasses.dataclass(frozen=True)
 class OnlineConfig(RunConfig):
     """An online run: an agent and its algorithm in a batch of jitted environments."""
 
@@ -157,12 +95,7 @@ class OnlineConfig(RunConfig):
                 f"env.num_envs {self.env.num_envs} is not divisible by the number of env.tasks, "
                 f"{self.env.num_tasks}: use a multiple of it"
             )
-        batch = self.env.num_envs * self.segments
-        if batch % self.algorithm.minibatches:
-            raise ValueError(
-                f"env.num_envs * segments, {batch}, is not divisible by algorithm.minibatches "
-                f"{self.algorithm.minibatches}: use a multiple of it"
-            )
+        self.algorithm.check_rollout(self.env.num_envs, self.segments, self.unroll)
         if self.agent.initial_scale >= self.agent.max_scale:
             raise ValueError(
                 f"agent.initial_scale {self.agent.initial_scale} is not below agent.max_scale "
@@ -219,6 +152,10 @@ class OnlineConfig(RunConfig):
     def steps_per_iteration(self) -> int:
         """The number of environment steps of an iteration."""
         return self.steps_per_update * self.updates_per_iteration
+
+
+register_algorithm("ppo", PPOConfig)
+register_algorithm("vmpo", VMPOConfig)
 
 
 def _default() -> OnlineConfig:

@@ -1,4 +1,4 @@
-"""PPO as an `Algorithm`: the loss of `ops.ppo`, on minibatches of whole segments.
+"""PPO: the loss of `ops.ppo`, on minibatches of whole segments.
 
 Three lengths matter. A segment has T steps (`unroll`), the gradient window: a gradient reaches at
 most the T - 1 steps before its own, and none enters the memory. A transformer's memory of M steps
@@ -20,25 +20,60 @@ only by optimizer steps.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
-from gtrxl_jax.nn.agent import Agent
-from gtrxl_jax.online.algorithm import Algorithm, Experience, LearnerState, of_task
-from gtrxl_jax.online.config import OnlineConfig
-from gtrxl_jax.online.episodes import Summary, gradient_shares
+from gtrxl_jax.online.algorithm import Experience, Metrics, Setup, run_segment, sum_losses
+from gtrxl_jax.online.on_policy import (
+    LearnerState,
+    OnPolicy,
+    OnPolicyConfig,
+    gradient_shares,
+    of_task,
+)
 from gtrxl_jax.ops import popart, ppo
 from gtrxl_jax.ops.returns import transition_mask
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import number
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig(OnPolicyConfig):
+    """Settings of PPO."""
+
+    name: str = "ppo"
+    entropy_final: float = number(0.1, at_least=0, at_most=1)
+    """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long
+    as that of the learning rate; 1: no decay. Advantages are normalized, so that the bonus would
+    otherwise keep an agent exploring that has learned all but the last step."""
+    epochs: int = 4
+    """Number of passes over a rollout. The more optimizer steps are taken on a rollout, that is
+    epochs * minibatches, the lower the learning rate has to be."""
+    clip_epsilon: float = number(0.2, below=1)
+    """Range in which the ratio of new to old probabilities is not clipped: 1 - epsilon to
+    1 + epsilon."""
+    value_clip: float | None = None
+    """Clip the change of the values since acting to this distance, in the value loss. With PopArt,
+    the unit is the standard deviation of returns. None: unclipped."""
+    normalize_advantages: bool = True
+    """Shift and scale the advantages of each rollout to mean 0 and variance 1. Without it, they are
+    relative to the standard deviation of returns (with PopArt), and decrease as values become
+    accurate, so the entropy bonus gains in weight."""
+
+    learning_rate: ClassVar[float] = 5e-4
+    hyperparameters: ClassVar[tuple[str, ...]] = (*OnPolicyConfig.hyperparameters, "clip_epsilon")
+
+    def make(self, setup: Setup) -> "PPO":
+        return PPO(self, setup)
 
 
 @struct.dataclass
-class Prepared:
-    """What stays fixed while learning from a rollout, in the units of its PopArt statistics.
+class Batch(Experience):
+    """A rollout, with what stays fixed in all passes, in the units of its PopArt statistics.
 
     Attributes:
       values_BT: V at the time of acting.
@@ -51,28 +86,33 @@ class Prepared:
     advantages_BT: Float[Array, "B T"]
 
 
-class PPO(Algorithm):
+class PPO(OnPolicy):
     """Proximal policy optimization (Schulman et al. 2017)."""
 
-    def __init__(self, config: OnlineConfig, agent: Agent):
-        super().__init__(config, agent)
-        self._num_segments = config.segments
+    def update(
+        self, learner: LearnerState, experience: Experience, key: Key[Array, ""]
+    ) -> tuple[LearnerState, Metrics]:
+        """Compute the advantages of a rollout, then take the optimizer steps."""
+        learner, batch = self.prepare(learner, experience)
+        return super().update(learner, batch, key)
 
-    def prepare(
-        self, state: LearnerState, experience: Experience
-    ) -> tuple[LearnerState, Experience]:
+    def prepare(self, state: LearnerState, experience: Experience) -> tuple[LearnerState, Batch]:
         """Compute returns and advantages, and update the PopArt statistics."""
-        bootstrap_B1N = experience.bootstrap_BN[:, None]
-        value_BSN = jnp.concatenate([experience.output.value, bootstrap_B1N], axis=1)
+        bootstrap_B1N = experience.bootstrap.value[:, None]
+        value_BSN = jnp.concatenate([experience.extras.value, bootstrap_B1N], axis=1)
         targets = self.targets(state, experience, value_BSN)
         values_BT = targets.values(value_BSN)
         advantages_BT = targets.returns_BT - values_BT
         if self.config.normalize_advantages:
             advantages_BT = ppo.normalize_advantages(advantages_BT, targets.mask_BT)
         if self.config.popart:
-            state = self.rescaled(state, targets.statistics)
-        prepared = Prepared(values_BT, targets.returns_BT, advantages_BT)
-        return state, dataclasses.replace(experience, prepared=prepared)
+            state = self.rescale(state, targets.statistics)
+        return state, Batch(
+            **vars(experience),
+            values_BT=values_BT,
+            returns_BT=targets.returns_BT,
+            advantages_BT=advantages_BT,
+        )
 
     def returns(
         self, state: LearnerState, timesteps: TimeStep, value_BS: Float[Array, "B S"]
@@ -80,7 +120,7 @@ class PPO(Algorithm):
         """Return the lambda-returns of whole rollouts, across their segments."""
 
         def joined(x_BS: Array) -> Array:
-            x_EKS = x_BS.reshape(-1, self._num_segments, *x_BS.shape[1:])
+            x_EKS = x_BS.reshape(-1, self.segments, *x_BS.shape[1:])
             steps = x_EKS[:, :, :-1].reshape(len(x_EKS), -1, *x_BS.shape[2:])
             return jnp.concatenate([steps, x_EKS[:, -1, -1:]], axis=1)
 
@@ -88,24 +128,23 @@ class PPO(Algorithm):
         return super().returns(state, rollouts, values).reshape(len(value_BS), -1)
 
     def loss(
-        self, trainable: dict[str, Any], state: LearnerState, experience: Experience
-    ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
-        params, prepared = trainable["params"], experience.prepared
-        mask_BT = transition_mask(experience.timesteps.last)
+        self, trainable: dict[str, Any], state: LearnerState, batch: Batch
+    ) -> tuple[Float[Array, ""], tuple[Metrics, popart.PopArtStatistics]]:
+        params, mask_BT = trainable["params"], transition_mask(batch.timesteps.last)
         # The bootstrap step's value is needed before the first optimizer step only.
-        acted = jax.tree.map(lambda x_BS: x_BS[:, :-1], experience.timesteps)
-        y_BTD, reports = self.features(params, dataclasses.replace(experience, timesteps=acted))
+        acted = jax.tree.map(lambda x_BS: x_BS[:, :-1], batch.timesteps)
+        y_BTD, reports = run_segment(self.agent, params, batch.memory, acted)
 
-        def losses(y_BTD: Array) -> tuple[Summary, Summary]:
+        def losses(y_BTD: Array) -> tuple[Metrics, Metrics]:
             output = self.heads(params, y_BTD, acted)
             return ppo.ppo_losses(
                 policy=output.policy,
-                old_policy=experience.output.policy,
-                actions=experience.actions,
-                values_BT=of_task(output.value, experience.task),
-                old_values_BT=prepared.values_BT,
-                returns_BT=prepared.returns_BT,
-                advantages_BT=prepared.advantages_BT,
+                old_policy=batch.extras.policy,
+                actions=batch.actions,
+                values_BT=of_task(output.value, batch.task),
+                old_values_BT=batch.values_BT,
+                returns_BT=batch.returns_BT,
+                advantages_BT=batch.advantages_BT,
                 mask_BT=mask_BT,
                 hyperparameters=self._hyperparameters(state),
                 value_clip=self.config.value_clip,
@@ -117,7 +156,7 @@ class PPO(Algorithm):
             jax.lax.stop_gradient(y_BTD),
             {"policy": ("policy", "entropy"), "value": ("value",)},
         )
-        total, named = self.total(terms, reports)
+        total, named = sum_losses(terms, reports)
         return total, (metrics | named, state.popart)
 
     def _hyperparameters(self, state: LearnerState) -> ppo.PPOHyperparameters:

@@ -1,4 +1,4 @@
-"""Online training: rollout and learner in one program, on a batch of jitted environments.
+"""Online training: acting and learning in one program, on a batch of jitted environments.
 
     trainer = OnlineTrainer(config)
     state = trainer.init(seed)              # a pytree, the complete state of the run
@@ -6,12 +6,15 @@
     iteration = make_iteration(trainer)     # several updates in one program, see `programs`
     state, metrics = iteration(state)
 
-All of these functions are pure: they can be jitted, vmapped over seeds and hyperparameters, and
-applied to sharded states. An update consists of acting with fixed parameters, for K segments of T
-steps, and of what the algorithm learns from them. The memory is projected once for each segment.
+An update composes two functions:
 
-Acting computes the same outputs as the segment form does, so algorithms take those of the acting
-network from the rollout instead of recomputing them.
+    actor, experience = trainer.act(params, actor, key)     K segments of T steps, fixed parameters
+    learner, metrics = trainer.learn(learner, experience, key)
+
+All of these functions are pure: they can be jitted, vmapped over seeds and hyperparameters, and
+applied to sharded states. The memory is projected once for each segment. Acting computes the same
+outputs as the segment form does, so algorithms take those of the acting network from the experience
+instead of recomputing them.
 
 A single-task agent is a multi-task agent with N = 1: each task has its own value output and, with
 PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses float64.
@@ -24,33 +27,74 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
-from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.rollout import ActingState, rollout
+from gtrxl_jax.custom import described, is_custom, named, naming_part, require_values
 from gtrxl_jax.envs.consistency import require_consistent
-from gtrxl_jax.envs.multitask import MultiTaskStream
+from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
-from gtrxl_jax.envs.stream import EpisodeStats, Stream
+from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.envs.united import unite
-from gtrxl_jax.nn.agent import Agent, make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.nn.encoders import describe_arrays
-from gtrxl_jax.online.algorithm import Experience
+from gtrxl_jax.online.algorithm import (
+    Experience,
+    Metrics,
+    Setup,
+    by_task,
+    require_same_shapes,
+)
 from gtrxl_jax.online.config import OnlineConfig, to_json
-from gtrxl_jax.online.consistency import require_consistent_update
-from gtrxl_jax.online.episodes import Summary, episode_means, episode_sums
-from gtrxl_jax.online.hyperparameters import draw_hyperparameters
 from gtrxl_jax.online.normalized import normalized_scores, read_returns, returns_of_tasks
-from gtrxl_jax.online.state import TrainState
-from gtrxl_jax.parallel.placement import gather_parameters, make_mesh
+from gtrxl_jax.ops.legal import has_choice
+from gtrxl_jax.parallel.placement import batch_field, gather_parameters, make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
-from gtrxl_jax.runs.divergence import HEALTHY, first_nonfinite, over_updates
+from gtrxl_jax.runs.divergence import over_updates, take_checks
+from gtrxl_jax.specs import action_spec
 from gtrxl_jax.specs.values import BELONGS, first_outside
-from gtrxl_jax.timestep import zero_timestep
+from gtrxl_jax.timestep import EpisodeStats, TimeStep, zero_timestep
 from gtrxl_jax.validation import validate
+
+
+@struct.dataclass
+class ActorState:
+    """The environments and the agent in them, between rollouts; every array begins with the batch.
+
+    Attributes:
+      memory: memory of the core before `timestep`.
+      stream: state of the environments.
+      timestep: the current time step of each environment.
+    """
+
+    memory: Any = batch_field()
+    stream: MultiTaskState = batch_field()
+    timestep: TimeStep = batch_field()
+
+
+@struct.dataclass
+class TrainState:
+    """The complete state of a run, sufficient to resume it.
+
+    Attributes:
+      learner: what learning changes, see `online.algorithm.Learner`.
+      actor: what acting changes.
+      key: PRNG key of the run; update n uses `fold_in(key, n)`.
+      update: int, number of completed updates.
+    """
+
+    learner: Any
+    actor: ActorState
+    key: Key[Array, ""]
+    update: Int[Array, ""]
+
+    @property
+    def params(self) -> Any:
+        """The agent's parameters."""
+        return self.learner.params
 
 
 def make_stream(config: OnlineConfig) -> MultiTaskStream:
@@ -64,17 +108,40 @@ def make_stream(config: OnlineConfig) -> MultiTaskStream:
     return MultiTaskStream(unite(streams, [name for name, _ in env.members]))
 
 
-def make_run_agent(config: OnlineConfig, stream: MultiTaskStream) -> Agent:
-    """Create the agent of a run."""
-    settings = dataclasses.asdict(config.agent)
-    settings.pop("normalize")  # a setting of learning
-    return make_agent(
-        make_core(config.core).clone(param_dtype=jnp.result_type(float)),
-        stream.observation_space,
-        stream.action_space,
+def make_setup(config: OnlineConfig, stream: MultiTaskStream) -> Setup:
+    """Return what the algorithm of a run is told about it."""
+    return Setup(
+        core=make_core(config.core).clone(param_dtype=jnp.result_type(float)),
+        observation_space=stream.observation_space,
+        action_space=stream.action_space,
+        agent=config.agent,
+        optimizer=config.optimizer,
         num_tasks=stream.num_tasks,
-        **settings,
+        num_envs=config.env.num_envs,
+        segments=config.segments,
+        unroll=config.unroll,
+        num_updates=config.decay_updates,
     )
+
+
+def sample_hyperparameters(
+    config: OnlineConfig, key: Key[Array, ""]
+) -> dict[str, Float[Array, ""]]:
+    """Return the hyperparameters by name; those in `config.sweep` are sampled log-uniformly.
+
+    They are sampled independently, and the value of each does not depend on which others are.
+    """
+    names = config.hyperparameters
+    keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
+
+    def value(name: str) -> Float[Array, ""]:
+        if name not in config.sweep:
+            owner = config if name == "learning_rate" else config.algorithm
+            return jnp.asarray(getattr(owner, name), float)
+        low, high = (jnp.log(jnp.asarray(z, float)) for z in config.sweep[name])
+        return jnp.exp(jax.random.uniform(keys[name], minval=low, maxval=high))
+
+    return {name: value(name) for name in names}
 
 
 class OnlineTrainer:
@@ -83,7 +150,8 @@ class OnlineTrainer:
     Attributes:
       config: config of the run.
       stream: environments of the run.
-      agent: agent of the run.
+      algorithm: algorithm of the run.
+      agent: the agent that it trains.
       policy, title, notes, environment, observation_space, action_space, config_json,
         num_iterations, steps_per_iteration: see `Trainer`.
 
@@ -102,12 +170,12 @@ class OnlineTrainer:
         self._references = returns_of_tasks(config.env)
         self.config, self.config_json = config, to_json(config)
         self.stream = make_stream(config)
-        self.agent = make_run_agent(config, self.stream)
+        self.algorithm = config.algorithm.make(make_setup(config, self.stream))
+        self.agent = self.algorithm.agent
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.steps_per_iteration
         evaluation = config.evaluation
-        self.policy = AgentPolicy(self.agent, evaluation.policy)
-        self._behavior = AgentPolicy(self.agent)
+        self.policy = self.algorithm.policy(evaluation.policy)
         names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
         self.notes: Sequence[str] = describe_arrays(self.agent)
@@ -116,8 +184,8 @@ class OnlineTrainer:
         self.observation_space = self.stream.observation_space
         self.action_space = self.stream.action_space
         self._play = make_evaluate(self.policy, self.stream.tasks, evaluation.episodes)
-        self.algorithm = config.algorithm.make(config, self.agent)
-        require_consistent_update(self)
+        if is_custom(self.algorithm):
+            require_consistent_update(self)
 
     def mesh(self) -> Mesh:
         """Return the mesh of the devices that share the environments.
@@ -153,7 +221,7 @@ class OnlineTrainer:
           given: see `Trainer.init`.
         """
         key, key_network, key_stream, key_sweep = jax.random.split(jax.random.key(seed), 4)
-        drawn = draw_hyperparameters(self.config, key_sweep)
+        sampled = sample_hyperparameters(self.config, key_sweep) | (hyperparameters or {})
         memory = self.agent.initial_memory(1)
         example = zero_timestep(self.observation_space, self.action_space, 1, 1)
         params = replace_arrays(
@@ -162,11 +230,12 @@ class OnlineTrainer:
         stream, timestep = self.stream.reset(key_stream)
         if self.config.env.stagger:
             stream = self.stream.stagger(stream, jax.random.fold_in(key_stream, len(self.tasks)))
+        memory = self.agent.initial_memory(self.config.env.num_envs)
+        actor = ActorState(memory, stream, timestep)
+        _, experience = jax.eval_shape(self.act, params, actor, key)
         return TrainState(
-            learner=self.algorithm.init(params, drawn | (hyperparameters or {})),
-            stream=stream,
-            timestep=timestep,
-            memory=self.agent.initial_memory(self.config.env.num_envs),
+            learner=self.algorithm.init(params, sampled, experience),
+            actor=actor,
             key=key,
             update=jnp.zeros((), jnp.int32),
         )
@@ -175,70 +244,75 @@ class OnlineTrainer:
         """Return the hyperparameters in `sweep`, see `Trainer.drawn`."""
         return {name: state.learner.hyperparameters[name] for name in self.config.sweep}
 
-    def rollout(
-        self, state: TrainState, key: Key[Array, ""]
-    ) -> tuple[TrainState, Experience, EpisodeStats]:
+    def act(
+        self, params: Any, actor: ActorState, key: Key[Array, ""]
+    ) -> tuple[ActorState, Experience]:
         """Act for K segments of T steps with fixed parameters.
 
-        Returns the new state; the segments, K consecutive rows for each environment; and their
-        statistics `[B, T]`, B being the number of segments.
+        Returns the new actor; and the segments, K consecutive rows for each environment.
         """
         if self.config.segments == 1:
-            return self._segment(state, key)
+            return self._act_segment(params, actor, key)
 
-        def segment(state: TrainState, key: Key[Array, ""]) -> tuple[TrainState, Any]:
-            state, *segment = self._segment(state, key)
-            return state, segment
+        def segment(actor: ActorState, key: Key[Array, ""]) -> tuple[ActorState, Experience]:
+            return self._act_segment(params, actor, key)
 
         keys = jax.random.split(key, self.config.segments)
-        state, segments = jax.lax.scan(segment, state, keys)
-        experience, episodes = jax.tree.map(
+        actor, segments = jax.lax.scan(segment, actor, keys)
+        experience = jax.tree.map(
             lambda x_KB: x_KB.swapaxes(0, 1).reshape(-1, *x_KB.shape[2:]), segments
         )
-        return state, experience, episodes
+        return actor, experience
 
-    def _segment(
-        self, state: TrainState, key: Key[Array, ""]
-    ) -> tuple[TrainState, Experience, EpisodeStats]:
-        params = gather_parameters(self.algorithm.acting_params(state.learner))
-        policy, steps = self._behavior, self.config.unroll
+    def _act_segment(
+        self, params: Any, actor: ActorState, key: Key[Array, ""]
+    ) -> tuple[ActorState, Experience]:
+        params = gather_parameters(params)
+        policy, steps = self.algorithm.behavior, self.config.unroll
         acting = ActingState(
-            policy.start(params, state.memory, steps), state.stream, state.timestep
+            policy.start(params, actor.memory, steps), actor.stream, actor.timestep
         )
         acting, played = rollout(policy, params, self.stream, acting, key, steps)
         *_, bootstrap = policy.act(params, acting.policy, acting.timestep, key)
         experience = Experience(
-            memory=state.memory,
+            memory=actor.memory,
             timesteps=played.timesteps,
             actions=played.actions,
-            output=played.extras,
-            bootstrap_BN=bootstrap.value,
+            extras=played.extras,
+            bootstrap=bootstrap,
+            episodes=played.episodes,
             task=self.stream.task_B,
         )
-        state = dataclasses.replace(
-            state,
-            memory=policy.finish(params, acting.policy),
-            stream=acting.stream,
-            timestep=acting.timestep,
+        memory = policy.finish(params, acting.policy)
+        return ActorState(memory, acting.stream, acting.timestep), experience
+
+    def learn(
+        self, learner: Any, experience: Experience, key: Key[Array, ""]
+    ) -> tuple[Any, tuple[Metrics, dict[str, Float[Array, " N"]]]]:
+        """Update the learner; return it, and the metrics and `episode_sums`."""
+        learner, metrics = self.algorithm.update(learner, experience, key)
+        steps = experience.timesteps
+        outside = first_outside(self.observation_space, steps.observation)
+        metrics |= {"finite/observation": outside[0] == BELONGS, "outside": outside}
+        if steps.legal is not None:
+            sizes = action_spec(self.action_space).discrete
+            metrics["finite/legal actions"] = jnp.all(has_choice(steps.legal, sizes))
+        return learner, (
+            metrics,
+            episode_sums(experience.episodes, experience.task, self.stream.num_tasks),
         )
-        return state, experience, played.episodes
 
     def update(
         self, state: TrainState, data: Any = None, stage: Hashable = None
-    ) -> tuple[TrainState, tuple[Summary, dict[str, Float[Array, " N"]]]]:
-        """Roll out and learn. Returns the new state, and the metrics and `episode_sums`."""
+    ) -> tuple[TrainState, tuple[Metrics, dict[str, Float[Array, " N"]]]]:
+        """Act and learn. Returns the new state, and the metrics and `episode_sums`."""
         key = jax.random.fold_in(state.key, state.update)
-        state, experience, episodes = self.rollout(state, key)
-        # The rollout has drawn its own keys from 0 to its number of steps, exclusively.
+        params = self.algorithm.acting_params(state.learner)
+        actor, experience = self.act(params, state.actor, key)
+        # Acting has drawn its own keys from 0 to its number of steps, exclusively.
         key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
-        learner, metrics = self.algorithm.update(state.learner, experience, key_learn)
-        outside = first_outside(self.observation_space, experience.timesteps.observation)
-        observed = first_nonfinite({"observation": outside[0] == BELONGS})
-        metrics["nonfinite"] = jnp.where(observed == HEALTHY, metrics["nonfinite"], observed)
-        metrics["outside"] = outside
-        sums = episode_sums(episodes, experience.task, self.stream.num_tasks)
-        state = dataclasses.replace(state, learner=learner, update=state.update + 1)
-        return state, (metrics, sums)
+        learner, metrics = self.learn(state.learner, experience, key_learn)
+        return TrainState(learner, actor, state.key, state.update + 1), metrics
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:
         """Yield (None, None) for each iteration: there is a single stage, and no dataset."""
@@ -249,14 +323,13 @@ class OnlineTrainer:
         metrics: tuple[dict[str, Real[Array, " U"]], dict[str, Float[Array, "U N"]]],
         state: Any = None,
         data: Any = None,
-    ) -> Summary:
+    ) -> Metrics:
         """Compute means over an iteration's updates, and over the episodes finished in it."""
-        learning, sums = metrics
-        checks = over_updates(learning["nonfinite"], learning["outside"])
-        means = {
-            k: jnp.mean(x_U) for k, x_U in learning.items() if k not in ("nonfinite", "outside")
-        }
-        return means | episode_means(sums) | checks
+        learning, sums = dict(metrics[0]), metrics[1]
+        outside = learning.pop("outside")
+        checks = take_checks(learning)
+        means = {name: jnp.mean(x_U) for name, x_U in learning.items()}
+        return means | episode_means(sums) | over_updates(checks, outside)
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Return the returns, lengths and successes of fresh episodes, also by task if several.
@@ -268,3 +341,64 @@ class OnlineTrainer:
         if self._references is not None:
             scores |= normalized_scores(episodes.episode_return, *self._references)
         return scores
+
+
+def episode_sums(
+    episodes: EpisodeStats, task_B: Int[Array, " B"], num_tasks: int
+) -> dict[str, Float[Array, " N"]]:
+    """Sum statistics `[B, T]` over the finished episodes of each of N tasks, and count these."""
+    task_BN = jax.nn.one_hot(task_B, num_tasks, dtype=bool)
+    numbers = {"return": episodes.episode_return, "length": episodes.length}
+    if episodes.success is not None:
+        numbers["success"] = episodes.success
+    numbers["ended"] = jnp.ones_like(episodes.done)
+
+    def sum_by_task(x_BT: Array) -> Array:
+        sum_B = jnp.sum(jnp.where(episodes.done, x_BT.astype(jnp.float32), 0), axis=1)
+        return jnp.sum(jnp.where(task_BN, sum_B[:, None], 0), axis=0)
+
+    return {name: sum_by_task(x_BT) for name, x_BT in numbers.items()}
+
+
+def episode_means(sums: dict[str, Float[Array, "U N"]]) -> Metrics:
+    """Compute means over the episodes finished in U updates: `episode/return`, also for each task.
+
+    Means are NaN if no episode finished. `episode/ended` is the number of finished episodes.
+    """
+    sums = {name: jnp.sum(sum_UN, axis=0) for name, sum_UN in sums.items()}
+    ended_N = sums.pop("ended")
+    means: Metrics = {}
+    for name, sum_N in sums.items():
+        means |= by_task(f"episode/{name}", sum_N / ended_N)
+        means[f"episode/{name}"] = jnp.sum(sum_N) / jnp.sum(ended_N)
+    return means | {"episode/ended": jnp.sum(ended_N)}
+
+
+def require_consistent_update(trainer: OnlineTrainer) -> None:
+    """Check an update of a custom algorithm, whose errors in a program would not name it.
+
+    Compiles nothing.
+
+    Raises:
+      ValueError: naming the class of the algorithm, its file and line, and what an update returns
+        with another shape or dtype than it should; or an error in its methods.
+    """
+    algorithm = trainer.algorithm
+
+    def update(state: TrainState) -> Any:
+        params = algorithm.acting_params(state.learner)
+        _, experience = trainer.act(params, state.actor, state.key)
+        returned = algorithm.update(state.learner, experience, state.key)
+        require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
+        return returned
+
+    with naming_part("algorithm", algorithm):
+        state = jax.eval_shape(trainer.init, 0)
+        learner, metrics = jax.eval_shape(update, state)
+    require_same_shapes(algorithm, state.learner, learner)
+    for name, value in metrics.items():
+        if getattr(value, "shape", None) != ():
+            raise ValueError(
+                f"{named('algorithm', algorithm, 'update')}: the metric {name} is "
+                f"{described(value)}: return scalars, for example by jnp.mean"
+            )

@@ -1,4 +1,4 @@
-"""V-MPO as an `Algorithm`: the loss of `ops.vmpo`, a target network that acts, and multipliers.
+"""V-MPO: the loss of `ops.vmpo`, a target network that acts, and multipliers.
 
 The online network is applied once to the T + 1 steps. Its values determine the lambda-returns, and
 these the new PopArt statistics. The loss is computed in units of the new statistics, and the value
@@ -10,21 +10,70 @@ separately, by `vmpo.scale_multipliers`.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from gtrxl_jax.nn.agent import Agent
-from gtrxl_jax.nn.heads import rescale_value_head
-from gtrxl_jax.nn.normalizer import with_normalizers
-from gtrxl_jax.online.algorithm import Algorithm, Experience, LearnerState
-from gtrxl_jax.online.config import OnlineConfig
-from gtrxl_jax.online.episodes import Summary, gradient_shares
+from gtrxl_jax.online.algorithm import Experience, Metrics, Setup, run_segment, sum_losses
+from gtrxl_jax.online.on_policy import LearnerState, OnPolicy, OnPolicyConfig, gradient_shares
 from gtrxl_jax.ops import popart, vmpo
 from gtrxl_jax.runs.divergence import in_range
-from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import choice, interval
+
+
+@dataclasses.dataclass(frozen=True)
+class VMPOConfig(OnPolicyConfig):
+    """Settings of V-MPO; bounds are in nats."""
+
+    name: str = "vmpo"
+    target_period: int = 5
+    """Optimizer steps between copies of the online network to the target network, which acts."""
+    epsilon_eta: float = 0.1
+    """Bound of the E-step."""
+    epsilon_alpha: float = 0.03
+    """Bound on the KL of discrete actions."""
+    epsilon_mean: float = 0.05
+    """Bound on the KL of the means of continuous actions."""
+    epsilon_covariance: float = 1e-3
+    """Bound on the KL of the covariances of continuous actions."""
+    multipliers: str = choice("scale", ("scale", "adam"))
+    """How temperature and alphas are trained. scale: multiply each by a factor that grows with the
+    violation of its bound. adam: use the network's learning rate and project to positive values, as
+    in the paper."""
+    multiplier_rate: float = 0.05
+    """For --algorithm.multipliers scale: logarithm of the factor at a relative violation of 1,
+    where the KL is twice its bound."""
+    alpha_bounds: tuple[float, float] = interval((0.01, 10.0))
+    """Range of the alphas. While nothing is learned, constraints are slack and alphas decay; the
+    lower bound still limits the policy's change at its first success. The upper bound prevents the
+    KL from dominating a clipped gradient. The paper's bounds are practically unlimited."""
+    initial_eta: float = 1.0
+    """Initial temperature."""
+    initial_alpha: float = 1.0
+    """Initial multiplier of the KL of discrete actions."""
+    initial_alpha_mean: float = 1.0
+    """Initial multiplier of the KL of the means of continuous actions."""
+    initial_alpha_covariance: float = 1.0
+    """Initial multiplier of the KL of the covariances of continuous actions."""
+
+    hyperparameters: ClassVar[tuple[str, ...]] = (
+        *OnPolicyConfig.hyperparameters,
+        "epsilon_eta",
+        "epsilon_alpha",
+        "epsilon_mean",
+        "epsilon_covariance",
+        "initial_eta",
+        "initial_alpha",
+        "initial_alpha_mean",
+        "initial_alpha_covariance",
+    )
+
+    def make(self, setup: Setup) -> "VMPO":
+        return VMPO(self, setup)
+
 
 _EPSILONS = {
     "categorical": "epsilon_alpha",
@@ -41,45 +90,54 @@ _INITIAL = {
 """The name of the initial multiplier of each part of the KL."""
 
 
-class VMPO(Algorithm):
+class VMPO(OnPolicy):
     """V-MPO (Song et al. 2019). Its own state is the target network's parameters."""
 
-    def __init__(self, config: OnlineConfig, agent: Agent):
-        super().__init__(config, agent)
-        action = agent.policy_head.action
+    def __init__(self, config: VMPOConfig, setup: Setup):
+        super().__init__(config, setup)
+        action = self.agent.policy_head.action
         self._parts = ["categorical"] * bool(action.discrete)
         self._parts += ["mean", "covariance"] * bool(action.num_continuous)
 
-    def extra_trainable(self, hyperparameters: dict[str, Float[Array, ""]]) -> dict[str, Any]:
-        """Return the multipliers."""
+    def init(
+        self,
+        params: Any,
+        hyperparameters: dict[str, Float[Array, ""]],
+        experience: Experience,
+        **_: Any,
+    ) -> LearnerState:
+        """Return the state at the start of a run: with multipliers, and the target network."""
         alphas = {part: hyperparameters[_INITIAL[part]] for part in self._parts}
-        return {"multipliers": vmpo.Multipliers(hyperparameters["initial_eta"], alphas)}
-
-    def initial_state(self, params: Any) -> Any:
-        """Return the target network's parameters."""
-        # Copied, since a donated state must not contain the same buffer twice.
-        return jax.tree.map(jnp.copy, params)
+        multipliers = vmpo.Multipliers(hyperparameters["initial_eta"], alphas)
+        return super().init(
+            params,
+            hyperparameters,
+            experience,
+            extra={"multipliers": multipliers},
+            # Copied, since a donated state must not contain the same buffer twice.
+            own=jax.tree.map(jnp.copy, params),
+        )
 
     def acting_params(self, state: LearnerState) -> Any:
         """Return the target network's parameters."""
         return state.algorithm
 
     def loss(
-        self, trainable: dict[str, Any], state: LearnerState, experience: Experience
-    ) -> tuple[Float[Array, ""], tuple[Summary, popart.PopArtStatistics]]:
+        self, trainable: dict[str, Any], state: LearnerState, batch: Experience
+    ) -> tuple[Float[Array, ""], tuple[Metrics, popart.PopArtStatistics]]:
         """Compute the V-MPO loss. The gradient of the value head is that before rescaling."""
         params = trainable["params"]
-        y_BSD, reports = self.features(params, experience)
-        output = self.heads(params, y_BSD, experience.timesteps)
-        targets = self.targets(state, experience, output.value, self.config.epochs)
+        y_BSD, reports = run_segment(self.agent, params, batch.memory, batch.timesteps)
+        output = self.heads(params, y_BSD, batch.timesteps)
+        targets = self.targets(state, batch, output.value, self.config.epochs)
 
         def losses(y_BSD: Array, psi_BT: Array | None = None) -> Any:
             """Compute losses and advantages in each task's normalized units, comparable by task."""
-            output = self.heads(params, y_BSD, experience.timesteps)
+            output = self.heads(params, y_BSD, batch.timesteps)
             return vmpo.vmpo_losses(
                 policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
-                target_policy=experience.output.policy,
-                actions=experience.actions,
+                target_policy=batch.extras.policy,
+                actions=batch.actions,
                 values_BT=targets.values(output.value),
                 returns_BT=targets.returns_BT,
                 mask_BT=targets.mask_BT,
@@ -95,31 +153,24 @@ class VMPO(Algorithm):
             jax.lax.stop_gradient(y_BSD),
             {"policy": ("policy", "entropy"), "value": ("value",), "kl": ("alpha_",)},
         )
-        total, named = self.total(terms, reports)
+        total, named = sum_losses(terms, reports)
         return total, (metrics | named, targets.statistics)
 
-    def rescaled(self, state: LearnerState, statistics: popart.PopArtStatistics) -> LearnerState:
-        """Rescale the value heads of both networks."""
-        target = rescale_value_head(state.algorithm, state.popart, statistics)
-        return dataclasses.replace(super().rescaled(state, statistics), algorithm=target)
+    def map_networks(self, state: LearnerState, function: Callable[[Any], Any]) -> LearnerState:
+        """Apply a function to the parameters of both networks."""
+        state = super().map_networks(state, function)
+        return dataclasses.replace(state, algorithm=function(state.algorithm))
 
-    def observed(self, state: LearnerState, timesteps: TimeStep) -> LearnerState:
-        """Update the normalizers of both networks, so that they see the same inputs."""
-        state = super().observed(state, timesteps)
-        target = with_normalizers(state.algorithm, state.params)
-        return dataclasses.replace(state, algorithm=target)
-
-    def after_step(
-        self, before: LearnerState, after: LearnerState, metrics: Summary
-    ) -> LearnerState:
-        """Update the multipliers, and the target network when it is due."""
+    def step(self, state: LearnerState, batch: Experience) -> tuple[LearnerState, Metrics]:
+        """Take an optimizer step, update the multipliers, and the target network when it is due."""
+        after, metrics = super().step(state, batch)
         multipliers = after.trainable["multipliers"]
         if self.config.multipliers == "scale":
             multipliers = vmpo.scale_multipliers(
-                before.trainable["multipliers"],
+                state.trainable["multipliers"],
                 metrics["psi/kl"],
                 {part: metrics[f"kl/{part}"] for part in self._parts},
-                self._bounds(before),
+                self._bounds(state),
                 self.config.multiplier_rate,
             )
         multipliers = vmpo.project_multipliers(multipliers, self.config.alpha_bounds)
@@ -127,16 +178,12 @@ class VMPO(Algorithm):
         target = jax.tree.map(
             lambda new, old: jnp.where(is_due, new, old), after.params, after.algorithm
         )
-        trainable = {**after.trainable, "multipliers": multipliers}
-        return dataclasses.replace(after, trainable=trainable, algorithm=target)
-
-    def sound(self, state: LearnerState) -> dict[str, Bool[Array, ""]]:
-        """Return whether the multipliers are in range."""
-        multipliers = state.trainable["multipliers"]
-        return {
-            "temperature": in_range(multipliers.temperature),
-            "multiplier of the KL": in_range(multipliers.alphas),
+        metrics |= {
+            "finite/temperature": in_range(multipliers.temperature),
+            "finite/multiplier of the KL": in_range(multipliers.alphas),
         }
+        trainable = after.trainable | {"multipliers": multipliers}
+        return dataclasses.replace(after, trainable=trainable, algorithm=target), metrics
 
     def _bounds(self, state: LearnerState) -> vmpo.VMPOHyperparameters:
         values = state.hyperparameters

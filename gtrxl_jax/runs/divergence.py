@@ -1,9 +1,9 @@
 """Divergence of runs, detected by the training program and reported by the host.
 
-After every update, the program checks that quantities are finite or in range, in the order in which
-errors propagate between them. An iteration reports its first failed update, the first failed
-quantity in it, and the observation that does not belong to its space as some of its metrics, so
-that no additional transfer to the host is required.
+After every update, the program checks that quantities are finite or in range. An iteration reports
+for each quantity the first update in which it was not, and the observation that does not belong to
+its space, as some of its metrics, so that no additional transfer to the host is required. The cause
+is the first of the quantities, in the order in which errors propagate, in the first failed update.
 """
 
 import dataclasses
@@ -17,24 +17,22 @@ from jaxtyping import Array, Bool, Int
 
 from gtrxl_jax.specs import told_of
 
-QUANTITIES = (
+ORDER = (
     "observation",
+    "legal actions",
     "reward",
     "loss",
     "gradient norm",
     "parameters",
-    "temperature",
-    "multiplier of the KL",
-    "legal actions",
 )
-"""The quantities that are checked; a trainer checks those that it has."""
+"""The order in which errors propagate; other quantities follow."""
 
 LARGEST_MULTIPLIER = 1e6
 """Lagrange multipliers change by about the learning rate per update: none recovers from here."""
 
 HEALTHY = -1
 
-_QUANTITY, _UPDATE, _OUTSIDE = "diverged/quantity", "diverged/update", "diverged/outside"
+_REPORT, _OUTSIDE = "diverged/", "diverged/outside"
 
 
 class DivergedError(RuntimeError):
@@ -47,7 +45,7 @@ class Divergence:
 
     Attributes:
       seed: the seed, numbered as in the config.
-      quantity: the quantity, of `QUANTITIES`, that was not finite or out of range, or empty.
+      quantity: the quantity that was not finite or out of range, such as "loss", or empty.
       step: number of steps at which it was detected.
       detail: a line about the value, such as "observation['id'] is 5, outside Discrete(3)"; empty
         if there is none.
@@ -85,35 +83,33 @@ def in_range(multipliers: Any) -> Bool[Array, ""]:
     )
 
 
-def first_nonfinite(sound: Mapping[str, Bool[Array, ""]]) -> Int[Array, ""]:
-    """Return the index in `QUANTITIES` of the first unsound one; `HEALTHY` if all are sound."""
-    index = jnp.array(HEALTHY, jnp.int32)
-    for place in reversed(range(len(QUANTITIES))):
-        if QUANTITIES[place] in sound:
-            index = jnp.where(sound[QUANTITIES[place]], index, place)
-    return index
+CHECK = "finite/"
+"""Begins the names of metrics that are checks of updates: whether a quantity is finite."""
 
 
-def first_failure(
-    nonfinite_U: Int[Array, " U"],
-) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Return the first failure of U results of `first_nonfinite`, else `HEALTHY`; and its index."""
-    index = jnp.argmax(nonfinite_U != HEALTHY).astype(jnp.int32)
-    return nonfinite_U[index], index
+def take_checks(metrics: dict[str, Array]) -> dict[str, Array]:
+    """Remove the checks from metrics, in place; return them by quantity."""
+    names = [name for name in metrics if name.startswith(CHECK)]
+    return {name.removeprefix(CHECK): metrics.pop(name) for name in names}
 
 
 def over_updates(
-    nonfinite_U: Int[Array, " U"], outside_U4: Int[Array, "U 4"] | None = None
+    checks: Mapping[str, Bool[Array, " U"]], outside_U4: Int[Array, "U 4"] | None = None
 ) -> dict[str, Int[Array, "..."]]:
     """Reduce the checks of an iteration's updates to a few metrics.
 
     Args:
-      nonfinite_U: the results of `first_nonfinite`.
+      checks: by quantity, whether it was finite and in range in each update.
       outside_U4: the results of `specs.first_outside` for the observations, if they are checked.
     """
-    quantity, update = first_failure(nonfinite_U)
-    outside = {} if outside_U4 is None else {_OUTSIDE: outside_U4[update]}
-    return {_QUANTITY: quantity, _UPDATE: update, **outside}
+
+    def first_failure(ok_U: Bool[Array, " U"]) -> Int[Array, ""]:
+        return jnp.where(jnp.all(ok_U), HEALTHY, jnp.argmin(ok_U)).astype(jnp.int32)
+
+    report = {f"{_REPORT}{name}": first_failure(ok_U) for name, ok_U in checks.items()}
+    if outside_U4 is not None:
+        report[_OUTSIDE] = outside_U4[report[f"{_REPORT}observation"]]
+    return report
 
 
 def mask(diverged: Iterable[Divergence], first_seed: int, num_seeds: int) -> Bool[np.ndarray, "*S"]:
@@ -139,13 +135,26 @@ def take_from(
       steps_per_update: number of steps of an update.
       observation_space: the space of the observations that were checked.
     """
-    quantities, updates = (np.atleast_1d(metrics.pop(name)) for name in (_QUANTITY, _UPDATE))
     outside = metrics.pop(_OUTSIDE, None)
+    report = {
+        name.removeprefix(_REPORT): np.atleast_1d(metrics.pop(name))
+        for name in [*metrics]
+        if name.startswith(_REPORT)
+    }
+    place = {name: ORDER.index(name) if name in ORDER else len(ORDER) for name in report}
     found = []
-    for n in np.flatnonzero(quantities != HEALTHY).tolist():
-        quantity, detail = QUANTITIES[quantities[n]], ""
+    for n in range(len(next(iter(report.values())))):
+        failed = [
+            (int(update_S[n]), place[name], name)
+            for name, update_S in report.items()
+            if update_S[n] != HEALTHY
+        ]
+        if not failed:
+            continue
+        update, _, quantity = min(failed)
+        detail = ""
         if quantity == "observation" and outside is not None:
-            detail = told_of(observation_space, outside.reshape(len(quantities), -1)[n])
-        step = begin + (int(updates[n]) + 1) * steps_per_update
+            detail = told_of(observation_space, np.atleast_2d(outside)[n])
+        step = begin + (update + 1) * steps_per_update
         found.append(Divergence(first_seed + n, quantity, step, detail))
     return found

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from gtrxl_jax.nn.core import CORES
-from gtrxl_jax.online.algorithm_config import ALGORITHMS
+from gtrxl_jax.online.algorithm import ALGORITHMS
 from gtrxl_jax.online.config import OnlineConfig, preset, with_parts
 from gtrxl_jax.plugins import import_plugins, require_settings
 from gtrxl_jax.runs.config import from_fields

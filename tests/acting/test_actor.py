@@ -8,7 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from gtrxl_jax.acting.actor import Actor
-from gtrxl_jax.acting.policy import AgentPolicy, RandomPolicy
+from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.nn.sequence.registry import model_config

@@ -7,11 +7,11 @@ import pytest
 
 from gtrxl_jax.acting import AgentPolicy, Policy, begin, collect, policy, rollout
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarize
-from gtrxl_jax.envs import EpisodeStats, Stream, make_env
+from gtrxl_jax.envs import Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.ops.distributions import Gaussian
-from gtrxl_jax.timestep import zero_timestep
+from gtrxl_jax.timestep import EpisodeStats, zero_timestep
 from tests import jobs  # noqa: F401, registers its environments
 
 pytestmark = pytest.mark.integration

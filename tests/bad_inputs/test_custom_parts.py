@@ -21,9 +21,8 @@ from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.offline.algorithm import OfflineAlgorithm, OfflineAlgorithmConfig
 from gtrxl_jax.offline.config import preset as offline_preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
-from gtrxl_jax.online.algorithm import Algorithm
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig
 from gtrxl_jax.online.config import preset
+from gtrxl_jax.online.on_policy import OnPolicy, OnPolicyConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.specs import action_spec
 from tests.data.sets import make_set
@@ -168,11 +167,11 @@ def test_encoders_by_name(space, kind):
         make_model(model_config("rate", "debug", encoder=name), space, CHOICE, 2)
 
 
-class Constant(Algorithm):
+class Constant(OnPolicy):
     """Decays the parameters; each variant breaks one thing."""
 
-    def initial_state(self, params):
-        return {"count": jnp.zeros(())}
+    def init(self, params, hyperparameters, experience, **_):
+        return super().init(params, hyperparameters, experience, own={"count": jnp.zeros(())})
 
     def loss(self, trainable, state, experience):
         loss = optax.tree.norm(trainable["params"])
@@ -180,13 +179,13 @@ class Constant(Algorithm):
 
 
 @dataclasses.dataclass(frozen=True)
-class ConstantConfig(AlgorithmConfig):
+class ConstantConfig(OnPolicyConfig):
     name: str = f"{__name__}:ConstantConfig"
     variant: str = "sound"
     epochs: int = 2
 
-    def make(self, config, agent):
-        return type("Broken", (Constant,), ALGORITHMS[self.variant][0])(config, agent)
+    def make(self, setup):
+        return type("Broken", (Constant,), ALGORITHMS[self.variant][0])(self, setup)
 
 
 def vector(self, trainable, state, experience):
@@ -198,12 +197,22 @@ def metric(self, trainable, state, experience):
     return loss, ({"loss/each": experience.timesteps.reward}, state.popart)
 
 
-def grown(self, before, after, metrics):
-    return dataclasses.replace(after, algorithm={"count": jnp.zeros(2)})
+def grown(self, state, batch):
+    after, metrics = OnPolicy.step(self, state, batch)
+    return dataclasses.replace(after, algorithm={"count": jnp.zeros(2)}), metrics
 
 
 def lost(self, trainable, state, experience):
     return trainable["parameters"], ({}, state.popart)
+
+
+def forgetful(self, learner, experience, key):
+    return OnPolicy.update(self, learner, experience, key)[0]
+
+
+def many(self, learner, experience, key):
+    learner, metrics = OnPolicy.update(self, learner, experience, key)
+    return learner, metrics | {"each": experience.timesteps.reward}
 
 
 ALGORITHMS = {
@@ -213,12 +222,14 @@ ALGORITHMS = {
         dict(loss=lambda *_: (jnp.zeros(()), {})),
         r"loss returns one value: return 2, metrics, statistics",
     ),
-    "metric": (dict(loss=metric), r"the metric loss/each is float32.*: return scalars"),
+    "metric": (dict(loss=metric), r"the metric loss/each is float32.*: return a scalar"),
     "state": (
-        dict(after_step=grown),
+        dict(step=grown),
         r"state.algorithm\['count'\] is float32\[\] before an update and float32\[2\] after it",
     ),
     "code": (dict(loss=lost), "KeyError: 'parameters'"),
+    "no metrics": (dict(update=forgetful), r"update returns .*: return 2, learner, metrics"),
+    "metric of an update": (dict(update=many), r"the metric each is float32.*: return scalars"),
 }
 
 
@@ -226,9 +237,7 @@ ALGORITHMS = {
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms(name):
-    # Over several steps, metrics are averaged.
-    algorithm = ConstantConfig(variant=name, epochs=1 if name == "metric" else 2)
-    config = changed(preset("debug"), algorithm=algorithm)
+    config = changed(preset("debug"), algorithm=ConstantConfig(variant=name))
     message = ALGORITHMS[name][1]
     if message is None:
         OnlineTrainer(config)

@@ -16,8 +16,8 @@ from PIL import Image, ImageSequence
 
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import from_json, preset, to_json
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.runs.checkpoint import SaveError
 from gtrxl_jax.runs.divergence import DivergedError
 from gtrxl_jax.runs.logging.writers import read_metrics

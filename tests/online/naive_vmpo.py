@@ -41,7 +41,7 @@ def naive_loss(agent, params, memory, rollout, costs, psi_BT, valid_BT, target_B
     _, output = agent.apply({"params": params}, memory, rollout.timesteps)
     rows, times = np.indices(psi_BT.shape)
     log_pi = jax.nn.log_softmax(output.policy.logits)[:, :-1]
-    old = jax.nn.log_softmax(rollout.output.policy.logits)
+    old = jax.nn.log_softmax(rollout.extras.policy.logits)
     value_BT = output.value[rows, times, rows % output.value.shape[-1]]
     kl = jnp.sum(valid_BT * jnp.sum(jnp.exp(old) * (old - log_pi), axis=-1)) / jnp.sum(valid_BT)
     policy = -jnp.sum(psi_BT * log_pi[rows, times, rollout.actions])
@@ -62,7 +62,7 @@ def naive_gradients(trainer, state, rollout):
     mean_B = np.asarray(state.learner.popart.mean_N)[task_B]
     scale_B = np.sqrt(np.asarray(state.learner.popart.variance_N)[task_B])
 
-    _, output = segment(trainer.agent, params, state.memory, rollout.timesteps)
+    _, output = segment(trainer.agent, params, state.actor.memory, rollout.timesteps)
     normalized_BS = np.stack([output.value[b, :, k] for b, k in enumerate(task_B)])
     value_BS = scale_B[:, None] * normalized_BS + mean_B[:, None]
     if config.algorithm.popart and state.update == 0:  # outputs have no unit yet
@@ -88,7 +88,7 @@ def naive_gradients(trainer, state, rollout):
 
     costs = alpha, config.algorithm.value_cost, config.algorithm.entropy_cost
     constants = costs, psi_BT, valid_BT, target_BT
-    gradient, kl = naive_loss(trainer.agent, params, state.memory, rollout, *constants)
+    gradient, kl = naive_loss(trainer.agent, params, state.actor.memory, rollout, *constants)
     mean_best = sum(psi_BT[i] * advantages[i] for i in best)
     gradients = {
         "params": gradient,

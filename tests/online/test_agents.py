@@ -9,12 +9,12 @@ import pytest
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentConfig, RecurrentCore
 from gtrxl_jax.nn.normalizer import weights
-from gtrxl_jax.online.algorithm_config import AlgorithmConfig
+from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import EnvConfig
-from gtrxl_jax.online.minibatches import draw_minibatches
+from gtrxl_jax.online.on_policy import draw_minibatches
 from gtrxl_jax.online.trainer import OnlineTrainer, make_stream
 from gtrxl_jax.runs.programs import make_iteration
-from tests.jobs import small_job
+from tests.jobs import acting, small_job
 
 pytestmark = pytest.mark.integration
 
@@ -40,9 +40,9 @@ def test_cores_and_action_types_learn(core, changes, parts):
     after, (metrics, _) = jax.jit(trainer.update)(before)
     assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, before)
     assert {name.removeprefix("kl/") for name in metrics if name.startswith("kl/")} == parts
-    for leaf in jax.tree.leaves(
-        (after.learner.trainable, after.learner.algorithm, after.learner.optimizer, after.memory)
-    ):
+    learner = after.learner
+    changed = (learner.trainable, learner.algorithm, learner.optimizer, after.actor.memory)
+    for leaf in jax.tree.leaves(changed):
         assert np.all(np.isfinite(leaf.astype(jnp.float32)))
     assert all(np.isfinite(value).all() for value in metrics.values())
     trained = {**after.learner.trainable, "params": weights(after.learner.trainable["params"])}
@@ -61,7 +61,7 @@ def clock():
     env = EnvConfig(name="Clock-v0", num_envs=8, tasks=({}, {"pay": 2.0}))
     trainer = OnlineTrainer(small_job("lstm", env=env))
     state = jax.jit(trainer.init)(0)
-    return trainer, state, jax.jit(trainer.rollout)(state, jax.random.key(1))[1]
+    return trainer, state, jax.jit(acting(trainer))(state, jax.random.key(1))[1]
 
 
 def test_truncation_bootstraps_from_final_observation(clock):
@@ -70,7 +70,7 @@ def test_truncation_bootstraps_from_final_observation(clock):
     @jax.jit
     def returns_and_values():
         params = {"params": state.learner.trainable["params"]}
-        _, output = trainer.agent.apply(params, state.memory, rollout.timesteps)
+        _, output = trainer.agent.apply(params, state.actor.memory, rollout.timesteps)
         rows = jnp.arange(8)
         value_BS = output.value[rows, :, rows % 2]
         return trainer.algorithm.returns(state.learner, rollout.timesteps, value_BS), output.value
@@ -100,7 +100,7 @@ def test_rollouts_of_staggered_environments_have_ends_of_episodes(stagger):
     @jax.jit
     def ends():
         def step(state, key):
-            state, experience, _ = trainer.rollout(state, key)
+            state, experience = acting(trainer)(state, key)
             return state, jnp.sum(experience.timesteps.last[:, 1:])
 
         return jax.lax.scan(step, trainer.init(0), jax.random.split(jax.random.key(0), 12))[1]
@@ -115,7 +115,7 @@ def test_environment_receives_clipped_actions():
     job = small_job("lstm", env=env, agent__initial_scale=3.0, agent__max_scale=6.0)
     trainer = OnlineTrainer(job)
     state = jax.jit(trainer.init)(0)
-    rollout = jax.device_get(jax.jit(trainer.rollout)(state, jax.random.key(1))[1])
+    rollout = jax.device_get(jax.jit(acting(trainer))(state, jax.random.key(1))[1])
     drawn_BT2, steps = rollout.actions, rollout.timesteps
     assert (drawn_BT2 < -1).any()
     assert (drawn_BT2 > 1).any()
@@ -125,7 +125,7 @@ def test_environment_receives_clipped_actions():
     np.testing.assert_array_equal(steps.action[:, 1:], given_BT2)
     np.testing.assert_array_equal(steps.reward[:, 1:], given_BT2[..., 0])
     # The actions of the rollout follow the recorded distributions, without clipping.
-    z_BT2 = (drawn_BT2 - rollout.output.policy.mean) / rollout.output.policy.scale
+    z_BT2 = (drawn_BT2 - rollout.extras.policy.mean) / rollout.extras.policy.scale
     assert 0.7 < z_BT2.std() < 1.3
 
 
@@ -188,7 +188,7 @@ def test_metrics_of_three_tasks():
     job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_iteration=1)
     trainer = OnlineTrainer(job)
     state = jax.jit(trainer.init)(0)
-    episodes = jax.jit(trainer.rollout)(state, jax.random.fold_in(state.key, 0))[-1]
+    episodes = jax.jit(acting(trainer))(state, jax.random.fold_in(state.key, 0))[1].episodes
     _, metrics = jax.jit(make_iteration(trainer))(state)
     done = np.asarray(episodes.done)
     numbers = {
@@ -229,7 +229,7 @@ class Penalized(RecurrentCore):
 def test_losses_of_core_are_trained_on():
     trainer = OnlineTrainer(small_job(PenalizedConfig.name))
     state = jax.jit(trainer.init)(0)
-    _, rollout, _ = jax.jit(trainer.rollout)(state, jax.random.key(1))
+    _, rollout = jax.jit(acting(trainer))(state, jax.random.key(1))
     learner = state.learner
     total, (metrics, _) = jax.jit(trainer.algorithm.loss)(learner.trainable, learner, rollout)
     assert metrics["loss/auxiliary"] > 3
@@ -254,7 +254,7 @@ def test_update_takes_one_step_per_minibatch():
         small_job("lstm", algorithm__epochs=2, algorithm__minibatches=4, algorithm__popart=False)
     )
     state = jax.jit(trainer.init)(0)
-    _, experience, _ = jax.jit(trainer.rollout)(state, jax.random.key(1))
+    _, experience = jax.jit(acting(trainer))(state, jax.random.key(1))
     key = jax.random.key(2)
     learner, metrics = jax.jit(trainer.algorithm.update)(state.learner, experience, key)
 
@@ -266,7 +266,7 @@ def test_update_takes_one_step_per_minibatch():
         expected, of_step = step(expected, batch)
         losses.append(of_step["loss/value"])
     assert learner.step == expected.step == 8
-    expected = trainer.algorithm.observed(expected, acted)
+    expected = trainer.algorithm.observe(expected, acted)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         (learner.trainable, learner.algorithm, metrics["loss/value"]),

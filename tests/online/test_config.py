@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import (
     PRESETS,
     EnvConfig,
@@ -17,7 +16,9 @@ from gtrxl_jax.online.config import (
     preset,
     to_json,
 )
-from gtrxl_jax.online.hyperparameters import draw_hyperparameters
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.trainer import sample_hyperparameters
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.validation import field_names, validate
 from tests.jobs import changed
 
@@ -312,7 +313,7 @@ def test_learning_rate_is_given_or_of_algorithm():
     assert (vmpo.learning_rate, ppo.learning_rate) == (2e-3, 5e-4)
     assert changed(ppo, optimizer__learning_rate=3e-4).learning_rate == 3e-4
     for own in (vmpo, ppo):
-        drawn = draw_hyperparameters(own, jax.random.key(0))
+        drawn = sample_hyperparameters(own, jax.random.key(0))
         np.testing.assert_allclose(drawn["learning_rate"], own.learning_rate, rtol=1e-6)
 
 

@@ -10,14 +10,15 @@ import pytest
 from flax import struct
 from gymnax.environments import environment, spaces
 
-from gtrxl_jax.acting.policy import RandomPolicy
 from gtrxl_jax.acting.rollout import begin, rollout
+from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.envs.stream import Stream
-from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.runs.divergence import HEALTHY, QUANTITIES, Divergence
-from tests.jobs import small_job
+from gtrxl_jax.online.vmpo import VMPOConfig
+from gtrxl_jax.runs.divergence import Divergence
+from tests.jobs import acting, small_job
 
 
 @struct.dataclass
@@ -79,23 +80,24 @@ def test_mask_of_acting_is_that_of_learning(algorithm):
     env = EnvConfig(name="Ferry-v0", num_envs=8)
     trainer = OnlineTrainer(small_job("lstm", env=env, algorithm=algorithm, devices=1))
     key = jax.random.key(0)
-    state, experience, _ = jax.jit(trainer.rollout)(trainer.init(0), key)
+    state, experience = jax.jit(acting(trainer))(trainer.init(0), key)
     steps = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
     assert chosen(steps, experience.actions).all()
     assert not np.asarray(steps.legal)[~np.asarray(steps.last)].all()
     # Every action visits a new bank, so an episode takes four.
     np.testing.assert_array_equal(experience.timesteps.last[:, 4], True)
 
-    update = jax.jit(trainer.algorithm.update)
-    _, metrics = update(state.learner, experience, key)
+    learn = jax.jit(trainer.learn)
+    _, (metrics, _) = learn(state.learner, experience, key)
     # The policies would differ by their masks, were these not the same.
     assert abs(float(metrics["kl/categorical"])) < 1e-6
-    assert metrics["nonfinite"] == HEALTHY
+    assert all(metrics[name] for name in metrics if name.startswith("finite/"))
 
     legal = experience.timesteps.legal.at[1, 2].set(False)
     timesteps = dataclasses.replace(experience.timesteps, legal=legal)
-    _, metrics = update(state.learner, dataclasses.replace(experience, timesteps=timesteps), key)
-    assert QUANTITIES[metrics["nonfinite"]] == "legal actions"
+    broken = dataclasses.replace(experience, timesteps=timesteps)
+    _, (metrics, _) = learn(state.learner, broken, key)
+    assert not metrics["finite/legal actions"]
 
 
 def test_random_policy_and_stream_respect_masks():

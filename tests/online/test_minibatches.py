@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.online.minibatches import draw_minibatches, take_minibatch
+from gtrxl_jax.online.on_policy import draw_minibatches, take_minibatch
 
 
 @pytest.mark.parametrize(("batch", "minibatches"), [(12, 1), (12, 3), (12, 12)])

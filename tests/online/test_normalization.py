@@ -9,10 +9,11 @@ import pytest
 
 from gtrxl_jax.envs.registry import register_env
 from gtrxl_jax.nn.normalizer import statistics, weights
-from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
-from tests.jobs import small_job
+from gtrxl_jax.online.vmpo import VMPOConfig
+from tests.jobs import acting, small_job
 from tests.recall import Recall
 
 ALGORITHMS = {"ppo": PPOConfig(epochs=2, minibatches=2), "vmpo": VMPOConfig(target_period=3)}
@@ -36,10 +37,10 @@ def trainer_of(name, unit=1.0, **changes):
 def test_statistics_are_of_all_rollouts(name):
     trainer = trainer_of(name)
     state = jax.jit(trainer.init)(0)
-    seen, rollout, update = [], jax.jit(trainer.rollout), jax.jit(trainer.update)
+    seen, rollout, update = [], jax.jit(acting(trainer)), jax.jit(trainer.update)
     for _ in range(4):
         key = jax.random.fold_in(state.key, state.update)
-        _, experience, _ = rollout(state, key)
+        _, experience = rollout(state, key)
         seen.append(jax.tree.map(lambda x: np.asarray(x[:, :-1]), experience.timesteps))
         state, _ = update(state)
     found = statistics(state.params)
@@ -50,8 +51,8 @@ def test_statistics_are_of_all_rollouts(name):
     np.testing.assert_allclose(found[f"{prefix}/variance"], values.var(0), rtol=1e-4)
     rewards = np.concatenate([x.reward[~x.first] for x in seen])
     np.testing.assert_allclose(found["encoder/reward/mean"], rewards.mean(), rtol=1e-5)
-    acting = statistics(trainer.algorithm.acting_params(state.learner))
-    jax.tree.map(np.testing.assert_array_equal, acting, found)
+    of_actor = statistics(trainer.algorithm.acting_params(state.learner))
+    jax.tree.map(np.testing.assert_array_equal, of_actor, found)
 
 
 @pytest.mark.integration
@@ -72,8 +73,8 @@ def test_units_of_rewards_do_not_matter(name):
         trainer = trainer_of(name, unit)
         state = jax.jit(trainer.init)(0)
         # Before the first statistics, rewards are inputs as they are.
-        _, experience, _ = jax.jit(trainer.rollout)(state, state.key)
-        learner = trainer.algorithm.observed(state.learner, experience.timesteps)
+        _, experience = jax.jit(acting(trainer))(state, state.key)
+        learner = trainer.algorithm.observe(state.learner, experience.timesteps)
         state = state.replace(learner=learner)
         update = jax.jit(trainer.update)
         for _ in range(4):

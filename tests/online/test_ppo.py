@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from gtrxl_jax.online.algorithm_config import PPOConfig
 from gtrxl_jax.online.config import EnvConfig
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.comparison import assert_close
-from tests.jobs import small_job
+from tests.jobs import acting, small_job
 from tests.online.naive_vmpo import naive_returns
 
 pytestmark = pytest.mark.integration
@@ -38,13 +38,13 @@ def played():
     with jax.enable_x64(True):
         trainer = OnlineTrainer(JOB)
         prepare, step = jax.jit(trainer.algorithm.prepare), jax.jit(trainer.algorithm.step)
-        rollout, state = jax.jit(trainer.rollout), jax.jit(trainer.init)(0)
+        rollout, state = jax.jit(acting(trainer)), jax.jit(trainer.init)(0)
         for number in range(2):
-            state, experience, _ = rollout(state, jax.random.key(number))
+            state, experience = rollout(state, jax.random.key(number))
             learner, prepared = prepare(state.learner, experience)
             learner, _ = step(learner, half(prepared, number))
             state = dataclasses.replace(state, learner=learner)
-        after, experience, _ = rollout(state, jax.random.key(2))
+        after, experience = rollout(state, jax.random.key(2))
         following = rollout(after, jax.random.key(3))[1]
         yield trainer, state, experience, following, prepare(state.learner, experience), step
 
@@ -59,7 +59,7 @@ def test_ratios_are_one_before_first_step(played):
         assert abs(metrics[f"kl/{part}"]) < 1e-15
     # The values too are those of acting, in units of the new statistics.
     mask = ~first.timesteps.last[:, :-1]
-    error = (first.prepared.values_BT - first.prepared.returns_BT)[mask]
+    error = (first.values_BT - first.returns_BT)[mask]
     cost = JOB.algorithm.value_cost
     np.testing.assert_allclose(metrics["loss/value"], cost * 0.5 * np.mean(error**2), rtol=1e-9)
     _, metrics = step(learner, second)
@@ -74,10 +74,10 @@ def test_ratios_are_one_before_first_step(played):
 
 def test_bootstrap_is_value_of_next_segment(played):
     _, _, experience, following, *_ = played
-    first_BN = experience.output.value[:, 0]
+    first_BN = experience.extras.value[:, 0]
     followed = np.arange(12) % 3 < 2
-    assert_close(experience.bootstrap_BN[followed], first_BN[1:][followed[:-1]])
-    assert_close(experience.bootstrap_BN[2::3], following.output.value[0::3, 0])
+    assert_close(experience.bootstrap.value[followed], first_BN[1:][followed[:-1]])
+    assert_close(experience.bootstrap.value[2::3], following.extras.value[0::3, 0])
 
 
 def test_advantages_equal_naive_reference(played):
@@ -95,7 +95,7 @@ def test_advantages_equal_naive_reference(played):
     steps = experience.timesteps
     steps = steps.replace(**{n: whole(getattr(steps, n)) for n in ("reward", "discount", "last")})
     outputs_BSN = np.concatenate(
-        [experience.output.value, experience.bootstrap_BN[:, None]], axis=1
+        [experience.extras.value, experience.bootstrap.value[:, None]], axis=1
     )
     rows, task_B = np.arange(12), np.asarray(experience.task)
     output_ES = whole(outputs_BSN[rows, :, task_B])
@@ -108,9 +108,9 @@ def test_advantages_equal_naive_reference(played):
     values_ET, returns_ET, advantages_ET = (
         np.asarray(x_BT).reshape(4, 12)
         for x_BT in (
-            prepared.prepared.values_BT,
-            prepared.prepared.returns_BT,
-            prepared.prepared.advantages_BT,
+            prepared.values_BT,
+            prepared.returns_BT,
+            prepared.advantages_BT,
         )
     )
     raw = {(e, t): (g - value_ES[e, t]) / scale_E[e] for (e, t), g in returns.items()}

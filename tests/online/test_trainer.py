@@ -11,9 +11,8 @@ import pytest
 
 from gtrxl_jax.nn.normalizer import weights, with_normalizers
 from gtrxl_jax.online.config import EnvConfig
-from gtrxl_jax.online.hyperparameters import draw_hyperparameters
-from gtrxl_jax.online.trainer import OnlineTrainer
-from tests.jobs import small_job
+from gtrxl_jax.online.trainer import OnlineTrainer, sample_hyperparameters
+from tests.jobs import acting, small_job
 from tests.online.naive_vmpo import NaiveAdam, naive_gradients, segment
 
 pytestmark = pytest.mark.integration
@@ -77,14 +76,14 @@ jit = functools.partial(jax.jit, compiler_options={"xla_cpu_use_fusion_emitters"
 def start(name):
     """Return a job's trainer, its jitted `init` and `update`, and the config's hyperparameters."""
     trainer = OnlineTrainer(JOBS[name])
-    hyperparameters = draw_hyperparameters(trainer.config, jax.random.key(0))
+    hyperparameters = sample_hyperparameters(trainer.config, jax.random.key(0))
     return trainer, jax.jit(trainer.init), jit(trainer.update), hyperparameters
 
 
 @pytest.fixture(scope="module", params=JOBS)
 def run(request):
     trainer, init, update, hyperparameters = start(request.param)
-    rollout = jit(trainer.rollout)
+    rollout = jit(acting(trainer))
     states, rollouts, metrics = [init(0, hyperparameters)], [], []
     for number in range(UPDATES):
         state = states[-1]
@@ -117,17 +116,19 @@ def test_acting_equals_learning(run):
     assert largest_difference(learner.algorithm, learner.params) > 1e-5
     for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
         acted = jax.tree.map(lambda x: x[:, :-1], rollout.timesteps)
-        memory, output = segment(run.trainer.agent, before.learner.algorithm, before.memory, acted)
+        memory, output = segment(
+            run.trainer.agent, before.learner.algorithm, before.actor.memory, acted
+        )
         assert output.policy.logits.dtype == np.float64
-        assert_close(rollout.output.policy, output.policy)
-        assert_close(after.memory, memory)
+        assert_close(rollout.extras.policy, output.policy)
+        assert_close(after.actor.memory, memory)
     assert any(rollout.timesteps.first[:, 1:].any() for rollout in run.rollouts)
 
 
 def test_consecutive_unrolls_are_contiguous(run):
     for before, rollout, after in zip(run.states, run.rollouts, run.states[1:], strict=False):
-        assert_equal(jax.tree.map(lambda x: x[:, 0], rollout.timesteps), before.timestep)
-        assert_equal(jax.tree.map(lambda x: x[:, -1], rollout.timesteps), after.timestep)
+        assert_equal(jax.tree.map(lambda x: x[:, 0], rollout.timesteps), before.actor.timestep)
+        assert_equal(jax.tree.map(lambda x: x[:, -1], rollout.timesteps), after.actor.timestep)
         assert_equal(rollout.timesteps.first[:, 1:], rollout.timesteps.last[:, :-1])
         moves = ~rollout.timesteps.first[:, 1:]
         assert_equal(rollout.timesteps.action[:, 1:][moves], rollout.actions[moves])
@@ -228,7 +229,7 @@ def test_vmap_over_seeds_and_hyperparameters():
         for name in ("trainable", "algorithm", "popart"):
             assert_close(getattr(mapped.learner, name), getattr(single.learner, name))
         for name in ("timestep", "memory"):
-            assert_close(getattr(mapped, name), getattr(single, name))
+            assert_close(getattr(mapped.actor, name), getattr(single.actor, name))
         assert_close({name: x[row] for name, x in metrics.items()}, single_metrics, 1e-6)
     params = states.params["core"]["blocks_0"]["attention"]["query"]["kernel"]
     assert np.max(np.abs(params[1] - params[0])) > 1e-2
@@ -239,7 +240,7 @@ def test_sweep_is_log_uniform_within_bounds():
     bounds = {"learning_rate": (1e-4, 1e-2), "epsilon_alpha": (0.001, 0.1)}
     config = small_job("lstm", sweep=bounds)
     keys = jax.random.split(jax.random.key(0), 500)
-    draws = jax.vmap(lambda key: draw_hyperparameters(config, key))(keys)
+    draws = jax.vmap(lambda key: sample_hyperparameters(config, key))(keys)
     for name, (low, high) in bounds.items():
         exponent = np.log(np.asarray(draws[name]) / low) / np.log(high / low)
         assert exponent.min() >= -1e-12

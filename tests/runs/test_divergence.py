@@ -11,17 +11,15 @@ import pytest
 from gymnax.environments import spaces
 
 from gtrxl_jax.loading import load
+from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import divergence
 from gtrxl_jax.runs.directory import available_steps, list_runs
 from gtrxl_jax.runs.divergence import (
-    HEALTHY,
-    QUANTITIES,
     DivergedError,
     Divergence,
     finite,
-    first_nonfinite,
     in_range,
     over_updates,
     take_from,
@@ -51,30 +49,45 @@ def test_multipliers_in_range(value, sound):
     assert in_range({"mean": jnp.ones(()), "covariance": jnp.asarray(value)}) == sound
 
 
-def test_first_unsound_quantity_is_reported():
-    sound = {name: jnp.array(True) for name in QUANTITIES[1:]}
-    assert first_nonfinite(sound) == HEALTHY
-    for name in reversed(QUANTITIES[1:]):
-        sound[name] = jnp.array(False)
-        assert QUANTITIES[first_nonfinite(sound)] == name
+OF_ONE = {"reward": [True] * 4, "loss": [True] * 4, "of mine": [True] * 4}
+
+
+def reported(*changes):
+    """Return the metrics of seeds, each with changes of `OF_ONE`."""
+    checks = [{n: jnp.array(OF_ONE[n] if n not in c else c[n]) for n in OF_ONE} for c in changes]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *checks)
+    return jax.device_get(jax.vmap(over_updates)(stacked)) | {"loss": np.zeros(len(changes))}
 
 
 def test_first_failure_of_each_seed():
-    unsound_SU = jnp.array([[HEALTHY] * 4, [HEALTHY, HEALTHY, 3, 1], [2] * 4], jnp.int32)
-    metrics = jax.device_get(jax.vmap(over_updates)(unsound_SU)) | {"loss": np.zeros(3)}
+    late = [True, True, False, True]
+    metrics = reported({}, {"reward": late, "of mine": late}, {"loss": [False] * 4})
     found = take_from(metrics, first_seed=7, begin=1000, steps_per_update=10)
     assert found == [
-        Divergence(seed=8, quantity="gradient norm", step=1030),
+        Divergence(seed=8, quantity="reward", step=1030),
         Divergence(seed=9, quantity="loss", step=1010),
     ]
     assert set(metrics) == {"loss"}
+    # The earliest update counts, and any name.
+    metrics = reported({"reward": late, "of mine": [True, False, True, True]})
+    (found,) = take_from(metrics, 0, 0, 10)
+    assert str(found) == ("seed 0 diverged: its of mine is not finite, or out of range, at step 20")
+
+
+def test_error_in_an_update_is_named_in_the_order_of_its_causes():
+    names = [*divergence.ORDER, "of mine"]
+    for k, name in enumerate(names):
+        checks = {other: jnp.array([names.index(other) < k]) for other in names}
+        (found,) = take_from(jax.device_get(over_updates(checks)), 0, 0, 1)
+        assert found.quantity == name
+
+
+def test_value_outside_its_space_is_told():
     outside_U4 = jnp.array([[-1, 0, 0, 0], [0, 0, 1, 5]], jnp.int32)
-    both = jax.device_get(over_updates(jnp.array([HEALTHY, 0], jnp.int32), outside_U4))
-    found = take_from(both, 0, 0, 10, spaces.Discrete(3))
+    metrics = jax.device_get(over_updates({"observation": outside_U4[:, 0] == -1}, outside_U4))
+    found = take_from(metrics, 0, 0, 10, spaces.Discrete(3))
     assert found == [Divergence(0, "observation", 20, "observation is 5, outside Discrete(3)")]
     assert str(found[0]) == "seed 0 stopped: observation is 5, outside Discrete(3), at step 20"
-    one = jax.device_get(over_updates(unsound_SU[1]))
-    assert take_from(one, 0, 0, 5) == [Divergence(0, "gradient norm", 15)]
 
 
 class Broken(Clock):
@@ -209,18 +222,13 @@ def test_run_ends_when_all_seeds_diverged(tmp_path):
     assert available_steps(tmp_path) == []
 
 
-def test_every_quantity_is_checked_online():
-    """The online trainer has all of `QUANTITIES`, the last for environments with masks."""
-    job = small_job("lstm", devices=1)
-    trainer = OnlineTrainer(job)
-    checked = []
-
-    def spy(sound):
-        checked.extend(sound)
-        return first_nonfinite(sound)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gtrxl_jax.online.algorithm.first_nonfinite", spy)
-        patch.setattr("gtrxl_jax.online.trainer.first_nonfinite", spy)
-        jax.eval_shape(trainer.update, jax.eval_shape(trainer.init, 0))
-    assert {*checked, "legal actions"} == set(divergence.QUANTITIES)
+@pytest.mark.parametrize("algorithm", ["ppo", "vmpo"])
+def test_what_is_checked_online(algorithm):
+    trainer = OnlineTrainer(
+        small_job("lstm", devices=1, algorithm=AlgorithmConfig.named(algorithm)())
+    )
+    _, (metrics, _) = jax.eval_shape(trainer.update, jax.eval_shape(trainer.init, 0))
+    checked = {name.removeprefix("finite/") for name in metrics if name.startswith("finite/")}
+    of_algorithm = {"temperature", "multiplier of the KL"} if algorithm == "vmpo" else set()
+    # Legal actions are checked in environments that restrict them.
+    assert checked == {*divergence.ORDER, *of_algorithm} - {"legal actions"}

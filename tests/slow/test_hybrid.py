@@ -8,9 +8,10 @@ from flax import struct
 from gymnax.environments import environment, spaces
 
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.algorithm_config import PPOConfig, VMPOConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.loop import train
 
