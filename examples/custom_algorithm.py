@@ -45,8 +45,7 @@ class Reinforce(OnPolicy):
     ) -> tuple[jax.Array, Any]:
         """Compute the loss; see `OnPolicy.loss`."""
         params, settings = trainable["params"], state.hyperparameters
-        y_BSD, reports = run_segment(self.agent, params, batch.memory, batch.timesteps)
-        output = self.heads(params, y_BSD, batch.timesteps)
+        output, reports = run_segment(self.agent, params, batch.memory, batch.timesteps)
         targets = self.targets(state, batch, output.value, self.config.epochs)
         values_BT = targets.values(output.value)
         advantages_BT = jax.lax.stop_gradient(targets.returns_BT - values_BT)

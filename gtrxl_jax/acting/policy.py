@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from gtrxl_jax.nn.agent import Agent, AgentOutput
+from gtrxl_jax.nn.agent import MemoryNetwork
 from gtrxl_jax.ops.distributions import POLICIES, choose
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import check_choice
@@ -64,14 +64,14 @@ class Policy(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class AgentPolicy(Policy):
-    """The policy of an agent; `act` also returns its `AgentOutput`.
+    """The policy of an agent; `act` also returns the agent's output.
 
     Attributes:
       agent: the agent.
       actions: "sample" samples actions, "mode" takes the most likely ones.
     """
 
-    agent: Agent
+    agent: MemoryNetwork
     actions: str = "sample"
 
     def __post_init__(self) -> None:
@@ -87,10 +87,14 @@ class AgentPolicy(Policy):
 
     def act(
         self, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]
-    ) -> tuple[Any, Any, AgentOutput]:
+    ) -> tuple[Any, Any, Any]:
         """Choose actions; return the new cache, the actions, and the agent's output."""
         state, output = self._apply(params, state, timestep, method="step")
-        return state, choose(output.policy, self.actions, key), output
+        return state, self.choose(output, timestep, key), output
+
+    def choose(self, output: Any, timestep: TimeStep, key: Key[Array, ""]) -> Any:
+        """Choose actions given the agent's output."""
+        return choose(output.policy, self.actions, key)
 
     def finish(self, params: Any, state: Any) -> Any:
         """Return the memory from a cache."""
@@ -121,7 +125,9 @@ CHUNK = 128
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _segment(agent: Agent, params: Any, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
+def _segment(
+    agent: MemoryNetwork, params: Any, memory: Any, timesteps: TimeStep
+) -> tuple[Any, Any]:
     """Return the memory after a segment, and the attention that the core has sown."""
     apply: Any = agent.apply
     (memory, _), recorded = apply({"params": params}, memory, timesteps, mutable="attention")

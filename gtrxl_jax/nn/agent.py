@@ -19,6 +19,7 @@ Acting, a step `[B]` at a time, with the same outputs:
     memory = agent.apply(params, cache, method="finish")
 """
 
+import abc
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.nn.core import MemoryCore, require_consistent_core
 from gtrxl_jax.nn.cores.clock import with_clock
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
-from gtrxl_jax.nn.heads import PolicyHead, ValueHead
+from gtrxl_jax.nn.heads import DuelingHead, PolicyHead, ValueHead
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
@@ -50,7 +51,7 @@ class AgentOutput:
     value: Float[Array, "..."]
 
 
-class Agent(nn.Module):
+class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
     """Encoder, memory core and heads, with the interface of a core (see `nn.core.MemoryCore`).
 
     Stepping through T time steps returns the same outputs and memory as one call on the segment
@@ -59,8 +60,6 @@ class Agent(nn.Module):
     Attributes:
       encoder: maps time steps `[...]` to `[..., D]`.
       core: any memory core of width D.
-      policy_head: maps `[..., D]`, and the legal actions or None, to a distribution.
-      value_head: maps `[..., D]` to values.
       memoryless: present every step to the core as the first of an episode, which disables its
         memory: the ablation of memory. The previous action and reward are still inputs; a clock
         stays at 0.
@@ -68,15 +67,17 @@ class Agent(nn.Module):
 
     encoder: nn.Module
     core: MemoryCore
-    policy_head: nn.Module
-    value_head: nn.Module
     memoryless: bool = False
+
+    @abc.abstractmethod
+    def heads(self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None) -> Any:
+        """Compute the outputs from the core's output, and the steps' legal actions."""
 
     def initial_memory(self, batch_size: int) -> Any:
         """Return the core's initial memory; needs no parameters."""
         return self.core.initial_memory(batch_size)
 
-    def __call__(self, memory: Any, timesteps: TimeStep) -> tuple[Any, AgentOutput]:
+    def __call__(self, memory: Any, timesteps: TimeStep) -> tuple[Any, Any]:
         """Run a segment `[B, T]`, as in learning. No gradient flows into the incoming memory."""
         memory, y_BTD = self.features(memory, timesteps)
         return memory, self.heads(y_BTD, timesteps.legal)
@@ -89,15 +90,11 @@ class Agent(nn.Module):
         """Encode time steps of any leading axes, see `nn.normalizer.update_normalizers`."""
         return self.encoder(timesteps)
 
-    def heads(self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None) -> AgentOutput:
-        """Compute the policy and the value from the core's output, and the steps' legal actions."""
-        return AgentOutput(policy=self.policy_head(y, legal), value=self.value_head(y))
-
     def start(self, memory: Any, num_steps: int | None = None) -> Any:
         """Start acting from a memory. For `num_steps`, see the core."""
         return self.core.start(memory, num_steps)
 
-    def step(self, cache: Any, timestep: TimeStep) -> tuple[Any, AgentOutput]:
+    def step(self, cache: Any, timestep: TimeStep) -> tuple[Any, Any]:
         """Run one acting step `[B]`; its value can bootstrap the returns of earlier steps."""
         cache, y_BD = self.core.step(cache, self.encoder(timestep), self._first(timestep))
         return cache, self.heads(y_BD, timestep.legal)
@@ -108,6 +105,38 @@ class Agent(nn.Module):
 
     def _first(self, timestep: TimeStep) -> jax.Array:
         return jnp.ones_like(timestep.first) if self.memoryless else timestep.first
+
+
+class Agent(MemoryNetwork, kw_only=True):
+    """An actor-critic: policy and value on a memory core.
+
+    Attributes:
+      policy_head: maps `[..., D]`, and the legal actions or None, to a distribution.
+      value_head: maps `[..., D]` to values.
+    """
+
+    policy_head: nn.Module
+    value_head: nn.Module
+
+    def heads(self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None) -> AgentOutput:
+        """Compute the policy and the value from the core's output, and the steps' legal actions."""
+        return AgentOutput(policy=self.policy_head(y, legal), value=self.value_head(y))
+
+
+class QNetwork(MemoryNetwork, kw_only=True):
+    """Values of the actions on a memory core.
+
+    Attributes:
+      q_head: maps `[..., D]`, and the legal actions or None, to values `[..., A]`.
+    """
+
+    q_head: nn.Module
+
+    def heads(
+        self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None
+    ) -> Float[Array, "... A"]:
+        """Compute Q(s_t, a) for each action; those of forbidden actions are the lowest number."""
+        return self.q_head(y, legal)
 
 
 def make_agent(
@@ -150,20 +179,96 @@ def make_agent(
         positive, or a custom core returns other shapes than it should.
       TypeError: if a space is not supported or `core` is not a module.
     """
+    _require_positive(
+        head_width=head_width,
+        num_tasks=1 if num_tasks is None else num_tasks,
+        initial_scale=initial_scale,
+        max_scale=max_scale,
+    )
+    parts = _trunk(
+        core,
+        observation_space,
+        action_space,
+        encoder=encoder,
+        encoders=encoders,
+        encoder_width=encoder_width,
+        image_axes=image_axes,
+        clock=clock,
+        memoryless=memoryless,
+    )
+    precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
+    return Agent(
+        **parts,
+        policy_head=PolicyHead(
+            action=action_spec(action_space),
+            hidden=head_width,
+            initial_scale=initial_scale,
+            max_scale=max_scale,
+            **precision,
+        ),
+        value_head=ValueHead(num_tasks=num_tasks, hidden=head_width, **precision),
+    )
+
+
+def make_q_network(
+    core: MemoryCore,
+    observation_space: Any,
+    action_space: Any,
+    *,
+    encoder: str | nn.Module = "auto",
+    encoders: Mapping[str, str] | None = None,
+    encoder_width: int = 256,
+    image_axes: str = "auto",
+    head_width: int = 256,
+    clock: bool = False,
+    memoryless: bool = False,
+) -> QNetwork:
+    """Build a network of action values around a core; for the arguments see `make_agent`.
+
+    Raises:
+      ValueError: as `make_agent`, and if an action is not one discrete choice.
+      TypeError: as `make_agent`.
+    """
+    _require_positive(head_width=head_width)
+    spec = action_spec(action_space)
+    if spec.is_hybrid or spec.num_continuous or len(spec.discrete) != 1:
+        raise ValueError(
+            f"action values need a single discrete action, not {action_space}: use an algorithm "
+            "with a policy, such as ppo"
+        )
+    parts = _trunk(
+        core,
+        observation_space,
+        action_space,
+        encoder=encoder,
+        encoders=encoders,
+        encoder_width=encoder_width,
+        image_axes=image_axes,
+        clock=clock,
+        memoryless=memoryless,
+    )
+    precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
+    return QNetwork(**parts, q_head=DuelingHead(spec.discrete[0], hidden=head_width, **precision))
+
+
+def _trunk(
+    core: MemoryCore,
+    observation_space: Any,
+    action_space: Any,
+    *,
+    encoder: str | nn.Module,
+    encoders: Mapping[str, str] | None,
+    encoder_width: int,
+    image_axes: str,
+    clock: bool,
+    memoryless: bool,
+) -> dict[str, Any]:
+    """Return all of a `MemoryNetwork` but its heads."""
     if not isinstance(core, MemoryCore):
         raise TypeError(f"core must be a memory core, not {core!r}: make_core builds one")
-    for name, value in {
-        "encoder_width": encoder_width,
-        "head_width": head_width,
-        "num_tasks": 1 if num_tasks is None else num_tasks,
-        "initial_scale": initial_scale,
-        "max_scale": max_scale,
-    }.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, not {value!r}")
+    _require_positive(encoder_width=encoder_width)
     require_consistent_core(core)
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
-    action = action_spec(action_space)
     if isinstance(encoder, str):
         encoder = make_encoder(
             observation_space,
@@ -173,16 +278,14 @@ def make_agent(
             image_axes=image_axes,
             **precision,
         )
-    return Agent(
-        encoder=InputEncoder(encoder, action, core.width, **precision),
-        core=with_clock(core) if clock else core,
-        policy_head=PolicyHead(
-            action=action,
-            hidden=head_width,
-            initial_scale=initial_scale,
-            max_scale=max_scale,
-            **precision,
-        ),
-        value_head=ValueHead(num_tasks=num_tasks, hidden=head_width, **precision),
-        memoryless=memoryless,
-    )
+    return {
+        "encoder": InputEncoder(encoder, action_spec(action_space), core.width, **precision),
+        "core": with_clock(core) if clock else core,
+        "memoryless": memoryless,
+    }
+
+
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, not {value!r}")

@@ -110,6 +110,36 @@ class ValueHead(nn.Module):
         return values[..., 0] if self.num_tasks is None else values
 
 
+class DuelingHead(nn.Module):
+    """Q(s, a) = V(s) + A(s, a) - mean_a A(s, a), for one discrete action (Wang et al. 2016).
+
+    Attributes:
+      num_actions: A.
+      hidden: units of the hidden layer of each of V and A.
+      dtype: computation dtype of the hidden layer; None follows the inputs.
+      param_dtype: dtype of the parameters and the outputs.
+    """
+
+    num_actions: int
+    hidden: int = 256
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "... D"], legal: Bool[Array, "... A"] | None = None
+    ) -> Float[Array, "... A"]:
+        """Return the values; those of actions that are not `legal` are the lowest number."""
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        advantage = ValueHead(self.num_actions, self.hidden, **precision, name="advantage")(x)
+        value = ValueHead(1, self.hidden, **precision, name="value")(x)
+        q = value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+        if legal is None:
+            return q
+        check_legal(legal, (self.num_actions,))
+        return mask_logits(q, legal)
+
+
 def _mlp(
     head: PolicyHead | ValueHead, x: Float[Array, "... D"], outputs: int, init: Any
 ) -> Float[Array, "... N"]:

@@ -254,6 +254,14 @@ class OfflineTrainer:
         """Return {}, since all seeds have the settings of the config, see `Trainer.drawn`."""
         return {}
 
+    def saved(self, state: OfflineState) -> OfflineState:
+        """Return all of the state, see `Trainer.saved`."""
+        return state
+
+    def restored(self, saved: OfflineState, fresh: OfflineState) -> OfflineState:
+        """Return all that was saved, see `Trainer.restored`."""
+        return saved
+
     def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
         """Sample a batch, or select the one read for this update, and learn from it."""
         key_data, key_learning = _keys(state.key)

@@ -239,16 +239,17 @@ def register_algorithm(name: str, config: type[AlgorithmConfig]) -> None:
 
 
 def run_segment(
-    agent: Any, params: Any, memory: Any, timesteps: TimeStep
-) -> tuple[Float[Array, "B S D"], dict[str, Metrics]]:
-    """Run an agent up to its heads; return their input, and what modules reported.
+    agent: Any, params: Any, memory: Any, timesteps: TimeStep, method: str = "__call__"
+) -> tuple[Any, dict[str, Metrics]]:
+    """Run an agent on a segment `[B, S]`; return its outputs, and what modules reported.
 
-    Reports are means by kind, "metrics" and "losses", and path.
+    Reports are means by kind, "metrics" and "losses", and path. With the method "features", outputs
+    are the input of the agent's heads.
     """
-    (_, y_BSD), sown = agent.apply(
-        {"params": params}, memory, timesteps, method="features", mutable=["metrics", "losses"]
+    (_, outputs), sown = agent.apply(
+        {"params": params}, memory, timesteps, method=method, mutable=["metrics", "losses"]
     )
-    return y_BSD, {kind: _means(values) for kind, values in sown.items()}
+    return outputs, {kind: _means(values) for kind, values in sown.items()}
 
 
 def _means(sown: Any) -> Metrics:

@@ -11,6 +11,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm import AgentConfig, AlgorithmConfig, register_algorithm
 from gtrxl_jax.online.optimizer import OptimizerConfig
 from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.r2d2 import R2D2Config
 from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs import config as run_config
@@ -156,6 +157,7 @@ class OnlineConfig(RunConfig):
 
 register_algorithm("ppo", PPOConfig)
 register_algorithm("vmpo", VMPOConfig)
+register_algorithm("r2d2", R2D2Config)
 
 
 def _default() -> OnlineConfig:

@@ -133,7 +133,7 @@ class PPO(OnPolicy):
         params, mask_BT = trainable["params"], transition_mask(batch.timesteps.last)
         # The bootstrap step's value is needed before the first optimizer step only.
         acted = jax.tree.map(lambda x_BS: x_BS[:, :-1], batch.timesteps)
-        y_BTD, reports = run_segment(self.agent, params, batch.memory, acted)
+        y_BTD, reports = run_segment(self.agent, params, batch.memory, acted, "features")
 
         def losses(y_BTD: Array) -> tuple[Metrics, Metrics]:
             output = self.heads(params, y_BTD, acted)

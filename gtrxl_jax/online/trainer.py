@@ -244,6 +244,15 @@ class OnlineTrainer:
         """Return the hyperparameters in `sweep`, see `Trainer.drawn`."""
         return {name: state.learner.hyperparameters[name] for name in self.config.sweep}
 
+    def saved(self, state: TrainState) -> TrainState:
+        """Return what checkpoints keep, see `Algorithm.saved`."""
+        return dataclasses.replace(state, learner=self.algorithm.saved(state.learner))
+
+    def restored(self, saved: TrainState, fresh: TrainState) -> TrainState:
+        """Return the state of a resumed run, see `Algorithm.restored`."""
+        learner = self.algorithm.restored(saved.learner, fresh.learner)
+        return dataclasses.replace(saved, learner=learner)
+
     def act(
         self, params: Any, actor: ActorState, key: Key[Array, ""]
     ) -> tuple[ActorState, Experience]:

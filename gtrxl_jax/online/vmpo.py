@@ -127,7 +127,7 @@ class VMPO(OnPolicy):
     ) -> tuple[Float[Array, ""], tuple[Metrics, popart.PopArtStatistics]]:
         """Compute the V-MPO loss. The gradient of the value head is that before rescaling."""
         params = trainable["params"]
-        y_BSD, reports = run_segment(self.agent, params, batch.memory, batch.timesteps)
+        y_BSD, reports = run_segment(self.agent, params, batch.memory, batch.timesteps, "features")
         output = self.heads(params, y_BSD, batch.timesteps)
         targets = self.targets(state, batch, output.value, self.config.epochs)
 

@@ -241,12 +241,15 @@ class _Loop:
         """Restore the newest checkpoint and its `_progress`; return its state, None without one."""
         if not self._folder or not available_steps(self._folder):
             return None
-        state, record = checkpoint.restore(self._folder, self._programs.like)
+        saved, record = checkpoint.restore(self._folder, self._trainer.saved(self._programs.like))
         hosts.on_main_process(
             functools.partial(checkpoint.set_aside, self._folder, record["unusable"]), "set_aside"
         )
         self._progress = Progress.of(record)
-        return state
+        whole: Any = jax.tree.structure(self._programs.like)
+        if jax.tree.structure(saved) == whole:
+            return saved
+        return self._trainer.restored(saved, self._programs.init())
 
     @contextlib.contextmanager
     def _compiling(self) -> Iterator[None]:
@@ -377,7 +380,12 @@ class _Loop:
         if best or stops or (self._save_is_due and not saver.busy):
             self._writer.phase("saving")
             self._writer.sync()
-            saver.save(self._step, state, dataclasses.asdict(self._progress), best=best)
+            saver.save(
+                self._step,
+                self._trainer.saved(state),
+                dataclasses.asdict(self._progress),
+                best=best,
+            )
             self._save_is_due = False
         if fault:
             saver.wait()

@@ -31,7 +31,6 @@ class Trainer(Protocol):
       notes: lines on how it reads its observations, for the console and the card.
       environment: name and parameters of the environment, as for `make_env`.
       observation_space, action_space: the spaces of the environment.
-      tasks: the environments, as streams, of which episodes are drawn at the end of the run.
       num_iterations: number of iterations of the run.
       steps_per_iteration: number of steps by which an iteration advances the step count of metrics
         and checkpoints.
@@ -54,6 +53,10 @@ class Trainer(Protocol):
 
         It is complete: a trainer of it acts without the run's data.
         """
+
+    @property
+    def tasks(self) -> Sequence[Any]:
+        """The environments, as streams; episodes of each are drawn at the end of the run."""
 
     @property
     def policy(self) -> Any:
@@ -101,6 +104,12 @@ class Trainer(Protocol):
 
         Seeds that differ in them are never averaged. The leaves may also be their names.
         """
+
+    def saved(self, state: Any) -> Any:
+        """Return what checkpoints keep of a state: all of it, or some parts replaced by ()."""
+
+    def restored(self, saved: Any, fresh: Any) -> Any:
+        """Return the state of a resumed run, given what was `saved` and the state of a new run."""
 
     def update(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, Any]:
         """Make one update on the data of its iteration; return the new state and a tree of metrics.

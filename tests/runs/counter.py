@@ -67,6 +67,12 @@ class Counter:
     def drawn(self, state):
         return {}
 
+    def saved(self, state):
+        return state
+
+    def restored(self, saved, fresh):
+        return saved
+
     def update(self, state, data, stage):
         count = state.params["count"] + 1
         return Count({"count": count}), {"count": count}
