@@ -58,7 +58,7 @@ def insert(replay: Replay, segments: Any, priority_B: Float[Array, " B"]) -> Rep
     """Replace the oldest segments by K new ones of each environment, in consecutive rows."""
     num_envs, capacity = replay.priority_EC.shape
     added = len(priority_B) // num_envs
-    slots_K = (replay.count + jnp.arange(added)) % capacity
+    slots_K = (replay.count + jnp.arange(added, dtype=jnp.int32)) % capacity
 
     def put(ring_EC: Array, new_B: Array) -> Array:
         return ring_EC.at[:, slots_K].set(new_B.reshape(num_envs, added, *new_B.shape[1:]))
@@ -72,7 +72,7 @@ def insert(replay: Replay, segments: Any, priority_B: Float[Array, " B"]) -> Rep
 
 def is_drawable(replay: Replay, history: int) -> Bool[Array, " C"]:
     """Return which slots hold a segment that `history` others of its environment precede."""
-    age_C = (replay.count - 1 - jnp.arange(replay.capacity)) % replay.capacity
+    age_C = (replay.count - 1 - jnp.arange(replay.capacity, dtype=jnp.int32)) % replay.capacity
     return age_C < replay.size - history
 
 
