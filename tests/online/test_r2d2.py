@@ -83,7 +83,7 @@ def test_replay_has_the_latest_rollouts_with_their_errors_as_priorities(played, 
             num_steps=3,
         )
         size = np.where(steps.last[:, :-1], 0, np.abs(error_BT))
-        mean = size.sum(1) / (~steps.last[:, :-1]).sum(1)
+        mean = size.sum(1) / np.sum(~np.asarray(steps.last[:, :-1]), axis=1)
         expected = 0.9 * size.max(1) + 0.1 * mean
         np.testing.assert_allclose(replay.priority_EC[:, n], expected, rtol=1e-6)
 
