@@ -22,7 +22,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key, Real
 
 from gtrxl_jax.acting.policy import AgentPolicy
-from gtrxl_jax.custom import first_difference, is_custom, leaves, named
+from gtrxl_jax.custom import describe_part, first_difference, is_custom, leaves
 from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.encoders import check_encoders
 from gtrxl_jax.online.optimizer import OptimizerConfig
@@ -286,9 +286,10 @@ def require_same_shapes(algorithm: Algorithm, before: Any, after: Any) -> None:
         leaf, there, here = found
         own = type(algorithm)
         method = next((name for name in ("step", "update") if name in vars(own)), "")
+        where = describe_part("algorithm", algorithm, method)
         raise ValueError(
-            f"{named('algorithm', algorithm, method)}: {leaf} is {there} before an update and "
-            f"{here} after it: return the same shapes and dtypes"
+            f"{where}: {leaf} is {there} before an update and {here} after it: return the same "
+            "shapes and dtypes"
         )
 
 

@@ -19,7 +19,14 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.acting.policy import AgentPolicy
-from gtrxl_jax.custom import described, first_difference, is_custom, leaves, named, require_values
+from gtrxl_jax.custom import (
+    describe_array,
+    describe_part,
+    first_difference,
+    is_custom,
+    leaves,
+    require_values,
+)
 from gtrxl_jax.nn.agent import AgentOutput, make_agent
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
 from gtrxl_jax.nn.normalizer import update_normalizers, with_normalizers
@@ -350,7 +357,7 @@ class OnPolicy(Algorithm):
 
     def _check_loss(self, state: LearnerState, batch: Any) -> None:
         """Check what a custom loss returns, which JAX's errors would not name."""
-        where = named("algorithm", self, "loss")
+        where = describe_part("algorithm", self, "loss")
         returned = jax.eval_shape(self.loss, state.trainable, state, batch)
         require_values("algorithm", self, "loss", returned, ("loss", "(metrics, statistics)"))
         loss, auxiliary = returned
@@ -360,7 +367,7 @@ class OnPolicy(Algorithm):
             if getattr(value, "shape", None) != ():
                 what = "the loss" if name == "loss" else f"the metric {name}"
                 raise ValueError(
-                    f"{where}: {what} is {described(value)}: return a scalar, for example by "
+                    f"{where}: {what} is {describe_array(value)}: return a scalar, for example by "
                     "jnp.mean"
                 )
         if found := first_difference(

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.rollout import ActingState, rollout
-from gtrxl_jax.custom import described, is_custom, named, naming_part, require_values
+from gtrxl_jax.custom import describe_array, describe_part, is_custom, naming_part, require_values
 from gtrxl_jax.envs.consistency import require_consistent
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.registry import make_env
@@ -408,6 +408,6 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
     for name, value in metrics.items():
         if getattr(value, "shape", None) != ():
             raise ValueError(
-                f"{named('algorithm', algorithm, 'update')}: the metric {name} is "
-                f"{described(value)}: return scalars, for example by jnp.mean"
+                f"{describe_part('algorithm', algorithm, 'update')}: the metric {name} is "
+                f"{describe_array(value)}: return scalars, for example by jnp.mean"
             )
