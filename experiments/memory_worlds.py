@@ -30,7 +30,7 @@ import numpy as np
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
-from gtrxl_jax.envs.faults import require_sound
+from gtrxl_jax.envs.faults import require_no_faults
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.cores.registry import core_config
@@ -127,7 +127,7 @@ def play(world: World, kind: str, seed: int) -> Record:
         perfect = ExplorerPolicy if hasattr(env, "explorer_action") else OraclePolicy
         policy = perfect(env, params)
     evaluate = jax.jit(make_evaluate(policy, Stream(env, params, num_envs=1), 1024))
-    played = require_sound(
+    played = require_no_faults(
         jax.device_get(summarize(evaluate(None, jax.random.key(seed)))), world.env
     )
     return {"scores": {name: float(np.mean(values)) for name, values in played.items()}}

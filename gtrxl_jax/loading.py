@@ -23,7 +23,7 @@ from gtrxl_jax.acting.actor import Actor
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.consistency import require_consistent
-from gtrxl_jax.envs.faults import require_sound
+from gtrxl_jax.envs.faults import require_no_faults
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.files import append_line
@@ -207,7 +207,7 @@ def evaluate(
     }
     # Seeds that diverged have no score, as in the run's own evaluations.
     diverged_S = np.array([not _is_finite(params) for params in loaded.params_per_seed])
-    scores = require_sound(found, loaded.environment[0], diverged_S)
+    scores = require_no_faults(found, loaded.environment[0], diverged_S)
     for score_SE in scores.values():
         score_SE[diverged_S] = np.nan
     return scores_of(scores, equal=not loaded.drawn), loaded

@@ -15,11 +15,11 @@ from gtrxl_jax.specs import (
     ArraySpec,
     action_spec,
     agent_action,
+    describe_outside,
     environment_action,
     first_outside,
     observation_spec,
     require_values,
-    told_of,
 )
 from gtrxl_jax.specs.spaces import text_tokens, texts_of
 from gtrxl_jax.specs.values import BELONGS
@@ -528,7 +528,7 @@ def test_first_value_outside_is_named_in_programs(name, lead):
 
     spoiled = jax.tree.map(spoil, fine, values)
     found = jax.device_get(jax.jit(lambda x: first_outside(space, x))(spoiled))
-    assert told_of(space, found, "x") == line
+    assert describe_outside(space, found, "x") == line
     if name != "whole floats":
         require_values(space, fine, "x")
         with pytest.raises(ValueError, match=f"^{re.escape(line)}$"):

@@ -217,7 +217,9 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     writers = make_loggers(command.log, folder, trainer.config_json)
     if not command.quiet:
         # First, since loggers of services may take seconds to start.
-        writers.insert(0, ConsoleWriter(steps, trainer.shown, title=f"{title}, in {folder}"))
+        writers.insert(
+            0, ConsoleWriter(steps, trainer.progress_metrics, title=f"{title}, in {folder}")
+        )
         for note in trainer.notes:
             _print(note, sys.stderr)
     try:

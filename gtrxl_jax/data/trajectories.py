@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.data.spaces import Spaces
 from gtrxl_jax.specs.spaces import dtype_of, kind_of, map_leaves, shape_of
-from gtrxl_jax.specs.values import belongs, told
+from gtrxl_jax.specs.values import belongs, describe_value
 
 # NumPy's on the host, where sets are read, joined and split; JAX's once put on a device.
 AnyArray = Array | np.ndarray
@@ -283,5 +283,5 @@ def _refuse_first(
     if np.any(wrong_ET := real_ET & ~allowed_ET):
         e, t = np.argwhere(wrong_ET)[0]
         place = np.unravel_index(np.argmin(allowed[e, t]), allowed.shape[2:])
-        line = told(leaf, x[(e, t, *place)], field, place)
+        line = describe_value(leaf, x[(e, t, *place)], field, place)
         raise ValueError(f"episode {e + at[0]}, step {t + at[1]}: {line}")

@@ -2,7 +2,7 @@
 
 The program returns beside its scores, by names that begin with `PREFIX`, arrays with an entry for
 each episode: the step of the fault, or `NONE`, and by names that begin with `VALUE`, the value that
-is wrong. `require_sound` takes them from the scores.
+is wrong. `require_no_faults` takes them from the scores.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def _wrong(x: Array, is_right: Array) -> tuple[Bool[Array, " B"], Float[Array, "
     return ~jnp.all(is_right, axis=axes), jnp.max(values, axis=axes)
 
 
-def require_sound(
+def require_no_faults(
     scores: dict[str, np.ndarray], of: str, ignored: Any = False
 ) -> dict[str, np.ndarray]:
     """Return the scores without the faults.

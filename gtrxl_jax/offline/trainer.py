@@ -86,7 +86,7 @@ class OfflineTrainer:
         an environment; the rest is read or generated, and checked, before training compiles.
     """
 
-    shown: tuple[str, ...] = ("loss", "accuracy/last_step", "error")
+    progress_metrics: tuple[str, ...] = ("loss", "accuracy/last_step", "error")
 
     def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
         """Create a trainer; `trajectories`, if given, are used instead of `config.data`.
@@ -110,7 +110,7 @@ class OfflineTrainer:
         self.environment = (config.env.name, parameters(config))
         self.observation_space, self.action_space = spaces
         if config.data.validation:
-            self.shown += ("loss/validation",)
+            self.progress_metrics += ("loss/validation",)
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
         self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
@@ -250,8 +250,8 @@ class OfflineTrainer:
         timesteps = zero_timestep(self.observation_space, self.action_space, batch, length)
         return zero_segment(timesteps, self.config.algorithm.needs)
 
-    def drawn(self, state: OfflineState) -> dict[str, Any]:
-        """Return {}, since all seeds have the settings of the config, see `Trainer.drawn`."""
+    def sampled_hyperparameters(self, state: OfflineState) -> dict[str, Any]:
+        """Return {}: all seeds have the settings of the config."""
         return {}
 
     def saved(self, state: OfflineState) -> OfflineState:

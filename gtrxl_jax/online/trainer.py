@@ -159,7 +159,7 @@ class OnlineTrainer:
       ValueError: if the config is invalid; nothing is compiled before this check.
     """
 
-    shown: tuple[str, ...] = ("episode/return", "episode/success")
+    progress_metrics: tuple[str, ...] = ("episode/return", "episode/success")
 
     def __init__(self, config: OnlineConfig):
         validate(config)
@@ -240,8 +240,8 @@ class OnlineTrainer:
             update=jnp.zeros((), jnp.int32),
         )
 
-    def drawn(self, state: TrainState) -> dict[str, Any]:
-        """Return the hyperparameters in `sweep`, see `Trainer.drawn`."""
+    def sampled_hyperparameters(self, state: TrainState) -> dict[str, Any]:
+        """Return the hyperparameters in `sweep`, see `Trainer.sampled_hyperparameters`."""
         return {name: state.learner.hyperparameters[name] for name in self.config.sweep}
 
     def saved(self, state: TrainState) -> TrainState:

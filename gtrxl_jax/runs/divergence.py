@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from gtrxl_jax.specs import told_of
+from gtrxl_jax.specs import describe_outside
 
 ORDER = (
     "observation",
@@ -62,7 +62,7 @@ class Divergence:
         if self.quantity == "legal actions":
             return (
                 f"seed {self.seed} stopped: legal_actions allows none in a state at step "
-                f"{self.step:,}, in which the episode goes on"
+                f"{self.step:,}, in which the episode continues"
             )
         verb = "are" if self.quantity == "parameters" else "is"
         return (
@@ -114,9 +114,9 @@ def over_updates(
 
 def mask(diverged: Iterable[Divergence], first_seed: int, num_seeds: int) -> Bool[np.ndarray, "*S"]:
     """Return whether each seed has diverged: `[S]`, or a scalar for a single one."""
-    gone_S = np.zeros(num_seeds, bool)
-    gone_S[[one.seed - first_seed for one in diverged]] = True
-    return gone_S if num_seeds > 1 else gone_S.reshape(())
+    diverged_S = np.zeros(num_seeds, bool)
+    diverged_S[[one.seed - first_seed for one in diverged]] = True
+    return diverged_S if num_seeds > 1 else diverged_S.reshape(())
 
 
 def take_from(
@@ -154,7 +154,7 @@ def take_from(
         update, _, quantity = min(failed)
         detail = ""
         if quantity == "observation" and outside is not None:
-            detail = told_of(observation_space, np.atleast_2d(outside)[n])
+            detail = describe_outside(observation_space, np.atleast_2d(outside)[n])
         step = begin + (update + 1) * steps_per_update
         found.append(Divergence(first_seed + n, quantity, step, detail))
     return found

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gtrxl_jax.envs.faults import FaultError, require_sound
+from gtrxl_jax.envs.faults import FaultError, require_no_faults
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs import checkpoint, divergence
 from gtrxl_jax.runs.card import write_card
@@ -194,7 +194,7 @@ class _Loop:
             # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
             state = self._programs.init() if restored is None else restored
-            self._drawn = jax.device_get(self._trainer.drawn(state))
+            self._drawn = jax.device_get(self._trainer.sampled_hyperparameters(state))
             if upcoming:
                 self._programs.iteration(*upcoming)
             self._compile_seconds = time.monotonic() - began
@@ -349,7 +349,7 @@ class _Loop:
         """
         self._writer.phase("evaluating")
         found = self._programs.evaluate(state.params, self._progress.iteration)
-        scores = require_sound(found, self._trainer.environment[0], self._has_diverged)
+        scores = require_no_faults(found, self._trainer.environment[0], self._has_diverged)
         for score in scores.values():
             score[self._has_diverged] = np.nan
         return scores

@@ -136,7 +136,7 @@ def _saved(
     paths = paths_of(state.params, state)
     name, path = next(iter(by_name(state.params))), jax.tree.leaves(paths)[0]
     prefix = path.removesuffix(name)
-    drawn = paths_of(trainer.drawn(state), state)
+    drawn = paths_of(trainer.sampled_hyperparameters(state), state)
     arrays, record = checkpoint.read_arrays(
         folder, lambda path: path.startswith(prefix) or path in drawn.values(), best=best
     )

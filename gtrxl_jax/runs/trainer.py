@@ -34,7 +34,7 @@ class Trainer(Protocol):
       num_iterations: number of iterations of the run.
       steps_per_iteration: number of steps by which an iteration advances the step count of metrics
         and checkpoints.
-      shown: names of the metrics that summarize the progress of the run.
+      progress_metrics: names of the metrics that the console shows.
     """
 
     config: Any
@@ -45,7 +45,7 @@ class Trainer(Protocol):
     action_space: Any
     num_iterations: int
     steps_per_iteration: int
-    shown: tuple[str, ...]
+    progress_metrics: tuple[str, ...]
 
     @property
     def config_json(self) -> str:
@@ -93,16 +93,16 @@ class Trainer(Protocol):
         Args:
           seed: the seed.
           given: parameters by path that replace those initialized from the seed: `measured`, and
-            those of `init_from` in `RunConfig`.
+            the parameters of `init_from` in `RunConfig`.
         """
 
     def measured(self) -> dict[str, Array]:
         """Return the parameters by path that follow from the run's data, rather than a seed."""
 
-    def drawn(self, state: Any) -> dict[str, Any]:
-        """Return the settings that were drawn for a seed, by name; for a state of S seeds, of each.
+    def sampled_hyperparameters(self, state: Any) -> dict[str, Any]:
+        """Return the settings that were sampled for a seed, by name, which are leaves of the state.
 
-        Seeds that differ in them are never averaged. The leaves may also be their names.
+        For a state of S seeds, they are `[S]`. Seeds that differ in them are never averaged.
         """
 
     def saved(self, state: Any) -> Any:
@@ -123,7 +123,7 @@ class Trainer(Protocol):
         They include the report of `divergence.over_updates`.
 
         Args:
-          metrics: those of the iteration's U updates, `[U, ...]`.
+          metrics: the metrics of the iteration's U updates, `[U, ...]`.
           state: the state after the updates.
           data: the data of the iteration.
         """

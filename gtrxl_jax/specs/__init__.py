@@ -6,7 +6,7 @@ Spaces of gymnax and gymnasium are supported; `specs.spaces` has the table of th
 from gtrxl_jax.specs.action import ActionSpec, action_spec, agent_action, environment_action
 from gtrxl_jax.specs.observation import IMAGE_AXES, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.specs.spaces import text_tokens, texts_of
-from gtrxl_jax.specs.values import first_outside, require_values, told_of
+from gtrxl_jax.specs.values import describe_outside, first_outside, require_values
 
 __all__ = [
     "IMAGE_AXES",
@@ -21,5 +21,5 @@ __all__ = [
     "require_values",
     "text_tokens",
     "texts_of",
-    "told_of",
+    "describe_outside",
 ]

@@ -125,7 +125,7 @@ def _require_array(leaf: Leaf, x: Any, field: str) -> None:
     inside = belongs(leaf, x)
     if not inside.all():
         place = np.unravel_index(np.argmin(inside), x.shape)
-        raise ValueError(told(leaf, x[place], field, place[x.ndim - len(shape) :]))
+        raise ValueError(describe_value(leaf, x[place], field, place[x.ndim - len(shape) :]))
 
 
 def require_dtype(leaf: Leaf, dtype: Any, field: str) -> None:
@@ -139,7 +139,7 @@ def require_dtype(leaf: Leaf, dtype: Any, field: str) -> None:
         )
 
 
-def told(leaf: Leaf, value: Any, field: str, place: tuple[Any, ...] = ()) -> str:
+def describe_value(leaf: Leaf, value: Any, field: str, place: tuple[Any, ...] = ()) -> str:
     """Return a line about a value that does not belong: "observation['id'] is 5, outside ...".
 
     Args:
@@ -163,7 +163,7 @@ def told(leaf: Leaf, value: Any, field: str, place: tuple[Any, ...] = ()) -> str
 
 
 def first_outside(space: Any, values: Any) -> Int[Array, "4"]:
-    """Return where values do not belong to a space; pure, for programs. See `told_of`.
+    """Return where values do not belong to a space; pure, for programs. See `describe_outside`.
 
     Returns:
       The number of the first leaf with such a value, or `BELONGS`; the number of its entry in the
@@ -196,10 +196,10 @@ _DTYPES: tuple[Any, ...] = (np.float32, np.int32, np.uint32)
 """The dtypes in which values are reported."""
 
 
-def told_of(space: Any, found: Int[np.ndarray, "4"], field: str = "observation") -> str:
+def describe_outside(space: Any, found: Int[np.ndarray, "4"], field: str = "observation") -> str:
     """Return a line about what `first_outside` found."""
     number, entry, kind, _ = found.tolist()
     name, leaf = list(leaves_of(space, field))[number]
     value = found[3:].astype(np.int32).view(_DTYPES[kind])[0]
     shape = shape_of(leaf)
-    return told(leaf, value, name, np.unravel_index(entry, shape) if shape else ())
+    return describe_value(leaf, value, name, np.unravel_index(entry, shape) if shape else ())

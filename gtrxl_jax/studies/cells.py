@@ -330,4 +330,4 @@ def _console(trainer: Any, title: str) -> list[ConsoleWriter]:
     if multiprocessing.parent_process() or not sys.stderr.isatty():
         return []
     steps = trainer.num_iterations * trainer.steps_per_iteration
-    return [ConsoleWriter(steps, trainer.shown, title=title)]
+    return [ConsoleWriter(steps, trainer.progress_metrics, title=title)]

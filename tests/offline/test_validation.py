@@ -83,7 +83,7 @@ def test_without_validation_there_is_no_metric(trajectories):
     assert data[1] is None
     _, metrics = jax.eval_shape(make_iteration(trainer, 0), jax.jit(trainer.init)(0), data)
     assert not [name for name in metrics if "validation" in name]
-    assert "loss/validation" not in trainer.shown
+    assert "loss/validation" not in trainer.progress_metrics
 
 
 def test_too_few_episodes_raise(trajectories):

@@ -122,7 +122,7 @@ def test_unfit_mask_stops_before_compilation():
 def test_message_of_missing_choice():
     assert str(Divergence(3, "legal actions", 1024)) == (
         "seed 3 stopped: legal_actions allows none in a state at step 1,024, in which the episode "
-        "goes on"
+        "continues"
     )
 
 

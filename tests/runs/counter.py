@@ -36,7 +36,7 @@ class Counter:
     observation_space = action_space = policy = None
     tasks: tuple[Any, ...] = ()
     steps_per_iteration = 10
-    shown = ("count",)
+    progress_metrics = ("count",)
 
     def __init__(self, iterations: int = 4, save_every: int = 1, evaluate_every: int = 0):
         self.num_iterations = iterations
@@ -64,7 +64,7 @@ class Counter:
     def measured(self):
         return {}
 
-    def drawn(self, state):
+    def sampled_hyperparameters(self, state):
         return {}
 
     def saved(self, state):

@@ -215,7 +215,7 @@ class Halves(Counter):
     def init(self, seed, given=None):
         return self._init()
 
-    def drawn(self, state):
+    def sampled_hyperparameters(self, state):
         return {"rest": state.rest}
 
 
