@@ -95,7 +95,7 @@ TRAIN = {
     "--core.name": "argument --core.name: expected one argument",
     "extra": "Unrecognized options: extra",
     # folders and loggers
-    "--folder .": "folder must be a new folder or that of a run, not the current one",
+    "--folder .": "folder must be a new folder or one with a run, not the current one",
     "--folder file": "folder file: file is a file: choose another folder",
     "--folder file/run": "folder file/run: file is a file: choose another folder",
     "--profile file": "profile file: file is a file: choose another folder",
