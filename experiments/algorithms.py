@@ -1,4 +1,4 @@
-"""V-MPO and PPO with the default settings, on the same tasks.
+"""PPO, V-MPO and R2D2 with the default settings, on the same tasks.
 
     python experiments/algorithms.py --workers 2
     python experiments/algorithms.py --only ppo "T-Maze of 100" --seeds 1
@@ -6,7 +6,9 @@
 This runs the equivalent of `gtrxl train --algorithm.name ALGORITHM --env.name TASK` with GTrXL.
 Only the memory size and the number of steps depend on the task, and in RepeatPrevious the lambda,
 for the reason given in popgym_baselines.py. V-MPO learns one pass over each rollout, PPO four
-epochs. V-MPO also has its paper's weight of the value loss, 1 instead of 0.25.
+epochs. V-MPO also has its paper's weight of the value loss, 1 instead of 0.25. R2D2, off-policy,
+takes part where actions are discrete: it learns from each segment several times, so steps to the
+goal compare better than seconds.
 
 Writes algorithms.jsonl and algorithms.md to experiments/results/.
 """
@@ -15,17 +17,20 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.online.on_policy import OnPolicyConfig
 from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.r2d2 import R2D2Config
 from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
 
-ALGORITHMS: dict[str, OnPolicyConfig] = {
+ALGORITHMS: dict[str, AlgorithmConfig] = {
     "vmpo": VMPOConfig(),
     "vmpo, value cost 1": VMPOConfig(value_cost=1.0),
     "ppo": PPOConfig(),
+    "r2d2": R2D2Config(),
 }
 
 
@@ -54,15 +59,17 @@ TASKS = {
 }
 
 
-def job(task: Task, algorithm: OnPolicyConfig, total_steps: int | None) -> OnlineConfig:
+def job(task: Task, algorithm: AlgorithmConfig, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell."""
     config = preset("default")
     core: Any = config.core
+    if isinstance(algorithm, OnPolicyConfig):
+        algorithm = dataclasses.replace(algorithm, gae_lambda=task.gae_lambda)
     return dataclasses.replace(
         config,
         env=dataclasses.replace(task.env, num_envs=config.env.num_envs),
         core=dataclasses.replace(core, memory_size=task.memory_size),
-        algorithm=dataclasses.replace(algorithm, gae_lambda=task.gae_lambda),
+        algorithm=algorithm,
         total_steps=total_steps or task.total_steps,
     )
 
@@ -78,6 +85,7 @@ def grid(options: Options) -> list[Cell]:
         )
         for name, task in TASKS.items()
         for algorithm, config in ALGORITHMS.items()
+        if (name, algorithm) != ("Pendulum", "r2d2")  # whose actions are continuous
     ]
 
 
@@ -99,7 +107,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
                 median(to_goal(runs, "seconds"), digits=0),
             ]
         )
-    return "V-MPO and PPO", [
+    return "PPO, V-MPO and R2D2", [
         "Solved: seeds whose last evaluation reaches the goal, of all seeds, with the 95 % "
         "Wilson interval of that fraction; the score of each seed; the steps of a run. To the "
         "goal: medians over the seeds that reached it, in training or in an evaluation; "
