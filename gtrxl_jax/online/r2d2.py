@@ -72,7 +72,7 @@ class R2D2Config(AlgorithmConfig):
     save_replay: bool = True
     """Save the replay in checkpoints. Otherwise, a resumed run fills a new one before it goes on to
     learn, so that it differs from a run that was not interrupted."""
-    target_period: int = 100
+    target_period: int = 20
     """Optimizer steps between copies of the online network to the target network."""
     epsilon: float = number(0.4, at_most=1)
     """The largest epsilon of an environment; i of N has epsilon^(1 + epsilon_exponent i / (N - 1)),
