@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import jax
 from flax import linen as nn
-from jaxtyping import Array, Key, Real
+from jaxtyping import Array, Key, Shaped
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import (
@@ -33,7 +33,8 @@ from gtrxl_jax.segments import OPTIONAL, Segments
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.validation import check_choice
 
-Metrics = dict[str, Real[Array, ""]]
+Metrics = dict[str, Shaped[Array, ""]]
+"""Scalars by name; checks are booleans."""
 
 
 @dataclasses.dataclass(frozen=True)
