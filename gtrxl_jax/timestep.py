@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from gtrxl_jax.specs import action_spec, observation_spec
 
@@ -55,12 +55,20 @@ class EpisodeStats:
       episode_return: undiscounted sum of the rewards so far.
       length: number of actions so far, one less than the number of time steps.
       success: the environment's `info["success"]`, from 0 to 1; None if it reports no success.
+      info: the other scalars of the environment's `info`, by name; see `envs.extensions`.
     """
 
     done: Bool[Array, "*B"]
     episode_return: Float[Array, "*B"]
     length: Int[Array, "*B"]
     success: Float[Array, "*B"] | None
+    info: dict[str, Float[Array, "*B"]]
+
+    @property
+    def scores(self) -> dict[str, Shaped[Array, "*B"]]:
+        """Return, length, success if reported, and the entries of `info`, by name."""
+        success = {} if self.success is None else {"success": self.success}
+        return {"return": self.episode_return, "length": self.length} | success | self.info
 
 
 def zero_timestep(observation_space: Any, action_space: Any, *lead: int) -> TimeStep:

@@ -6,7 +6,6 @@ import re
 import shutil
 
 import jax
-import numpy as np
 import pytest
 
 from gtrxl_jax.nn.core import CORES
@@ -177,15 +176,6 @@ def test_rocksample_report_has_published_scores(tmp_path):
     measured = "11.0 ± 2.5 | 10.0, 11.0, 12.0 | 15.0 | 30 | 5,000,000 | 60 |"
     for cell, published in (("GTrXL", ""), ("GTrXL, swapped", "about 11"), ("GRU", "12.8")):
         assert f"| {cell} | {published} | {measured}" in text
-
-
-def test_rocksample_discounts_first_episodes():
-    import rocksample
-
-    reward_BT = np.array([[1.0, 10.0, 5.0, 5.0], [2.0, 0.0, 0.0, 4.0]])
-    last_BT = np.array([[False, True, False, True], [False, False, False, False]])
-    returns = rocksample.of_first_episodes(reward_BT, last_BT)
-    np.testing.assert_allclose(returns, [1 + 9.9, 2 + 4 * 0.99**3])
 
 
 def test_craftax_report_has_percentage_of_highest_return():

@@ -122,17 +122,14 @@ def make_evaluate(
 
 
 def summarize(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
-    """Return the return, length and, if reported, success of episodes `[..., N, E]`, by name.
+    """Return the scores of episodes `[..., N, E]` by name, see `EpisodeStats.scores`.
 
     `return` contains the episodes of all tasks, `[..., N * E]`; with several tasks, `return/task_0`
     contains those of the first task, `[..., E]`. The faults of evaluated episodes are among them,
     with several tasks of each; see `envs.faults`.
     """
-    numbers = {"return": episodes.episode_return, "length": episodes.length}
-    if episodes.success is not None:
-        numbers["success"] = episodes.success
     summary = {}
-    for name, value_NE in numbers.items():
+    for name, value_NE in episodes.scores.items():
         *lead, num_tasks, _ = value_NE.shape
         summary[name] = value_NE.reshape(*lead, -1)
         if num_tasks > 1:

@@ -14,8 +14,10 @@ An environment can define these attributes and methods:
     render(state, params)           an image, uint8 [H, W, 3], drawn on the host; see `pictures` for
                                     environments of gymnax
 
-If a step returns `info["success"]`, a boolean or a number from 0 to 1, its mean over episodes is
-reported as a score.
+The scalars of a step's `info`, booleans, integers or floats, are scores of episodes by their names:
+evaluations report the mean of their values at the last step of episodes, and training reports
+`episode/NAME`. `info["success"]` is a boolean or a number from 0 to 1. Other entries are ignored,
+and so are `discount`, gymnax's own, `return`, `length`, `ended` and `normalized`.
 """
 
 from typing import Any

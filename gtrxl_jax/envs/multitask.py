@@ -48,7 +48,7 @@ class MultiTaskStream:
 
     Raises:
       ValueError: if `tasks` is empty, or two tasks differ in their number of environments, their
-        spaces, or whether they report success.
+        spaces, or the entries of `info` that they report.
     """
 
     tasks: tuple[Stream, ...]
@@ -136,5 +136,5 @@ def _seen_by_an_agent(stream: Stream) -> dict[str, Any]:
         "number of environments": stream.num_envs,
         "observation space": observation_spec(stream.observation_space),
         "action space": action_spec(stream.action_space),
-        "reports_success": stream.reports_success,
+        "reported_info": stream.reported_info,
     }

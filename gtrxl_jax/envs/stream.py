@@ -47,17 +47,21 @@ class StreamState:
 
 _NEVER = np.iinfo(np.int32).max
 
+_OTHER_SCORES = ("discount", "ended", "length", "normalized", "return")
+"""Entries of `info` that are not reported: the discount of gymnax, and names of other scores."""
+
 _Seen = tuple[Any, Any]
 """The observation and the state of an environment."""
 
 
 class _Outcome(NamedTuple):
-    """What else a step of an environment returns; see `EpisodeStats` for `success`."""
+    """What else a step of an environment returns; see `EpisodeStats` for `success` and `info`."""
 
     reward: Float[Array, "*B"]
     terminated: Bool[Array, "*B"]
     truncated: Bool[Array, "*B"]
     success: Float[Array, "*B"] | None
+    info: dict[str, Float[Array, "*B"]]
 
 
 class Shapes(NamedTuple):
@@ -123,9 +127,10 @@ class Stream:
         return _concrete(self.env.observation_space, self.params)
 
     @functools.cached_property
-    def reports_success(self) -> bool:
-        """Whether the environment's `info` has `success`."""
-        return "success" in self.shapes.info
+    def reported_info(self) -> tuple[str, ...]:
+        """The entries of the environment's `info` that are scores of episodes, sorted."""
+        info = self.shapes.info.items()
+        return tuple(sorted(name for name, leaf in info if _is_reported(name, leaf)))
 
     @functools.cached_property
     def shapes(self) -> "Shapes":
@@ -248,17 +253,22 @@ class Stream:
             reward=jnp.asarray(reward, jnp.float32),
             terminated=jnp.asarray(terminated, jnp.bool_),
             truncated=jnp.asarray(truncated, jnp.bool_),
-            success=jnp.asarray(info["success"], jnp.float32) if self.reports_success else None,
+            **self._reports({name: info[name] for name in self.reported_info}),
         )
         return jax.tree.map(_strongly_typed, (observation, env_state)), outcome
 
     def _first_one(self, key: PRNGKey, seen: _Seen) -> tuple[StreamState, TimeStep]:
         """Return the first step of an episode: that after a last one, whose outcome is ignored."""
         no, zero = jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.float32)
-        success = zero if self.reports_success else None
-        before = EpisodeStats(~no, zero, jnp.zeros((), jnp.int32), success)
+        reports = self._reports(dict.fromkeys(self.reported_info, zero))
+        before = EpisodeStats(~no, zero, jnp.zeros((), jnp.int32), **reports)
         action = action_spec(self.action_space).zeros()
-        return self._next_one(before, None, key, action, seen, _Outcome(zero, no, no, success))
+        return self._next_one(before, None, key, action, seen, _Outcome(zero, no, no, **reports))
+
+    def _reports(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields `success` and `info` from the entries in `reported_info`."""
+        values = {name: jnp.asarray(value, jnp.float32) for name, value in info.items()}
+        return {"success": values.pop("success", None), "info": values}
 
     def _next_one(
         self,
@@ -297,6 +307,7 @@ class Stream:
             episode_return=unless_first(before.episode_return + outcome.reward),
             length=unless_first(before.length + 1),
             success=None if outcome.success is None else unless_first(outcome.success),
+            info=jax.tree.map(unless_first, outcome.info),
         )
         return StreamState(env_state, key, episode, cut), timestep
 
@@ -312,6 +323,15 @@ def _concrete(space: Callable[[Any], Any], params: Any) -> Any:
     """Return a space whose bounds are arrays rather than tracers, even in a traced program."""
     with standard_dtype_promotion(), jax.ensure_compile_time_eval():
         return space(params)
+
+
+def _is_reported(name: str, leaf: Any) -> bool:
+    """Return whether an entry of `info`, as a `ShapeDtypeStruct`, is a score."""
+    if name == "success":
+        return True
+    if name in _OTHER_SCORES or not isinstance(leaf, jax.ShapeDtypeStruct) or leaf.shape:
+        return False
+    return any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
 
 
 def _strongly_typed(leaf: Any) -> Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -21,8 +21,8 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
 
     Vectors become their features (see `ArraySpec.features`: choices are one-hot), padded with zeros
     to the longest. Discrete actions get as many choices as the environment with most of them, see
-    `United`. Successes are reported only if all environments report them, and all actions are legal
-    in an environment that does not say which are. Streams that agree are unchanged.
+    `United`. Entries of `info` are reported only if all environments report them, and all actions
+    are legal in an environment that does not say which are. Streams that agree are unchanged.
 
     Args:
       streams: the streams, one for each task.
@@ -33,7 +33,8 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
     """
     observations = [observation_spec(stream.observation_space) for stream in streams]
     actions = [action_spec(stream.action_space) for stream in streams]
-    successes = [stream.reports_success for stream in streams]
+    reported = [set(stream.reported_info) for stream in streams]
+    common = set.intersection(*reported)
     masked = [restricts_actions(stream.env) for stream in streams]
     _require("observations", _is_vector, observations, names, "only vectors are padded")
     _require("actions", _is_discrete, actions, names, "only single Discrete actions are united")
@@ -42,13 +43,11 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
         features = max(math.prod(spec.feature_shape) for spec in observations)
     if any(spec != actions[0] for spec in actions):
         choices = max(spec.discrete[0] for spec in actions)
-    agree = len(set(successes)) == len(set(masked)) == 1
+    agree = all(names == common for names in reported) and len(set(masked)) == 1
     if features is None and choices is None and agree:
         return tuple(streams)
     return tuple(
-        dataclasses.replace(
-            stream, env=United(stream, features, choices, all(successes), any(masked))
-        )
+        dataclasses.replace(stream, env=United(stream, features, choices, common, any(masked)))
         for stream in streams
     )
 
@@ -63,7 +62,7 @@ class United(Wrapper):
       stream: the stream of the environment.
       features: length of observations; None to leave them as they are.
       choices: number of actions; None to leave them as they are.
-      reports_success: whether to report successes.
+      reported_info: the entries of `info` to keep.
       masked: whether to have `legal_actions`, see `envs.extensions`.
     """
 
@@ -72,7 +71,7 @@ class United(Wrapper):
         stream: Stream,
         features: int | None,
         choices: int | None,
-        reports_success: bool,
+        reported_info: Collection[str],
         masked: bool,
     ) -> None:
         super().__init__(stream.env)
@@ -80,7 +79,7 @@ class United(Wrapper):
         self._spaces = stream.observation_space, stream.action_space
         self._spec = observation_spec(stream.observation_space)
         self._features, self._choices = features, choices
-        self._reports_success = reports_success
+        self._reported_info = reported_info
         if masked:
             self.legal_actions = self._legal_actions
 
@@ -106,8 +105,7 @@ class United(Wrapper):
             (number,) = action_spec(self._spaces[1]).discrete
             action = environment_action(self._spaces[1], action % jnp.asarray(number, action.dtype))
         observation, state, reward, terminated, info = self.env.step_env(key, state, action, params)
-        if not self._reports_success:
-            info = {name: value for name, value in info.items() if name != "success"}
+        info = {name: info[name] for name in self._reported_info}
         return self._seen(observation), state, reward, terminated, info
 
     def is_truncated(self, state: Any, params: Any) -> Any:

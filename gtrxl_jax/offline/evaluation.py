@@ -24,8 +24,8 @@ def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> P
       episodes: E, the number of episodes in each environment.
 
     Returns:
-      A pure function of (params, key) that returns scores `[E]`: `return`, `length` and, if the
-      environment reports it, `success`, with the environment's name if not empty: `success/90`.
+      A pure function of (params, key) that returns scores `[E]`, see `EpisodeStats.scores`, with
+      the environment's name if not empty: `success/90`.
     """
     first = next(iter(streams.values()))
 

@@ -341,7 +341,7 @@ class OnlineTrainer:
         return means | episode_means(sums) | over_updates(checks, outside)
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
-        """Return the returns, lengths and successes of fresh episodes, also by task if several.
+        """Return the scores of fresh episodes, see `EpisodeStats.scores`, also by task if several.
 
         With references, also the normalized scores, of all episodes together.
         """
@@ -357,10 +357,7 @@ def episode_sums(
 ) -> dict[str, Float[Array, " N"]]:
     """Sum statistics `[B, T]` over the finished episodes of each of N tasks, and count these."""
     task_BN = jax.nn.one_hot(task_B, num_tasks, dtype=bool)
-    numbers = {"return": episodes.episode_return, "length": episodes.length}
-    if episodes.success is not None:
-        numbers["success"] = episodes.success
-    numbers["ended"] = jnp.ones_like(episodes.done)
+    numbers = episodes.scores | {"ended": jnp.ones_like(episodes.done)}
 
     def sum_by_task(x_BT: Array) -> Array:
         sum_B = jnp.sum(jnp.where(episodes.done, x_BT.astype(jnp.float32), 0), axis=1)

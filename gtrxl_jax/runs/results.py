@@ -176,7 +176,7 @@ class Result:
     """The result of a run.
 
     Attributes:
-      evaluation: return, length and success (if the environment reports it) of the final
+      evaluation: return, length, and what the environment reports, such as success, in the final
         evaluation, see `Score`. With several tasks, `return` is over all tasks and `return/task_0`
         over one. Empty for a run without an environment; result.json then has "evaluated": false.
       steps: environment steps of each seed.

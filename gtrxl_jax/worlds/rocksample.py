@@ -30,10 +30,12 @@ class RockSampleState(environment.EnvState):
       time: number of actions taken so far.
       place_2: the agent's row and column.
       good_K: which rocks are good. A rock that is sampled becomes bad.
+      discounted_return: discounted sum of the rewards so far.
     """
 
     place_2: Int[Array, "2"]
     good_K: Bool[Array, " K"]
+    discounted_return: Float[Array, ""]
 
 
 @struct.dataclass
@@ -47,6 +49,7 @@ class RockSampleParams(environment.EnvParams):
       good_rock_reward: reward for sampling a good rock.
       bad_rock_reward: reward for sampling a bad rock.
       exit_reward: reward for entering the last column.
+      discount: the discount per step of `info["discounted_return"]`, the score of POBAX.
     """
 
     max_steps_in_episode: int = 1000
@@ -55,6 +58,7 @@ class RockSampleParams(environment.EnvParams):
     good_rock_reward: float = 10.0
     bad_rock_reward: float = -10.0
     exit_reward: float = 10.0
+    discount: float = 0.99
 
 
 class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockSampleParams]):
@@ -65,7 +69,8 @@ class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockS
     Moves off the grid have no effect. Sampling a rock earns 10 if it is good, -10 if it is bad, and
     leaves it bad; elsewhere sampling has no effect. A check of a rock at distance d reads its
     quality, right with probability (1 + 2^(-d / 20)) / 2. Entering the last column earns 10 and
-    terminates the episode. It is truncated after 1000 actions.
+    terminates the episode. It is truncated after 1000 actions. `info["discounted_return"]` is the
+    sum of the rewards so far, discounted by 0.99 per step.
 
     Observation, float32 `[2 n + K]`: the row and the column of the agent, each one-hot, then for
     each rock the reading of this step's check, 1 good and -1 bad; 0 for rocks not checked.
@@ -116,6 +121,7 @@ class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockS
             time=jnp.zeros((), jnp.int32),
             place_2=self._place(jax.random.randint(key_cell, (), 0, self.size * (self.size - 1))),
             good_K=jax.random.bernoulli(key_good, shape=(self.num_rocks,)),
+            discounted_return=jnp.zeros((), jnp.float32),
         )
         return self.observe(key, state, None, params), state
 
@@ -127,17 +133,23 @@ class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockS
         here_K = jnp.all(self._away(state, params) == 0, axis=1) & (action == SAMPLE)
         value_K = jnp.where(state.good_K, params.good_rock_reward, params.bad_rock_reward)
         move_2 = jnp.where(action < SAMPLE, jnp.asarray(_MOVES)[action % len(_MOVES)], 0)
-        state = state.replace(
-            time=state.time + 1,
-            place_2=jnp.clip(state.place_2 + move_2, 0, self.size - 1),
-            good_K=state.good_K & ~here_K,
-        )
-        terminated = state.place_2[1] == self.size - 1
+        place_2 = jnp.clip(state.place_2 + move_2, 0, self.size - 1)
+        terminated = place_2[1] == self.size - 1
         reward = jnp.sum(jnp.where(here_K, value_K, 0)) + jnp.where(
             terminated, params.exit_reward, 0
         )
+        reward = reward.astype(jnp.float32)
+        gamma = jnp.asarray(params.discount, jnp.float32)
+        discount = jnp.power(gamma, state.time.astype(jnp.float32))
+        state = state.replace(
+            time=state.time + 1,
+            place_2=place_2,
+            good_K=state.good_K & ~here_K,
+            discounted_return=state.discounted_return + discount * reward,
+        )
         observation = self.observe(key, state, action, params)
-        return observation, state, reward.astype(jnp.float32), terminated, {}
+        info = {"discounted_return": state.discounted_return}
+        return observation, state, reward, terminated, info
 
     def observe(
         self, key: jax.Array, state: RockSampleState, action: Any, params: RockSampleParams

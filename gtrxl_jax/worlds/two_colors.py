@@ -52,6 +52,8 @@ class TwoColorsState(environment.EnvState):
       heading: its direction of view, see `raycast.scene`.
       speed: its speed forward, in cells per step.
       health: its health.
+      right: number of items of the pillar's color taken so far.
+      wrong: number of the other items taken so far.
       color: the pillar's color, 0 red and 1 green.
       item_N2: x and y of the items; the first half is red, the second half green.
     """
@@ -60,6 +62,8 @@ class TwoColorsState(environment.EnvState):
     heading: Float[Array, ""]
     speed: Float[Array, ""]
     health: Float[Array, ""]
+    right: Float[Array, ""]
+    wrong: Float[Array, ""]
     color: Int[Array, ""]
     item_N2: Float[Array, "N 2"]
 
@@ -144,6 +148,8 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             heading=zero,
             speed=zero,
             health=jnp.asarray(params.max_health, jnp.float32),
+            right=zero,
+            wrong=zero,
             color=jax.random.bernoulli(key_color).astype(jnp.int32),
             item_N2=self._places(key_item),
         )
@@ -173,13 +179,15 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
             heading=heading,
             speed=speed,
             health=jnp.clip(health, 0, params.max_health),
+            right=state.right + right,
+            wrong=state.wrong + wrong,
             item_N2=jnp.where(taken_N[:, None], self._places(key), state.item_N2),
         )
         dead = state.health <= 0
         reward = params.item_reward * right + jnp.where(
             dead, jnp.float32(0), jnp.asarray(params.alive_reward, jnp.float32)
         )
-        info = {"right": right, "wrong": wrong, "health": state.health}
+        info = {"right": state.right, "wrong": state.wrong, "health": state.health}
         return self.observe(key, state, action, params), state, reward, dead, info
 
     def shows_cue(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import AgentPolicy, Policy, begin, collect, policy, rollout
+from gtrxl_jax.acting import AgentPolicy, Policy, RandomPolicy, begin, collect, policy, rollout
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarize
 from gtrxl_jax.envs import Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
@@ -194,18 +194,30 @@ def test_summarize():
             episode_return=jnp.asarray(rng.standard_normal(shape), jnp.float32),
             length=jnp.asarray(rng.integers(1, 9, shape), jnp.int32),
             success=None,
+            info={"apples": jnp.zeros(shape)},
         )
 
     one = summarize(stats(1, 5))
-    assert set(one) == {"return", "length"}
+    assert set(one) == {"return", "length", "apples"}
     assert one["return"].shape == (5,)
     several = summarize(stats(4, 2, 5))  # seeds, tasks, episodes
     assert set(several) == {
-        f"{n}{k}" for n in ("return", "length") for k in ("", "/task_0", "/task_1")
+        f"{n}{k}" for n in ("return", "length", "apples") for k in ("", "/task_0", "/task_1")
     }
     assert several["return"].shape == (4, 10)
     assert several["return/task_1"].shape == (4, 5)
     np.testing.assert_array_equal(several["return"][:, 5:], several["return/task_1"])
+
+
+def test_info_at_last_step_is_score():
+    """With a discount of 1, RockSample's discounted return is the return."""
+    params = {"discount": 1.0, "max_steps_in_episode": 20}
+    stream = make_stream("RockSample-5-5", **params)
+    evaluate = jax.jit(make_evaluate(RandomPolicy(stream.action_space), stream, EPISODES))
+    scores = summarize(evaluate(None, jax.random.key(0)))
+    assert len(set(scores["length"].tolist())) > 1
+    assert np.any(scores["return"] != 0)
+    np.testing.assert_allclose(scores["discounted_return"], scores["return"])
 
 
 @pytest.fixture(scope="module")

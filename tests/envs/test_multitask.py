@@ -83,6 +83,6 @@ def test_incompatible_tasks_raise():
         MultiTaskStream((maze(), cartpole))
     cartpole.env.action_space = lambda params: maze().action_space
     with pytest.raises(
-        ValueError, match="reports_success of task 1 is False, but that of task 0 is True"
+        ValueError, match=r"reported_info of task 1 is \(\), but that of task 0 is \('success',\)"
     ):
         MultiTaskStream((maze(), cartpole))

@@ -53,11 +53,15 @@ class Counter(environment.Environment):
 
 
 class HalfCounter(Counter):
-    """Reports the share of the total that is reached."""
+    """Reports the share of the total that is reached, scalars of each kind, and other entries."""
 
     def step_env(self, key, state, action, params):
-        *results, info = super().step_env(key, state, action, params)
-        return *results, info | {"success": results[1].total / params.terminal_total}
+        *results, _ = super().step_env(key, state, action, params)
+        total = results[1].total
+        scalars = {"total": total, "is_odd": total % 2 == 1, "square": total**2 * 1.0, "three": 3}
+        others = {"vector": jnp.ones(2), "key": key, "nested": {"total": total}}
+        others |= {"discount": 0.5, "return": 7, "length": 7, "ended": 7}
+        return *results, {"success": total / params.terminal_total, **scalars, **others}
 
 
 def buttons(*pressed):
@@ -96,15 +100,39 @@ def test_success_may_be_a_fraction():
     np.testing.assert_allclose(reached, expected, rtol=1e-6)
 
 
+def test_scalars_of_info_are_statistics():
+    stream = Stream(HalfCounter(), CounterParams(), num_envs=3)
+    assert stream.reported_info == ("is_odd", "square", "success", "three", "total")
+    timestep, episode = run(stream, jax.random.key(0))
+    assert {x.dtype for x in episode.info.values()} == {np.dtype(np.float32)}
+    assert timestep.last.any()
+    total_TB = np.zeros_like(timestep.reward)
+    for t in range(1, len(total_TB)):
+        total_TB[t] = np.where(timestep.first[t], 0, total_TB[t - 1] + timestep.reward[t])
+    expected = {
+        "return": total_TB,
+        "length": episode.length,
+        "success": total_TB / 6,
+        "total": total_TB,
+        "is_odd": total_TB % 2,
+        "square": total_TB**2,
+        "three": np.where(timestep.first, 0, 3),
+    }
+    scores = jax.tree.map(jnp.asarray, episode).scores
+    assert set(scores) == set(expected)
+    for name, value_TB in scores.items():
+        np.testing.assert_allclose(value_TB, expected[name], rtol=1e-6)
+
+
 def test_hand_computed_episodes():
     stream = Stream(Counter(), CounterParams(), num_envs=3)
-    assert not stream.reports_success
+    assert stream.reported_info == ()
     state, timestep = jax.jit(stream.reset)(jax.random.key(0))
     step = jax.jit(stream.step)
     assert timestep.first.all()
     assert not timestep.last.any()
     np.testing.assert_array_equal(timestep.action["discrete"], 0)
-    assert state.episode.success is None
+    assert (state.episode.success, state.episode.info) == (None, {})
     # The first terminates after two steps; the second reaches the time limit; the third does both.
     presses = [(3, 0, 1), (3, 1, 1), (2, 0, 1), (2, 0, 3), (1, 2, 2)]
     steps = []

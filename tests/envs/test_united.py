@@ -23,8 +23,22 @@ def test_spaces_are_those_of_largest():
     stream = MultiTaskStream(UNITED)
     assert stream.observation_space.shape == (4,)
     assert stream.action_space.n == 4
-    assert not stream.tasks[0].reports_success
+    assert stream.tasks[0].reported_info == ()
     assert [time_limit(one.env, one.params) for one in UNITED[1:]] == [500, 51]
+
+
+def test_entries_of_info_count_that_all_report():
+    names = ("NumpadDiscrete-v0", "RockSample-5-5", "TwoColors-v0")
+    numpad, rocks, colors = streams_of(*names)
+    assert numpad.reported_info == ("sequences", "success")
+    assert rocks.reported_info == ("discounted_return",)
+    assert colors.reported_info == ("health", "right", "wrong")
+    assert [one.reported_info for one in unite([numpad, rocks], names[:2])] == [(), ()]
+    maze = streams_of("TMazePassive-v0")[0]
+    tasks = unite([numpad, maze], ("NumpadDiscrete-v0", "TMazePassive-v0"))
+    assert [one.reported_info for one in tasks] == [("success",), ("success",)]
+    state, _ = MultiTaskStream(tasks).reset(jax.random.key(0))
+    assert set(state.episode.scores) == {"return", "length", "success"}
 
 
 def test_equal_streams_are_unchanged():

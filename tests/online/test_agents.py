@@ -209,6 +209,29 @@ def test_metrics_of_three_tasks():
     assert lengths[0] <= 3 < lengths[1] <= 5 < lengths[2] <= 7
 
 
+def test_info_of_environments_is_metric():
+    env = EnvConfig("RockSample-5-5", num_envs=4, tasks=({"discount": 0.5}, {"discount": 0.9}))
+    job = small_job("lstm", env=env, unroll=64, updates_per_iteration=1)
+    trainer = OnlineTrainer(job)
+    state = jax.jit(trainer.init)(0)
+    experience = jax.jit(acting(trainer))(state, jax.random.fold_in(state.key, 0))[1]
+    reward, episodes = experience.timesteps.reward[:, 1:], experience.episodes
+    _, metrics = jax.jit(make_iteration(trainer))(state)
+    returns = [[], []]
+    for b, t in np.argwhere(np.asarray(episodes.done)):
+        length = int(episodes.length[b, t])
+        discount = (0.5, 0.9)[b % 2] ** np.arange(length)
+        returns[b % 2].append(np.sum(discount * reward[b, t + 1 - length : t + 1]))
+    assert all(returns)
+    name = "episode/discounted_return"
+    for k, values in enumerate(returns):
+        np.testing.assert_allclose(metrics[f"{name}/task_{k}"], np.mean(values), rtol=1e-5)
+    np.testing.assert_allclose(metrics[name], np.mean(sum(returns, [])), rtol=1e-5)
+    scores = jax.eval_shape(trainer.evaluate, state.params, state.key)
+    expected = ("discounted_return", "discounted_return/task_0", "discounted_return/task_1")
+    assert [scores[name].shape for name in expected] == [(32,), (16,), (16,)]
+
+
 @dataclasses.dataclass(frozen=True)
 class PenalizedConfig(RecurrentConfig):
     """A GRU whose outputs are penalized by an auxiliary loss."""

@@ -66,8 +66,9 @@ def play(env, params):
     def step(state, inputs):
         key, action, by_oracle = inputs
         action = jnp.where(by_oracle, env.oracle_action(state, params), action)
-        observation, after, reward, terminated, _ = env.step_env(key, state, action, params)
-        return after, (action, jax.random.uniform(key), observation, reward, terminated)
+        observation, after, reward, terminated, info = env.step_env(key, state, action, params)
+        uniform, score = jax.random.uniform(key), info["discounted_return"]
+        return after, (action, uniform, observation, reward, terminated, score)
 
     def episode(key):
         key_action, key_oracle, key_steps = jax.random.split(key, 3)
@@ -90,13 +91,16 @@ def test_steps_follow_rules():
     for b in range(EPISODES):
         rules = Rules(size, params.rock_K2.tolist(), start.place_2[b].tolist(), start.good_K[b])
         np.testing.assert_array_equal(first[b], rules.observe([0] * size))
-        for action, uniform, observation, reward, terminated in zip(
-            *(x[b] for x in record), strict=True
+        discounted_return = 0.0
+        for t, (action, uniform, observation, reward, terminated, score) in enumerate(
+            zip(*(x[b] for x in record), strict=True)
         ):
             before = list(rules.good)
             expected, value, ends = rules.step(int(action), float(uniform))
             np.testing.assert_array_equal(observation, expected)
             assert (reward, terminated) == (value, ends)
+            discounted_return += 0.99**t * value
+            np.testing.assert_allclose(score, discounted_return, rtol=1e-4, atol=1e-4)
             if action > 4:
                 seen.add(f"check {before[action - 5] == (sum(expected[2 * size :]) > 0)}")
             seen |= {f"reward {value}", f"end {ends}"}

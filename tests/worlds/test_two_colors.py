@@ -108,11 +108,10 @@ def test_oracle_outlives_idle_agent(room):
     oracle = jax.jit(jax.vmap(env.oracle_action, (0, None)))
 
     def play(choose):
-        state_B_, right, wrong = state_B, 0, 0
+        state_B_ = state_B
         for _ in range(100):
             _, state_B_, _, _, info = step(state_B_, choose(state_B_))
-            right, wrong = right + info["right"].sum(), wrong + info["wrong"].sum()
-        return state_B_.health.mean(), right, wrong
+        return state_B_.health.mean(), info["right"].sum(), info["wrong"].sum()
 
     health, right, wrong = play(lambda s: oracle(s, params))
     assert right > 2 * B
