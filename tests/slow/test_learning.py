@@ -87,3 +87,28 @@ def test_agent_balances_cartpole(tmp_path, algorithm):
     )
     evaluation = json.loads((folder / "result.json").read_text())["evaluation"]
     assert evaluation["return"]["mean"] >= 475
+
+
+R2D2 = {
+    "T-Maze": ((), 400_000, "success", 0.95),
+    "CartPole": (("--env.name", "CartPole-v1"), 300_000, "return", 475),
+    "Catch": (("--env.name", "Catch-bsuite"), 200_000, "return", 0.95),
+    "MemoryChain": (
+        ("--env.name", "MemoryChain-v0", "--env.params", "memory_length", "30"),
+        400_000,
+        "success",
+        0.95,
+    ),
+}
+
+
+@pytest.mark.parametrize("task", R2D2)
+def test_r2d2_learns_with_one_setting(tmp_path, task):
+    env, steps, score, goal = R2D2[task]
+    gtrxl(
+        *("train", "--folder", tmp_path / "run", "--algorithm.name", "r2d2", *env),
+        *("--total-steps", str(steps), "--num-seeds", "3"),
+    )
+    evaluation = json.loads((tmp_path / "run" / "result.json").read_text())["evaluation"]
+    print(task, evaluation[score]["per_seed"])
+    assert np.all(np.array(evaluation[score]["per_seed"]) >= goal)
