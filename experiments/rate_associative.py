@@ -52,20 +52,20 @@ EPISODES = 128
 class Settings(Options):
     """What to run, and the training length."""
 
-    context: int = 30
+    unroll: int = 30
     segments: int = 3
 
 
 def job(settings: Settings, model: str, seed: int = 0) -> OfflineConfig:
     """Return the config of a run."""
-    length = settings.context * settings.segments
+    length = settings.unroll * settings.segments
     return OfflineConfig(
         env=OfflineEnvConfig("AssociativeRetrieval-v0"),
         # With two layers, both DT and RATE may stay at chance for hundreds of updates.
         model=model_config(model, layers=3),
         # Sampled, so that both first actions occur.
         evaluation=OfflineEvaluationConfig(lengths=(length, 2 * length), policy="sample"),
-        context=settings.context,
+        unroll=settings.unroll,
         segments=settings.segments,
         curriculum=True,
         total_updates=settings.steps or 600,
@@ -79,8 +79,8 @@ def fresh_episodes(config: OfflineConfig, times: int) -> Segments:
     data = DataConfig(episodes=EPISODES, seed=config.data.seed + 1)
     segments = times * config.segments
     longer = dataclasses.replace(config, segments=segments, curriculum=False, data=data)
-    context = config.shape[1]
-    return cut_segments(trajectories_of(longer), segments * config.context // context, context)
+    unroll = config.shape[1]
+    return cut_segments(trajectories_of(longer), segments * config.unroll // unroll, unroll)
 
 
 def last_action_probabilities(trainer: OfflineTrainer, episodes: Segments) -> Callable[..., Any]:
@@ -125,7 +125,7 @@ def measure(settings: Settings, label: str, seed: int) -> Record:
         for name, measure in measures.items():
             points[name].append(np.asarray(measure(state.params)).tolist())
     played = jax.jit(trainer.evaluate)(state.params, jax.random.key(seed))
-    length = settings.context * settings.segments
+    length = settings.unroll * settings.segments
     success = {"training": f"success/{length}", "twice": f"success/{2 * length}"}
     return {
         "steps": trainer.num_iterations * trainer.steps_per_iteration,
@@ -165,7 +165,7 @@ def draw(records: Sequence[Record], lengths: dict[str, int], path: Path) -> None
 
 def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure."""
-    length = options.context * options.segments
+    length = options.unroll * options.segments
     lengths = {"training": length, "twice": 2 * length}
     rows = []
     for label, mine in by_cell(records, "model").items():
@@ -180,7 +180,7 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
     columns = ("model", "steps", "correlation", "published", "p0 at the end", "p1 at the end")
     draw(records, lengths, options.results / "rate_associative.png")
     return "Action Associative Retrieval", [
-        f"Trained on {length} steps ({options.segments} segments of {options.context}, which "
+        f"Trained on {length} steps ({options.segments} segments of {options.unroll}, which "
         f"are DT's context), {records[0]['steps']} updates. p0 and p1 are the probabilities "
         f"of the correct last action on {EPISODES} fresh oracle episodes, and the correlation "
         "is between them over training; all three for each seed. Success by chance is 0.5.",

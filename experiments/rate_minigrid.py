@@ -59,15 +59,15 @@ EPISODES = 128
 
 def job(model: str, updates: int | None) -> OfflineConfig:
     """Return the config of a cell."""
-    name, context, default_updates = MODELS[model]
+    name, unroll, default_updates = MODELS[model]
     largest = ARGUMENTS | {"size": TRAINED, "random_length": True, "max_steps_in_episode": 95}
     return OfflineConfig(
         env=OfflineEnvConfig(ENV, largest),
         # Whole episodes, since the object is seen near their beginning.
         data=DataConfig(episodes=10_000, start="episode", weight="uniform"),
         model=model_config(name),
-        context=context,
-        segments=STEPS // context,
+        unroll=unroll,
+        segments=STEPS // unroll,
         curriculum=True,
         total_updates=updates or default_updates,
         remat=False,

@@ -75,7 +75,7 @@ def job(model: str, updates: int | None) -> OfflineConfig:
         data=DataConfig(episodes=15_000, start="episode", weight="uniform"),
         model=model_config(MODELS[model]),
         evaluation=OfflineEvaluationConfig(episodes=EPISODES, restart_return=True),
-        context=CONTEXT,
+        unroll=CONTEXT,
         segments=SEGMENTS,
         total_updates=updates or UPDATES,
         remat=False,

@@ -20,7 +20,7 @@ SMALL = {
     "learning": "--preset debug --unroll 4 --matmul-size 64 --rounds 1",
     "minigrid_memory": "--num-envs 4 --steps 8 --python-steps 8 --rounds 1",
     "raycast": "--batch 2 --steps 2 --sizes 9 --rounds 1",
-    "rate": "--preset debug --batch 2 --context 3 --segments 2 --rounds 1",
+    "rate": "--preset debug --batch 2 --unroll 3 --segments 2 --rounds 1",
     "saving": "--preset debug --total-steps 1 --rounds 1",
     "training": "--width 16 --memory-size 8 --num-envs 4 --unroll 8 --rounds 1",
 }

@@ -32,7 +32,7 @@ OFFLINE = changed(
     env__name="",
     evaluation__lengths=(),
     model__name="bc-mlp",
-    context=2,
+    unroll=2,
     total_updates=2,
     updates_per_iteration=2,
 )

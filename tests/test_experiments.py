@@ -22,7 +22,7 @@ STUDIES = sorted(path.stem for path in RESULTS.glob("*.jsonl"))
 """The names of all records and reports."""
 
 SMALL = {
-    "rate_associative": ["--only", "DT", "--context", "4", "--segments", "2"],
+    "rate_associative": ["--only", "DT", "--unroll", "4", "--segments", "2"],
     "default_settings": ["--only", "Catch-bsuite", "lstm"],
 }
 

@@ -39,7 +39,7 @@ class Settings:
 
     preset: str = "tmaze"
     batch: int = 64
-    context: int = 30
+    unroll: int = 30
     segments: int = 3
     batches: int = 4
     """Number of batches in an iteration of our trainer, which is one program."""
@@ -59,7 +59,7 @@ def make_trainer(settings: Settings, segments: int, **changes: Any) -> OfflineTr
             model=model_config("rate", settings.preset),
             # Set explicitly, since the default would require data.
             evaluation=OfflineEvaluationConfig(target_return=1.0),
-            context=settings.context,
+            unroll=settings.unroll,
             segments=segments,
             batch_size=settings.batch,
             devices=1,
@@ -70,7 +70,7 @@ def make_trainer(settings: Settings, segments: int, **changes: Any) -> OfflineTr
 
 def random_batch(settings: Settings, segments: int) -> Segments:
     """Return a random batch of complete trajectories."""
-    shape = (settings.batch, segments, settings.context)
+    shape = (settings.batch, segments, settings.unroll)
     keys = jax.random.split(jax.random.key(0), 2)
     return Segments(
         observations=jax.random.normal(keys[0], (*shape, 4)),
@@ -115,7 +115,7 @@ def acting(settings: Settings) -> Callable[[], Any]:
     seen = jnp.ones(1), jnp.ones((1, 4)), jnp.zeros(1, bool)
 
     def call() -> Any:
-        for _ in range(settings.context):
+        for _ in range(settings.unroll):
             held[0], action = step(variables, held[0], *seen)
             jax.block_until_ready(action)
         return action
@@ -146,7 +146,7 @@ def in_torch(settings: Settings, model: Any, code: Any) -> tuple[Callable[[], An
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, weight_decay=0.1)
-    sizes = (settings.batch, settings.context, settings.segments)
+    sizes = (settings.batch, settings.unroll, settings.segments)
 
     def learn() -> None:
         model.train()
@@ -155,8 +155,8 @@ def in_torch(settings: Settings, model: Any, code: Any) -> tuple[Callable[[], An
 
     def act() -> None:
         model.eval()
-        for _ in range(settings.context):
-            code.acting_step(model, settings.context)
+        for _ in range(settings.unroll):
+            code.acting_step(model, settings.unroll)
 
     return learn, act
 
@@ -192,7 +192,7 @@ def main(settings: Settings) -> None:
             theirs = peer_rate.make_model(settings.peer, config)
             learn[names[1]], act[names[1]] = in_torch(settings, theirs, peer_rate)
     batch = {k: s / settings.batches for k, s in interleaved(learn, settings.rounds).items()}
-    step = {k: s / settings.context for k, s in interleaved(act, settings.acting_rounds).items()}
+    step = {k: s / settings.unroll for k, s in interleaved(act, settings.acting_rounds).items()}
     rows = [
         Row("training batch, an update a segment", batch["ours"], "s"),
         Row("training batch, whole gradient", batch["whole gradient"], "s"),
@@ -205,7 +205,7 @@ def main(settings: Settings) -> None:
             Row(f"{name}: acting step", 1e3 * step[name], "ms"),
             Row("... against ours", step[name] / step["ours"], "x"),
         ]
-    sizes = f"{settings.batch} trajectories of {settings.segments} x {settings.context} steps"
+    sizes = f"{settings.batch} trajectories of {settings.segments} x {settings.unroll} steps"
     show("rate", f"RATE {settings.preset}, {sizes}", rows + peaks(settings), keep=settings.keep)
 
 

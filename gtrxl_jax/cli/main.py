@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 _SIZES = {
     "train": "env.num_envs, unroll, evaluation.episodes, core.memory_size, core.width or "
     "core.layers, or split the batch over more devices",
-    "train-offline": "batch_size, segments, context, evaluation.episodes, or the width and layers "
+    "train-offline": "batch_size, segments, unroll, evaluation.episodes, or the width and layers "
     "of the model, set data.stream, or split the batch over more devices",
     "evaluate": "episodes",
     "play": "episodes",

@@ -26,7 +26,7 @@ def load_segments(
     key: Key[Array, ""] | UInt[Array, "2"],
     batch: int,
     segments: int,
-    context: int,
+    unroll: int,
     sampling: Sampling | None = None,
     *,
     episodes: Int[np.ndarray, " E"] | None = None,
@@ -51,7 +51,7 @@ def load_segments(
       key: one PRNG key.
       batch: B, the number of windows.
       segments: N.
-      context: K.
+      unroll: K.
       sampling: how windows are drawn; by default from the start of any episode.
       episodes: indices of the episodes to draw from; all by default.
       rows: rows of each batch to read; all by default. Processes that share a batch read only their
@@ -76,7 +76,7 @@ def load_segments(
         command = install_command("offline")
         raise ImportError(f"load_segments requires grain: {command}") from None
     sampling = sampling or Sampling()
-    numbers = dict(batch=batch, segments=segments, context=context, threads=threads, ahead=ahead)
+    numbers = dict(batch=batch, segments=segments, unroll=unroll, threads=threads, ahead=ahead)
     for field, number in numbers.items():
         require_count(field, number)
     # On CPU, since the host waits for these few numbers.
@@ -94,7 +94,7 @@ def load_segments(
     def read(index: int) -> Segments:
         with jax.default_device(cpu):
             episode, start = jax.device_get(draw(episodes, key, np.uint32(index)))
-        return read_segments(reader, episode[rows], start[rows], segments, context, needs)
+        return read_segments(reader, episode[rows], start[rows], segments, unroll, needs)
 
     jax.eval_shape(draw, episodes, key, np.uint32(0))  # raises for invalid sampling
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
@@ -107,7 +107,7 @@ def read_segments(
     episode: Int[np.ndarray, " B"],
     start: Int[np.ndarray, " B"],
     segments: int,
-    context: int,
+    unroll: int,
     needs: tuple[str, ...] = (),
 ) -> Segments:
     """Read the windows that begin at the given steps of the given episodes, as NumPy arrays.
@@ -117,7 +117,7 @@ def read_segments(
     Raises:
       ValueError: if the data are damaged or have invalid values, see `check`.
     """
-    size = segments * context
+    size = segments * unroll
     step_BS = start.astype(np.int32)[:, None] + np.arange(size, dtype=np.int32)
     mask_BS = step_BS < reader.length[episode][:, None]
     windows = []
@@ -134,7 +134,7 @@ def read_segments(
     leaves = jax.tree.map(padded, *windows)
     leaves |= {"timesteps": np.where(mask_BS, step_BS, 0).astype(np.int32), "mask": mask_BS}
     return Segments(
-        **jax.tree.map(lambda x: x.reshape(-1, segments, context, *x.shape[2:]), leaves)
+        **jax.tree.map(lambda x: x.reshape(-1, segments, unroll, *x.shape[2:]), leaves)
     )
 
 

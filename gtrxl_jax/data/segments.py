@@ -43,7 +43,7 @@ def sample_segments(
     key: Key[Array, ""] | UInt[Array, "2"],
     batch: int,
     segments: int,
-    context: int,
+    unroll: int,
     start: str = "episode",
     weight: str = "uniform",
     episodes: Int[AnyArray, " F"] | None = None,
@@ -58,7 +58,7 @@ def sample_segments(
       key: one PRNG key.
       batch: B, the number of windows.
       segments: N.
-      context: K, the number of steps of a segment.
+      unroll: K, the number of steps of a segment.
       start: where a window begins, see `Sampling`.
       weight: how episodes are chosen, see `Sampling`.
       episodes: indices of the episodes to sample from; all by default.
@@ -69,7 +69,7 @@ def sample_segments(
       TypeError: if a number is not an integer.
     """
     episode_B, start_B = draw_windows(trajectories.length, key, batch, start, weight, episodes)
-    return take_segments(trajectories, episode_B, start_B, segments, context, needs)
+    return take_segments(trajectories, episode_B, start_B, segments, unroll, needs)
 
 
 def draw_windows(
@@ -106,7 +106,7 @@ def take_segments(
     episode: Int[AnyArray, " B"],
     start: Int[AnyArray, " B"],
     segments: int,
-    context: int,
+    unroll: int,
     needs: tuple[str, ...] = (),
 ) -> Segments:
     """Cut the windows that begin at the given steps of the given episodes. Pure.
@@ -116,14 +116,14 @@ def take_segments(
       episode: episode of each window, below E.
       start: step of the episode at which each window begins, below the episode's length.
       segments: N.
-      context: K.
+      unroll: K.
       needs: names of optional fields of `Segments`.
     """
     require_count("segments", segments)
-    require_count("context", context)
+    require_count("unroll", unroll)
     episode_B, start_B = (jnp.asarray(x, jnp.int32) for x in (episode, start))
     length_B = jnp.asarray(trajectories.length)[episode_B]
-    step_BS = start_B[:, None] + jnp.arange(segments * context, dtype=jnp.int32)[None]
+    step_BS = start_B[:, None] + jnp.arange(segments * unroll, dtype=jnp.int32)[None]
     mask_BS = step_BS < length_B[:, None]
 
     def window(value_ET: Any, step_BS: Array = step_BS) -> Array:
@@ -134,7 +134,7 @@ def take_segments(
         rest = value_BS.shape[2:]
         mask = mask_BS.reshape(*mask_BS.shape, *(1 for _ in rest))
         value_BS = jnp.where(mask, value_BS, jnp.zeros((), value_BS.dtype))
-        return value_BS.reshape(-1, segments, context, *rest)
+        return value_BS.reshape(-1, segments, unroll, *rest)
 
     # Only of the drawn episodes, since there may be many more.
     returns_BT = returns_to_go(jnp.asarray(trajectories.rewards)[episode_B], length_B)
@@ -160,28 +160,28 @@ def take_segments(
         actions=jax.tree.map(masked, actions),
         returns_to_go=masked(jnp.take_along_axis(returns_BT, inside_BS, axis=1)),
         timesteps=masked(step_BS),
-        mask=mask_BS.reshape(-1, segments, context),
+        mask=mask_BS.reshape(-1, segments, unroll),
         **jax.tree.map(masked, optional),
     )
 
 
-def cut_segments(trajectories: Trajectories, segments: int, context: int) -> Segments:
+def cut_segments(trajectories: Trajectories, segments: int, unroll: int) -> Segments:
     """Cut every episode into consecutive windows, one for each S steps or remainder thereof.
 
     An episode longer than S becomes several independent windows. Use this to process a whole set,
     such as for validation; it cannot be jitted, since the number of windows depends on the lengths.
 
     Raises:
-      ValueError: if segments or context is below 1.
-      TypeError: if segments or context is not an integer.
+      ValueError: if segments or unroll is below 1.
+      TypeError: if segments or unroll is not an integer.
     """
     require_count("segments", segments)
-    require_count("context", context)
-    size = segments * context
+    require_count("unroll", unroll)
+    size = segments * unroll
     length_E = np.asarray(trajectories.length)
     windows = [(e, start) for e, n in enumerate(length_E) for start in range(0, n, size)]
     episode_B, start_B = np.array(windows, np.int32).T
-    return _take(trajectories, episode_B, start_B, segments, context)
+    return _take(trajectories, episode_B, start_B, segments, unroll)
 
 
 _take = jax.jit(take_segments, static_argnums=(3, 4))

@@ -79,7 +79,7 @@ class OfflineEvaluationConfig(EvaluationConfig):
     """Updates between evaluations; 0: only the final one."""
     lengths: tuple[int, ...] = ()
     """Lengths of the episodes in steps, as counted by RATE, for T-Maze and AssociativeRetrieval. By
-    default the training length, context * segments."""
+    default the training length, unroll * segments."""
     target_return: float | None = number(None, at_least=-math.inf)
     """Return on which the model is conditioned; by default the mean return of the best tenth of the
     data, without episodes that were cut: truncated before the time limit of the data."""
@@ -102,7 +102,7 @@ class OfflineConfig(RunConfig):
     checkpoint: CheckpointConfig = dataclasses.field(
         default_factory=lambda: CheckpointConfig(interval=100)
     )
-    context: int = 30
+    unroll: int = 30
     """Number of steps of a segment, K."""
     segments: int = 3
     """Number of segments of a trajectory, N. Models without memory see all N * K steps at once."""
@@ -157,7 +157,7 @@ class OfflineConfig(RunConfig):
     @property
     def length(self) -> int:
         """The number of steps of the longest training trajectories, N * K."""
-        return self.context * self.segments
+        return self.unroll * self.segments
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -180,8 +180,8 @@ class OfflineConfig(RunConfig):
 
     def windows(self, stage: int) -> tuple[int, int]:
         """Return the number of segments in a stage's windows, and of steps of each, see `shape`."""
-        segments, context = self.stages[stage], self.context
-        return (segments, context) if self.model.is_recurrent else (1, segments * context)
+        segments, unroll = self.stages[stage], self.unroll
+        return (segments, unroll) if self.model.is_recurrent else (1, segments * unroll)
 
 
 def _default() -> OfflineConfig:
@@ -199,7 +199,7 @@ def _debug() -> OfflineConfig:
         data=DataConfig(episodes=32),
         model=model_config("rate", "debug"),
         evaluation=OfflineEvaluationConfig(episodes=16, lengths=(8, 16)),
-        context=4,
+        unroll=4,
         segments=2,
         batch_size=8,
         total_updates=20,

@@ -179,13 +179,13 @@ class Streamed:
                     batch=batch_size,
                     needs=config.algorithm.needs,
                 )
-                segments, context = config.windows(stage)
+                segments, unroll = config.windows(stage)
                 validation = None
                 if config.data.validation:
                     windows = load(
                         _validation_key(config),
                         segments=segments,
-                        context=context,
+                        unroll=unroll,
                         episodes=episodes[stage].validation,
                         ahead=1,
                         threads=1,
@@ -195,7 +195,7 @@ class Streamed:
                 batches = load(
                     key,
                     segments=segments,
-                    context=context,
+                    unroll=unroll,
                     episodes=episodes[stage].training,
                     first=(numbers[0] - 1) * updates,
                     ahead=max(updates, THREADS),
@@ -268,7 +268,7 @@ def episodes_of(config: OfflineConfig, segments: int, length: Int[np.ndarray, " 
     Raises:
       ValueError: if there are none, or validation is configured and none of them is held out.
     """
-    longest, fraction = segments * config.context, config.data.validation
+    longest, fraction = segments * config.unroll, config.data.validation
     fits_E = length <= longest if config.curriculum else np.ones(len(length), bool)
     if not fits_E.any():
         raise ValueError(

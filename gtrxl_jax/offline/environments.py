@@ -105,7 +105,7 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
     sets = []
     # Of an environment without variable length, all episodes are alike.
     for number, segments in enumerate(config.stages if has_lengths(config) else (1,)):
-        stream = make_stream(config, segments * config.context)
+        stream = make_stream(config, segments * config.unroll)
         sets.append(
             collect(
                 stream.env,

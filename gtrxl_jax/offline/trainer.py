@@ -124,7 +124,7 @@ class OfflineTrainer:
             bptt=config.bptt,
             remat=config.remat,
             actions=evaluation.policy,
-            restart_every=config.context if evaluation.restart_return else 0,
+            restart_every=config.unroll if evaluation.restart_return else 0,
             memory_noise=evaluation.memory_noise,
         )
         with naming_part("algorithm", config.algorithm):

@@ -197,7 +197,7 @@ TRAIN_OFFLINE = {
     "--data.episodes 0": "data.episodes must be at least 1, not 0",
     "--data.stream": "data.stream requires a dataset on disk: set data.path",
     "--data.skip-bad": "data.skip_bad requires a dataset on disk: set data.path",
-    "--context 0": "context must be at least 1, not 0",
+    "--unroll 0": "unroll must be at least 1, not 0",
     "--segments 0": "segments must be at least 1, not 0",
     "--bptt -1": "bptt must be at least 0, not -1",
     "--total-updates 0": "total_updates must be at least 1, not 0",

@@ -306,7 +306,7 @@ CART_POLE = changed(
     env__params={},
     evaluation__lengths=(),
     curriculum=False,
-    context=2,
+    unroll=2,
     segments=1,
 )
 BOUNDS = np.array([4.8, np.inf, 0.41887903, np.inf], np.float32)

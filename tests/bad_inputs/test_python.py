@@ -234,7 +234,7 @@ def reader(tmp_path_factory):
     ("arguments", "options", "error", "message"),
     [
         ((0, 2, 3), {}, ValueError, "batch must be at least 1, got 0"),
-        ((4, 2, 0), {}, ValueError, "context must be at least 1, got 0"),
+        ((4, 2, 0), {}, ValueError, "unroll must be at least 1, got 0"),
         ((4, 2.0, 3), {}, TypeError, "segments must be a whole number, got 2.0"),
         ((4, 2, 3), dict(threads=0), ValueError, "threads must be at least 1, got 0"),
         ((4, 2, 3), dict(ahead=0), ValueError, "ahead must be at least 1, got 0"),

@@ -48,7 +48,7 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
     assert "model rate has no setting memory_size: omit core.mem" in capsys.readouterr().err
 
     with pytest.raises(SystemExit) as exit_:
-        main([*command, "--folder", str(folder), "--context", "5"])
+        main([*command, "--folder", str(folder), "--unroll", "5"])
     assert exit_.value.code == 2
     assert "another run" in capsys.readouterr().err
 

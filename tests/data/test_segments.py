@@ -14,9 +14,9 @@ sample = jax.jit(sample_segments, static_argnums=(2, 3, 4, 5, 6))
 
 def check_window(segments, b, trajectories, e, start):
     """Compare window b with the steps of episode e from `start`, and with zeros after its end."""
-    _, num_segments, context = segments.mask.shape
-    for n, k in np.ndindex(num_segments, context):
-        t = start + n * context + k
+    _, num_segments, unroll = segments.mask.shape
+    for n, k in np.ndindex(num_segments, unroll):
+        t = start + n * unroll + k
         real = t < trajectories.length[e]
         assert segments.mask[b, n, k] == real
         got = jax.tree.map(lambda x, n=n, k=k: x[b, n, k], segments)
@@ -47,8 +47,8 @@ def check_window(segments, b, trajectories, e, start):
 
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
-@pytest.mark.parametrize(("num_segments", "context"), [(2, 3), (1, 20), (4, 1)])
-def test_windows_match_steps_and_zero_padding(spaces, num_segments, context):
+@pytest.mark.parametrize(("num_segments", "unroll"), [(2, 3), (1, 20), (4, 1)])
+def test_windows_match_steps_and_zero_padding(spaces, num_segments, unroll):
     trajectories = make_set(spaces=spaces)
     # On the device, float64 becomes float32.
     trajectories = jax.device_get(jax.device_put(trajectories))
@@ -56,7 +56,7 @@ def test_windows_match_steps_and_zero_padding(spaces, num_segments, context):
     episode_B, start_B = np.array(windows, np.int32).T
     take = jax.jit(take_segments, static_argnums=(3, 4, 5))
     segments = jax.device_get(
-        take(trajectories, episode_B, start_B, num_segments, context, OPTIONAL)
+        take(trajectories, episode_B, start_B, num_segments, unroll, OPTIONAL)
     )
     for b, (e, start) in enumerate(windows):
         check_window(segments, b, trajectories, e, start)
@@ -136,11 +136,11 @@ def test_x64_mode_and_vmap(x64):
     assert segments.returns_to_go.dtype == np.float32
 
 
-@pytest.mark.parametrize(("num_segments", "context"), [(2, 3), (1, 12), (3, 2), (2, 50)])
-def test_cut_segments_covers_steps_in_order(num_segments, context):
+@pytest.mark.parametrize(("num_segments", "unroll"), [(2, 3), (1, 12), (3, 2), (2, 50)])
+def test_cut_segments_covers_steps_in_order(num_segments, unroll):
     trajectories = make_set()
-    size = num_segments * context
-    segments = jax.device_get(cut_segments(trajectories, num_segments, context))
+    size = num_segments * unroll
+    segments = jax.device_get(cut_segments(trajectories, num_segments, unroll))
     expected = [(e, start) for e, n in enumerate(LENGTHS) for start in range(0, n, size)]
     assert len(segments.mask) == len(expected)
     assert segments.mask.sum() == sum(LENGTHS)
@@ -153,8 +153,8 @@ def test_cut_segments_covers_steps_in_order(num_segments, context):
     [
         ((0, 2, 3), ValueError, "batch must be at least 1, got 0"),
         ((4, 0, 3), ValueError, "segments must be at least 1, got 0"),
-        ((4, 2, -1), ValueError, "context must be at least 1, got -1"),
-        ((4, 2, 1.5), TypeError, "context must be a whole number, got 1.5"),
+        ((4, 2, -1), ValueError, "unroll must be at least 1, got -1"),
+        ((4, 2, 1.5), TypeError, "unroll must be a whole number, got 1.5"),
         ((True, 2, 3), TypeError, "batch must be a whole number, got True"),
         ((4, 2, 3, "episodes"), ValueError, "unknown start 'episodes': did you mean 'episode'"),
         ((4, 2, 3, "uniform", "lengths"), ValueError, "unknown weight 'lengths'"),

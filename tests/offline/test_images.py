@@ -45,7 +45,7 @@ def config_of(path, **changes):
         evaluation__lengths=(),
         evaluation__episodes=2,
         data__path=str(path),
-        context=6,
+        unroll=6,
         updates_per_iteration=5,
         devices=1,
     )

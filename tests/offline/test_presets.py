@@ -58,7 +58,7 @@ def trainer_of(name, **overrides):
         evaluation__lengths=(),
         model=model_config("rate", preset_name, **overrides),
         optimizer__warmup=0.0,
-        context=3,
+        unroll=3,
         batch_size=4,
         devices=1,
         # Quicker to compile than the gradient through the memory.

@@ -96,7 +96,7 @@ def test_mismatched_data_raise_before_compilation(path, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="choose a matching pair"):
         train(OfflineTrainer(config_of(path, env__name="AssociativeRetrieval-v0")))
     with pytest.raises(ValueError, match="curriculum requires episodes of at most 2 steps"):
-        train(OfflineTrainer(config_of(path, context=2)))
+        train(OfflineTrainer(config_of(path, unroll=2)))
     monkeypatch.setitem(sys.modules, "grain", None)
     with pytest.raises(ImportError, match=re.escape(install_command("offline"))):
         train(OfflineTrainer(config_of(path)))

@@ -302,7 +302,7 @@ def test_environment_without_oracle_raises():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"context": 0}, "context must be at least 1"),
+        ({"unroll": 0}, "unroll must be at least 1"),
         ({"segments": 4, "bptt": 2}, "bptt 2"),
         ({"evaluation__policy": "best"}, "evaluation.policy"),
         ({"data__start": "middle"}, "data.start"),

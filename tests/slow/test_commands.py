@@ -36,7 +36,7 @@ SKIPPED = {
 SMALL = {
     "gtrxl train ": "--total-steps 1 --updates-per-iteration 1 --unroll 8 --no-pictures "
     "--evaluation.episodes 2",
-    "gtrxl train-offline ": "--total-updates 1 --updates-per-iteration 1 --no-pictures --context 4 "
+    "gtrxl train-offline ": "--total-updates 1 --updates-per-iteration 1 --no-pictures --unroll 4 "
     "--batch-size 4 --data.episodes 8 --evaluation.episodes 2 --model-preset debug --devices 1",
     "gtrxl collect ": "--episodes 4 --env.num-envs 4",
     "gtrxl evaluate ": "--episodes 2",
@@ -86,7 +86,7 @@ def small(words):
         words[end:end] = SHORT
     if line.startswith("gtrxl train-offline --env.name MiniGrid-Memory "):
         # The curriculum needs episodes that fit into one segment.
-        words += ["--context", "20"]
+        words += ["--unroll", "20"]
     if "--data.validation" in words:
         # Some of the few episodes, and some that are as long as the curriculum's first stage.
         words += ["--data.validation", "0.5"]
