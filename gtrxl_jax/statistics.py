@@ -11,27 +11,28 @@ from scipy.special import ndtri, stdtrit
 Floats = Float[np.ndarray | np.float64, "..."]
 """NumPy reduces an array to a scalar, not to an array without axes."""
 
+CONFIDENCE = 0.95
+"""The probability that an interval covers the true value."""
+_LOW, _HIGH = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
 
-def mean_and_interval(
-    values: ArrayLike, axis: int, confidence: float = 0.95
-) -> tuple[Floats, Floats]:
-    r"""Compute the mean over one axis and the half-width of its Student's t interval.
+
+def mean_and_interval(values: ArrayLike, axis: int) -> tuple[Floats, Floats]:
+    r"""Compute the mean over one axis and the half-width of its 95 % Student's t interval.
 
     With S independent values of mean m and standard deviation s (S - 1 degrees of freedom), the
-    interval is m ± t_{S-1, (1 + confidence) / 2} s / sqrt(S): exact for normal values at any S
-    (Student, "The probable error of a mean", 1908).
+    interval is m ± t_{S-1, 0.975} s / sqrt(S): exact for normal values at any S (Student, "The
+    probable error of a mean", 1908).
 
     Args:
       values: any real numbers, the S values along `axis`. NaN propagates.
       axis: the axis of the independent values: seeds, not the episodes of one seed.
-      confidence: the probability that the interval covers the true mean, in (0, 1).
 
     Returns:
       The mean and the half-width, without that axis. The half-width of a single value is NaN: one
       seed carries no information about the spread.
 
     Raises:
-      ValueError: if there is no value along the axis or `confidence` is not inside (0, 1).
+      ValueError: if there is no value along the axis.
     """
     values = np.asarray(values, np.float64)
     count = values.shape[axis]
@@ -39,20 +40,16 @@ def mean_and_interval(
         raise ValueError(
             f"values has no entry along axis {axis} (shape {values.shape}): pass at least 1"
         )
-    _require_confidence(confidence)
     mean = values.mean(axis)
     if count == 1:
         return mean, np.full_like(mean, np.nan)
-    quantile = stdtrit(count - 1, (1 + confidence) / 2)
-    return mean, quantile * values.std(axis, ddof=1) / np.sqrt(count)
+    return mean, stdtrit(count - 1, _HIGH) * values.std(axis, ddof=1) / np.sqrt(count)
 
 
-def wilson_interval(
-    successes: ArrayLike, trials: ArrayLike, confidence: float = 0.95
-) -> tuple[Floats, Floats]:
-    r"""Compute Wilson's score interval of a probability from k successes in n independent trials.
+def wilson_interval(successes: ArrayLike, trials: ArrayLike) -> tuple[Floats, Floats]:
+    r"""Compute Wilson's 95 % interval of a probability from k successes in n independent trials.
 
-    With p = k / n and the normal quantile z = z_{(1 + confidence) / 2}, it has the midpoint
+    With p = k / n and the normal quantile z = z_{0.975}, it has the midpoint
     (p + z^2 / 2n) / (1 + z^2 / n) and the half-width z sqrt(p (1 - p) / n + z^2 / 4n^2) /
     (1 + z^2 / n). It lies within [0, 1] and has a positive width even at p = 0 and p = 1 (Wilson,
     "Probable inference, the law of succession, and statistical inference", 1927).
@@ -60,19 +57,17 @@ def wilson_interval(
     Args:
       successes: k, any shape that broadcasts with `trials`.
       trials: n, at least 1.
-      confidence: the probability that the interval covers the true probability, in (0, 1).
 
     Returns:
       The lower and the upper bound.
 
     Raises:
-      ValueError: if k is not in 0 to n, n is below 1, or `confidence` is not inside (0, 1).
+      ValueError: if k is not in 0 to n, or n is below 1.
     """
-    _require_confidence(confidence)
     k, n = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
     if not (np.all(n >= 1) and np.all((k >= 0) & (k <= n))):
         raise ValueError(f"successes must be in 0 to trials, and trials at least 1; got {k} of {n}")
-    square = ndtri((1 + confidence) / 2) ** 2
+    square = ndtri(_HIGH) ** 2
     middle = (k + square / 2) / (n + square)
     half = np.sqrt(square) / (n + square) * np.sqrt(k * (n - k) / n + square / 4)
     # Avoid rounding errors: the lower bound is exactly 0 at k = 0, the upper one 1 at k = n.
@@ -109,38 +104,34 @@ def stratified_bootstrap(
     values_by_task: Sequence[ArrayLike],
     statistic: Callable[..., Any],
     *,
-    confidence: float = 0.95,
     resamples: int = 5000,
-    seed: int = 0,
 ) -> tuple[float, float]:
-    """Compute a percentile bootstrap interval of a statistic of runs pooled over tasks.
+    """Compute a 95 % percentile bootstrap interval of a statistic of runs pooled over tasks.
 
     Each resample draws, with replacement, as many runs of each task as it has; the bounds are
     quantiles of the statistic over resamples (Agarwal et al. 2021, section 4.1). The interval is
-    useful from about five runs on, and never leaves the range of the values.
+    useful from about five runs on, and never leaves the range of the values. It is the same in
+    every call.
 
     Args:
       values_by_task: for each task the scores of its S runs; S may differ. NaN propagates.
       statistic: a function of (values `[R, N]`, axis=-1) to `[R]`, such as `np.median` or
         `interquartile_mean`.
-      confidence: the probability that the interval covers the true value, in (0, 1).
       resamples: R, the number of resamples.
-      seed: seed of the draws; the same seed returns the same interval.
 
     Returns:
       The lower and the upper bound.
 
     Raises:
-      ValueError: if a task has no run or `confidence` is not inside (0, 1).
+      ValueError: if a task has no run.
     """
-    _require_confidence(confidence)
     tasks = [np.asarray(values, np.float64) for values in values_by_task]
     if not tasks or any(values.ndim != 1 or not len(values) for values in tasks):
         raise ValueError(f"each task must have runs [S]; got {[v.shape for v in tasks]}")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     samples = [values[rng.integers(len(values), size=(resamples, len(values)))] for values in tasks]
     statistics_R = statistic(np.concatenate(samples, axis=1), axis=-1)
-    low, high = np.quantile(statistics_R, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(statistics_R, [_LOW, _HIGH])
     return float(low), float(high)
 
 
@@ -151,8 +142,3 @@ SOLVED = 0.95
 def count_solved(scores_S: ArrayLike, threshold: float = SOLVED) -> int:
     """Count the seeds with a score of at least `threshold`; missing scores (NaN) do not count."""
     return int(np.sum(np.asarray(scores_S, np.float64) >= threshold))
-
-
-def _require_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be inside (0, 1), for example 0.95; got {confidence}")
