@@ -6,7 +6,6 @@ to one; unwritten memory has weight zero.
 """
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ def attention_map(
     """
     weights_LHW = _require_weights(weights, "layers, heads, window")
     layers, heads, window = weights_LHW.shape
-    _require_inside("cue", cue, window)
+    _require_cue(cue, window)
     rows = layers * heads
     figure = new_figure(_length(window, 5.0) + 1.5, min(max(0.18 * rows, 0.8), 6.0) + 1.2)
     axes = figure.add_subplot()
@@ -76,8 +75,6 @@ def attention_over_episode(
     path: str | os.PathLike[str],
     *,
     cue: int | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
 ) -> None:
     """Draw a whole episode's attention: query times (rows) against key times (columns).
 
@@ -88,42 +85,30 @@ def attention_over_episode(
       weights: `[L, H, T, W]`, the attention of steps 0 to T - 1 of one episode.
       path: the PNG file to write.
       cue: the time step at which the cue was seen; marked if given.
-      layers: indices of the layers to draw; all if None.
-      heads: indices of the heads to draw; all if None.
 
     Raises:
-      ValueError: if weights are not `[L, H, T, W]` in [0, 1], or the cue, a layer or a head is out
-        of range.
+      ValueError: if weights are not `[L, H, T, W]` in [0, 1], or the cue is out of range.
     """
     weights_LHTW = _require_weights(weights, "layers, heads, steps, window")
-    num_layers, num_heads, steps, _ = weights_LHTW.shape
-    _require_inside("cue", cue, steps)
-    layers = range(num_layers) if layers is None else layers
-    heads = range(num_heads) if heads is None else heads
-    if not layers or not heads:
-        raise ValueError("layers and heads must name at least one each to draw")
-    for layer in layers:
-        _require_inside("layers", layer, num_layers)
-    for head in heads:
-        _require_inside("heads", head, num_heads)
-    side = _length(steps, min(2.6, max(1.1, 6.0 / len(heads))))
-    figure = new_figure(side * len(heads) + 1.6, side * len(layers) + 0.9)
-    panels: Any = figure.subplots(len(layers), len(heads), sharex=True, sharey=True, squeeze=False)
-    drawn_LHTW = weights_LHTW[np.ix_(layers, heads)]
+    layers, heads, steps, _ = weights_LHTW.shape
+    _require_cue(cue, steps)
+    side = _length(steps, min(2.6, max(1.1, 6.0 / heads)))
+    figure = new_figure(side * heads + 1.6, side * layers + 0.9)
+    panels: Any = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
     for row, column in np.ndindex(panels.shape):
         image = _draw_weights(
             panels[row, column],
-            _by_time(drawn_LHTW[row, column]),
+            _by_time(weights_LHTW[row, column]),
             extent=(-0.5, steps - 0.5, steps - 0.5, -0.5),
-            largest=drawn_LHTW.max(),
+            largest=weights_LHTW.max(),
         )
         if cue is not None:
             _point_at(panels[row, column], cue, label="cue" if row == 0 else "")
         panels[row, column].label_outer(remove_inner_ticks=True)
-    for row, layer in enumerate(layers):
-        panels[row, 0].set_ylabel(f"layer {layer + 1}", fontsize=FONT_SIZE)
-    for column, head in enumerate(heads):
-        panels[-1, column].set_xlabel(f"head {head + 1}", fontsize=FONT_SIZE)
+    for layer in range(layers):
+        panels[layer, 0].set_ylabel(f"layer {layer + 1}", fontsize=FONT_SIZE)
+    for head in range(heads):
+        panels[-1, head].set_xlabel(f"head {head + 1}", fontsize=FONT_SIZE)
     figure.supxlabel("time step attended to", fontsize=FONT_SIZE)
     figure.supylabel("time step of the query", fontsize=FONT_SIZE)
     _add_scale(figure, image, list(panels.flat))
@@ -205,8 +190,6 @@ def _require_weights(weights: ArrayLike, axes: str) -> Float[np.ndarray, "..."]:
     return array
 
 
-def _require_inside(name: str, index: int | None, length: int) -> None:
-    if index is not None and not 0 <= index < length:
-        raise ValueError(
-            f"{name} must be in 0 to {length - 1}, the range of the weights; got {index}"
-        )
+def _require_cue(cue: int | None, length: int) -> None:
+    if cue is not None and not 0 <= cue < length:
+        raise ValueError(f"cue must be in 0 to {length - 1}, the range of the weights; got {cue}")
