@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import IO, Any
 
 
 @contextlib.contextmanager
@@ -75,6 +76,15 @@ def append_line(path: str | os.PathLike[str], line: str) -> None:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
         append_to(file, path, line.encode() + b"\n")
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed; return False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def append_to(file: FileIO, path: str | os.PathLike[str], content: bytes) -> None:

@@ -110,7 +110,7 @@ def from_json(kind: str, of: type[Config], text: str) -> Config:
       ValueError: if the text is not a config of that kind, or a field is unknown or out of range.
       TypeError: if a value does not have the type of its field.
     """
-    parsed = _parse(text)
+    parsed = parse(text, "the config")
     if not isinstance(parsed, dict) or parsed.pop("kind", None) != kind:
         raise ValueError(f'the config is not of an {kind} run: its "kind" is not "{kind}"')
     parsed.pop("version", None)
@@ -162,13 +162,14 @@ def _select_class(kind: Any, fields: Mapping[str, Any]) -> Any:
     return kind.named(fields["name"]) if "name" in fields else kind.named()
 
 
-def _parse(text: str) -> Any:
+def parse(text: str, source: str) -> Any:
+    """Return the value of a JSON text; raise ValueError, which names its source, if it is none."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"the config is not JSON: {error}") from None
+        raise ValueError(f"{source} is not JSON: {error}") from None
     except RecursionError:
-        raise ValueError("the config is nested too deeply") from None
+        raise ValueError(f"{source} is nested too deeply") from None
 
 
 def _build(kind: Any, fields: Any, prefix: str) -> Any:

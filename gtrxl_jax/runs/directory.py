@@ -5,21 +5,20 @@ Its lock, its config, its status, and the overview of several.
 
 import contextlib
 import dataclasses
-import fcntl
 import itertools
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from gtrxl_jax import __version__
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import atomic, try_lock
 from gtrxl_jax.parallel import hosts
-from gtrxl_jax.runs.config import kind_of, with_defaults
+from gtrxl_jax.runs.config import kind_of, parse, with_defaults
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import Result, main_scores, read_record, read_result
 from gtrxl_jax.runs.trainer import Trainer
@@ -110,24 +109,16 @@ def _lock(config: Path, resources: contextlib.ExitStack) -> None:
     """
     file = resources.enter_context(config.open("r+b"))
     # A file that is no longer there was replaced by a process that ended in the meantime.
-    if not _try_lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(config)):
+    if not try_lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(config)):
         raise ValueError(
             f"{config.parent} is in use by a running process: wait for it, or choose another folder"
         )
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def is_running(folder: Folder) -> bool:
     """Return whether a process of this machine holds the lock of the run in `folder`."""
     with open(Path(folder, "config.json"), "rb") as file:  # which may be read-only
-        return not _try_lock(file)
+        return not try_lock(file)
 
 
 def params_path(folder: Folder) -> Path:
@@ -249,12 +240,7 @@ def read_config(folder: Folder) -> dict[str, Any]:
       ValueError: if its config.json is not the JSON of a config.
     """
     path = Path(folder, "config.json")
-    try:
-        parsed = json.loads(read_config_text(folder))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply for the config of a run") from None
+    parsed = parse(read_config_text(folder), str(path))
     if not isinstance(parsed, dict):
         raise ValueError(f"{path} is not the config of a run: it is no JSON object")
     return parsed

@@ -138,14 +138,6 @@ class Progress:
         fields["best"] = tuple(fields["best"]) if fields["best"] else None
         return cls(**fields | {"diverged": [Divergence(**one) for one in fields["diverged"]]})
 
-    def is_best(self, step: int, score: float, best_is: str) -> bool:
-        """Return whether a score at a step is the best so far ("max" or "min"); record it if so."""
-        sign = 1 if best_is == "max" else -1
-        if self.best and sign * score <= sign * self.best[1]:
-            return False
-        self.best = (step, score)
-        return True
-
 
 class _Loop:
     """The host's loop over the iterations of a run, with its state on the host."""
@@ -355,12 +347,15 @@ class _Loop:
         return scores
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
-        """Return whether the mean score over seeds that have not diverged is the best so far."""
-        name = self._config.checkpoint.best
-        if not name or self._has_diverged.all():
+        """Return whether the mean score of seeds that have not diverged is the best; record it."""
+        config, best = self._config.checkpoint, self._progress.best
+        if not config.best or self._has_diverged.all():
             return False
-        score = float(np.nanmean(metrics[name]))
-        return self._progress.is_best(self._step, score, self._config.checkpoint.best_is)
+        score, sign = float(np.nanmean(metrics[config.best])), 1 if config.best_is == "max" else -1
+        if best and sign * score <= sign * best[1]:
+            return False
+        self._progress.best = (self._step, score)
+        return True
 
     def _save(
         self,

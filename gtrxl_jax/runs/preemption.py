@@ -77,7 +77,8 @@ class Interruption:
                 _exit(EXIT_CODES[number])
             if not self.requested:
                 self.requested = number
-                _print(f"{number.name}: finishing this iteration and saving; Ctrl-C stops at once")
+                line = f"{number.name}: finishing this iteration and saving; Ctrl-C stops at once"
+                print(line, file=sys.stderr, flush=True)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -88,7 +89,3 @@ def _exit(code: int) -> None:
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), b"\x1b[?25h\n")  # the progress bar hides the cursor
     os._exit(code)
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

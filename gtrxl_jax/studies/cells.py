@@ -5,7 +5,6 @@ soon as it is done, so that an interrupted study resumes.
 """
 
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import multiprocessing
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gtrxl_jax.files import try_lock
 from gtrxl_jax.machine import available_cpus, share_of_cpus
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
@@ -260,9 +260,7 @@ def _with_lock(task: _Task, action: Callable[[], None]) -> bool:
         return False
     task.lock.parent.mkdir(parents=True, exist_ok=True)
     with open(task.lock, "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(file):
             return False
         try:
             # The previous holder of the lock may have done it since the first check.
