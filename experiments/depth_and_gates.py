@@ -23,7 +23,7 @@ from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.online.vmpo import VMPOConfig
-from gtrxl_jax.plots.style import legend_outside, looks, new_figure, save_figure, style_axes
+from gtrxl_jax.plots.style import assign_styles, legend_outside, new_figure, save_figure, style_axes
 from gtrxl_jax.statistics import count_solved
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, median, solved_entry, table
@@ -95,7 +95,7 @@ def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
     panels = figure.subplots(2, len(DEPTHS), sharex=True, sharey="row")
     places = np.linspace(-0.28, 0.28, len(RATES))
     for depth, (upper, lower) in zip(DEPTHS, panels.T, strict=True):
-        for place, (rate, look) in zip(places, looks(map(str, RATES)), strict=True):
+        for place, (rate, look) in zip(places, assign_styles(map(str, RATES)), strict=True):
             look = look | {"linestyle": "", "markersize": 4}
             runs = [cells.get((core, float(rate), depth), []) for core in CORES]
             shares = [count_solved(scores(r)) / len(r) if r else np.nan for r in runs]

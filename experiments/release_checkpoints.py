@@ -23,7 +23,7 @@ import tyro
 from gtrxl_jax.exporting import export
 from gtrxl_jax.loading import evaluate
 from gtrxl_jax.runs.params import read_export
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 AGENTS = {
@@ -109,5 +109,5 @@ def release(name: str) -> str:
 
 if __name__ == "__main__":
     chosen = tyro.cli(Release, description=__doc__).only
-    rows = [release(check_choice("agent", name, AGENTS)) for name in chosen]
+    rows = [release(require_choice("agent", name, AGENTS)) for name in chosen]
     print("\n".join(rows))

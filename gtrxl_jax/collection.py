@@ -13,7 +13,7 @@ from gtrxl_jax.acting.collecting import collect_rounds
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.data import minari
-from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_of
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
@@ -148,7 +148,7 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
     if not name:
         raise ValueError(f"env.name must be given, since policy {config.policy} names none")
     env, params = make_env(name, **overrides)
-    stream = require_consistent(Stream(env, params, 1))
+    stream = require_consistent_env(Stream(env, params, 1))
     if config.policy in BUILT_IN:
         return name, overrides, env, params, BUILT_IN[config.policy](env, params), ()
     return name, overrides, env, params, RandomPolicy(stream.action_space), ()

@@ -22,7 +22,7 @@ from jaxtyping import Array, Key, Shaped
 from gtrxl_jax.acting.actor import Actor
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.faults import require_no_faults
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
@@ -41,7 +41,7 @@ from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.specs.values import require_host_values
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 TRAINERS: dict[str, Callable[[str], Trainer]] = {
     "online": lambda text: OnlineTrainer(config.from_json(text)),
@@ -159,7 +159,7 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
       UnusableError: if every checkpoint is damaged.
     """
     require_version(folder)
-    kind = check_choice("kind of run", kind_of(read_config(folder)), TRAINERS)
+    kind = require_choice("kind of run", kind_of(read_config(folder)), TRAINERS)
     trainer = TRAINERS[kind](read_config_text(folder))
     return Loaded(trainer, *params_of(trainer, folder, best=best))
 
@@ -298,7 +298,7 @@ def environment_for(
         name, params = own_name, {**own_params, **params}
     if not name:
         raise ValueError("env.name must be given, since the run was trained without an environment")
-    stream = require_consistent(Stream(*make_env(name, **params), 1))
+    stream = require_consistent_env(Stream(*make_env(name, **params), 1))
     for what, spec in (("observation", observation_spec), ("action", action_spec)):
         here, there = (spec(getattr(one, f"{what}_space")) for one in (stream, trainer))
         if here != there:

@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
-from gtrxl_jax.validation import check_choice, field_names
+from gtrxl_jax.validation import field_names, require_choice
 
 
 class Registry(dict[str, type]):
@@ -46,7 +46,7 @@ class Registry(dict[str, type]):
         """
         if is_plugin(name):
             return find_plugin(self._field, name, self._kind)
-        return self[check_choice(self._field, name, self)]
+        return self[require_choice(self._field, name, self)]
 
 
 def with_name(config: Any, name: str) -> Any:

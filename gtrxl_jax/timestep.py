@@ -48,7 +48,7 @@ class TimeStep:
 class EpisodeStats:
     """Statistics of the running episode, up to and including the current step.
 
-    Their axes are those of the time steps: `[B]` for a stream's, `[B, T]` for a rollout's.
+    They have the axes of the time steps: `[B]` in a stream, `[B, T]` in a rollout.
 
     Attributes:
       done: whether the current step is the episode's last. Only then are the other fields final.

@@ -26,7 +26,7 @@ MOST_STEPS = 10**15
 """The largest number of steps, which are counted on the host."""
 
 
-def check_choice(field: str, name: Any, known: Iterable[str]) -> str:
+def require_choice(field: str, name: Any, known: Iterable[str]) -> str:
     """Return `name` if it is one of the known names.
 
     Raises:
@@ -98,19 +98,19 @@ def validate(config: Any, prefix: str = "") -> None:
                 raise TypeError(f"{prefix}{name} must be of type {kind.__name__}, not {value!r}")
             validate(value, f"{prefix}{name}.")
             continue
-        _check_type(prefix + name, kind, value)
+        _require_type(prefix + name, kind, value)
         if names := metadata.get("names"):
             if value:
-                check_choice(prefix + name, value, names)
+                require_choice(prefix + name, value, names)
             continue
-        _check_numbers(prefix + name, value, metadata.get("range", _Range()))
+        _require_in_range(prefix + name, value, metadata.get("range", _Range()))
         if metadata.get("interval") and value is not None:
-            check_interval(prefix + name, value)
+            require_interval(prefix + name, value)
     if hasattr(config, "check"):
         config.check()
 
 
-def check_interval(field: str, bounds: Any) -> None:
+def require_interval(field: str, bounds: Any) -> None:
     """Raise ValueError unless `bounds` is a pair (low, high) with 0 < low < high."""
     if not (_is_a(bounds, tuple[float, float]) and 0 < bounds[0] < bounds[1] < math.inf):
         raise ValueError(f"{field} must be (low, high) with 0 < low < high, not {bounds}")
@@ -148,7 +148,7 @@ def _is_config(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
-def _check_numbers(field: str, value: Any, bounds: _Range) -> None:
+def _require_in_range(field: str, value: Any, bounds: _Range) -> None:
     for x in value if isinstance(value, tuple) else (value,):
         if isinstance(x, bool) or not isinstance(x, int | float):
             continue
@@ -171,7 +171,7 @@ def _check_numbers(field: str, value: Any, bounds: _Range) -> None:
             raise ValueError(f"{field} must be below {bounds.below}, not {x!r}")
 
 
-def _check_type(field: str, kind: Any, value: Any) -> None:
+def _require_type(field: str, kind: Any, value: Any) -> None:
     alternatives = get_args(kind) if type(None) in get_args(kind) else (kind,)
     if not any(_is_a(value, alternative) for alternative in alternatives):
         names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}

@@ -25,8 +25,8 @@ from gtrxl_jax.nn.core import CORES, CoreConfig
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.plots.style import (
     FONT_SIZE,
+    assign_styles,
     legend_outside,
-    looks,
     new_figure,
     save_figure,
     style_axes,
@@ -105,7 +105,7 @@ def draw(panels: Mapping[str, Mapping[str, Mapping[int, float]]], path: Path) ->
     entries: dict[str, Any] = {}
     columns = figure.subplots(1, len(panels), squeeze=False)[0]
     for (quantity, cores), axes in zip(panels.items(), columns, strict=True):
-        for core, look in looks(cores):
+        for core, look in assign_styles(cores):
             unrolls, values = zip(*cores[core].items(), strict=True)
             entries[core] = axes.loglog(unrolls, values, **look, markersize=4, linewidth=1.0)[0]
         axes.set_xticks(unrolls, labels=[str(unroll) for unroll in unrolls])

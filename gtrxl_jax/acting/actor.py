@@ -67,7 +67,7 @@ class Actor:
           TypeError: if an argument has another type.
         """
         first = bool(first) or self._state is None
-        observation = _observed(self._observation_space, observation, "observation")
+        observation = _convert_observation(self._observation_space, observation, "observation")
         if legal is not None:
             legal = _like(np.zeros(self._choices, bool), legal, "legal")
         if first:
@@ -81,7 +81,7 @@ class Actor:
         return jax.tree.map(lambda x: np.asarray(x)[()], action)
 
 
-def _observed(space: Any, value: Any, name: str) -> Any:
+def _convert_observation(space: Any, value: Any, name: str) -> Any:
     """Return an observation as arrays of the agent's dtypes; raise if it is not of its space."""
     parts = parts_of(space)
     if parts is None:
@@ -93,10 +93,13 @@ def _observed(space: Any, value: Any, name: str) -> Any:
     if kind_of(space) == "dict":
         if not isinstance(value, Mapping) or set(value) != set(parts):
             raise ValueError(f"{name} must be a dict with the keys {', '.join(map(str, parts))}")
-        return {key: _observed(part, value[key], f"{name}[{key!r}]") for key, part in parts.items()}
+        return {
+            key: _convert_observation(part, value[key], f"{name}[{key!r}]")
+            for key, part in parts.items()
+        }
     if not isinstance(value, tuple | list) or len(value) != len(parts):
         raise ValueError(f"{name} must be a tuple of {len(parts)}")
-    return tuple(_observed(part, value[n], f"{name}[{n}]") for n, part in parts.items())
+    return tuple(_convert_observation(part, value[n], f"{name}[{n}]") for n, part in parts.items())
 
 
 def _like(example: np.ndarray, value: Any, name: str) -> np.ndarray:
@@ -112,7 +115,7 @@ def _array(value: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
     array = np.asarray(value)
     if array.shape != shape:
         raise ValueError(
-            f"{name} has shape {array.shape} instead of {shape}: pass that of one environment, "
-            "without a batch axis; for several, use init and act of the loaded run"
+            f"{name} has shape {array.shape} instead of {shape}: pass the array of one "
+            "environment, without a batch axis; for several, use init and act of the loaded run"
         )
     return array

@@ -144,7 +144,7 @@ class _Episode:
     Attributes:
       first: its first observation.
       parts: the actions, rewards and following observations of its steps, each `[n, ...]`.
-      statistics: those of its last step; None while it goes on.
+      statistics: statistics of its last step; None while it goes on.
       terminated: whether it terminated.
       cue: the value of the cue at its end.
     """

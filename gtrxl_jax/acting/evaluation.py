@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped, UInt8
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin, rollout
-from gtrxl_jax.envs.extensions import picture_of, time_limit
+from gtrxl_jax.envs.extensions import renderer_of, time_limit
 from gtrxl_jax.envs.faults import (
     NONE,
     PREFIX,
@@ -27,9 +27,9 @@ from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
 
-RECORDED_AT_ONCE = 1000
-"""The most steps for which memory is reserved, where states are recorded. Episodes with a limit of
-100,000 steps are often much shorter."""
+MAX_CHUNK_STEPS = 1000
+"""The most steps in one call of the program that records states: episodes with a limit of 100,000
+steps are often much shorter."""
 
 
 @struct.dataclass
@@ -61,7 +61,8 @@ def make_evaluate(
       policy: the policy; the function takes the parameters of its network.
       tasks: the streams of N tasks, or of a single task; their `num_envs` is ignored.
       episodes: E, the number of episodes of each task.
-      observation_space: the space to which observations must belong; by default that of the tasks.
+      observation_space: the space to which observations must belong; by default the space of the
+        tasks.
 
     Returns:
       A pure function of (params, key) that returns statistics `[N, E]`, with one episode for each
@@ -91,13 +92,13 @@ def make_evaluate(
             timestep = dataclasses.replace(state.timestep, first=first_B)
             state = dataclasses.replace(state, timestep=timestep)
             state, _ = advance(policy, params, stream, state, jax.random.fold_in(key_act, step))
-            following = noted(state, results)
+            following = track_faults(state, results)
             results = jax.tree.map(
                 lambda old, new: jnp.where(results.done, old, new), results, following
             )
             return state, results, step + 1
 
-        def noted(state: ActingState, before: Any = None) -> EvaluatedEpisodes:
+        def track_faults(state: ActingState, before: Any = None) -> EvaluatedEpisodes:
             episode = state.stream.episode
             wrong, values = {}, {}
             for name, (is_wrong, value) in wrong_values(state.timestep, space).items():
@@ -112,7 +113,7 @@ def make_evaluate(
             }
             return EvaluatedEpisodes(**statistics, wrong=wrong, values=values)
 
-        carry = (start, noted(start), jnp.zeros((), jnp.int32))
+        carry = (start, track_faults(start), jnp.zeros((), jnp.int32))
         results = jax.lax.while_loop(is_running, one_step, carry)[1]
         return jax.tree.map(
             lambda x: jnp.stack([stream.of_task(k, x) for k in range(stream.num_tasks)]), results
@@ -125,8 +126,8 @@ def summarize(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
     """Return the scores of episodes `[..., N, E]` by name, see `EpisodeStats.scores`.
 
     `return` contains the episodes of all tasks, `[..., N * E]`; with several tasks, `return/task_0`
-    contains those of the first task, `[..., E]`. The faults of evaluated episodes are among them,
-    with several tasks of each; see `envs.faults`.
+    contains the episodes of the first task, `[..., E]`. The faults of evaluated episodes are
+    included, with several tasks the faults of each; see `envs.faults`.
     """
     summary = {}
     for name, value_NE in episodes.scores.items():
@@ -198,17 +199,17 @@ def record_episode(
       ValueError: if the episode goes on beyond its time limit.
     """
     limit = int(time_limit(stream.env, stream.params))
-    num_steps = min(limit, RECORDED_AT_ONCE)
+    num_steps = min(limit, MAX_CHUNK_STEPS)
     key_stream, key_act = jax.random.split(key)
     state = _begin(policy, stream, params, key_stream)
-    start = jax.device_get((_seen(state.stream), state.timestep))
+    start = jax.device_get((_observe(state.stream), state.timestep))
     parts = [jax.tree.map(lambda x: x[:, None], start)]
     for key_part in jax.random.split(key_act, math.ceil(limit / num_steps)):
         state, part = _play(policy, stream, num_steps, params, state, key_part)
         parts.append(jax.device_get(part))
         if np.any(parts[-1][1].last):
             break
-    (states, success), timesteps = jax.tree.map(_joined, *parts)
+    (states, success), timesteps = jax.tree.map(_concatenate, *parts)
     if not timesteps.last.any():
         refuse_unfinished(type(stream.env).__name__, len(timesteps.last) - 1, limit)
     steps = int(np.argmax(timesteps.last)) + 1
@@ -241,7 +242,7 @@ def _begin(policy: Policy, stream: Stream, params: Any, key: Key[Array, ""]) -> 
     return begin(policy, params, dataclasses.replace(stream, num_envs=1), key)
 
 
-def _seen(state: Any) -> Any:
+def _observe(state: Any) -> Any:
     """Return the environments' states, and whether they report a success."""
     return state.env, state.episode.success
 
@@ -255,13 +256,13 @@ def _play(
     state: ActingState,
     key: Key[Array, ""],
 ) -> tuple[ActingState, tuple[Any, TimeStep]]:
-    """Return `_seen` and the time steps `[1, T]` that follow, which may span episodes."""
+    """Return what `_observe` returns, and the next time steps `[1, T]`, which may span episodes."""
     stream = dataclasses.replace(stream, num_envs=1)
-    state, played = rollout(policy, params, stream, state, key, num_steps, record=_seen)
+    state, played = rollout(policy, params, stream, state, key, num_steps, record=_observe)
     return state, (played.recorded, jax.tree.map(lambda x: x[:, 1:], played.timesteps))
 
 
-def _joined(*parts: Any) -> Any:
+def _concatenate(*parts: Any) -> Any:
     """Return parts `[1, ...]` of the steps of an episode in one array."""
     # Keys, which states may have, cannot be arrays of NumPy.
     is_key = jax.dtypes.issubdtype(parts[0].dtype, jax.dtypes.prng_key)
@@ -271,9 +272,9 @@ def _joined(*parts: Any) -> Any:
 def render_episode(
     stream: Stream, episode: RecordedEpisode, max_frames: int = 500
 ) -> UInt8[np.ndarray, "T H W 3"] | None:
-    """Render the first frames of an episode; None if there is no picture of the environment."""
-    if (picture := picture_of(stream.env)) is None:
+    """Render the first frames of an episode; None if the environment cannot be drawn."""
+    if (renderer := renderer_of(stream.env)) is None:
         return None
     steps = min(len(episode.timesteps.first), max_frames)
     states = [jax.tree.map(lambda x, t=t: x[t], episode.states) for t in range(steps)]
-    return np.stack([picture.draw(state, stream.params) for state in states])
+    return np.stack([renderer.draw(state, stream.params) for state in states])

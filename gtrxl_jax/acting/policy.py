@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 from gtrxl_jax.nn.agent import MemoryNetwork
 from gtrxl_jax.ops.distributions import POLICIES, choose
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 
 class Policy(abc.ABC):
@@ -75,7 +75,7 @@ class AgentPolicy(Policy):
     actions: str = "sample"
 
     def __post_init__(self) -> None:
-        check_choice("actions", self.actions, POLICIES)
+        require_choice("actions", self.actions, POLICIES)
 
     def init(self, params: Any, batch_size: int) -> Any:
         """Return a cache over the initial memory."""

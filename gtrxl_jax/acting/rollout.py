@@ -1,4 +1,4 @@
-"""Play a policy in a batch of environments: the one loop in which this package acts.
+"""Roll out a policy in a batch of environments.
 
     state = begin(policy, params, stream, key)
     state, step = advance(policy, params, stream, state, key)               one time step

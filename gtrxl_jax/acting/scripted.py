@@ -65,8 +65,8 @@ class ExplorerPolicy(Policy):
     Attributes:
       env: an environment with `explorer_memory(params)` and `explorer_action(memory, observation,
         params)`, which returns the new memory and an action in the layout of `specs.ActionSpec`.
-        If it has `explorer_sight(state, params)`, what there is to see in an image, this takes the
-        place of the observation.
+        If it has `explorer_sight(state, params)`, the content of an image, this takes the place of
+        the observation.
       params: its parameters.
 
     Raises:
@@ -84,7 +84,7 @@ class ExplorerPolicy(Policy):
 
     @property
     def is_privileged(self) -> bool:
-        """Whether the environment computes from its state what there is to see."""
+        """Whether the environment computes `explorer_sight` from its state."""
         return hasattr(self.env, "explorer_sight")
 
     def init(self, params: Any, batch_size: int) -> Any:

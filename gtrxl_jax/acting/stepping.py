@@ -19,8 +19,8 @@ def step_of(
 ) -> tuple[Callable[[Any], Any], Callable[..., tuple[Any, Any]]]:
     """Return the two functions by which a policy acts in one environment.
 
-    The first, `fresh(params) -> state`, returns the state before an episode: that of the policy,
-    and the previous action, which is an input of agents. The second is
+    The first, `fresh(params) -> state`, returns the state before an episode: the state of the
+    policy, and the previous action, which is an input of agents. The second is
     `step(params, state, observation, reward, first, key, legal=None) -> (state, action)`; see
     `export_step` for its arguments.
     """

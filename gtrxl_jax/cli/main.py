@@ -21,7 +21,7 @@ from gtrxl_jax.cli.trained import evaluate, export, play
 from gtrxl_jax.files import is_full, printable
 from gtrxl_jax.formatting import number
 from gtrxl_jax.plugins import import_plugins, with_name
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", metavar=f"{{{','.join(commands)}}}")
     try:
         chosen = parser.parse_args(arguments[:1])
-        check_choice("command", chosen.command, commands)
+        require_choice("command", chosen.command, commands)
     except ValueError as error:
         _fail("gtrxl", str(error), 2)
     try:

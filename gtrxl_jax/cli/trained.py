@@ -13,7 +13,7 @@ from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.files import printable
 from gtrxl_jax.formatting import number as format_number
 from gtrxl_jax.plugins import import_plugins
-from gtrxl_jax.validation import check_choice, number, validate
+from gtrxl_jax.validation import number, require_choice, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +197,7 @@ def play(arguments: Sequence[str]) -> None:
         raise ValueError(f"to must be the name of a GIF file, {path}.gif, not {path}")
     policy = _known_policy(command.policy)
     from gtrxl_jax.acting.evaluation import record_episodes
-    from gtrxl_jax.envs.extensions import require_picture
+    from gtrxl_jax.envs.extensions import require_renderer
     from gtrxl_jax.loading import load, with_evaluation, with_settings
     from gtrxl_jax.plots.report import draw_gif, of_task
 
@@ -211,7 +211,7 @@ def play(arguments: Sequence[str]) -> None:
             "play its episodes yourself with gtrxl_jax.load"
         )
     for stream in loaded.tasks:
-        require_picture(stream.env)
+        require_renderer(stream.env)
     for task, stream in enumerate(loaded.tasks):
         episodes = record_episodes(
             loaded.policy, stream, loaded.params, command.seed, command.episodes
@@ -247,4 +247,4 @@ def export(arguments: Sequence[str]) -> None:
 def _known_policy(name: str) -> str:
     from gtrxl_jax.ops.distributions import POLICIES
 
-    return name and check_choice("policy", name, POLICIES)
+    return name and require_choice("policy", name, POLICIES)

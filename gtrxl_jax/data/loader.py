@@ -133,9 +133,7 @@ def read_segments(
 
     leaves = jax.tree.map(padded, *windows)
     leaves |= {"timesteps": np.where(mask_BS, step_BS, 0).astype(np.int32), "mask": mask_BS}
-    return Segments(
-        **jax.tree.map(lambda x: x.reshape(-1, segments, unroll, *x.shape[2:]), leaves)
-    )
+    return Segments(**jax.tree.map(lambda x: x.reshape(-1, segments, unroll, *x.shape[2:]), leaves))
 
 
 def _read_window(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, Key, UInt
 from gtrxl_jax.data.trajectories import AnyArray, Trajectories, returns_to_go
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import agent_action
-from gtrxl_jax.validation import check_choice, require_count
+from gtrxl_jax.validation import require_choice, require_count
 
 STARTS = ("episode", "uniform")
 WEIGHTS = ("uniform", "length")
@@ -82,8 +82,8 @@ def draw_windows(
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
     """Draw the episode of each window and the step at which it begins. See `sample_segments`."""
     require_count("batch", batch)
-    check_choice("start", start, STARTS)
-    check_choice("weight", weight, WEIGHTS)
+    require_choice("start", start, STARTS)
+    require_choice("weight", weight, WEIGHTS)
     episode_F = jnp.asarray(np.arange(len(length)) if episodes is None else episodes, jnp.int32)
     length_F = jnp.asarray(length, jnp.int32)[episode_F]
     key_episode, key_start = jax.random.split(key)

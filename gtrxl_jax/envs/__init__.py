@@ -3,9 +3,9 @@
 from gtrxl_jax.envs.adapters import Brax, LegacyGymnax, adapt
 from gtrxl_jax.envs.extensions import cue_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
+from gtrxl_jax.envs.padding import PaddedSpaces, pad_spaces
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
 from gtrxl_jax.envs.stream import Stream, StreamState
-from gtrxl_jax.envs.united import United, unite
 
 __all__ = [
     "ENVIRONMENTS",
@@ -15,11 +15,11 @@ __all__ = [
     "MultiTaskStream",
     "Stream",
     "StreamState",
-    "United",
+    "PaddedSpaces",
     "adapt",
     "cue_of",
     "make_env",
     "register_env",
     "time_limit",
-    "unite",
+    "pad_spaces",
 ]

@@ -11,8 +11,8 @@ An environment can define these attributes and methods:
     explorer_action(memory, observation, params)
     legal_actions(state, params)    the choices that a policy may make in a state, see below
     shows_cue(state, params)        whether the observation of a state shows the cue
-    render(state, params)           an image, uint8 [H, W, 3], drawn on the host; see `pictures` for
-                                    environments of gymnax
+    render(state, params)           an image, uint8 [H, W, 3], drawn on the host; see `rendering`
+                                    for environments of gymnax
 
 The scalars of a step's `info`, booleans, integers or floats, are scores of episodes by their names:
 evaluations report the mean of their values at the last step of episodes, and training reports
@@ -25,7 +25,7 @@ from typing import Any
 import jax
 from gymnax.environments import environment
 
-from gtrxl_jax.envs.pictures import PICTURES, Picture
+from gtrxl_jax.envs.rendering import RENDERERS, Renderer
 from gtrxl_jax.envs.wrapper import Wrapper
 from gtrxl_jax.worlds.base import Cue
 
@@ -65,31 +65,31 @@ def chance_of(env: environment.Environment) -> float | None:
     return getattr(env, "chance", None)
 
 
-def picture_of(env: environment.Environment) -> Picture | None:
-    """Return how an environment is drawn, by its own `render` or by `pictures`; None if unknown.
+def renderer_of(env: environment.Environment) -> Renderer | None:
+    """Return how an environment is drawn, by its own `render` or by `rendering`; None if unknown.
 
-    A wrapper without a picture of its own has that of the environment in it, with the same states.
+    A wrapper without a `render` of its own is drawn as the environment in it.
     """
     for kind in type(env).__mro__:
         if kind is Wrapper:
-            return picture_of(env.env)
-        if kind in PICTURES:
-            return PICTURES[kind]
+            return renderer_of(env.env)
+        if kind in RENDERERS:
+            return RENDERERS[kind]
         # Those of gymnax draw figures of matplotlib instead of images.
         if "render" in vars(kind):
-            return None if kind.__module__.startswith("gymnax.") else Picture(env.render)
+            return None if kind.__module__.startswith("gymnax.") else Renderer(env.render)
     return None
 
 
-def require_picture(env: environment.Environment) -> Picture:
+def require_renderer(env: environment.Environment) -> Renderer:
     """Return how an environment is drawn.
 
     Raises:
-      ValueError: if there is no picture of it.
+      ValueError: if it cannot be drawn.
     """
-    if (picture := picture_of(env)) is None:
-        raise ValueError(f"{env.name} has no picture: give it a method `render`")
-    return picture
+    if (renderer := renderer_of(env)) is None:
+        raise ValueError(f"{env.name} cannot be drawn: give it a method `render`")
+    return renderer
 
 
 def restricts_actions(env: environment.Environment) -> bool:
@@ -100,8 +100,8 @@ def restricts_actions(env: environment.Environment) -> bool:
 def legal_actions(env: environment.Environment, state: Any, params: Any) -> jax.Array | None:
     """Return which choices are legal in a state, bool `[A]`; None by default: all, always.
 
-    They are those of the discrete dimensions of an action, one after another; of the actions for a
-    `Discrete(A)`. Policies of agents make no other choice. Each dimension requires a legal choice
-    in every state in which the episode goes on.
+    The mask has the choices of each discrete dimension of an action, one after another; for a
+    `Discrete(A)`, its actions. Policies of agents make no other choice. Each dimension requires a
+    legal choice in every state in which the episode goes on.
     """
     return env.legal_actions(state, params) if restricts_actions(env) else None

@@ -31,7 +31,7 @@ def wrong_values(
 ) -> dict[str, tuple[Bool[Array, " B"], Float[Array, " B"]]]:
     """Return where each part of time steps `[B]` has a wrong number, and the largest of them.
 
-    The parts are "reward", which must be finite, and those of the observation, as in
+    The parts are "reward", which must be finite, and the parts of the observation, as in
     "observation['velocity']", whose numbers must belong to their space, see `specs.values`.
     """
     found = {"reward": _wrong(timestep.reward, jnp.isfinite(timestep.reward))}
@@ -88,7 +88,7 @@ def refuse_unfinished(of: str, length: int, limit: int) -> NoReturn:
 
 
 def score_names(names: Iterable[str]) -> list[str]:
-    """Return the sorted names that are not those of faults."""
+    """Return the sorted names of the scores, without the faults."""
     return sorted(name for name in names if not name.startswith(PREFIX))
 
 

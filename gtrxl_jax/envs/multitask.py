@@ -56,12 +56,12 @@ class MultiTaskStream:
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError("tasks is empty: pass at least one stream")
-        expected, *others = map(_seen_by_an_agent, self.tasks)
+        expected, *others = map(_describe, self.tasks)
         for number, other in enumerate(others, start=1):
             for what, value in other.items():
                 if value != expected[what]:
                     raise ValueError(
-                        f"the {what} of task {number} is {value}, but that of task 0 is "
+                        f"the {what} of task {number} is {value}, but the {what} of task 0 is "
                         f"{expected[what]}: one agent requires tasks that share it"
                     )
 
@@ -92,7 +92,7 @@ class MultiTaskStream:
 
     def reset(self, key: PRNGKey) -> tuple[MultiTaskState, TimeStep]:
         """Start every environment; task k uses `fold_in(key, k)`. See `Stream.reset`."""
-        return _together(
+        return _combine(
             [task.reset(jax.random.fold_in(key, k)) for k, task in enumerate(self.tasks)]
         )
 
@@ -107,7 +107,7 @@ class MultiTaskStream:
 
     def step(self, state: MultiTaskState, action: Any) -> tuple[MultiTaskState, TimeStep]:
         """Advance every environment by one time step. See `Stream.step`."""
-        return _together(
+        return _combine(
             [
                 task.step(state.tasks[k], jax.tree.map(lambda x, k=k: self.of_task(k, x), action))
                 for k, task in enumerate(self.tasks)
@@ -119,7 +119,7 @@ class MultiTaskStream:
         return x.reshape(-1, self.num_tasks, *x.shape[1:])[:, number]
 
 
-def _together(
+def _combine(
     results: Sequence[tuple[StreamState, TimeStep]],
 ) -> tuple[MultiTaskState, TimeStep]:
     states, timesteps = zip(*results, strict=True)
@@ -131,7 +131,7 @@ def _interleave(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *x: jnp.stack(x, axis=1).reshape(-1, *x[0].shape[1:]), *trees)
 
 
-def _seen_by_an_agent(stream: Stream) -> dict[str, Any]:
+def _describe(stream: Stream) -> dict[str, Any]:
     return {
         "number of environments": stream.num_envs,
         "observation space": observation_spec(stream.observation_space),

@@ -17,7 +17,7 @@ from gtrxl_jax.envs.adapters import Environment, adapt, inner
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.plugins import find_plugin, is_plugin
-from gtrxl_jax.validation import LARGEST, check_choice
+from gtrxl_jax.validation import LARGEST, require_choice
 from gtrxl_jax.worlds.apple_maze import AppleMaze
 from gtrxl_jax.worlds.associative import AssociativeRetrieval
 from gtrxl_jax.worlds.battleship import FLEETS, Battleship
@@ -88,7 +88,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
                 return env, env.default_params
 
     if not is_plugin(name):
-        check_choice("environment", name, gymnax.registered_envs)
+        require_choice("environment", name, gymnax.registered_envs)
     env, params = create()
     fields = {field.name: field for field in dataclasses.fields(params)}
     arguments = {
@@ -97,17 +97,17 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
         if argument.kind is argument.POSITIONAL_OR_KEYWORD and argument.name != "self"
     }
     for key, value in overrides.items():
-        check_choice(f"parameter of {name}", key, [*fields, *arguments])
+        require_choice(f"parameter of {name}", key, [*fields, *arguments])
         if key in fields:
-            _check_value(key, value, getattr(params, key), fields[key].metadata.get("minimum"))
+            _require_value(key, value, getattr(params, key), fields[key].metadata.get("minimum"))
         else:
-            _check_value(key, value, arguments[key].default)
+            _require_value(key, value, arguments[key].default)
     if set(overrides) & set(arguments):
         env, params = create(**{k: overrides[k] for k in overrides if k in arguments})
     return env, params.replace(**{k: overrides[k] for k in overrides if k in fields})
 
 
-def _check_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:
+def _require_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:
     """Raise if `value` is invalid, judging by the field's default.
 
     An integer that is positive by default is a count or a size, so it must be positive. Values of

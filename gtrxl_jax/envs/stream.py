@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt
 from gtrxl_jax.custom import describe_part, naming_part, require_values
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import legal_actions, time_limit
-from gtrxl_jax.ops.legal import check_legal
+from gtrxl_jax.ops.legal import require_legal
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import on_each_device
 from gtrxl_jax.specs import action_spec, environment_action
@@ -55,7 +55,7 @@ _Seen = tuple[Any, Any]
 
 
 class _Outcome(NamedTuple):
-    """What else a step of an environment returns; see `EpisodeStats` for `success` and `info`."""
+    """The other outputs of an environment step; see `EpisodeStats` for `success` and `info`."""
 
     reward: Float[Array, "*B"]
     terminated: Bool[Array, "*B"]
@@ -69,7 +69,7 @@ class Shapes(NamedTuple):
 
     Attributes:
       reset: the observation and the state of a reset.
-      step: those of a step.
+      step: the observation and the state of a step.
       info: the step's info.
       outcome: its reward, done, is_truncated and, if reported, success.
     """
@@ -178,7 +178,7 @@ class Stream:
         return jax.vmap(self._first_one)(key_B, jax.vmap(self._reset_one)(key_env_B))
 
     def stagger(self, state: StreamState, key: PRNGKey) -> StreamState:
-        """Truncate each running episode at a random step, at most that of the time limit.
+        """Truncate each running episode at a random step, at most the time limit.
 
         Episodes of equal lengths that start together also end together: every rollout is then from
         one part of all episodes. After this, it has steps from all parts.
@@ -258,7 +258,7 @@ class Stream:
         return jax.tree.map(_strongly_typed, (observation, env_state)), outcome
 
     def _first_one(self, key: PRNGKey, seen: _Seen) -> tuple[StreamState, TimeStep]:
-        """Return the first step of an episode: that after a last one, whose outcome is ignored."""
+        """Return the first step of an episode, as the step after a last one, with no outcome."""
         no, zero = jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.float32)
         reports = self._reports(dict.fromkeys(self.reported_info, zero))
         before = EpisodeStats(~no, zero, jnp.zeros((), jnp.int32), **reports)
@@ -315,7 +315,7 @@ class Stream:
         with standard_dtype_promotion(), naming_part("environment", inner(self.env)):
             legal = legal_actions(self.env, env_state, self.params)
         if legal is not None:
-            check_legal(legal, action_spec(self.action_space).discrete)
+            require_legal(legal, action_spec(self.action_space).discrete)
         return legal
 
 

@@ -8,8 +8,8 @@ from gymnax.environments import environment
 class Wrapper(environment.Environment[Any, Any]):
     """An environment around another one, with the same states.
 
-    Attributes that neither this class nor gymnax's defines, such as an oracle, are those of the
-    other one.
+    Attributes that neither this class nor gymnax's defines, such as an oracle, are taken from
+    the other one.
 
     Args:
       env: the other environment.

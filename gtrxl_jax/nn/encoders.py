@@ -28,7 +28,7 @@ from gtrxl_jax.plugins import Registry, find_plugin, is_plugin
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.specs.observation import LARGE_IMAGE_SIDE
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 # The most images that are encoded together on CPU.
 PART = 32
@@ -364,7 +364,7 @@ def find_encoder(name: str, field: str = "encoder") -> type[nn.Module] | None:
         return None
     if is_plugin(name):
         return find_plugin(field, name, nn.Module)
-    return ENCODERS[check_choice(field, name, ("auto", *ENCODERS))]
+    return ENCODERS[require_choice(field, name, ("auto", *ENCODERS))]
 
 
 def check_encoders(group: str, encoder: str, encoders: Mapping[str, str]) -> None:
@@ -420,7 +420,7 @@ def make_encoder(
             raise ValueError(
                 f"encoders has the key {key!r}, but observation_space has no keys: use encoder"
             )
-        check_choice("key of encoders", key, _by_key(spec))
+        require_choice("key of encoders", key, _by_key(spec))
 
     def build(spec: Any, name: str, field: str, given: dict[str, str]) -> nn.Module:
         if not isinstance(spec, dict | tuple):

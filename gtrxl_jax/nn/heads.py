@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
-from gtrxl_jax.ops.legal import check_legal, mask_logits
+from gtrxl_jax.ops.legal import mask_logits, require_legal
 from gtrxl_jax.specs import ActionSpec
 
 
@@ -60,7 +60,7 @@ class PolicyHead(nn.Module):
         outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), small)
         starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
         if legal is not None:
-            check_legal(legal, sizes)
+            require_legal(legal, sizes)
             free = jnp.ones((*legal.shape[:-1], 2 * num_continuous), bool)
             outputs = mask_logits(outputs, jnp.concatenate([free, legal], axis=-1))
         raw, *logits = jnp.split(outputs, starts, axis=-1)
@@ -136,7 +136,7 @@ class DuelingHead(nn.Module):
         q = value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
         if legal is None:
             return q
-        check_legal(legal, (self.num_actions,))
+        require_legal(legal, (self.num_actions,))
         return mask_logits(q, legal)
 
 

@@ -31,7 +31,7 @@ from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.plugins import Registry
 from gtrxl_jax.segments import OPTIONAL, Segments
 from gtrxl_jax.specs import action_spec
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 Metrics = dict[str, Shaped[Array, ""]]
 """Scalars by name; checks are booleans."""
@@ -131,7 +131,7 @@ class OfflineAlgorithmConfig(abc.ABC):
     def check(self) -> None:
         """Raise ValueError if a field that the algorithm needs is unknown."""
         for name in self.needs:
-            check_choice(f"field in needs of {type(self).__name__}", name, OPTIONAL)
+            require_choice(f"field in needs of {type(self).__name__}", name, OPTIONAL)
 
     @abc.abstractmethod
     def make(self, setup: Setup) -> OfflineAlgorithm:

@@ -16,7 +16,7 @@ from gtrxl_jax.offline.imitation import ImitationConfig
 from gtrxl_jax.offline.optimizer import AdamWConfig
 from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.validation import MOST_STEPS, check_choice, choice, number
+from gtrxl_jax.validation import MOST_STEPS, choice, number, require_choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +267,7 @@ def preset(name: str = "default") -> OfflineConfig:
     Raises:
       ValueError: if the name is unknown.
     """
-    return PRESETS[check_choice("preset", name, PRESETS)]()
+    return PRESETS[require_choice("preset", name, PRESETS)]()
 
 
 run_config.CONFIGS["offline"] = OfflineConfig

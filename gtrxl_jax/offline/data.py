@@ -26,7 +26,7 @@ from gtrxl_jax.offline.environments import (
     sound_episodes,
     warn_of_other_environment,
 )
-from gtrxl_jax.parallel.placement import local_rows, replicated, split_local_rows
+from gtrxl_jax.parallel.placement import local_rows, replicate, split_local_rows
 from gtrxl_jax.segments import Segments
 
 THREADS = 4
@@ -101,7 +101,7 @@ class InMemory:
         """Yield the stage and all trajectories, with the episodes of stages, see `Data.feed`."""
         config, length_E = self._config, np.asarray(self._trajectories.length)
         episodes = [episodes_of(config, n, length_E) for n in config.stages]
-        placed = replicated((self._trajectories, tuple(of.training for of in episodes)), mesh)
+        placed = replicate((self._trajectories, tuple(of.training for of in episodes)), mesh)
         for stage, numbers in _by_stage(config, first):
             validation = None
             if config.data.validation:
@@ -115,7 +115,7 @@ class InMemory:
                     episodes[stage].validation,
                     config.algorithm.needs,
                 )
-                validation = replicated(windows, mesh)
+                validation = replicate(windows, mesh)
             for _ in numbers:
                 yield stage, (placed, validation)
 

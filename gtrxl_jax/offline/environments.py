@@ -14,7 +14,7 @@ from gtrxl_jax.data import minari
 from gtrxl_jax.data.segments import Sampling
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spaces
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
-from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_at_start, cue_of, params_of_length
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
@@ -38,7 +38,7 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
     of_length = params_of_length(env, length or config.length)
     if of_length is not None:
         params = of_length.replace(**{k: v for k, v in given.items() if hasattr(of_length, k)})
-    return require_consistent(Stream(env, params, config.evaluation.episodes))
+    return require_consistent_env(Stream(env, params, config.evaluation.episodes))
 
 
 def has_lengths(config: OfflineConfig) -> bool:

@@ -18,9 +18,9 @@ from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.validation import (
     MOST_STEPS,
-    check_choice,
-    check_interval,
     number,
+    require_choice,
+    require_interval,
     validate,
 )
 
@@ -103,8 +103,8 @@ class OnlineConfig(RunConfig):
                 f"{self.agent.max_scale}: lower it, or raise the maximum"
             )
         for name, bounds in self.sweep.items():
-            check_choice("hyperparameter in sweep", name, self.hyperparameters)
-            check_interval(f"sweep.{name}", bounds)
+            require_choice("hyperparameter in sweep", name, self.hyperparameters)
+            require_interval(f"sweep.{name}", bounds)
             owner: Any = self.optimizer if name == "learning_rate" else self.algorithm
             for bound in bounds:
                 validate(dataclasses.replace(owner, **{name: bound}), "sweep.")
@@ -218,7 +218,7 @@ def preset(name: str = "default") -> OnlineConfig:
     Raises:
       ValueError: if the name is unknown.
     """
-    return PRESETS[check_choice("preset", name, PRESETS)]()
+    return PRESETS[require_choice("preset", name, PRESETS)]()
 
 
 def with_parts(

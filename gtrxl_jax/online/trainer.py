@@ -34,11 +34,11 @@ from jaxtyping import Array, Float, Int, Key, Real, Shaped
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.rollout import ActingState, rollout
 from gtrxl_jax.custom import describe_array, describe_part, is_custom, naming_part, require_values
-from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
+from gtrxl_jax.envs.padding import pad_spaces
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
-from gtrxl_jax.envs.united import unite
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.online.algorithm import (
@@ -102,10 +102,10 @@ def make_stream(config: OnlineConfig) -> MultiTaskStream:
     env = config.env
     share = env.num_envs // env.num_tasks
     streams = [
-        require_consistent(Stream(*make_env(name, **params), num_envs=share))
+        require_consistent_env(Stream(*make_env(name, **params), num_envs=share))
         for name, params in env.members
     ]
-    return MultiTaskStream(unite(streams, [name for name, _ in env.members]))
+    return MultiTaskStream(pad_spaces(streams, [name for name, _ in env.members]))
 
 
 def make_setup(config: OnlineConfig, stream: MultiTaskStream) -> Setup:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 
-def check_legal(legal: Shaped[Array, "..."], sizes: Sequence[int]) -> None:
+def require_legal(legal: Shaped[Array, "..."], sizes: Sequence[int]) -> None:
     """Raise ValueError if a mask does not fit the discrete dimensions of the actions.
 
     Args:

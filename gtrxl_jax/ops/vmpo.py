@@ -242,8 +242,8 @@ def vmpo_losses(
     chex.assert_equal_shape([values_BT, returns_BT, mask_BT])
     target_policy = jax.lax.stop_gradient(target_policy)
     kls = target_policy.kl_parts(policy)
-    _check_parts("multipliers.alphas", multipliers.alphas, kls)
-    _check_parts("hyperparameters.epsilon_alphas", hyperparameters.epsilon_alphas, kls)
+    _require_same_parts("multipliers.alphas", multipliers.alphas, kls)
+    _require_same_parts("hyperparameters.epsilon_alphas", hyperparameters.epsilon_alphas, kls)
     if advantages_BT is None:
         advantages_BT = returns_BT - values_BT
 
@@ -295,7 +295,7 @@ def _diagnostics(
     }
 
 
-def _check_parts(field: str, given: dict[str, Any], kls: dict[str, Any]) -> None:
+def _require_same_parts(field: str, given: dict[str, Any], kls: dict[str, Any]) -> None:
     if given.keys() != kls.keys():
         raise ValueError(
             f"{field} has the parts {sorted(given)}, but the policy's KL has {sorted(kls)}: "

@@ -6,7 +6,7 @@ table of rules; an axis of one device, the default, leaves all of them on every 
 
 Splitting affects how parameters are stored, not how they are used (ZeRO, Rajbhandari et al. 2020;
 "fully sharded data parallel"): an update gathers each parameter where it is used and returns to
-each device its part of the gradient. The arithmetic is thus that of data parallelism for any
+each device its part of the gradient. The arithmetic thus equals data parallelism for any
 network, while memory and the optimizer's work are divided by the number of shards. Programs are
 written for the global batch; from these placements, `jax.jit` derives what every device computes
 and communicates.
@@ -121,7 +121,7 @@ def shardings(state: Any, mesh: Mesh, *, seeds: bool) -> Any:
     return of_fields(state)
 
 
-def replicated(tree: Any, mesh: Mesh) -> Any:
+def replicate(tree: Any, mesh: Mesh) -> Any:
     """Place arrays that every process has on every device of the mesh, unsplit."""
     everywhere = NamedSharding(mesh, PartitionSpec())
 

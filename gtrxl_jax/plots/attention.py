@@ -1,8 +1,8 @@
 """Plots of attention over memory, by layer and head.
 
 Shapes: L layers, H heads, T time steps, and a window of W = M + 1 entries: the M memories from the
-oldest to the newest, then the step itself. Weights are softmax outputs, so those of one query sum
-to one; unwritten memory has weight zero.
+oldest to the newest, then the step itself. Weights are softmax outputs, so the weights of one query
+sum to one; unwritten memory has weight zero.
 """
 
 import os

@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike
 from gtrxl_jax.plots.style import (
     FONT_SIZE,
     GREY,
+    assign_styles,
     legend_outside,
-    looks,
     new_figure,
     save_figure,
     style_axes,
 )
 from gtrxl_jax.statistics import interquartile_mean
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 T = TypeVar("T")
 
@@ -60,10 +60,10 @@ def learning_curves(
         `middle` is unknown.
     """
     if middle:
-        check_choice("middle", middle, MIDDLES)
+        require_choice("middle", middle, MIDDLES)
     figure = new_figure(6.5, 3.2)
     axes = figure.add_subplot()
-    for label, look in looks(_require_any(runs)):
+    for label, look in assign_styles(_require_any(runs)):
         x_N = np.asarray(x[label] if isinstance(x, Mapping) else x, np.float64)
         y_SN = _require_curves(label, runs[label], x_N)
         look = look | {"marker": "", "label": _with_seeds(label, y_SN)}
@@ -206,7 +206,9 @@ def _draw_success(
 ) -> None:
     spread = 0.4 * np.diff(np.log2(horizon_H)).min(initial=1)
     for (label, look), place in zip(
-        looks(_require_any(results)), np.linspace(-0.5, 0.5, len(results) + 2)[1:-1], strict=True
+        assign_styles(_require_any(results)),
+        np.linspace(-0.5, 0.5, len(results) + 2)[1:-1],
+        strict=True,
     ):
         y_SH = _require_curves(label, results[label], horizon_H)
         x_H = horizon_H * 2 ** (spread * place)

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from gtrxl_jax.plots.style import (
     FONT_SIZE,
+    assign_styles,
     legend_outside,
-    looks,
     new_figure,
     save_figure,
     style_axes,
@@ -49,7 +49,7 @@ def ranking(
     axes_of_panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     entries: dict[str, Any] = {}
     for (title, lines), axes in zip(panels.items(), axes_of_panels, strict=False):
-        for label, look in looks(labels):
+        for label, look in assign_styles(labels):
             if label not in lines:
                 continue
             score_S = np.asarray(lines[label], np.float64)

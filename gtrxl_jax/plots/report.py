@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episodes, render_episode
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.envs.extensions import chance_of, picture_of, require_picture
+from gtrxl_jax.envs.extensions import chance_of, renderer_of, require_renderer
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.plots.attention import attention_map, attention_over_episode
@@ -51,7 +51,7 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
 def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     """Draw the losses of offline runs, `folder/name` each, and their success by episode length.
 
-    Losses are those of the training and, with `data.validation`, of the episodes held out.
+    Losses are of the training episodes and, with `data.validation`, of the episodes held out.
 
     The second figure is drawn only for runs evaluated at several common lengths. For the T-Maze it
     includes the results published for RATE.
@@ -91,7 +91,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def draw_episodes(folder: Path, policy: Policy, tasks: Sequence[Stream], params: Any) -> list[Path]:
-    """Play and draw an episode of each task: attention if the policy has it, and its picture.
+    """Play and draw an episode of each task: attention if the policy has it, and a GIF.
 
     File names end in `_task_0`, `_task_1`, ... if there are several tasks.
     """
@@ -105,7 +105,7 @@ def draw_episodes(folder: Path, policy: Policy, tasks: Sequence[Stream], params:
                 episode,
                 episode.attention,
             )
-        if picture_of(stream.env) is not None:
+        if renderer_of(stream.env) is not None:
             paths.append(of_task(folder / "episode.gif", k, len(tasks)))
             draw_gif(stream, [episode], paths[-1])
     return paths
@@ -115,12 +115,12 @@ def draw_gif(stream: Stream, episodes: Sequence[RecordedEpisode], path: Path) ->
     """Draw episodes as a GIF, one after another.
 
     Raises:
-      ValueError: if there is no picture of the environment.
+      ValueError: if the environment cannot be drawn.
     """
-    picture = require_picture(stream.env)
+    renderer = require_renderer(stream.env)
     clips = [clip for e in episodes if (clip := render_episode(stream, e)) is not None]
     ends = np.cumsum([len(clip) for clip in clips]) - 1
-    save_gif(np.concatenate(clips), path, picture.fps, pauses=ends.tolist())
+    save_gif(np.concatenate(clips), path, renderer.fps, pauses=ends.tolist())
 
 
 def of_task(path: Path, task: int, num_tasks: int) -> Path:

@@ -68,7 +68,7 @@ def legend_outside(figure: Figure, title: str, entries: Mapping[str, Any] | None
     figure.set_size_inches(width, max(height, box.height / figure.dpi + MARGIN))
 
 
-def looks(labels: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def assign_styles(labels: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a color, marker and line style for each label, as arguments of matplotlib's `plot`."""
     for index, label in enumerate(labels):
         turn, place = divmod(index, len(COLORS))

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 from gtrxl_jax.plots.style import (
     FONT_SIZE,
     GREY,
-    looks,
+    assign_styles,
     new_figure,
     save_figure,
     style_axes,
@@ -37,7 +37,7 @@ def updates(
       path: the PNG file to write.
 
     Raises:
-      ValueError: if the metrics are not those of V-MPO or PPO.
+      ValueError: if the metrics are not from V-MPO or PPO.
     """
     of_vmpo = "psi/kl" in metrics
     parts = {name.removeprefix("kl/"): name for name in metrics if name.startswith("kl/")}
@@ -46,7 +46,9 @@ def updates(
         parts = {"psi": "psi/kl"} | parts
         needed |= {f"bound/{part}" for part in parts}
     if missing := sorted(needed - metrics.keys()):
-        raise ValueError(f"the metrics have no {missing}: pass those of a run of V-MPO or PPO")
+        raise ValueError(
+            f"the metrics have no {missing}: pass the metrics of a run of V-MPO or PPO"
+        )
     step_N = np.asarray(metrics["step"], np.float64)
 
     def curve(name: str) -> np.ndarray:
@@ -83,7 +85,7 @@ def updates(
 
 
 def _draw(axes: Axes, step_N: np.ndarray, curves: Mapping[str, np.ndarray]) -> None:
-    for label, look in looks(curves):
+    for label, look in assign_styles(curves):
         axes.plot(step_N, curves[label], **look | {"marker": ""}, linewidth=1.2, label=label)
     style_axes(axes)
     axes.margins(x=0.01)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gtrxl_jax import __version__
 from gtrxl_jax.ops.distributions import POLICIES
-from gtrxl_jax.validation import MOST_STEPS, check_choice, choice, number, validate
+from gtrxl_jax.validation import MOST_STEPS, choice, number, require_choice, validate
 
 Config = TypeVar("Config")
 
@@ -178,7 +178,7 @@ def _build(kind: Any, fields: Any, prefix: str) -> Any:
     kind = _select_class(kind, fields)
     hints = get_type_hints(kind)
     for name in fields:
-        check_choice("config field", prefix + name, [prefix + hint for hint in hints])
+        require_choice("config field", prefix + name, [prefix + hint for hint in hints])
     return kind(**{name: _value(hints[name], fields[name], prefix + name) for name in fields})
 
 

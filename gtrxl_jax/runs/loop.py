@@ -43,7 +43,7 @@ from gtrxl_jax.runs.profiling import Profile
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from gtrxl_jax.runs.trainer import Trainer
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +227,7 @@ class _Loop:
         """Raise, before compilation, if the best checkpoint depends on an unknown score."""
         if best := self._config.checkpoint.best:
             names = [f"evaluation/{name}" for name in self._programs.score_names()]
-            check_choice("checkpoint.best", best, names)
+            require_choice("checkpoint.best", best, names)
 
     def _restored(self) -> Any:
         """Restore the newest checkpoint and its `_progress`; return its state, None without one."""

@@ -105,12 +105,12 @@ class ActionSpec:
             return action
         low, high = np.array(self.continuous).T
 
-        def clipped(x: Float[AnyArray, "... C"]) -> Float[AnyArray, "... C"]:
+        def clip_continuous(x: Float[AnyArray, "... C"]) -> Float[AnyArray, "... C"]:
             return x.__array_namespace__().clip(x, align(low, x), align(high, x))
 
         if self.is_hybrid:
-            return {**action, "continuous": clipped(action["continuous"])}
-        return clipped(action)
+            return {**action, "continuous": clip_continuous(action["continuous"])}
+        return clip_continuous(action)
 
     def features(self, action: Any, dtype: Any) -> Float[Array, "... F"]:
         """Convert actions to network inputs: ranges scaled to [-1, 1], choices one-hot.

@@ -22,7 +22,7 @@ from gtrxl_jax.specs.spaces import (
     map_leaves,
     shape_of,
 )
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
@@ -240,7 +240,7 @@ def observation_spec(
       ValueError: if a choice is too large for one-hot encoding, an array has no entries, or
         `channels` is unknown.
     """
-    check_choice("image_axes", channels, IMAGE_AXES)
+    require_choice("image_axes", channels, IMAGE_AXES)
 
     def array_spec(leaf: Any, field: str) -> ArraySpec:
         spec = _array_spec(leaf, field)

@@ -46,7 +46,7 @@ from gtrxl_jax.studies.records import (
     thinned,
 )
 from gtrxl_jax.studies.settings import changes
-from gtrxl_jax.validation import check_choice, require_count
+from gtrxl_jax.validation import require_choice, require_count
 
 Folder = str | os.PathLike[str]
 
@@ -170,7 +170,7 @@ def _select(cells: Sequence[Cell], only: Sequence[str] = ()) -> list[Cell]:
     labels = {label for cell in cells for label in cell.labels}
     values = {label: {str(cell.labels.get(label)) for cell in cells} for label in labels}
     for word in only:
-        check_choice("cell", word, sorted({*names}.union(*values.values())))
+        require_choice("cell", word, sorted({*names}.union(*values.values())))
     asked = [label for label in labels if values[label] & {*only}]
 
     def is_asked(cell: Cell) -> bool:

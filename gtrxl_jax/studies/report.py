@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from gtrxl_jax.formatting import number, numbers
-from gtrxl_jax.plots.style import GREY, legend_outside, looks, new_figure, save_figure, style_axes
+from gtrxl_jax.plots.style import (
+    GREY,
+    assign_styles,
+    legend_outside,
+    new_figure,
+    save_figure,
+    style_axes,
+)
 from gtrxl_jax.statistics import (
     SOLVED,
     count_solved,
@@ -160,7 +167,7 @@ def draw_returns(
     for axes in axes_RC.flat[len(panels) :]:
         axes.remove()
     for task, axes in zip(panels, axes_RC.flat, strict=False):
-        for core, look in looks(cores):
+        for core, look in assign_styles(cores):
             for run in cells.get((task, core), []):
                 steps = np.array(run["curve"][curve]["step"]) / 1e6
                 values = run["curve"][curve]["value"]

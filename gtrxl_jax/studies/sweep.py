@@ -30,7 +30,7 @@ from typing import Any
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.studies.cells import Cell
 from gtrxl_jax.studies.settings import flatten, online_config
-from gtrxl_jax.validation import check_choice, require_count
+from gtrxl_jax.validation import require_choice, require_count
 
 FIELDS = ("seeds", "goal", "settings", "grid", "draw")
 INSTEAD = {
@@ -104,7 +104,7 @@ def read_sweep(path: Path) -> tuple[list[Cell], float | None]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     for name in content:
-        check_choice(f"field in {path}", name, FIELDS)
+        require_choice(f"field in {path}", name, FIELDS)
     require_count(f"seeds in {path}", seeds := content.get("seeds", 1))
     goal = content.get("goal")
     if isinstance(goal, bool) or not isinstance(goal, int | float | None):

@@ -25,7 +25,7 @@ from gtrxl_jax.worlds.raycast import (
     direction,
     move,
     rgb,
-    wrapped,
+    wrap_angle,
 )
 
 ACTIONS = (
@@ -157,7 +157,7 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
         turn_speed = jnp.deg2rad(jnp.asarray(params.turn_speed, jnp.float32))
 
         def frame(state: AppleMazeState, key: jax.Array) -> tuple[AppleMazeState, None]:
-            heading = wrapped(state.heading + look * turn_speed)
+            heading = wrap_angle(state.heading + look * turn_speed)
             x, y = ahead_2 = direction(heading)
             step_2 = params.move_speed * (forward * ahead_2 + strafe * jnp.stack([-y, x]))
             position_2, _ = move(state.wall_SS, state.position_2, step_2, RADIUS)

@@ -33,7 +33,7 @@ from gtrxl_jax.worlds.raycast import (
     move,
     rgb,
     settle,
-    wrapped,
+    wrap_angle,
 )
 
 NOOP, FORWARD, LEFT, RIGHT, FORWARD_LEFT, FORWARD_RIGHT = range(6)
@@ -214,7 +214,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         state = state.replace(
             time=state.time + 1,
             position_2=position_2,
-            heading=wrapped(state.heading + turn),
+            heading=wrap_angle(state.heading + turn),
             speed=speed * left_over,
             spin=spin,
             target=jnp.where(touches, (state.target + other) % self.num_targets, state.target),
@@ -247,7 +247,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
     def explorer_sight(
         self, state: MemoryMazeState, params: MemoryMazeParams
     ) -> tuple[Sight, Int[Array, ""]]:
-        """Return what there is to see, with the agent's pose, and the target to be found."""
+        """Return what is in view, with the agent's pose, and the target to be found."""
         field_of_view = self.camera(state, params).field_of_view
         pose = state.position_2, state.heading
         return look(state.wall_SS, state.target_N2, *pose, field_of_view), state.target

@@ -1,7 +1,7 @@
 """RockSample: which rocks are worth sampling, told by a sensor that errs with distance.
 
 The task is due to Smith and Simmons (2004), "Heuristic Search Value Iteration for POMDPs". The
-rules, rewards and observations are those of POBAX (Tao et al. 2025, arXiv 2508.00046).
+rules, rewards and observations follow POBAX (Tao et al. 2025, arXiv 2508.00046).
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """The T-Maze: a cue at the start of a corridor tells which way to turn at its end.
 
 The task is due to Bakker (2001), and serves as a unit test of memory in Ni et al. (2023), "When Do
-Transformers Shine in RL?". The observations are those of RATE (arXiv 2306.09459, appendix A).
+Transformers Shine in RL?". The observations follow RATE (arXiv 2306.09459, appendix A).
 
     cells (x, y):                          (junction, +1)
           cue . start . . . . . . . . . . . junction

@@ -25,7 +25,7 @@ from gtrxl_jax.worlds.raycast import (
     move,
     rgb,
     settle,
-    wrapped,
+    wrap_angle,
 )
 
 LEFT, RIGHT, FORWARD, LEFT_FORWARD, RIGHT_FORWARD = range(5)
@@ -162,7 +162,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         action = jnp.asarray(action, jnp.int32)
         turn = jnp.array([-1, 1, 0, -1, 1], jnp.float32)[action]
         forward = (action >= FORWARD).astype(jnp.float32)
-        heading = wrapped(state.heading + turn * jnp.deg2rad(jnp.float32(1)) * params.turn)
+        heading = wrap_angle(state.heading + turn * jnp.deg2rad(jnp.float32(1)) * params.turn)
         length, speed = settle(state.speed, forward * params.move_speed, 1.0, params.move_lag)
         position_2, _ = move(self._walls(), state.position_2, length * direction(heading), RADIUS)
 
@@ -204,7 +204,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         """
         offset_N2 = state.item_N2 - state.position_2[None]
         apart_N = jnp.linalg.norm(offset_N2, axis=1) + 1e-6
-        bearing_N = wrapped(jnp.arctan2(offset_N2[:, 1], offset_N2[:, 0]) - state.heading)
+        bearing_N = wrap_angle(jnp.arctan2(offset_N2[:, 1], offset_N2[:, 0]) - state.heading)
         in_view_N = jnp.abs(bearing_N) < FIELD_OF_VIEW / 2
         is_right_N = self._colors() == state.color
         is_goal_N = is_right_N & in_view_N & self._has_items(state, params)
@@ -213,7 +213,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
         # Wrong items repel within 0.8 cells.
         push_N = jnp.where(in_view_N & ~is_right_N, 2 * jnp.maximum(0.8 - apart_N, 0), 0)
         aim_2 = unit_N2[nearest] - jnp.sum(push_N[:, None] * unit_N2, axis=0)
-        turn = wrapped(jnp.arctan2(aim_2[1], aim_2[0]) - state.heading)
+        turn = wrap_angle(jnp.arctan2(aim_2[1], aim_2[0]) - state.heading)
         walking = jnp.where(turn > 0, RIGHT_FORWARD, LEFT_FORWARD)
         walking = jnp.where(jnp.abs(turn) < 0.13, FORWARD, walking)
         turning = jnp.where(turn > 0, RIGHT, LEFT)

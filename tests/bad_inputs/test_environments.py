@@ -11,7 +11,7 @@ from gtrxl_jax import loading
 from gtrxl_jax.acting import RandomPolicy, collect
 from gtrxl_jax.acting.evaluation import record_episode
 from gtrxl_jax.custom import CustomPartError, is_custom, naming_part
-from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import preset
@@ -100,7 +100,7 @@ ENVIRONMENTS = {
 
 def test_sound_environment_is_consistent():
     stream = Stream(Sound(), environment.EnvParams(), 2)
-    assert require_consistent(stream) is stream
+    assert require_consistent_env(stream) is stream
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -109,7 +109,7 @@ def test_environments(name):
     stream = Stream(env, env.default_params, 2)
     place = r"\(tests/bad_inputs/test_environments.py, line \d+\)"
     with pytest.raises(ValueError, match=f"^environment Broken {place}: {message}") as caught:
-        require_consistent(stream)
+        require_consistent_env(stream)
     assert "\n" not in str(caught.value)
 
 
@@ -146,7 +146,7 @@ def test_outcomes_of_steps(name):
     line = step_env.__code__.co_firstlineno
     place = rf"\(tests/bad_inputs/test_environments.py, line {line}\)"
     with pytest.raises(ValueError, match=f"^environment Broken {place}: {message}"):
-        require_consistent(Stream(env, env.default_params, 2))
+        require_consistent_env(Stream(env, env.default_params, 2))
 
 
 def condition(self, key, state, action, params):
@@ -207,7 +207,7 @@ def test_errors_in_code_of_environments(method):
     line = globals()[function].__code__.co_firstlineno + offset
     place = rf"\(tests/bad_inputs/test_environments.py, line {line}, in {function}\)"
     with pytest.raises(CustomPartError, match=f"^environment Broken {place}: {message}") as caught:
-        require_consistent(Stream(env, env.default_params, 2))
+        require_consistent_env(Stream(env, env.default_params, 2))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
@@ -219,7 +219,7 @@ def test_errors_in_libraries_name_the_class():
     with pytest.raises(
         CustomPartError, match=r"^environment Timeless \(.*\): AttributeError: .*time"
     ):
-        require_consistent(Stream(env, env.default_params, 2))
+        require_consistent_env(Stream(env, env.default_params, 2))
 
 
 class Unmade(Sound):
@@ -244,7 +244,7 @@ class Spaceless(Sound):
 )
 def test_errors_in_constructors_and_spaces(kind, message):
     with pytest.raises(CustomPartError, match=message):
-        require_consistent(Stream(*make_env(f"{__name__}:{kind.__name__}"), 2))
+        require_consistent_env(Stream(*make_env(f"{__name__}:{kind.__name__}"), 2))
 
 
 def test_errors_of_the_packages_own_parts_are_left_as_they_are():

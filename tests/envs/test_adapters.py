@@ -13,7 +13,7 @@ from gymnax.environments import environment, spaces
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.envs import Brax, LegacyGymnax, Stream, adapt, make_env, time_limit
 from gtrxl_jax.envs.adapters.suites import SUITES
-from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec, observation_spec
@@ -44,7 +44,7 @@ def played(stream, action, steps):
 def test_legacy_done_before_limit_terminates():
     env, params = make_env(f"{SUITE}:Walk")
     assert isinstance(env, LegacyGymnax)
-    steps = played(require_consistent(Stream(env, params, 2)), 2, 7)
+    steps = played(require_consistent_env(Stream(env, params, 2)), 2, 7)
     np.testing.assert_array_equal(steps.observation[:, 0], [0, 1, 2, 0, 1, 2, 0, 1])
     np.testing.assert_array_equal(steps.first, [1, 0, 0, 1, 0, 0, 1, 0])
     np.testing.assert_array_equal(steps.last, [0, 0, 1, 0, 0, 1, 0, 0])
@@ -58,7 +58,7 @@ def test_legacy_done_before_limit_terminates():
 def test_legacy_time_limit_truncates(name, limit):
     env, params = make_env(f"{SUITE}:{name}", **{limit: 2})
     assert time_limit(env, params) == 2
-    steps = played(require_consistent(Stream(env, params, 2)), 1, 4)
+    steps = played(require_consistent_env(Stream(env, params, 2)), 1, 4)
     np.testing.assert_array_equal(steps.observation[:, -1], [0, 1, 2, 0, 1])
     np.testing.assert_array_equal(steps.last, [0, 0, 1, 0, 0])
     np.testing.assert_array_equal(steps.discount, 1)
@@ -126,7 +126,7 @@ def test_present_environments_are_not_adapted():
 def test_brax_done_terminates_and_limit_truncates():
     env, params = make_env(f"{SUITE}:Slide", max_steps_in_episode=4)
     assert isinstance(env, Brax)
-    stream = require_consistent(Stream(env, params, 2))
+    stream = require_consistent_env(Stream(env, params, 2))
     steps = played(stream, np.float32([1]), 4)
     position = [0, 0.5, 1, 0, 0.5]
     np.testing.assert_allclose(steps.observation[:, 0], position, atol=0.011)
@@ -147,7 +147,7 @@ def test_brax_spaces_and_arguments():
     assert action_spec(stream.action_space).continuous == ((-1, 1),)
     assert stream.observation_space.shape == (2,)
     assert env.num_actions == 1
-    views = require_consistent(Stream(*make_env(f"{SUITE}:Views"), 2)).observation_space
+    views = require_consistent_env(Stream(*make_env(f"{SUITE}:Views"), 2)).observation_space
     assert {name: x.shape for name, x in views.spaces.items()} == {
         "position": (1,),
         "image": (4, 4, 3),
@@ -208,7 +208,7 @@ class SixValues(Walk):
 )
 def test_unusable_interfaces_are_rejected(kind, message):
     with pytest.raises(ValueError, match=message) as caught:
-        require_consistent(Stream(adapt(kind()), kind().default_params, 1))
+        require_consistent_env(Stream(adapt(kind()), kind().default_params, 1))
     assert "\n" not in str(caught.value)
 
 
@@ -230,7 +230,7 @@ def test_suites_are_made_by_name(name, module, kind, adapted, adapter, monkeypat
     env, params = make_env(name)
     assert isinstance(env, adapter)
     assert isinstance(env.env, adapted)
-    require_consistent(Stream(env, params, 2))
+    require_consistent_env(Stream(env, params, 2))
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -12,7 +12,7 @@ from gtrxl_jax.envs import Stream, adapt, make_env, time_limit
 from gtrxl_jax.envs.adapters.brax import RESETTING
 from gtrxl_jax.envs.adapters.legacy import LIMITS
 from gtrxl_jax.envs.adapters.suites import SUITES
-from gtrxl_jax.envs.consistency import require_consistent
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
@@ -54,7 +54,7 @@ def played(stream, steps):
 
 def require_episodes(stream, limit):
     """Assert that the stream has whole episodes, and that they are truncated at the limit."""
-    steps = played(require_consistent(stream), 2 * limit + 2)
+    steps = played(require_consistent_env(stream), 2 * limit + 2)
     space = stream.observation_space
     assert steps.observation.shape == (2 * limit + 2, stream.num_envs, *space.shape)
     assert (steps.observation >= space.low).all()

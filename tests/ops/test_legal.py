@@ -8,7 +8,7 @@ import scipy.stats
 
 from gtrxl_jax.ops import ppo, vmpo
 from gtrxl_jax.ops.distributions import Categorical
-from gtrxl_jax.ops.legal import check_legal, draw_choices, has_choice, mask_logits
+from gtrxl_jax.ops.legal import draw_choices, has_choice, mask_logits, require_legal
 
 RNG = np.random.default_rng(0)
 A, ROWS = 5, 40
@@ -148,5 +148,5 @@ def test_draws_are_uniform_over_legal_choices():
 )
 def test_unfit_masks_are_rejected(legal, sizes, message):
     with pytest.raises(ValueError, match="legal_actions") as error:
-        check_legal(jnp.asarray(legal), sizes)
+        require_legal(jnp.asarray(legal), sizes)
     assert message in str(error.value)

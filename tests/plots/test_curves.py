@@ -5,7 +5,7 @@ from scipy import stats
 
 from gtrxl_jax.plots import curves
 from gtrxl_jax.plots.curves import learning_curves, panels_of_success, success_against_horizon
-from gtrxl_jax.plots.style import COLORS, looks
+from gtrxl_jax.plots.style import COLORS, assign_styles
 
 HORIZONS = [8, 16, 32, 64]
 STEPS = np.linspace(0, 1e6, 20)
@@ -168,7 +168,7 @@ def test_equal_data_give_identical_files(tmp_path):
 
 
 def test_looks_are_distinct_for_many_labels():
-    given = [tuple(look.items()) for _, look in looks(map(str, range(4 * len(COLORS))))]
+    given = [tuple(look.items()) for _, look in assign_styles(map(str, range(4 * len(COLORS))))]
     assert len(set(given)) == len(given)
 
 

@@ -167,4 +167,4 @@ def test_rule_matches_naive_pads(size):
 @pytest.mark.parametrize("size", [1, 5, 0])
 def test_other_sizes_raise(size):
     with pytest.raises(ValueError, match=f"size must be one of 2, 3, 4, got {size}"):
-        rule.check_size(size)
+        rule.require_size(size)

@@ -25,7 +25,7 @@ from gtrxl_jax.nn.layers import (
     square_products,
 )
 from gtrxl_jax.ops import attention as ops
-from gtrxl_jax.validation import check_choice, choice, number
+from gtrxl_jax.validation import choice, number, require_choice
 
 GATE_ORDERS = ("stream_first", "swapped")
 """The orders of the arguments of the second gate, see `Block`."""
@@ -151,7 +151,7 @@ def make_gate(name: str | None, bias: float | None, dtype: Any, param_dtype: Any
     """Return the gate called `name` (None: a `Residual`); `bias` None selects its default."""
     if name is None:
         return Residual()
-    gate = GATES[check_choice("gate", name, GATES)]
+    gate = GATES[require_choice("gate", name, GATES)]
     return gate(gate.initial_bias if bias is None else bias, dtype, param_dtype)
 
 

@@ -14,7 +14,7 @@ from gtrxl_jax.nn.cores.mingru import MinGRUConfig
 from gtrxl_jax.nn.cores.mlstm import MLSTMConfig
 from gtrxl_jax.nn.cores.recurrent import RecurrentConfig
 from gtrxl_jax.nn.cores.s5 import S5Config
-from gtrxl_jax.validation import check_choice, validate
+from gtrxl_jax.validation import require_choice, validate
 
 for _name in ("lstm", "gru"):
     register_core(_name, RecurrentConfig)
@@ -82,10 +82,10 @@ def core_config(name: str = "gtrxl", preset: str = "small", **overrides: Any) ->
     """
     kind = CoreConfig.named(name)
     presets = PRESETS.get(kind, {"small": {}})
-    check_choice(f"preset of {name}", preset, presets)
+    require_choice(f"preset of {name}", preset, presets)
     fields = [field.name for field in dataclasses.fields(kind)]
     for field in overrides:
-        check_choice(f"setting of {name}", field, fields)
+        require_choice(f"setting of {name}", field, fields)
     config = kind(**{"name": name, **presets[preset], **overrides})
     validate(config, "core.")
     return config

@@ -10,7 +10,7 @@ from gtrxl_jax.nn.sequence.cloning import MLPCloningConfig, RecurrentCloningConf
 from gtrxl_jax.nn.sequence.decision_transformer import GPTConfig
 from gtrxl_jax.nn.sequence.model import ModelConfig, register_model
 from gtrxl_jax.nn.sequence.rate import DTConfig, RATEConfig
-from gtrxl_jax.validation import check_choice, validate
+from gtrxl_jax.validation import require_choice, validate
 
 register_model("rate", RATEConfig)
 register_model("dt", DTConfig)
@@ -49,11 +49,11 @@ def model_config(name: str = "rate", preset: str = "small", **overrides: Any) ->
     Raises:
       ValueError: if a name, preset or field is unknown, or a value is invalid.
     """
-    check_choice("preset of models", preset, PRESETS)
+    require_choice("preset of models", preset, PRESETS)
     kind = ModelConfig.named(name)
     fields = [field.name for field in dataclasses.fields(kind)]
     for field in overrides:
-        check_choice(f"setting of {name}", field, fields)
+        require_choice(f"setting of {name}", field, fields)
     settings = {field: value for field, value in PRESETS[preset].items() if field in fields}
     config = kind(**{"name": name, **settings, **overrides})
     validate(config, "model.")

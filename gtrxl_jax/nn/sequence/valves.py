@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
 from gtrxl_jax.nn.layers import square_products
-from gtrxl_jax.validation import check_choice
+from gtrxl_jax.validation import require_choice
 
 
 @struct.dataclass
@@ -154,5 +154,5 @@ VALVES: dict[str, type[Valve]] = {
 
 def make_valve(name: str, heads: int, dtype: Any, param_dtype: Any) -> Valve:
     """Return the valve called `name`."""
-    valve = VALVES[check_choice("valve", name, VALVES)]
+    valve = VALVES[require_choice("valve", name, VALVES)]
     return valve(heads=heads, dtype=dtype, param_dtype=param_dtype)

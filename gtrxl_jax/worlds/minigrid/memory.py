@@ -1,6 +1,6 @@
 """MiniGrid-Memory: see an object in a room, then go to its match at the end of a corridor.
 
-The rules are those of `MemoryEnv` of the package minigrid (Chevalier-Boisvert et al. 2023). It is
+The rules follow `MemoryEnv` of the package minigrid (Chevalier-Boisvert et al. 2023). It is
 one of the tasks of RATE (arXiv 2306.09459, appendix A). See `minigrid_layout` for the grid.
 """
 
@@ -192,7 +192,7 @@ class MiniGridMemory(
         return self._num_actions
 
     def observation_space(self, params: MiniGridParams | None = None) -> spaces.Box:
-        """Return the space, whose bounds are those of the values that occur."""
+        """Return the space, bounded by the values that occur."""
         side = self.view_size
         if self.observation == "one-hot":
             return spaces.Box(0.0, 1.0, (len(Kind) * side**2,), jnp.float32)

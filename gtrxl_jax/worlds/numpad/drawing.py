@@ -1,4 +1,4 @@
-"""Pictures of the pads."""
+"""Images of the pads."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from gtrxl_jax.worlds.cells import Cell
 from gtrxl_jax.worlds.numpad.sequence import Sequence, lit_pads, pad_cells
 
 PIXELS = 64
-"""The distance between the centers of two pads, in the picture."""
+"""The distance between the centers of two pads, in the image."""
 
 
 def draw_pads(

@@ -14,12 +14,12 @@ from gtrxl_jax.worlds.numpad.drawing import draw_pads
 from gtrxl_jax.worlds.numpad.explorer import Notes, explore, first_notes
 from gtrxl_jax.worlds.numpad.sequence import (
     Sequence,
-    check_size,
     draw_sequence,
     lit_pads,
     next_pad,
     pad_cells,
     press,
+    require_size,
 )
 
 MOVES = tuple((column, row) for row in (-1, 0, 1) for column in (-1, 0, 1) if column or row)
@@ -75,7 +75,7 @@ class NumpadDiscrete(
 
     def __init__(self, size: int = 3) -> None:
         super().__init__()
-        self.size = check_size(size)
+        self.size = require_size(size)
 
     def reset_env(
         self, key: jax.Array, params: NumpadDiscreteParams

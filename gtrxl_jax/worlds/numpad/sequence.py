@@ -1,6 +1,6 @@
 """The rule of Numpad: a hidden sequence of pads, to be pressed in order.
 
-The rule is that of GTrXL (arXiv 1910.06764, section 4.2), after Humplik et al. (arXiv 1905.06424).
+The rule follows GTrXL (arXiv 1910.06764, section 4.2), after Humplik et al. (arXiv 1905.06424).
 The P = size^2 pads are numbered row by row. The sequence visits every pad once, and each pad is a
 neighbor (of eight) of the one before it: it is a Hamiltonian path of the king's graph.
 """
@@ -24,7 +24,7 @@ class Sequence:
 
     Attributes:
       rank: the place of each pad in the sequence, a permutation of 0 .. P - 1.
-      lit: number of lit pads, which are those of ranks 0 .. lit - 1.
+      lit: number of lit pads, of ranks 0 .. lit - 1.
       rewarded: number of pads that have earned their reward in this round.
       completed: number of completed rounds.
     """
@@ -35,7 +35,7 @@ class Sequence:
     completed: Int[Array, ""]
 
 
-def check_size(size: int) -> int:
+def require_size(size: int) -> int:
     """Return the size, the number of pads on a side.
 
     Raises:

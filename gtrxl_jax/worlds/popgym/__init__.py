@@ -1,6 +1,6 @@
 """The environments of POPGym (Morad et al. 2023, arXiv 2303.01859) in pure JAX.
 
-Rules, rewards, lengths and spaces are those of the package popgym 1.0.7, which the tests replay.
+Rules, rewards, lengths and spaces follow the package popgym 1.0.7, which the tests replay.
 Observations have the package's values, in the form that this package's encoders take: a Discrete
 space remains Discrete, and a MultiDiscrete or a Tuple is flattened to a Box of int32. Both are
 encoded one-hot. Actions of several parts are a Tuple of Discrete.

@@ -9,7 +9,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.worlds.base import Step, require_count
-from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, signed
+from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, reward_answer
 
 
 @struct.dataclass
@@ -59,7 +59,7 @@ class MultiarmedBandit(Task):
         """Pull an arm."""
         pays = jax.random.bernoulli(key, state.chances[integer(action)])
         state = state.replace(time=state.time + 1, paid=pays.astype(jnp.int32))
-        reward = signed(pays, 1 / self.episode_length)
+        reward = reward_answer(pays, 1 / self.episode_length)
         return state.paid, state, reward, jnp.bool_(False), {}
 
     def observe(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from gtrxl_jax.worlds.base import Step
 from gtrxl_jax.worlds.popgym.cards import COLORS, RANKS, draw, full_deck, num_cards
-from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, multi_discrete, signed
+from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, multi_discrete, reward_answer
 
 NONE = -1
 """No card is flipped."""
@@ -173,7 +173,8 @@ class HigherLower(Task):
         """Show the next card and judge the guess."""
         card, left = draw(key, state.left)
         right = (card > state.card) == (integer(action) == 0)
-        reward = jnp.where(card == state.card, jnp.float32(0), signed(right, 1 / self.num_cards))
+        reward = reward_answer(right, 1 / self.num_cards)
+        reward = jnp.where(card == state.card, jnp.float32(0), reward)
         state = HigherLowerState(time=state.time + 1, left=left, card=card)
         return card, state, reward, state.time >= self.episode_length, {}
 

@@ -1,4 +1,4 @@
-"""Decks of cards, of which a task distinguishes only the colors, suits or ranks, and pictures.
+"""Decks of cards, of which a task distinguishes only the colors, suits or ranks, and images.
 
 Drawing at random from the cards that remain has the same distribution as dealing a shuffled deck,
 but needs no shuffle at each reset, and no state but a count for each kind of card.
@@ -17,7 +17,7 @@ COLORS, SUITS, RANKS = 2, 4, 13
 """The number of kinds of cards, which are equally frequent in a deck."""
 
 COLUMNS = 16
-"""Cards in a row of a picture."""
+"""Cards in a row of an image."""
 _OF_SUIT = np.array([Cell.AGENT, Cell.UP, Cell.DOWN, Cell.LIT])
 
 

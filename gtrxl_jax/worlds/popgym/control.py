@@ -125,7 +125,7 @@ class VelocityOnlyCartPole(PositionOnlyCartPole):
     """The cart-pole, of which only the velocities are observed.
 
     The observation is [velocity of the cart, angular velocity of the pole], unbounded and without
-    noise; the first one of an episode is that of `PositionOnlyCartPole`, as in POPGym. Everything
+    noise; the first one of an episode is as in `PositionOnlyCartPole`, as in POPGym. Everything
     else is as in `PositionOnlyCartPole`.
 
     Args:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, UInt8
 from gtrxl_jax.worlds.base import Step
 from gtrxl_jax.worlds.popgym import cards as deck
 from gtrxl_jax.worlds.popgym.cards import draw, draw_suits, full_deck, num_cards
-from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, multi_discrete, signed
+from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, multi_discrete, reward_answer
 
 PLAY, WATCH = 0, 1
 """The phases of Autoencode."""
@@ -35,7 +35,7 @@ class AutoencodeState(environment.EnvState):
 class Autoencode(Task):
     """Watch the cards of N = 52 `num_decks` cards, then name their suits in reverse order.
 
-    The observation is [phase, suit]. In the first N observations the suits are those of the cards;
+    The observation is [phase, suit]. In the first N observations the suits are those on the cards;
     the phase is 1 (watch), and 0 (play) from the last card on, when the agent is to name the suit
     of the card that it sees. Later observations are [0, 0]. Actions while watching earn 0, then
     each earns 1 / N for the right suit and -1 / N otherwise. The episode terminates when all cards
@@ -67,7 +67,7 @@ class Autoencode(Task):
         """Show the next card, or judge the answer."""
         is_playing = state.time + 1 >= self.num_cards
         right = integer(action) == self.oracle_action(state, params)
-        reward = jnp.where(is_playing, signed(right, 1 / self.num_cards), jnp.float32(0))
+        reward = jnp.where(is_playing, reward_answer(right, 1 / self.num_cards), jnp.float32(0))
         time = state.time + 1
         card, left = draw(key, state.left)
         state = AutoencodeState(
@@ -88,7 +88,7 @@ class Autoencode(Task):
         return jnp.stack([phase, suit]).astype(jnp.int32)
 
     def oracle_action(self, state: AutoencodeState, params: TaskParams) -> Int[Array, ""]:
-        """Return the suit to name; while watching, that of the last card, which is ignored."""
+        """Return the suit to name; while watching, the suit of the last card, which is ignored."""
         return state.cards[jnp.minimum(2 * (self.num_cards - 1) - state.time, self.num_cards - 1)]
 
     def observation_space(self, params: TaskParams | None = None) -> spaces.Box:
@@ -149,7 +149,7 @@ class CountRecall(Task):
     ) -> tuple[Int[Array, "2"], CountRecallState]:
         """Show the first card and the first query."""
         full = full_deck(self.num_cards, self.kinds)
-        state = self._dealt(key, jnp.int32(0), full, full)
+        state = self._deal(key, jnp.int32(0), full, full)
         return self.observe(key, state, None, params), state
 
     def step_env(
@@ -157,12 +157,12 @@ class CountRecall(Task):
     ) -> Step[Int[Array, "2"], Any]:
         """Judge the answer, then show the next card and query."""
         right = integer(action) == self.oracle_action(state, params)
-        reward = signed(right, 1 / self.episode_length)
-        state = self._dealt(key, state.time + 1, state.left, state.queries_left)
+        reward = reward_answer(right, 1 / self.episode_length)
+        state = self._deal(key, state.time + 1, state.left, state.queries_left)
         observation = self.observe(key, state, action, params)
         return observation, state, reward, state.time >= self.episode_length, {}
 
-    def _dealt(self, key: jax.Array, time: Array, left: Array, queries: Array) -> CountRecallState:
+    def _deal(self, key: jax.Array, time: Array, left: Array, queries: Array) -> CountRecallState:
         key_card, key_query = jax.random.split(key)
         card, left = draw(key_card, left)
         query, queries = draw(key_query, queries)

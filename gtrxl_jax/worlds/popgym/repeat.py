@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, UInt8
 
 from gtrxl_jax.worlds.base import Step
 from gtrxl_jax.worlds.popgym.cards import SUITS, draw, draw_suits, full_deck, num_cards
-from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, signed
+from gtrxl_jax.worlds.popgym.task import Task, TaskParams, integer, reward_answer
 
 
 @struct.dataclass
@@ -69,7 +69,7 @@ class RepeatPrevious(Task):
     ) -> Step[Int[Array, ""], Any]:
         """Judge the answer and show the next card."""
         is_asked = state.time + 1 >= self.k
-        answer = signed(integer(action) == state.recent[0], 1 / (self.num_cards - self.k))
+        answer = reward_answer(integer(action) == state.recent[0], 1 / (self.num_cards - self.k))
         card, left = draw(key, state.left)
         state = RepeatPreviousState(
             time=state.time + 1, left=left, recent=jnp.append(state.recent[1:], card)
@@ -116,7 +116,7 @@ class RepeatFirstState(environment.EnvState):
 class RepeatFirst(Task):
     """Name the suit of the first card at every step.
 
-    Observations, actions and the end of episodes are those of `RepeatPrevious`. With N cards, every
+    Observations, actions and the end of episodes are as in `RepeatPrevious`. With N cards, every
     action earns 1 / (N - 1) if it names the suit of the first card, and -1 / (N - 1) otherwise. The
     first card is not marked as such.
 
@@ -143,7 +143,7 @@ class RepeatFirst(Task):
         self, key: jax.Array, state: RepeatFirstState, action: Any, params: TaskParams
     ) -> Step[Int[Array, ""], Any]:
         """Judge the answer and show the next card."""
-        reward = signed(integer(action) == state.first_card, 1 / self.episode_length)
+        reward = reward_answer(integer(action) == state.first_card, 1 / self.episode_length)
         card, left = draw(key, state.left)
         state = state.replace(time=state.time + 1, left=left, card=card)
         return card, state, reward, state.time >= self.episode_length, {}

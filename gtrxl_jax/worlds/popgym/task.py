@@ -51,7 +51,7 @@ def multi_discrete(sizes: Sequence[int]) -> spaces.Box:
     return spaces.Box(np.zeros_like(high), high, high.shape, jnp.int32)
 
 
-def signed(right: Bool[Array, ""], scale: float) -> Float[Array, ""]:
+def reward_answer(right: Bool[Array, ""], scale: float) -> Float[Array, ""]:
     """Return the reward `scale` for a right answer, and `-scale` for a wrong one."""
     return jnp.where(right, jnp.float32(scale), jnp.float32(-scale))
 

@@ -1,11 +1,11 @@
 """A first-person ray caster in pure JAX, with mazes, motion and routes for environments on it."""
 
+from gtrxl_jax.worlds.raycast.drawing import draw_scene
 from gtrxl_jax.worlds.raycast.exploration import Notes, Sight, blank_notes, explore, look
 from gtrxl_jax.worlds.raycast.first_person import FirstPerson
 from gtrxl_jax.worlds.raycast.mazes import Maze, draw_maze, draw_places
 from gtrxl_jax.worlds.raycast.motion import move, settle
 from gtrxl_jax.worlds.raycast.overhead import draw_overhead
-from gtrxl_jax.worlds.raycast.picture import draw_scene
 from gtrxl_jax.worlds.raycast.rays import cast_rays
 from gtrxl_jax.worlds.raycast.routes import bearing, distances
 from gtrxl_jax.worlds.raycast.scene import (
@@ -16,7 +16,7 @@ from gtrxl_jax.worlds.raycast.scene import (
     Spheres,
     direction,
     rgb,
-    wrapped,
+    wrap_angle,
 )
 
 __all__ = [
@@ -43,5 +43,5 @@ __all__ = [
     "move",
     "rgb",
     "settle",
-    "wrapped",
+    "wrap_angle",
 ]

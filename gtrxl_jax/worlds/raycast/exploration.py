@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.worlds.raycast.rays import cast_rays
 from gtrxl_jax.worlds.raycast.routes import bearing, distances
-from gtrxl_jax.worlds.raycast.scene import wrapped
+from gtrxl_jax.worlds.raycast.scene import wrap_angle
 
 UNSEEN, OPEN, WALL = range(3)
 
@@ -64,7 +64,7 @@ def look(
     heading: Float[Array, ""],
     field_of_view: Float[Array, ""],
 ) -> Sight:
-    """Return what there is to see; a target is in sight with the cell that it is in.
+    """Return what is in view; a target is in view with the cell that it is in.
 
     An open cell is in sight if a ray reaches its middle before a wall; a wall, if a ray towards its
     middle enters it before any other; and the cell of the viewer always.
@@ -86,7 +86,7 @@ def look(
     is_reached_C = jnp.where(
         wall_SS.reshape(-1) > 0, jnp.all(entered_2C == cell_2C, axis=0), distance_C >= 1
     )
-    off_C = wrapped(jnp.arctan2(ray_2C[1], ray_2C[0]) - heading)
+    off_C = wrap_angle(jnp.arctan2(ray_2C[1], ray_2C[0]) - heading)
     is_here_C = jnp.all(cell_2C == jnp.floor(place_21), axis=0)
     is_seen_C = is_here_C | (is_reached_C & (jnp.abs(off_C) <= field_of_view / 2))
     is_seen_SS = is_seen_C.reshape(wall_SS.shape)
@@ -109,7 +109,7 @@ def explore(notes: Notes, sight: Sight, target: Int[Array, ""]) -> tuple[Notes, 
 
     Args:
       notes: what is known so far.
-      sight: what there is to see.
+      sight: the parts of the maze in view.
       target: the index of the target.
 
     Returns:

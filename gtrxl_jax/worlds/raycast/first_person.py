@@ -9,8 +9,8 @@ import numpy as np
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, UInt8
 
+from gtrxl_jax.worlds.raycast.drawing import draw_scene
 from gtrxl_jax.worlds.raycast.overhead import beside, draw_overhead
-from gtrxl_jax.worlds.raycast.picture import draw_scene
 from gtrxl_jax.worlds.raycast.scene import Camera, Scene
 
 StateT = TypeVar("StateT", bound=environment.EnvState)
@@ -20,7 +20,7 @@ ParamsT = TypeVar("ParamsT", bound=environment.EnvParams)
 class FirstPerson(environment.Environment[StateT, ParamsT], Generic[StateT, ParamsT]):
     """An environment whose observation is the agent's view of a scene: uint8 `[height, width, 3]`.
 
-    Episodes are truncated at the time limit. Pictures show the observation beside the scene from
+    Episodes are truncated at the time limit. Renders show the observation beside the scene from
     above.
 
     Args:
@@ -40,7 +40,7 @@ class FirstPerson(environment.Environment[StateT, ParamsT], Generic[StateT, Para
 
     @abc.abstractmethod
     def scene(self, state: StateT, params: ParamsT) -> Scene:
-        """Return what there is to see."""
+        """Return the scene to draw."""
 
     @abc.abstractmethod
     def camera(self, state: StateT, params: ParamsT) -> Camera:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from gtrxl_jax.worlds.raycast.routes import without_dead_ends
+from gtrxl_jax.worlds.raycast.routes import fill_dead_ends
 
 TRIES = 48
 """The number of rooms that are tried; about as many as fit are placed."""
@@ -37,7 +37,7 @@ def draw_maze(
     max_room_side: int,
     extra_gaps: Float[Array, ""] | float,
 ) -> Maze:
-    """Draw a connected maze without dead ends, like those of DeepMind Lab.
+    """Draw a connected maze without dead ends, like the mazes of DeepMind Lab.
 
     1. Rooms, rectangles of odd sides from 3 cells, are tried at random places, and kept if they
        do not overlap another.
@@ -74,7 +74,7 @@ def draw_maze(
     all_NN = jnp.ones(room_NN.shape, bool)
     open_SS = _cells(side, all_NN, open_across_NM, open_down_MN, is_post_MM)
     return Maze(
-        without_dead_ends(open_SS),
+        fill_dead_ends(open_SS),
         _cells(side, room_NN > 0, is_across_NM, is_down_MN, is_post_MM),
         room_NN,
     )

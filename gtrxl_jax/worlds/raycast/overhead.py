@@ -1,4 +1,4 @@
-"""Pictures of scenes for people, drawn on the host."""
+"""Images of scenes for people, drawn on the host."""
 
 from typing import Any
 

@@ -35,12 +35,12 @@ def cast_rays(
     x, y = origin_2
     ray_x_C, ray_y_C = ray_2C
     is_wall_HW = wall_HW > 0
-    constant_x_C = _first_crossing(_packed(is_wall_HW.T), x, y, ray_x_C, ray_y_C)
-    constant_y_C = _first_crossing(_packed(is_wall_HW), y, x, ray_y_C, ray_x_C)
+    constant_x_C = _first_crossing(_pack_bits(is_wall_HW.T), x, y, ray_x_C, ray_y_C)
+    constant_y_C = _first_crossing(_pack_bits(is_wall_HW), y, x, ray_y_C, ray_x_C)
     return jnp.minimum(constant_x_C, constant_y_C), constant_x_C < constant_y_C
 
 
-def _packed(bit_NM: Bool[Array, "N M"]) -> UInt32[Array, " N"]:
+def _pack_bits(bit_NM: Bool[Array, "N M"]) -> UInt32[Array, " N"]:
     """Return words in which bit m is `bit_NM[:, m]`."""
     value_M = jnp.left_shift(jnp.uint32(1), jnp.arange(bit_NM.shape[1], dtype=jnp.uint32))
     return jnp.sum(jnp.where(bit_NM, value_M[None], jnp.uint32(0)), axis=1, dtype=jnp.uint32)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.worlds.raycast.scene import wrapped
+from gtrxl_jax.worlds.raycast.scene import wrap_angle
 
 FAR = 1e4
 """The distance of cells from which there is no way."""
@@ -47,7 +47,7 @@ def bearing(
     d_4 = d_HW[row + move_42[:, 1], column + move_42[:, 0]]
     next_2 = (cell_2 + move_42[jnp.argmin(d_4)]).astype(jnp.float32) + 0.5
     aim_2 = jnp.where(jnp.all(cell_2 == goal_cell_2), goal_2, next_2) - position_2
-    return wrapped(jnp.arctan2(aim_2[1], aim_2[0]) - heading)
+    return wrap_angle(jnp.arctan2(aim_2[1], aim_2[0]) - heading)
 
 
 def _neighbors(x_HW: Array) -> Array:
@@ -55,7 +55,7 @@ def _neighbors(x_HW: Array) -> Array:
     return jnp.stack([jnp.roll(x_HW, shift, axis) for shift in (1, -1) for axis in (0, 1)])
 
 
-def without_dead_ends(open_HW: Bool[Array, "H W"]) -> Bool[Array, "H W"]:
+def fill_dead_ends(open_HW: Bool[Array, "H W"]) -> Bool[Array, "H W"]:
     """Return the grid with dead ends filled: open cells with fewer than two open neighbors."""
 
     def fill(carry: tuple[Array, Array]) -> tuple[Array, Array]:

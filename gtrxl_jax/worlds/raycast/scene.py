@@ -27,7 +27,7 @@ class Materials:
 
 @struct.dataclass
 class Spheres:
-    """N spheres; those of radius 0 are not drawn.
+    """N spheres; a sphere of radius 0 is not drawn.
 
     Attributes:
       center_N3: x, y and height. A sphere whose center is at height 0 shows as a dome.
@@ -107,7 +107,7 @@ def rgb(bytes_: np.ndarray | tuple[int, int, int]) -> Float[Array, "*N 3"]:
     return jnp.asarray(np.asarray(bytes_) / 255, jnp.float32)
 
 
-def wrapped(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def wrap_angle(angle: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the same angle in (-pi, pi]."""
     return jnp.pi - jnp.mod(jnp.pi - angle, 2 * jnp.pi)
 

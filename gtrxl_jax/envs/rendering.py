@@ -1,4 +1,4 @@
-"""Pictures of gymnax's classic control tasks, which have none of their own."""
+"""Renderers of gymnax's classic control tasks, which draw no images themselves."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Image = UInt8[np.ndarray, "H W 3"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
+class Renderer:
     """How an environment is drawn.
 
     Attributes:
@@ -34,7 +34,7 @@ class Picture:
 
 
 def draw_cart_pole(state: Any, params: Any) -> Image:
-    """Draw the cart on its track, whose ends are those of an episode, and the pole."""
+    """Draw the cart and its pole on the track, at whose ends an episode ends."""
     reach, x, angle = float(params.x_threshold), float(state.x), float(state.theta)
     canvas = Canvas((-reach, reach), (-0.7, 1.7), pixels=108)
     canvas.box((0, 0), 2 * reach, 0.02, Cell.WALL)
@@ -86,11 +86,11 @@ def _height(x: float | Float[np.ndarray, " W"]) -> Any:
     return 0.45 * np.sin(3 * x) + 0.55
 
 
-PICTURES = {
-    cartpole.CartPole: Picture(draw_cart_pole, fps=30),
-    pendulum.Pendulum: Picture(draw_pendulum, fps=20),
-    acrobot.Acrobot: Picture(draw_acrobot, fps=15),
-    mountain_car.MountainCar: Picture(draw_mountain_car, fps=30),
-    continuous_mountain_car.ContinuousMountainCar: Picture(draw_mountain_car, fps=30),
+RENDERERS = {
+    cartpole.CartPole: Renderer(draw_cart_pole, fps=30),
+    pendulum.Pendulum: Renderer(draw_pendulum, fps=20),
+    acrobot.Acrobot: Renderer(draw_acrobot, fps=15),
+    mountain_car.MountainCar: Renderer(draw_mountain_car, fps=30),
+    continuous_mountain_car.ContinuousMountainCar: Renderer(draw_mountain_car, fps=30),
 }
-"""The pictures, by class of environment; they also apply to its subclasses."""
+"""The renderers, by class of environment; they also apply to its subclasses."""

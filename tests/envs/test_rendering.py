@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs.extensions import picture_of, require_picture
+from gtrxl_jax.envs.extensions import renderer_of, require_renderer
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.worlds.canvas import Canvas
 from gtrxl_jax.worlds.cells import Cell, draw_cells
@@ -28,7 +28,7 @@ class State:
 def red(name, **changes):
     """Draw a state; return the mean column and row of its red pixels, from -1 to 1, y upwards."""
     env, params = make_env(name)
-    image = require_picture(env).draw(State(**STATES[name] | changes), params)
+    image = require_renderer(env).draw(State(**STATES[name] | changes), params)
     assert image.dtype == np.uint8
     assert min(image.shape[:2]) >= 256
     rows, columns = np.nonzero((image == RED).all(axis=-1))
@@ -74,9 +74,9 @@ def test_car_is_at_its_position():
 def test_environment_without_picture_raises():
     """That of gymnax draws a figure of matplotlib."""
     env, _ = make_env("Catch-bsuite")
-    assert picture_of(env) is None
-    with pytest.raises(ValueError, match="Catch-bsuite has no picture: give it a method `render`"):
-        require_picture(env)
+    assert renderer_of(env) is None
+    with pytest.raises(ValueError, match="Catch-bsuite cannot be drawn: give it a method `render`"):
+        require_renderer(env)
 
 
 def test_shapes_of_canvas():

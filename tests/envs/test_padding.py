@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs import MultiTaskStream, Stream, make_env, time_limit, unite
-from gtrxl_jax.envs.extensions import require_picture
+from gtrxl_jax.envs import MultiTaskStream, Stream, make_env, pad_spaces, time_limit
+from gtrxl_jax.envs.extensions import require_renderer
 from tests.online.test_legal_actions import Ferry
 
 NAMES = ("TMazePassive-v0", "CartPole-v1", "RepeatPreviousEasy-v0")
@@ -16,7 +16,7 @@ def streams_of(*names, num_envs=3):
     return [Stream(*make_env(name), num_envs=num_envs) for name in names]
 
 
-UNITED = unite(streams_of(*NAMES), NAMES)
+UNITED = pad_spaces(streams_of(*NAMES), NAMES)
 
 
 def test_spaces_are_those_of_largest():
@@ -33,9 +33,9 @@ def test_entries_of_info_count_that_all_report():
     assert numpad.reported_info == ("sequences", "success")
     assert rocks.reported_info == ("discounted_return",)
     assert colors.reported_info == ("health", "right", "wrong")
-    assert [one.reported_info for one in unite([numpad, rocks], names[:2])] == [(), ()]
+    assert [one.reported_info for one in pad_spaces([numpad, rocks], names[:2])] == [(), ()]
     maze = streams_of("TMazePassive-v0")[0]
-    tasks = unite([numpad, maze], ("NumpadDiscrete-v0", "TMazePassive-v0"))
+    tasks = pad_spaces([numpad, maze], ("NumpadDiscrete-v0", "TMazePassive-v0"))
     assert [one.reported_info for one in tasks] == [("success",), ("success",)]
     state, _ = MultiTaskStream(tasks).reset(jax.random.key(0))
     assert set(state.episode.scores) == {"return", "length", "success"}
@@ -43,7 +43,7 @@ def test_entries_of_info_count_that_all_report():
 
 def test_equal_streams_are_unchanged():
     streams = [*streams_of("TMazePassive-v0"), *streams_of("TMazePassive-v0")]
-    assert all(a is b for a, b in zip(unite(streams, NAMES[:1] * 2), streams, strict=True))
+    assert all(a is b for a, b in zip(pad_spaces(streams, NAMES[:1] * 2), streams, strict=True))
 
 
 @pytest.mark.parametrize("task", range(3))
@@ -71,7 +71,7 @@ def test_steps_are_those_of_environment(task):
 def test_integers_are_scaled_or_one_hot():
     """As an encoder of the environment itself would."""
     names = ("CountRecallEasy-v0", "MemoryChain-v0")
-    first, second = unite(streams_of(*names), names)
+    first, second = pad_spaces(streams_of(*names), names)
     assert first.observation_space.shape == second.observation_space.shape
     _, timestep = first.reset(jax.random.key(0))
     features = timestep.observation
@@ -89,13 +89,13 @@ def test_integers_are_scaled_or_one_hot():
 )
 def test_spaces_that_do_not_fit_raise(names, message):
     with pytest.raises(ValueError, match=message):
-        unite(streams_of(*names), names)
+        pad_spaces(streams_of(*names), names)
 
 
 def test_choice_is_legal_where_its_action_is():
     """In an environment without masks, all are."""
     own, other = Stream(Ferry(), Ferry().default_params, 3), streams_of("CountRecallEasy-v0")[0]
-    masked, free = unite([own, other], ["Ferry-v0", "CountRecallEasy-v0"])
+    masked, free = pad_spaces([own, other], ["Ferry-v0", "CountRecallEasy-v0"])
     number = masked.action_space.n
     assert number > 4
     state, timestep = masked.reset(jax.random.key(0))
@@ -105,7 +105,7 @@ def test_choice_is_legal_where_its_action_is():
     np.testing.assert_array_equal(timestep.legal, np.arange(number)[None] % 4 != gone)
     _, timestep = free.reset(jax.random.key(0))
     np.testing.assert_array_equal(timestep.legal, np.ones((3, number), bool))
-    plain = unite(streams_of(*NAMES), NAMES)[0]
+    plain = pad_spaces(streams_of(*NAMES), NAMES)[0]
     assert plain.reset(jax.random.key(0))[1].legal is None
 
 
@@ -122,11 +122,11 @@ def test_extensions_are_those_of_environment():
 def test_picture_is_that_of_environment(task):
     own, united = streams_of(NAMES[task])[0], UNITED[task]
     state = jax.tree.map(lambda x: x[0], own.reset(jax.random.key(0))[0].env)
-    expected = require_picture(own.env).draw(state, own.params)
-    np.testing.assert_array_equal(require_picture(united.env).draw(state, own.params), expected)
+    expected = require_renderer(own.env).draw(state, own.params)
+    np.testing.assert_array_equal(require_renderer(united.env).draw(state, own.params), expected)
 
 
 def test_environment_without_picture_is_named():
     names = ("CartPole-v1", "MemoryChain-bsuite")
-    with pytest.raises(ValueError, match="MemoryChain-bsuite has no picture: give it a method"):
-        require_picture(unite(streams_of(*names), names)[1].env)
+    with pytest.raises(ValueError, match="MemoryChain-bsuite cannot be drawn: give it a method"):
+        require_renderer(pad_spaces(streams_of(*names), names)[1].env)

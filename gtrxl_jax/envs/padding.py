@@ -1,4 +1,4 @@
-"""Different environments with common spaces, for one agent that learns several tasks."""
+"""Pad the spaces of different environments, so that one agent can learn all of them."""
 
 import dataclasses
 import math
@@ -16,13 +16,14 @@ from gtrxl_jax.envs.wrapper import Wrapper
 from gtrxl_jax.specs import ArraySpec, action_spec, environment_action, observation_spec
 
 
-def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]:
+def pad_spaces(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]:
     """Give streams of different environments the same spaces, where they fit.
 
     Vectors become their features (see `ArraySpec.features`: choices are one-hot), padded with zeros
     to the longest. Discrete actions get as many choices as the environment with most of them, see
-    `United`. Entries of `info` are reported only if all environments report them, and all actions
-    are legal in an environment that does not say which are. Streams that agree are unchanged.
+    `PaddedSpaces`. Entries of `info` are reported only if all environments report them, and all
+    actions are legal in an environment that does not say which are. Streams that agree are
+    unchanged.
 
     Args:
       streams: the streams, one for each task.
@@ -37,7 +38,7 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
     common = set.intersection(*reported)
     masked = [restricts_actions(stream.env) for stream in streams]
     _require("observations", _is_vector, observations, names, "only vectors are padded")
-    _require("actions", _is_discrete, actions, names, "only single Discrete actions are united")
+    _require("actions", _is_discrete, actions, names, "only single Discrete actions are padded")
     features = choices = None
     if any(spec != observations[0] for spec in observations):
         features = max(math.prod(spec.feature_shape) for spec in observations)
@@ -47,12 +48,14 @@ def unite(streams: Sequence[Stream], names: Sequence[str]) -> tuple[Stream, ...]
     if features is None and choices is None and agree:
         return tuple(streams)
     return tuple(
-        dataclasses.replace(stream, env=United(stream, features, choices, common, any(masked)))
+        dataclasses.replace(
+            stream, env=PaddedSpaces(stream, features, choices, common, any(masked))
+        )
         for stream in streams
     )
 
 
-class United(Wrapper):
+class PaddedSpaces(Wrapper):
     """The environment of a stream, with spaces that it shares with others.
 
     Choice a is action a mod n of an environment with n actions. Several choices may be the same
@@ -149,7 +152,7 @@ def _require(
     names: Sequence[str],
     rule: str,
 ) -> None:
-    """Raise for the first environment whose spec can neither be shared nor united with another."""
+    """Raise for the first environment whose spec cannot be padded to fit the others."""
     for spec, name in zip(specs, names, strict=True):
         if spec != specs[0] and not (fits(spec) and fits(specs[0])):
             raise ValueError(

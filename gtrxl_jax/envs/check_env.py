@@ -1,4 +1,4 @@
-"""A check of environments before they enter a program, whose errors would name no part of them."""
+"""Check environments before they enter a program, whose errors would not name them."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.specs import observation_spec
 
 
-def require_consistent(stream: Stream) -> Stream:
+def require_consistent_env(stream: Stream) -> Stream:
     """Return a stream whose environment keeps its shapes. Compiles nothing.
 
     Raises:
       ValueError: naming the class of the environment, its file and line, and the first leaf of the
         observation or of the state that a step returns with another shape or dtype than a reset, or
-        the observation space has with another shape; or a reward, an end or a success that is no
-        scalar; or an error in its methods.
+        the observation space has with another shape; or a reward, an end or a success that is not
+        a scalar; or an error in its methods.
     """
     env = inner(stream.env)
     shapes = stream.shapes
