@@ -49,7 +49,7 @@ class Policy(abc.ABC):
 
         Returns:
           The new state; actions `[B]` in the layout of `specs.ActionSpec`; and a pytree `[B]` of
-          whatever else the policy computed, such as the distribution of the actions.
+          auxiliary outputs, such as the distribution of the actions.
         """
 
     def attention(self, params: Any, timesteps: TimeStep) -> Float[np.ndarray, "L H S W"] | None:

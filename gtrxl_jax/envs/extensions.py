@@ -75,7 +75,7 @@ def renderer_of(env: environment.Environment) -> Renderer | None:
             return renderer_of(env.env)
         if kind in RENDERERS:
             return RENDERERS[kind]
-        # Those of gymnax draw figures of matplotlib instead of images.
+        # Methods of gymnax draw figures of matplotlib instead of images.
         if "render" in vars(kind):
             return None if kind.__module__.startswith("gymnax.") else Renderer(env.render)
     return None

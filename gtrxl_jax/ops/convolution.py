@@ -51,7 +51,7 @@ def convolve(
     pads = tuple((int(low), int(high)) for low, high in padding)
     precision = options.get("precision")
     if max(strides) > 1:
-        return _strided(x, kernel, tuple(strides), pads, precision)
+        return _convolve_strided(x, kernel, tuple(strides), pads, precision)
     return _convolve(x, kernel, pads, precision)
 
 
@@ -111,14 +111,14 @@ _convolve.defvjp(_forward, _backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _strided(
+def _convolve_strided(
     x: Array, kernel: Array, strides: tuple[int, ...], pads: Pads, precision: Any
 ) -> Array:
     return _by_blocks(x, kernel, strides, pads, precision)
 
 
 def _strided_forward(x: Array, kernel: Array, strides: Any, pads: Pads, precision: Any) -> Any:
-    return _strided(x, kernel, strides, pads, precision), (x, kernel)
+    return _convolve_strided(x, kernel, strides, pads, precision), (x, kernel)
 
 
 def _strided_backward(
@@ -130,7 +130,7 @@ def _strided_backward(
     return of_x, of_kernel
 
 
-_strided.defvjp(_strided_forward, _strided_backward)
+_convolve_strided.defvjp(_strided_forward, _strided_backward)
 
 
 def _by_blocks(

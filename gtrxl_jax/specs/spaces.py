@@ -1,4 +1,4 @@
-"""The spaces of gymnax and gymnasium, told by their attributes: neither library is imported.
+"""The spaces of gymnax and gymnasium, recognized by their attributes: neither library is imported.
 
 | kind | attributes | one observation or action |
 |---|---|---|
@@ -118,7 +118,7 @@ def dtype_of(leaf: Leaf) -> np.dtype[Any]:
 def bounds_of(leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest and the highest value of each entry, or one for all.
 
-    Those of integers are within their dtype.
+    Bounds of integers are within their dtype.
     """
     match kind_of(leaf):
         case "discrete" | "multi-discrete":

@@ -1,4 +1,4 @@
-"""RockSample: which rocks are worth sampling, told by a sensor that errs with distance.
+"""RockSample: which rocks are worth sampling, according to a sensor that errs with distance.
 
 The task is due to Smith and Simmons (2004), "Heuristic Search Value Iteration for POMDPs". The
 rules, rewards and observations follow POBAX (Tao et al. 2025, arXiv 2508.00046).

@@ -102,7 +102,7 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
     penalized (see `TMazeParams`).
 
     The time limit terminates the episode, like the horizon of Ni et al.: a learner does not
-    bootstrap there, so waiting at the junction has no value. The task differs from that of Ni et
+    bootstrap there, so waiting at the junction has no value. It differs from the task of Ni et
     al. in three ways, so that it tests memory rather than exploration: the turn ends the episode
     (theirs runs for L + 1 steps), the default penalty is "progress", and the default time limit is
     twice the shortest solution. With their limit, L + 1, only an agent that makes almost no

@@ -62,7 +62,7 @@ def test_parts_that_an_action_lacks_have_no_score():
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_other_policies_are_rejected():
+def test_other_types_are_rejected():
     for function in (action_loss, action_scores):
-        with pytest.raises(TypeError, match="policy must"):
+        with pytest.raises(TypeError, match="object is not an action distribution"):
             function(object(), jnp.zeros(2))

@@ -35,7 +35,7 @@ class AutoencodeState(environment.EnvState):
 class Autoencode(Task):
     """Watch the cards of N = 52 `num_decks` cards, then name their suits in reverse order.
 
-    The observation is [phase, suit]. In the first N observations the suits are those on the cards;
+    The observation is [phase, suit]. In the first N observations the suits are read off the cards;
     the phase is 1 (watch), and 0 (play) from the last card on, when the agent is to name the suit
     of the card that it sees. Later observations are [0, 0]. Actions while watching earn 0, then
     each earns 1 / N for the right suit and -1 / N otherwise. The episode terminates when all cards
