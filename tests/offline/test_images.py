@@ -84,9 +84,9 @@ def test_rollouts_hold_bytes():
 
     def play(seed):
         state = trainer.init(seed)
-        return state, trainer.rollout(state, state.key)[1]
+        return state, trainer.act(state.params, state.actor, state.key)[1]
 
     state, experience = jax.eval_shape(play, 0)
-    assert state.timestep.observation.dtype == np.uint8
+    assert state.actor.timestep.observation.dtype == np.uint8
     images = experience.timesteps.observation
     assert (images.dtype, images.shape) == (np.uint8, (8, 3, *trainer.observation_space.shape))
