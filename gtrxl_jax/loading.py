@@ -96,7 +96,7 @@ class Loaded:
 
     @property
     def policy(self) -> Policy:
-        """The policy, as in the run's evaluations, for `acting.rollout` and others."""
+        """The policy, as in the run's evaluations, for `acting.rollout.rollout` and others."""
         return self.trainer.policy
 
     def init(self, batch_size: int) -> Any:
@@ -114,7 +114,7 @@ class Loaded:
         Returns:
           The new state; actions `[B]` as `envs.Stream` takes them, which
           `specs.environment_action` converts for other environments; and whatever else the policy
-          computed, see `acting.Policy`.
+          computed, see `acting.policy.Policy`.
 
         Raises:
           ValueError, TypeError: if an observation in NumPy or on a CPU does not belong to its

@@ -60,7 +60,7 @@ class Trainer(Protocol):
 
     @property
     def policy(self) -> Any:
-        """The trained model as it acts in evaluations, an `acting.Policy`."""
+        """The trained model as it acts in evaluations, an `acting.policy.Policy`."""
 
     def mesh(self) -> Mesh:
         """Return the mesh of the run's devices.

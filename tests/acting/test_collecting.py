@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import OraclePolicy, Policy, RandomPolicy, collect, collecting
+from gtrxl_jax.acting import collecting
+from gtrxl_jax.acting.collecting import collect
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import begin, rollout
+from gtrxl_jax.acting.scripted import OraclePolicy, RandomPolicy
 from gtrxl_jax.data import check
 from gtrxl_jax.envs import cue_of, make_env
 from gtrxl_jax.envs.stream import Stream

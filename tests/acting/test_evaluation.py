@@ -5,8 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import AgentPolicy, Policy, RandomPolicy, begin, collect, policy, rollout
+from gtrxl_jax.acting import policy
+from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarize
+from gtrxl_jax.acting.policy import AgentPolicy, Policy
+from gtrxl_jax.acting.rollout import begin, rollout
+from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.envs import Stream, make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core

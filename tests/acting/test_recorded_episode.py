@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 
 from gtrxl_jax import Stream, make_agent, make_core, make_env, zero_timestep
-from gtrxl_jax.acting import AgentPolicy, evaluation, policy
+from gtrxl_jax.acting import evaluation, policy
 from gtrxl_jax.acting.evaluation import record_episode, render_episode
+from gtrxl_jax.acting.policy import AgentPolicy
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from flax import struct
 from gymnax.environments import spaces
 
 from gtrxl_jax import make_agent, zero_timestep
-from gtrxl_jax.acting import Policy
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.encoders import Encoder
 from gtrxl_jax.nn.sequence.model import ModelConfig

@@ -8,8 +8,9 @@ from flax import struct
 from gymnax.environments import environment, spaces
 
 from gtrxl_jax import loading
-from gtrxl_jax.acting import RandomPolicy, collect
+from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.evaluation import record_episode
+from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.custom import CustomPartError, is_custom, naming_part
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.registry import make_env

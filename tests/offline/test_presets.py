@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from gtrxl_jax.acting import RandomPolicy, collect
+from gtrxl_jax.acting.collecting import collect
+from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.data import dataset_spaces
 from gtrxl_jax.envs import make_env
 from gtrxl_jax.nn.encoders import LinearEncoder, NatureEncoder, SmallConvEncoder

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import RandomPolicy, collect
+from gtrxl_jax.acting.collecting import collect
+from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.envs import make_env
 from gtrxl_jax.envs.faults import score_names

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import ExplorerPolicy, begin, rollout
+from gtrxl_jax.acting.rollout import begin, rollout
+from gtrxl_jax.acting.scripted import ExplorerPolicy
 from gtrxl_jax.envs import Stream, make_env
 from gtrxl_jax.worlds.raycast import blank_notes, draw_maze, explore, look
 from gtrxl_jax.worlds.raycast.exploration import OPEN, UNSEEN, WALL

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.acting import ExplorerPolicy, OraclePolicy, Policy, begin, rollout
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.acting.rollout import begin, rollout
+from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy
 from gtrxl_jax.envs import Stream, make_env, time_limit
 from tests.worlds.test_numpad_sequence import NaivePads
 
