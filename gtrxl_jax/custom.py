@@ -135,6 +135,24 @@ def first_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, s
     return None
 
 
+def require_same_shapes(where: str, call: str, name: str, before: Any, after: Any) -> None:
+    """Raise ValueError if a call of a custom part changes the shape or dtype of an array.
+
+    Args:
+      where: the part, see `describe_part`.
+      call: the method, or what it makes.
+      name: the name of the tree.
+      before: the tree that the part got.
+      after: the tree that it returned.
+    """
+    if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
+        leaf, there, here = found
+        raise ValueError(
+            f"{where}: {leaf} is {there} before {call} and {here} after it: return the same shapes "
+            "and dtypes"
+        )
+
+
 _HERE = f"{Path(__file__).parent}{os.sep}"
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 

@@ -12,10 +12,10 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.custom import (
     describe_array,
     describe_part,
-    first_difference,
     is_custom,
     leaves,
     naming_part,
+    require_same_shapes,
     require_values,
 )
 from gtrxl_jax.plugins import Registry
@@ -177,12 +177,7 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
         require_values("core", core, method, returned, (name, "outputs"))
         after, y = returned
         where = describe_part("core", core, method)
-        if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
-            leaf, there, here = found
-            raise ValueError(
-                f"{where}: {leaf} is {there} before {method} and {here} after it: return the same "
-                "shapes and dtypes"
-            )
+        require_same_shapes(where, method, name, before, after)
         if getattr(y, "shape", None) != (*axes, core.width):
             raise ValueError(
                 f"{where}: the outputs are {describe_array(y)} for inputs "

@@ -20,10 +20,9 @@ from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import (
     describe_array,
     describe_part,
-    first_difference,
     is_custom,
-    leaves,
     naming_part,
+    require_same_shapes,
     require_values,
 )
 from gtrxl_jax.offline.optimizer import AdamWConfig
@@ -183,12 +182,7 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
     with naming_part("algorithm", algorithm):
         before, after, metrics = jax.eval_shape(update, params, batch)
     where = describe_part("algorithm", algorithm, "update")
-    if found := first_difference(leaves(learner=before), leaves(learner=after)):
-        leaf, there, here = found
-        raise ValueError(
-            f"{where}: {leaf} is {there} before an update and {here} after it: return the same "
-            "shapes and dtypes"
-        )
+    require_same_shapes(where, "an update", "learner", before, after)
     for name, value in metrics.items():
         if getattr(value, "shape", None) != ():
             raise ValueError(

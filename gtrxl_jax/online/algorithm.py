@@ -22,7 +22,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key, Real
 
 from gtrxl_jax.acting.policy import AgentPolicy
-from gtrxl_jax.custom import describe_part, first_difference, is_custom, leaves
+from gtrxl_jax.custom import describe_part, is_custom, require_same_shapes
 from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.encoders import check_encoders
 from gtrxl_jax.online.optimizer import OptimizerConfig
@@ -275,22 +275,16 @@ def sum_losses(
     return jnp.sum(jnp.stack(list(terms.values()))), metrics | reports.get("metrics", {})
 
 
-def require_same_shapes(algorithm: Algorithm, before: Any, after: Any) -> None:
+def require_same_state(algorithm: Algorithm, before: Any, after: Any) -> None:
     """Raise ValueError if a custom algorithm has changed a shape or dtype of its learner's state.
 
     It names the class, its file and line, and the array.
     """
-    if not is_custom(algorithm):
-        return
-    if found := first_difference(leaves(state=before), leaves(state=after)):
-        leaf, there, here = found
-        own = type(algorithm)
-        method = next((name for name in ("step", "update") if name in vars(own)), "")
+    if is_custom(algorithm):
+        own = vars(type(algorithm))
+        method = next((name for name in ("step", "update") if name in own), "")
         where = describe_part("algorithm", algorithm, method)
-        raise ValueError(
-            f"{where}: {leaf} is {there} before an update and {here} after it: return the same "
-            "shapes and dtypes"
-        )
+        require_same_shapes(where, "an update", "state", before, after)
 
 
 def by_task(name: str, values_N: Float[Array, " N"]) -> Metrics:

@@ -38,7 +38,7 @@ from gtrxl_jax.online.algorithm import (
     Setup,
     by_task,
     reduce_metrics,
-    require_same_shapes,
+    require_same_state,
 )
 from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.ops import popart
@@ -352,7 +352,7 @@ class OnPolicy(Algorithm):
     def _step(self, state: LearnerState, batch: Any) -> tuple[LearnerState, Metrics]:
         """Take a step; check what a custom algorithm makes of the state, a loop's carry."""
         after, metrics = self.step(state, batch)
-        require_same_shapes(self, state, after)
+        require_same_state(self, state, after)
         return after, metrics
 
     def _check_loss(self, state: LearnerState, batch: Any) -> None:

@@ -46,7 +46,7 @@ from gtrxl_jax.online.algorithm import (
     Metrics,
     Setup,
     by_task,
-    require_same_shapes,
+    require_same_state,
 )
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.normalized import normalized_scores, read_returns, returns_of_tasks
@@ -401,7 +401,7 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
     with naming_part("algorithm", algorithm):
         state = jax.eval_shape(trainer.init, 0)
         learner, metrics = jax.eval_shape(update, state)
-    require_same_shapes(algorithm, state.learner, learner)
+    require_same_state(algorithm, state.learner, learner)
     for name, value in metrics.items():
         if getattr(value, "shape", None) != ():
             raise ValueError(

@@ -24,10 +24,9 @@ from flax import linen as nn
 
 from gtrxl_jax.custom import (
     describe_part,
-    first_difference,
     is_custom,
-    leaves,
     naming_part,
+    require_same_shapes,
     require_values,
 )
 from gtrxl_jax.nn.core import DTYPES
@@ -152,13 +151,7 @@ def require_consistent_model(model: Any, params: Any, segment: Segments) -> None
 
     def same(method: str, before: Any, after: Any) -> None:
         name = "memory" if method == "__call__" else "state"
-        if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
-            leaf, there, here = found
-            raise ValueError(
-                f"{describe_part('model', model, method)}: "
-                f"{leaf} is {there} before {method} and {here} after it: "
-                "return the same shapes and dtypes"
-            )
+        require_same_shapes(describe_part("model", model, method), method, name, before, after)
 
     def learning(params: Any, segment: Segments) -> None:
         batch = len(segment.mask)
