@@ -15,6 +15,7 @@ from gtrxl_jax.plots.style import (
     FONT_SIZE,
     GREY,
     assign_styles,
+    grid_of,
     legend_outside,
     new_figure,
     save_figure,
@@ -151,9 +152,7 @@ def panels_of_success(
     *,
     published: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]] | None = None,
     x_label: str = "steps between cue and decision",
-    y_label: str = "success rate",
     chance: float | None = None,
-    columns: int = 3,
 ) -> None:
     """Draw `success_against_horizon` in small panels, for results that do not fit into one.
 
@@ -164,15 +163,13 @@ def panels_of_success(
       path: the PNG file to write.
       published: for panel titles, `published` of `success_against_horizon`.
       x_label: of all panels.
-      y_label: of all panels.
       chance: see `success_against_horizon`.
-      columns: number of panels side by side.
 
     Raises:
       ValueError: see `success_against_horizon`.
     """
     horizon_H = _require_horizons(horizons)
-    rows = -(-len(_require_any(results)) // columns)
+    rows, columns = grid_of(len(_require_any(results)))
     figure = new_figure(6.5, 0.6 + 1.7 * rows)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
     entries: dict[str, Any] = {}
@@ -185,7 +182,7 @@ def panels_of_success(
     for axes in list(panels):
         axes.set_axis_off()
     figure.supxlabel(x_label, fontsize=FONT_SIZE)
-    figure.supylabel(y_label, fontsize=FONT_SIZE)
+    figure.supylabel("success rate", fontsize=FONT_SIZE)
     legend_outside(figure, OF_HORIZONS, entries)
     save_figure(figure, path)
 

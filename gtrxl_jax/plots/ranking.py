@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from gtrxl_jax.plots.style import (
     FONT_SIZE,
     assign_styles,
+    grid_of,
     legend_outside,
     new_figure,
     save_figure,
@@ -23,7 +24,6 @@ def ranking(
     path: str | os.PathLike[str],
     *,
     y_labels: Mapping[str, str],
-    columns: int = 3,
 ) -> None:
     """Draw the scores of each label's runs in descending order, in small panels.
 
@@ -35,7 +35,6 @@ def ranking(
       panels: for each panel title, such as a task, and each label, the scores `[S]` of its S runs.
       path: the PNG file to write.
       y_labels: the name of the scores of each panel.
-      columns: number of panels side by side.
 
     Raises:
       ValueError: if there are no panels, or a label's scores are not `[S]`.
@@ -43,8 +42,7 @@ def ranking(
     labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
     if not labels:
         raise ValueError("there are no runs to rank: pass at least one label with its scores")
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
+    rows, columns = grid_of(len(panels))
     figure = new_figure(1.6 + 2.1 * columns, 0.5 + 2.0 * rows)
     axes_of_panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     entries: dict[str, Any] = {}

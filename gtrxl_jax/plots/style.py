@@ -1,5 +1,6 @@
 """The common style of all figures. matplotlib's global state is neither read nor changed."""
 
+import math
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,8 @@ GREY = "#666666"
 FONT_SIZE = 9.0
 LINE_LENGTH = 40
 """Number of characters in a line of a legend."""
+COLUMNS = 3
+"""The most panels in a row of a figure."""
 MARGIN = 0.2
 """Height around a legend, in inches."""
 
@@ -29,6 +32,12 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=200, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def grid_of(panels: int) -> tuple[int, int]:
+    """Return the rows and the columns of a figure with a number of panels."""
+    columns = min(panels, COLUMNS)
+    return math.ceil(panels / columns), columns
 
 
 def style_axes(axes: Axes) -> None:

@@ -1,6 +1,5 @@
 """Reports on records: Markdown tables and their entries, provenance, and figures of returns."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from gtrxl_jax.formatting import number, numbers
 from gtrxl_jax.plots.style import (
     GREY,
     assign_styles,
+    grid_of,
     legend_outside,
     new_figure,
     save_figure,
@@ -32,8 +32,6 @@ ENTRIES = (
     "interval of that fraction, and the median success over seeds."
 )
 """The explanation of `solved_entry`."""
-COLUMNS = 3
-"""The most panels in a row of a figure."""
 
 Paragraph = str | Sequence[str]
 """A text, or the lines of a table."""
@@ -159,8 +157,7 @@ def draw_returns(
     """
     if not panels:
         return
-    columns = min(len(panels), COLUMNS)
-    rows = math.ceil(len(panels) / columns)
+    rows, columns = grid_of(len(panels))
     figure = new_figure(2.3 * columns + 1.2, 2.5 * rows)
     entries: dict[str, Any] = {}
     axes_RC = figure.subplots(rows, columns, squeeze=False)
