@@ -239,7 +239,7 @@ def test_model_of_ones_own(name):
     assert make_model(config, OBSERVATIONS, ACTIONS, 4).widths == (4,)
     run = OfflineConfig(model=config)
     assert from_json(to_json(run)) == run
-    assert run.shape == (run.segments, run.context)
+    assert run.shape == (run.segments, run.unroll)
     assert with_name(model_config("dt", width=24), name) == Shallow(name=name, width=24)
     with pytest.raises(ValueError, match="hidden must be at least 1"):
         model_config(name, hidden=0)

@@ -218,5 +218,5 @@ def test_gates_add_exactly_their_matrices_and_biases():
         biases = 0 if gate_name == "input" else 1
         added = matrices * plain.width**2 + biases * plain.width
         assert count(gated) - count(plain) == 24 * added
-    assert (plain.width, plain.layers) == (512, 12)
+    assert (plain.width, plain.config.layers) == (512, 12)
     assert 24 * plain.width**2 * 6 == 37_748_736

@@ -192,7 +192,7 @@ def test_popart_preserves_target_values(run):
     period = run.trainer.config.algorithm.target_period
     # Skip the first update, before which there are no statistics.
     states = list(enumerate(zip(run.states[1:], run.states[2:], strict=False), 2))
-    timesteps, memory = run.rollouts[0].timesteps, run.states[0].memory
+    timesteps, memory = run.rollouts[0].timesteps, run.states[0].actor.memory
     for before, after in [pair for number, pair in states if number % period]:
         values = []
         for state in (before, after):

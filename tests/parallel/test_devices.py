@@ -124,7 +124,7 @@ def test_parameters_moments_and_batch_are_split(kind):
     for name, leaf in numbers_of(state).items():
         (shape,) = {shard.data.shape for shard in leaf.addressable_shards}
         assert len(leaf.addressable_shards) == 8
-        if name.split("/")[0] in ("stream", "timestep", "memory"):
+        if name.split("/")[0] == "actor":
             assert shape == (leaf.shape[0] // 8, *leaf.shape[1:]), name
         elif name.endswith("/kernel") and leaf.shape[-1] % 2 == 0:
             assert shape == (*leaf.shape[:-1], leaf.shape[-1] // 2), name

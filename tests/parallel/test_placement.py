@@ -54,7 +54,7 @@ def test_shardings_of_batch_and_parameters(seeds, shards):
     num_split = 0
     for (path, sharding), leaf in leaves:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if path[0].name in ("stream", "timestep", "memory"):
+        if path[0].name == "actor":
             expected = PartitionSpec(*lead, ("data", "model"))
             assert leaf.shape[int(seeds)] in (8, 16)
         elif name.endswith("kernel") and leaf.shape[-1] % shards == 0:
