@@ -15,6 +15,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.online.vmpo import VMPOConfig
 from tests.jobs import acting, small_job
 from tests.recall import Recall
+from tests.tiers import slow_except
 
 ALGORITHMS = {"ppo": PPOConfig(epochs=2, minibatches=2), "vmpo": VMPOConfig(target_period=3)}
 
@@ -33,7 +34,7 @@ def trainer_of(name, unit=1.0, **changes):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", slow_except(ALGORITHMS, {"ppo"}))
 def test_statistics_are_of_all_rollouts(name):
     trainer = trainer_of(name)
     state = jax.jit(trainer.init)(0)
@@ -65,7 +66,7 @@ def test_without_normalization_statistics_stay():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", slow_except(ALGORITHMS, {"ppo"}))
 def test_units_of_rewards_do_not_matter(name):
     """Powers of two change no rounding: training gives the same network to the last bit."""
 
