@@ -7,6 +7,7 @@ import pytest
 
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.r2d2 import R2D2Config
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.parallel.collectives import Collective, collectives
 from gtrxl_jax.runs.programs import Programs
@@ -72,6 +73,18 @@ def test_data_parallel_sends_gradients_and_scalars(kind):
     most = times * (gradient + (RUNS * 4 * PRODUCTS if kind == "offline" else 0) + 800)
     assert gradient <= sum(one.num_bytes * one.times for one in sums) <= most
     assert max(one.times for one in sent) == times
+
+
+def test_replay_sends_gradients_and_scalars():
+    """Every environment draws from its own segments, on its own device."""
+    steps = 2
+    config = R2D2Config(replay_size=4 * BATCH, replay_start=2 * BATCH, optimizer_steps=steps)
+    sent, parameters = crossing(OnlineTrainer(changed(online(1, 1), algorithm=config)))
+    assert {one.kind for one in sent} == {"all-reduce"}
+    gradient = 4 * sum(map(math.prod, parameters))
+    number = sum(one.num_bytes * one.times for one in sent)
+    # The statistics of normalizers are parameters without a gradient.
+    assert 0.9 * steps * gradient <= number <= steps * (gradient + 800)
 
 
 @pytest.mark.parametrize("kind", ["online", "offline"])
