@@ -112,7 +112,7 @@ def read_segments(
 ) -> Segments:
     """Read the windows that begin at the given steps of the given episodes, as NumPy arrays.
 
-    The result equals that of `take_segments`.
+    The result equals the result of `take_segments`.
 
     Raises:
       ValueError: if the data are damaged or have invalid values, see `check`.

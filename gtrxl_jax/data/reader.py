@@ -51,7 +51,7 @@ class MinariReader:
     """A dataset on disk that is read in parts. Threads may share a reader.
 
     Args:
-      path: see `load`; the same errors are raised here, except those of single episodes.
+      path: see `load`; the same errors are raised here, except errors of single episodes.
       leave_out: numbers of episodes that are left out, as if the dataset did not have them.
 
     Attributes:

@@ -120,7 +120,7 @@ def concatenate(sets: Sequence[Trajectories]) -> Trajectories:
 
 
 def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[np.ndarray, " E"]:
-    """Mark a fraction of the episodes for validation, at random among those of each length.
+    """Mark a fraction of the episodes for validation, at random among the episodes of each length.
 
     `select(trajectories, ~marked)` and `select(trajectories, marked)` divide a set.
 
@@ -146,7 +146,7 @@ def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[
 def clip_rounding(actions: Any, space: Any) -> Any:
     """Clip the parts of actions that exceed the bounds of a Box by no more than rounding.
 
-    Others, and those of other spaces, are returned as they are.
+    Others, and values of other spaces, are returned as they are.
     """
 
     def clipped(leaf: Any, x: Any, _: str) -> Any:
@@ -168,7 +168,7 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
     """Raise if the trajectories are invalid; on the host.
 
     Observations must belong to their space, see `specs.values`: its floats may exceed their bounds,
-    as those of published environments do. Actions may exceed theirs by rounding, see
+    as the spaces of published environments do. Actions may exceed theirs by rounding, see
     `clip_rounding`.
 
     Args:

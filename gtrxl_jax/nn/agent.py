@@ -135,7 +135,7 @@ class QNetwork(MemoryNetwork, kw_only=True):
     def heads(
         self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None
     ) -> Float[Array, "... A"]:
-        """Compute Q(s_t, a) for each action; those of forbidden actions are the lowest number."""
+        """Compute Q(s_t, a) for each action; forbidden actions have the lowest number."""
         return self.q_head(y, legal)
 
 

@@ -129,7 +129,7 @@ class DuelingHead(nn.Module):
     def __call__(
         self, x: Float[Array, "... D"], legal: Bool[Array, "... A"] | None = None
     ) -> Float[Array, "... A"]:
-        """Return the values; those of actions that are not `legal` are the lowest number."""
+        """Return the values; actions that are not `legal` have the lowest number."""
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         advantage = ValueHead(self.num_actions, self.hidden, **precision, name="advantage")(x)
         value = ValueHead(1, self.hidden, **precision, name="value")(x)

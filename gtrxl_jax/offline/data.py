@@ -215,7 +215,7 @@ class _Checked(NamedTuple):
     Attributes:
       outcomes: how each sound episode ended.
       bad: the numbers of the others.
-      fingerprint: that of the sound episodes.
+      fingerprint: the fingerprint of the sound episodes.
     """
 
     outcomes: "Outcomes"

@@ -125,7 +125,7 @@ class OnlineConfig(RunConfig):
 
     @property
     def learning_rate(self) -> float:
-        """The peak learning rate: the given one, or that of the algorithm."""
+        """The peak learning rate: the given one, or the algorithm's."""
         given = self.optimizer.learning_rate
         return self.algorithm.learning_rate if given is None else given
 
@@ -233,9 +233,9 @@ def with_parts(
 
     Args:
       config: the config to change.
-      core: name of the core; by default that of the config.
+      core: name of the core; by default the config's.
       core_preset: a size of the core, which replaces all of its settings.
-      algorithm: name of the algorithm; by default that of the config.
+      algorithm: name of the algorithm; by default the config's.
 
     Raises:
       ValueError: if a name is unknown.

@@ -1,4 +1,4 @@
-"""Returns relative to those of a random and of a reference policy.
+"""Returns relative to the returns of a random and of a reference policy.
 
 The score of a task is
 

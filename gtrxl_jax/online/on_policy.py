@@ -67,7 +67,7 @@ class OnPolicyConfig(AlgorithmConfig):
     V-MPO paper uses none."""
     entropy_final: float = number(1.0, at_least=0, at_most=1)
     """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long
-    as that of the learning rate; 1: no decay."""
+    as the learning rate's; 1: no decay."""
     popart: bool = True
     """Normalize values and advantages by moving statistics of each task's returns (PopArt), so that
     losses do not depend on the units of the rewards."""
@@ -192,7 +192,7 @@ class OnPolicy(Algorithm):
 
         Returns:
           The loss; its metrics, and the PopArt statistics whose units it used, `state.popart` or
-          those of `targets`. See `algorithm.sum_losses`.
+          the statistics of `targets`. See `algorithm.sum_losses`.
         """
 
     def init(

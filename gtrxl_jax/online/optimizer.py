@@ -19,7 +19,7 @@ class OptimizerConfig:
     """Adam (Kingma and Ba 2015)."""
 
     learning_rate: float | None = None
-    """Peak learning rate; by default that of the algorithm: 5e-4 for PPO, 2e-3 for V-MPO."""
+    """Peak learning rate; by default the algorithm's: 5e-4 for PPO, 2e-3 for V-MPO."""
     beta_2: float = number(0.999, at_least=0, below=1)
     """Decay of Adam's mean of squared gradients, which is over about 1 / (1 - beta_2) steps. When
     the gradients of a policy that had settled grow again, the mean lags behind, so that the first
@@ -68,7 +68,7 @@ class Optimizer:
         Args:
           trainable: what is trained.
           state: the state of the optimizer.
-          gradients: those of the loss; only "params" is clipped.
+          gradients: the gradients of the loss; only "params" is clipped.
           learning_rate: the peak learning rate.
           count: the number of steps before this one.
 

@@ -10,8 +10,8 @@ to read what is stored anyway, such as an encoded cue.
 Minibatches are random subsets of the segments, so segments stay whole, with the memory before their
 first step. This memory is the one that acted: the stored states of the acting network. Acting and
 learning therefore agree on the first minibatch, whose ratios are 1. After each optimizer step, the
-stored memory is that of slightly older parameters, like the stored states of R2D2 (Kapturowski et
-al. 2019). Recomputing it would require the steps before the segment; it is at most one rollout old,
+stored memory was written by slightly older parameters, like the stored states of R2D2 (Kapturowski
+et al. 2019). Recomputing it would require the steps before the segment; it is at most one rollout old,
 in which the clipping of the ratio limits how far the policy moves.
 
 Values at the time of acting determine the lambda-returns, advantages and new PopArt statistics once
@@ -48,7 +48,7 @@ class PPOConfig(OnPolicyConfig):
     name: str = "ppo"
     entropy_final: float = number(0.1, at_least=0, at_most=1)
     """Fraction of the entropy bonus that remains at the end of a linear decay, which takes as long
-    as that of the learning rate; 1: no decay. Advantages are normalized, so that the bonus would
+    as the learning rate's; 1: no decay. Advantages are normalized, so that the bonus would
     otherwise keep an agent exploring that has learned all but the last step."""
     epochs: int = 4
     """Number of passes over a rollout. The more optimizer steps are taken on a rollout, that is

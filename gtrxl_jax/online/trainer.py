@@ -13,7 +13,7 @@ An update composes two functions:
 
 All of these functions are pure: they can be jitted, vmapped over seeds and hyperparameters, and
 applied to sharded states. The memory is projected once for each segment. Acting computes the same
-outputs as the segment form does, so algorithms take those of the acting network from the experience
+outputs as the segment form does, so algorithms take the outputs of the acting network from the experience
 instead of recomputing them.
 
 A single-task agent is a multi-task agent with N = 1: each task has its own value output and, with
@@ -217,7 +217,7 @@ class OnlineTrainer:
 
         Args:
           seed: the seed.
-          hyperparameters: override those of the config.
+          hyperparameters: override the config's.
           given: see `Trainer.init`.
         """
         key, key_network, key_stream, key_sweep = jax.random.split(jax.random.key(seed), 4)

@@ -58,8 +58,8 @@ class Cell:
     Attributes:
       labels: what tells the cell from others, by name.
       job: a config, or a function from a seed to a dict of results. With several workers, functions
-        have to be those of a module, or `functools.partial` of them.
-      seeds: number of seeds: from that of the config on, or from 0.
+        have to be functions of a module, or `functools.partial` of them.
+      seeds: number of seeds: from the config's seed on, or from 0.
       goal: a score and the value to reach; the first iteration or evaluation that reaches it is
         recorded.
       measure: for a config, a function of the trained agent that returns further scores.
@@ -96,7 +96,7 @@ def run(
       workers: number of processes, each bound to its share of the cores.
 
     Returns:
-      All records in the file, including those of earlier calls, in the order of the cells.
+      All records in the file, including records of earlier calls, in the order of the cells.
 
     Raises:
       ValueError: if two cells have the same name, or `only` names none.

@@ -8,9 +8,9 @@ The records of runs in folders have, beside what `studies.records` names,
     folder, settings  the run's folder, and the settings on which the score of a seed depends
     score             "success", or "return" for environments without successes; "normalized" for
                       several tasks with reference returns
-    scores            that of the final evaluation; before that, the latest one; NaN if diverged
+    scores            the score of the final evaluation; before that, the latest one; NaN if diverged
     curve             all points; of a normalized score only evaluations, as training has none
-    steps, total      the steps so far, and those of the finished run
+    steps, total      the steps so far, and the steps of the finished run
     drawn             the settings that were drawn for the seed; known once the run is finished
     finished, diverged, tasks    whether the run has its result, whether the seed has diverged, and
                       the number of tasks of the agent, over which its scores are means
@@ -194,7 +194,7 @@ def read_runs(folders: Sequence[Path], goal: float | None = None) -> list[Record
 def task_of(env: Mapping[str, Any]) -> str:
     """Return the environment and its parameters: "TMazePassive-v0, corridor_length 30".
 
-    Several tasks are joined by " + ". A task whose environment is that of the one before is named
+    Several tasks are joined by " + ". A task in the environment of the one before is named
     by its parameters only.
     """
     members = EnvConfig(env["name"], env["params"], tuple(env["tasks"])).members

@@ -38,7 +38,7 @@ KEPT_OFFLINE = ["loss", "accuracy/last_step"]
 
 
 def key_of(record: Mapping[str, Any]) -> str:
-    """Return what tells a record from those of other runs: its labels and its seed."""
+    """Return what tells a record from the records of other runs: its labels and its seed."""
     return json.dumps([record["labels"], record["seed"]])
 
 

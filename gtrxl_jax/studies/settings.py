@@ -1,4 +1,4 @@
-"""Configs by the dotted names of their settings: `core.memory_size`, as those of options."""
+"""Configs by the dotted names of their settings: `core.memory_size`, as in options."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def online_config(settings: Mapping[str, Any]) -> OnlineConfig:
         if environments[1:]:
             given["env.tasks"] = [{"name": name} for name in environments]
     if given.get("env.name", base.env.name) != base.env.name:
-        fields["env"]["params"] = {}  # the preset's are those of its environment
+        fields["env"]["params"] = {}  # the preset's belong to its environment
     kinds = dict(field_names(base))
     for name, value in given.items():
         *groups, field = name.split(".")

@@ -15,7 +15,7 @@
     [draw]                                   # a value for each seed, see --sweep of `gtrxl train`
     learning_rate = [1e-4, 1e-2]
 
-The names are those of the options of `gtrxl train`. An entry of a list in `grid` may be a table,
+The names are the options of `gtrxl train`. An entry of a list in `grid` may be a table,
 which sets several options at once.
 """
 
@@ -54,7 +54,7 @@ def grid(
     """Return a cell for every combination of options, whose labels are these options.
 
     Args:
-      settings: those of every run, nested or by their dotted names, see `online_config`.
+      settings: the settings of every run, nested or by their dotted names, see `online_config`.
       options: for each name a list of values. A table in a list sets all of its entries; named
         `core`, for example, those of the core.
       draw: the bounds of hyperparameters that each seed samples, `OnlineConfig.sweep`.
@@ -90,7 +90,7 @@ def read_sweep(path: Path) -> tuple[list[Cell], float | None]:
     """Read and check all cells of a sweep.
 
     Returns:
-      The cells, and the score that they should reach; None for that of `compare`.
+      The cells, and the score that they should reach; None for the default of `compare`.
 
     Raises:
       OSError: if it cannot be read.

@@ -21,8 +21,7 @@ def orthogonal(
     """Draw a random orthogonal matrix (Saxe et al. 2014), sequentially under vmap.
 
     On CPU a batched QR blocks a thread of XLA's pool while it waits for tasks that it submits to
-    the same pool. Several at a time, such as those of a cell's gates, can occupy all threads and
-    deadlock.
+    the same pool. Several at a time, as for a cell's gates, can occupy all threads and deadlock.
     """
     draw = jax.nn.initializers.orthogonal()
     return jax.custom_batching.sequential_vmap(lambda key: draw(key, shape, dtype))(key)

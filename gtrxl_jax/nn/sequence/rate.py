@@ -360,7 +360,7 @@ class RATE(nn.Module):
           state: the state returned by `start` or by `observe_action`.
           return_to_go_B: the return-to-go.
           observation: the observation.
-          first_B: where an episode begins, with a state like that of `start`.
+          first_B: where an episode begins, with a state like the state of `start`.
         """
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         if isinstance(state, Window):
@@ -569,8 +569,8 @@ def memory_token_spans(steps: int, cache_size: int, memory_tokens: int) -> tuple
       memory_tokens: m, the number of memory tokens.
 
     Returns:
-      The spans of all queries, in order; and those of the K tokens o (the second of a step's three)
-      and the m write tokens, the only ones that the last layer needs.
+      The spans of all queries, in order; and the spans of the K tokens o (the second of a step's
+      three) and the m write tokens, the only ones that the last layer needs.
     """
     write = memory_tokens + 3 * steps
     num_tokens = write + memory_tokens
