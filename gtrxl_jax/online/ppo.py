@@ -11,8 +11,8 @@ Minibatches are random subsets of the segments, so segments stay whole, with the
 first step. This memory is the one that acted: the stored states of the acting network. Acting and
 learning therefore agree on the first minibatch, whose ratios are 1. After each optimizer step, the
 stored memory was written by slightly older parameters, like the stored states of R2D2 (Kapturowski
-et al. 2019). Recomputing it would require the steps before the segment; it is at most one rollout old,
-in which the clipping of the ratio limits how far the policy moves.
+et al. 2019). Recomputing it would require the steps before the segment; it is at most one rollout
+old, in which the clipping of the ratio limits how far the policy moves.
 
 Values at the time of acting determine the lambda-returns, advantages and new PopArt statistics once
 per rollout. The value head is rescaled to these before the first optimizer step, so values V change

@@ -5,8 +5,8 @@ Its segments go to a replay with the memory before their first step, the stored 
 rollout, the learner draws segments by their priorities, several times:
 
   - Burn-in. The stored memory was written by older parameters. The segments before the drawn one
-    are therefore run first, from the memory that was stored with them, without a gradient; the drawn
-    segment starts from the resulting memory. Online and target network each have their own.
+    are therefore run first, from the memory that was stored with them, without a gradient; the
+    drawn segment starts from the resulting memory. Online and target network each have their own.
   - Targets are n-step returns in rescaled units, from the target network's value of the online
     network's best action (double Q-learning).
   - The squared errors of a segment determine its new priority. Those of a new segment follow from
@@ -192,7 +192,7 @@ class R2D2(Algorithm):
         self._optimizer = Optimizer(setup.optimizer, setup.num_updates * config.optimizer_steps)
 
     def policy(self, actions: str) -> EpsilonGreedyPolicy:
-        """Return the greedy policy; with "sample", the policy of the least exploring environment."""
+        """Return the greedy policy; with "sample", as the least exploring environment."""
         return EpsilonGreedyPolicy(self.agent, actions, (min(self.behavior.epsilons),))
 
     def init(

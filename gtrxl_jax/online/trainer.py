@@ -13,8 +13,8 @@ An update composes two functions:
 
 All of these functions are pure: they can be jitted, vmapped over seeds and hyperparameters, and
 applied to sharded states. The memory is projected once for each segment. Acting computes the same
-outputs as the segment form does, so algorithms take the outputs of the acting network from the experience
-instead of recomputing them.
+outputs as the segment form does, so algorithms take the acting network's outputs from the
+experience instead of recomputing them.
 
 A single-task agent is a multi-task agent with N = 1: each task has its own value output and, with
 PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses float64.

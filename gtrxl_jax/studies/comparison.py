@@ -8,7 +8,7 @@ The records of runs in folders have, beside what `studies.records` names,
     folder, settings  the run's folder, and the settings on which the score of a seed depends
     score             "success", or "return" for environments without successes; "normalized" for
                       several tasks with reference returns
-    scores            the score of the final evaluation; before that, the latest one; NaN if diverged
+    scores            of the final evaluation; before it, of the latest one; NaN if diverged
     curve             all points; of a normalized score only evaluations, as training has none
     steps, total      the steps so far, and the steps of the finished run
     drawn             the settings that were drawn for the seed; known once the run is finished
