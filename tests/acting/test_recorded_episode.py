@@ -54,7 +54,7 @@ def test_long_episodes_are_recorded_in_parts(monkeypatch):
     acting, stream, params = untrained(
         "Catch-bsuite", make_core("lstm", "debug"), max_steps_in_episode=100
     )
-    monkeypatch.setattr(evaluation, "RECORDED_AT_ONCE", 4)
+    monkeypatch.setattr(evaluation, "MAX_CHUNK_STEPS", 4)
     episode = record_episode(acting, stream, params, jax.random.key(1))
     # The ball falls for nine steps: two parts of four steps, and one that the next episode enters.
     np.testing.assert_array_equal(episode.states.time, range(10))
