@@ -73,8 +73,8 @@ def parse(
             return
         raise ValueError(reason + _help(argument))
 
-    with tyro_errors.on_parse_error(refuse):
-        return tyro.cli(command, args=arguments, prog=prog, registry=_NUMBERS, **options)
+    with tyro_errors.on_parse_error(refuse), _NUMBERS:
+        return tyro.cli(command, args=arguments, prog=prog, **options)
 
 
 _NUMBERS = ConstructorRegistry()

@@ -185,7 +185,7 @@ def make_agent(
         initial_scale=initial_scale,
         max_scale=max_scale,
     )
-    parts = _trunk(
+    trunk = _make_trunk(
         core,
         observation_space,
         action_space,
@@ -198,7 +198,7 @@ def make_agent(
     )
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
     return Agent(
-        **parts,
+        **trunk,
         policy_head=PolicyHead(
             action=action_spec(action_space),
             hidden=head_width,
@@ -215,15 +215,18 @@ def make_q_network(
     observation_space: Any,
     action_space: Any,
     *,
-    encoder: str | nn.Module = "auto",
-    encoders: Mapping[str, str] | None = None,
-    encoder_width: int = 256,
-    image_axes: str = "auto",
     head_width: int = 256,
-    clock: bool = False,
-    memoryless: bool = False,
+    **trunk: Any,
 ) -> QNetwork:
-    """Build a network of action values around a core; for the arguments see `make_agent`.
+    """Build a network of action values around a core, in the core's precision.
+
+    Args:
+      core: see `make_agent`.
+      observation_space: see `make_agent`.
+      action_space: a space of one discrete choice.
+      head_width: hidden units of V and of A, see `DuelingHead`.
+      **trunk: `encoder`, `encoders`, `encoder_width`, `image_axes`, `clock` and `memoryless` of
+        `make_agent`.
 
     Raises:
       ValueError: as `make_agent`, and if an action is not one discrete choice.
@@ -236,34 +239,24 @@ def make_q_network(
             f"action values need a single discrete action, not {action_space}: use an algorithm "
             "with a policy, such as ppo"
         )
-    parts = _trunk(
-        core,
-        observation_space,
-        action_space,
-        encoder=encoder,
-        encoders=encoders,
-        encoder_width=encoder_width,
-        image_axes=image_axes,
-        clock=clock,
-        memoryless=memoryless,
-    )
+    trunk = _make_trunk(core, observation_space, action_space, **trunk)
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
-    return QNetwork(**parts, q_head=DuelingHead(spec.discrete[0], hidden=head_width, **precision))
+    return QNetwork(**trunk, q_head=DuelingHead(spec.discrete[0], hidden=head_width, **precision))
 
 
-def _trunk(
+def _make_trunk(
     core: MemoryCore,
     observation_space: Any,
     action_space: Any,
     *,
-    encoder: str | nn.Module,
-    encoders: Mapping[str, str] | None,
-    encoder_width: int,
-    image_axes: str,
-    clock: bool,
-    memoryless: bool,
+    encoder: str | nn.Module = "auto",
+    encoders: Mapping[str, str] | None = None,
+    encoder_width: int = 256,
+    image_axes: str = "auto",
+    clock: bool = False,
+    memoryless: bool = False,
 ) -> dict[str, Any]:
-    """Return all of a `MemoryNetwork` but its heads."""
+    """Return all of a `MemoryNetwork` but its heads; see `make_agent`."""
     if not isinstance(core, MemoryCore):
         raise TypeError(f"core must be a memory core, not {core!r}: make_core builds one")
     _require_positive(encoder_width=encoder_width)

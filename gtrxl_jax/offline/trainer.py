@@ -254,12 +254,12 @@ class OfflineTrainer:
         """Return {}: all seeds have the settings of the config."""
         return {}
 
-    def saved(self, state: OfflineState) -> OfflineState:
-        """Return all of the state, see `Trainer.saved`."""
+    def to_checkpoint(self, state: OfflineState) -> OfflineState:
+        """Return all of the state, see `Trainer.to_checkpoint`."""
         return state
 
-    def restored(self, saved: OfflineState, fresh: OfflineState) -> OfflineState:
-        """Return all that was saved, see `Trainer.restored`."""
+    def from_checkpoint(self, saved: OfflineState, fresh: OfflineState) -> OfflineState:
+        """Return all that was saved, see `Trainer.from_checkpoint`."""
         return saved
 
     def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:

@@ -183,12 +183,12 @@ class Algorithm(abc.ABC):
         """Return the policy of evaluations, given `EvaluationConfig.policy`."""
         return AgentPolicy(self.agent, actions)
 
-    def saved(self, learner: Any) -> Any:
+    def to_checkpoint(self, learner: Any) -> Any:
         """Return what checkpoints keep of a learner: all of it, or some fields replaced by ()."""
         return learner
 
-    def restored(self, saved: Any, fresh: Any) -> Any:
-        """Return the learner of a resumed run, given what was `saved` and a new run's learner."""
+    def from_checkpoint(self, saved: Any, fresh: Any) -> Any:
+        """Return the learner of a resumed run, given what was saved and a new run's learner."""
         return saved
 
 

@@ -212,10 +212,10 @@ class R2D2(Algorithm):
             ),
         )
 
-    def saved(self, learner: R2D2State) -> R2D2State:
+    def to_checkpoint(self, learner: R2D2State) -> R2D2State:
         return learner if self.config.save_replay else dataclasses.replace(learner, replay=())
 
-    def restored(self, saved: R2D2State, fresh: R2D2State) -> R2D2State:
+    def from_checkpoint(self, saved: R2D2State, fresh: R2D2State) -> R2D2State:
         return saved if self.config.save_replay else dataclasses.replace(saved, replay=fresh.replay)
 
     def update(
@@ -224,12 +224,9 @@ class R2D2(Algorithm):
         """Add a rollout to the replay, and learn from drawn segments."""
         state = dataclasses.replace(learner, replay=self._insert(learner, experience))
 
-        def one(state: R2D2State, key: Key[Array, ""]) -> tuple[R2D2State, Metrics]:
-            return self.step(state, key)
-
         def learn(state: R2D2State) -> tuple[R2D2State, Metrics]:
             keys = jax.random.split(key, self.config.optimizer_steps)
-            state, metrics = jax.lax.scan(one, state, keys)
+            state, metrics = jax.lax.scan(self.step, state, keys)
             return state, reduce_metrics(metrics)
 
         def wait(state: R2D2State) -> tuple[R2D2State, Metrics]:

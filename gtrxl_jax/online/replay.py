@@ -2,7 +2,7 @@
 
 Each environment draws from its own segments, by their priorities (Schaul et al. 2016). The arrays
 thus begin with the axis of environments, which devices split, and drawing sends nothing between
-devices; flashbax draws from all environments at once.
+devices. (The prioritized buffer of flashbax has one sum tree over all environments.)
 """
 
 import dataclasses

@@ -21,6 +21,7 @@ PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses 
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from typing import Any
@@ -244,13 +245,13 @@ class OnlineTrainer:
         """Return the hyperparameters in `sweep`, see `Trainer.sampled_hyperparameters`."""
         return {name: state.learner.hyperparameters[name] for name in self.config.sweep}
 
-    def saved(self, state: TrainState) -> TrainState:
-        """Return what checkpoints keep, see `Algorithm.saved`."""
-        return dataclasses.replace(state, learner=self.algorithm.saved(state.learner))
+    def to_checkpoint(self, state: TrainState) -> TrainState:
+        """Return what checkpoints keep, see `Algorithm.to_checkpoint`."""
+        return dataclasses.replace(state, learner=self.algorithm.to_checkpoint(state.learner))
 
-    def restored(self, saved: TrainState, fresh: TrainState) -> TrainState:
-        """Return the state of a resumed run, see `Algorithm.restored`."""
-        learner = self.algorithm.restored(saved.learner, fresh.learner)
+    def from_checkpoint(self, saved: TrainState, fresh: TrainState) -> TrainState:
+        """Return the state of a resumed run, see `Algorithm.from_checkpoint`."""
+        learner = self.algorithm.from_checkpoint(saved.learner, fresh.learner)
         return dataclasses.replace(saved, learner=learner)
 
     def act(
@@ -263,10 +264,8 @@ class OnlineTrainer:
         if self.config.segments == 1:
             return self._act_segment(params, actor, key)
 
-        def segment(actor: ActorState, key: Key[Array, ""]) -> tuple[ActorState, Experience]:
-            return self._act_segment(params, actor, key)
-
         keys = jax.random.split(key, self.config.segments)
+        segment = functools.partial(self._act_segment, params)
         actor, segments = jax.lax.scan(segment, actor, keys)
         experience = jax.tree.map(
             lambda x_KB: x_KB.swapaxes(0, 1).reshape(-1, *x_KB.shape[2:]), segments

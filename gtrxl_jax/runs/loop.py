@@ -233,7 +233,9 @@ class _Loop:
         """Restore the newest checkpoint and its `_progress`; return its state, None without one."""
         if not self._folder or not available_steps(self._folder):
             return None
-        saved, record = checkpoint.restore(self._folder, self._trainer.saved(self._programs.like))
+        saved, record = checkpoint.restore(
+            self._folder, self._trainer.to_checkpoint(self._programs.like)
+        )
         hosts.on_main_process(
             functools.partial(checkpoint.set_aside, self._folder, record["unusable"]), "set_aside"
         )
@@ -241,7 +243,7 @@ class _Loop:
         whole: Any = jax.tree.structure(self._programs.like)
         if jax.tree.structure(saved) == whole:
             return saved
-        return self._trainer.restored(saved, self._programs.init())
+        return self._trainer.from_checkpoint(saved, self._programs.init())
 
     @contextlib.contextmanager
     def _compiling(self) -> Iterator[None]:
@@ -377,7 +379,7 @@ class _Loop:
             self._writer.sync()
             saver.save(
                 self._step,
-                self._trainer.saved(state),
+                self._trainer.to_checkpoint(state),
                 dataclasses.asdict(self._progress),
                 best=best,
             )

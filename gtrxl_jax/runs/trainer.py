@@ -105,11 +105,11 @@ class Trainer(Protocol):
         For a state of S seeds, they are `[S]`. Seeds that differ in them are never averaged.
         """
 
-    def saved(self, state: Any) -> Any:
+    def to_checkpoint(self, state: Any) -> Any:
         """Return what checkpoints keep of a state: all of it, or some parts replaced by ()."""
 
-    def restored(self, saved: Any, fresh: Any) -> Any:
-        """Return the state of a resumed run, given what was `saved` and the state of a new run."""
+    def from_checkpoint(self, saved: Any, fresh: Any) -> Any:
+        """Return the state of a resumed run, given what was saved and the state of a new run."""
 
     def update(self, state: Any, data: Any, stage: Hashable) -> tuple[Any, Any]:
         """Make one update on the data of its iteration; return the new state and a tree of metrics.

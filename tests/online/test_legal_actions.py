@@ -15,6 +15,7 @@ from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.r2d2 import R2D2Config
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.online.vmpo import VMPOConfig
 from gtrxl_jax.runs.divergence import Divergence
@@ -98,6 +99,17 @@ def test_mask_of_acting_is_that_of_learning(algorithm):
     broken = dataclasses.replace(experience, timesteps=timesteps)
     _, (metrics, _) = learn(state.learner, broken, key)
     assert not metrics["finite/legal actions"]
+
+
+@pytest.mark.integration
+def test_epsilon_greedy_policy_respects_masks():
+    env = EnvConfig(name="Ferry-v0", num_envs=8)
+    config = R2D2Config(epsilon=1.0, epsilon_exponent=0.0)
+    trainer = OnlineTrainer(small_job("lstm", env=env, algorithm=config, devices=1))
+    _, experience = jax.jit(acting(trainer))(jax.jit(trainer.init)(0), jax.random.key(0))
+    steps = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
+    assert chosen(steps, experience.actions).all()
+    assert len(np.unique(experience.actions)) == 4
 
 
 def test_random_policy_and_stream_respect_masks():

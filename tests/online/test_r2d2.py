@@ -11,16 +11,16 @@ import pytest
 from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.online.algorithm import run_segment
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
-from gtrxl_jax.online.r2d2 import EpsilonGreedyPolicy, R2D2Config, segment_of
+from gtrxl_jax.online.r2d2 import R2D2Config, segment_of
 from gtrxl_jax.online.replay import take
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.ops import r2d2
+from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 from tests.comparison import assert_close
 from tests.jobs import acting, small_job
-from tests.online import test_legal_actions  # noqa: F401  registers Ferry
 
 pytestmark = pytest.mark.integration
 
@@ -137,34 +137,20 @@ def test_burn_in_gives_the_memory_of_the_present_parameters(played, x64):
     jax.tree.map(lambda x: np.testing.assert_array_equal(x, 0), gradient)
 
 
-@pytest.mark.parametrize("core", ["lstm", "gtrxl"])
-def test_every_environment_explores_by_its_own_epsilon(core):
-    trainer = OnlineTrainer(job(core, env__num_envs=8, algorithm__epsilon=1.0))
+def test_every_environment_explores_by_its_own_epsilon():
+    trainer = OnlineTrainer(job("lstm"))
     policy = trainer.algorithm.behavior
-    assert policy.epsilons == tuple([1.0] * 8)
-    spaces = trainer.observation_space, trainer.action_space
-    steps = zero_timestep(*spaces, 4096)
-    q_BA = jnp.broadcast_to(jnp.array([0.0, 2.0, 1.0, 0.0]), (4096, 4))
-    half = EpsilonGreedyPolicy(trainer.agent, epsilons=(0.5, *[0.0] * 4095))
-    actions = jax.vmap(lambda key: half.choose(q_BA[:2], jax.tree.map(lambda x: x[:2], steps), key))
-    half = dataclasses.replace(half, epsilons=(0.5, 0.0))
-    chosen = actions(jax.random.split(jax.random.key(0), 4000))
+    assert policy.epsilons == r2d2.actor_epsilons(8, 0.9) == tuple(sorted(policy.epsilons))[::-1]
+    steps = zero_timestep(trainer.observation_space, trainer.action_space, 2)
+    q_BA = jnp.broadcast_to(jnp.array([0.0, 2.0, 1.0, 0.0]), (2, 4))
+    policy = dataclasses.replace(policy, epsilons=(0.5, 0.0))
+    keys = jax.random.split(jax.random.key(0), 4000)
+    chosen = jax.vmap(lambda key: policy.choose(q_BA, steps, key))(keys)
     shares = np.bincount(chosen[:, 0], minlength=4) / 4000
     np.testing.assert_allclose(shares, [0.125, 0.625, 0.125, 0.125], atol=0.03)
-    assert np.all(chosen[:, 1] == 1)
-    greedy = trainer.policy.choose(q_BA, steps, jax.random.key(0))
-    assert np.all(greedy == 1)
-
-
-def test_forbidden_actions_are_never_explored():
-    env = EnvConfig(name="Ferry-v0", num_envs=8)
-    config = dataclasses.replace(CONFIG, epsilon=1.0, epsilon_exponent=0.0)
-    trainer = OnlineTrainer(job("lstm", env=env, algorithm=config, devices=1))
-    _, experience = jax.jit(acting(trainer))(jax.jit(trainer.init)(0), jax.random.key(0))
-    legal = np.asarray(experience.timesteps.legal[:, :-1])
-    actions = np.asarray(experience.actions)
-    assert np.take_along_axis(legal, actions[..., None], axis=-1).all()
-    assert len(np.unique(actions)) == 4
+    np.testing.assert_array_equal(chosen[:, 1], 1)
+    greedy = trainer.algorithm.policy("mode").choose(q_BA, steps, keys[0])
+    np.testing.assert_array_equal(greedy, 1)
 
 
 def test_resume_with_and_without_the_replay(tmp_path):
@@ -181,11 +167,14 @@ def test_resume_with_and_without_the_replay(tmp_path):
     assert_close(run(tmp_path / "halves", 4 * steps, True), whole)
     run(tmp_path / "without", 2 * steps, False)
     assert_different(weights(run(tmp_path / "without", 4 * steps, False)), weights(whole))
-    sizes = [
-        sum(path.stat().st_size for path in (tmp_path / name).rglob("*") if path.is_file())
+    filled, anew = (
+        read_metrics(tmp_path / name / "metrics.jsonl")["replay/segments"]
         for name in ("halves", "without")
-    ]
-    assert sizes[1] < sizes[0]
+    )
+    half = len(filled) // 2
+    np.testing.assert_array_equal(anew[:half], filled[:half])
+    assert np.all(np.diff(filled) >= 0)
+    np.testing.assert_array_equal(anew[half:], filled[:half])  # the replay was empty again
 
 
 @pytest.mark.parametrize(

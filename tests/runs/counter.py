@@ -67,10 +67,10 @@ class Counter:
     def sampled_hyperparameters(self, state):
         return {}
 
-    def saved(self, state):
+    def to_checkpoint(self, state):
         return state
 
-    def restored(self, saved, fresh):
+    def from_checkpoint(self, saved, fresh):
         return saved
 
     def update(self, state, data, stage):
