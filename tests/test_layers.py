@@ -10,7 +10,7 @@ import gtrxl_jax
 PACKAGE = Path(gtrxl_jax.__file__).parent
 
 LAYERS = (
-    ("extras", "files", "formatting", "lazy", "machine", "statistics", "validation"),
+    ("extras", "files", "formatting", "lazy", "machine", "platforms", "statistics", "validation"),
     ("custom", "plugins", "specs"),
     ("segments", "timestep"),
     ("ops", "parallel"),

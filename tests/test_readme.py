@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from gtrxl_jax.cli.arguments import parse_train, parse_train_offline
+from gtrxl_jax.cli.arguments import parse_plan, parse_train, parse_train_offline
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.cli.trained import Evaluate, Export, Play
 from tests.pages import README, ROOT, code, commands, pages
@@ -58,6 +58,7 @@ def test_python_code_of_trained_agents_runs(tmp_path):
 PARSERS = {
     "train": parse_train,
     "train-offline": parse_train_offline,
+    "plan": parse_plan,
     "evaluate": partial(parse, Evaluate, prog="gtrxl evaluate"),
     "play": partial(parse, Play, prog="gtrxl play"),
     "export": partial(parse, Export, prog="gtrxl export"),

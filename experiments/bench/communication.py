@@ -51,7 +51,7 @@ from gtrxl_jax.offline import config as offline_config  # noqa: E402
 from gtrxl_jax.offline.trainer import OfflineTrainer  # noqa: E402
 from gtrxl_jax.online import config  # noqa: E402
 from gtrxl_jax.online.trainer import OnlineTrainer  # noqa: E402
-from gtrxl_jax.parallel.collectives import KINDS, Collective, collectives  # noqa: E402
+from gtrxl_jax.parallel.hlo import KINDS, Collective, collectives  # noqa: E402
 from gtrxl_jax.runs.programs import Programs  # noqa: E402
 from gtrxl_jax.runs.trainer import Trainer  # noqa: E402
 

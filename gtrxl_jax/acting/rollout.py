@@ -91,7 +91,8 @@ def advance(
     if policy.is_privileged:
         seen = dataclasses.replace(seen, observation=state.stream.env)
     memory, action, extras = policy.act(params, state.policy, seen, key)
-    environments, following = stream.step(state.stream, action)
+    with jax.named_scope("env"):
+        environments, following = stream.step(state.stream, action)
     return ActingState(memory, environments, following), Step(state.timestep, action, extras)
 
 

@@ -1,6 +1,7 @@
 """The arguments of the commands, and the parsing of presets and overrides."""
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +57,7 @@ class Train(RunOptions):
 
 @dataclasses.dataclass(frozen=True)
 class TrainOffline(RunOptions):
-    """Train sequence models on trajectories, each in its own folder, and compare them."""
+    """Train RATE, Decision Transformers or behavior cloning on trajectories, and compare them."""
 
     config: Annotated[offline_config.OfflineConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=offline_config.OfflineConfig
@@ -65,8 +66,38 @@ class TrainOffline(RunOptions):
     """Further models to train on the same data for comparison."""
 
 
-def parse_train(arguments: Sequence[str]) -> Train:
-    """Parse the arguments of `gtrxl train`.
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """Options of `gtrxl plan`, besides those of the training command."""
+
+    topology: str = ""
+    """The devices: a kind of TPU (v2, v3, v4, v5e, v5p, v6e or tpu7x) and the number of chips along
+    each axis, such as v5e:4x4 or v4:2x2x4."""
+    json: bool = False
+    """Print as JSON."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanTrain(Train, PlanOptions):
+    """Compile the program of `gtrxl train` for devices that are not here, and run nothing.
+
+    Prints the memory, communication and compilation of the program and, for TPUs, the compiler's
+    estimates of its times. `gtrxl plan train-offline` does so for `gtrxl train-offline`.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanTrainOffline(TrainOffline, PlanOptions):
+    """Compile the program of `gtrxl train-offline` for devices that are not here; see `gtrxl plan`.
+
+    Data are read or generated. Only --model is planned, without the baselines.
+    """
+
+
+def parse_train(
+    arguments: Sequence[str], command: type[Train] = Train, prog: str = "gtrxl train"
+) -> Train:
+    """Parse the arguments of `gtrxl train`, or of another command with its options.
 
     `--preset` selects a complete config and `--core-preset` the size of the core; every other
     argument overrides a field of these.
@@ -95,13 +126,13 @@ def parse_train(arguments: Sequence[str]) -> Train:
     sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
     default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))
     train = parse(
-        Train,
+        command,
         rest,
-        default=Train(config=default),
+        default=command(config=default),
         kinds={"core": (base.core, CORES), "algorithm": (base.algorithm, ALGORITHMS)},
-        prog="gtrxl train",
+        prog=prog,
         description=(
-            "Train an agent online.\n\n"
+            f"{inspect.getdoc(command)}\n\n"
             f"--preset {{{','.join(configs.PRESETS)}}} selects a complete config, --core-preset "
             f"{{{sizes}}} the size of the core; the options below override them."
         ),
@@ -118,7 +149,11 @@ def parse_train(arguments: Sequence[str]) -> Train:
     return train
 
 
-def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
+def parse_train_offline(
+    arguments: Sequence[str],
+    command: type[TrainOffline] = TrainOffline,
+    prog: str = "gtrxl train-offline",
+) -> TrainOffline:
     """Parse the arguments of `gtrxl train-offline`, as `parse_train` does; see there for errors.
 
     `--model-preset` selects the size of the model.
@@ -147,30 +182,47 @@ def parse_train_offline(arguments: Sequence[str]) -> TrainOffline:
         model = models.model_config(model.name, chosen.model_preset)
     algorithm = with_name(base.algorithm, chosen.algorithm or base.algorithm.name)
     base = dataclasses.replace(base, model=model, algorithm=algorithm)
-    command = parse(
-        TrainOffline,
+    parsed = parse(
+        command,
         rest,
-        default=TrainOffline(config=base),
+        default=command(config=base),
         kinds={"model": (model, MODELS), "algorithm": (algorithm, OFFLINE_ALGORITHMS)},
-        prog="gtrxl train-offline",
+        prog=prog,
         description=(
-            "Train RATE, Decision Transformers or behavior cloning on trajectories, and compare "
-            "their memory horizons.\n\n"
+            f"{inspect.getdoc(command)}\n\n"
             f"--preset {{{','.join(offline_config.PRESETS)}}} selects a complete config, "
             f"--model-preset {{{','.join(models.PRESETS)}}} the size of the model; the options "
             "below override them."
         ),
     )
-    config = command.config
+    config = parsed.config
     env = dataclasses.replace(config.env, params={**params, **config.env.params})
-    command = dataclasses.replace(command, config=dataclasses.replace(config, env=env))
-    first = command.config.model
-    import_plugins((first.encoder, *first.encoders.values(), *command.baselines))
-    for name in (first.name, *command.baselines):
+    parsed = dataclasses.replace(parsed, config=dataclasses.replace(config, env=env))
+    first = parsed.config.model
+    import_plugins((first.encoder, *first.encoders.values(), *parsed.baselines))
+    for name in (first.name, *parsed.baselines):
         model = with_name(first, name)
-        validate(dataclasses.replace(command.config, model=model))
-    _require_options(command)
-    return command
+        validate(dataclasses.replace(parsed.config, model=model))
+    _require_options(parsed)
+    return parsed
+
+
+def parse_plan(arguments: Sequence[str]) -> PlanTrain | PlanTrainOffline:
+    """Parse the arguments of `gtrxl plan`: those of `gtrxl train`, whose name may come first.
+
+    After the name `train-offline`, they are those of `gtrxl train-offline`.
+
+    Raises:
+      ValueError: if an argument is invalid, see `parse_train`.
+    """
+    name, *rest = arguments or ("",)
+    if name == "train-offline":
+        offline = parse_train_offline(rest, PlanTrainOffline, "gtrxl plan train-offline")
+        assert isinstance(offline, PlanTrainOffline)
+        return offline
+    online = parse_train(rest if name == "train" else arguments, PlanTrain, "gtrxl plan")
+    assert isinstance(online, PlanTrain)
+    return online
 
 
 def _require_options(command: RunOptions) -> None:

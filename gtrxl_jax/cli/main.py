@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import tyro
 
 from gtrxl_jax.cli import studies
-from gtrxl_jax.cli.parsing import Parser, parse
+from gtrxl_jax.cli.parsing import SIZES, Parser, parse
+from gtrxl_jax.cli.plan import plan
 from gtrxl_jax.cli.trained import evaluate, export, play
 from gtrxl_jax.files import is_full, printable
 from gtrxl_jax.formatting import number
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = {
         "train": _train,
         "train-offline": _train_offline,
+        "plan": plan,
         "evaluate": evaluate,
         "play": play,
         "export": export,
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         _fail("gtrxl", str(error), 2)
     try:
-        if "--distributed" in arguments:
+        if "--distributed" in arguments and chosen.command != "plan":
             from gtrxl_jax.parallel import hosts
 
             # Before any import of gymnax, which initializes JAX's backend.
@@ -83,22 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         exhausted = isinstance(error, MemoryError) or any(r in str(error) for r in reasons)
         if os.environ.get("GTRXL_TRACEBACK") or not exhausted:
             raise
-        sizes = _SIZES.get(chosen.command, "its size")
-        _fail(f"gtrxl {chosen.command}", f"out of memory: reduce {sizes}", 1)
+        message = f"out of memory: reduce {SIZES.get(chosen.command, 'its size')}"
+        if chosen.command == "plan" and exhausted:
+            message = str(error)  # about the memory of other devices
+        _fail(f"gtrxl {chosen.command}", message, 1)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-_SIZES = {
-    "train": "env.num_envs, unroll, evaluation.episodes, core.memory_size, core.width or "
-    "core.layers, or split the batch over more devices",
-    "train-offline": "batch_size, segments, unroll, evaluation.episodes, or the width and layers "
-    "of the model, set data.stream, or split the batch over more devices",
-    "evaluate": "episodes",
-    "play": "episodes",
-    "collect": "env.num_envs",
-}
-"""The settings that determine how much memory a command needs."""
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:

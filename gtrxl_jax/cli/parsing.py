@@ -19,6 +19,18 @@ Kinds = Mapping[str, tuple[Any, Mapping[str, type]]]
 """By the name of a field: its config, and the config class of each name that it may have."""
 
 
+SIZES = {
+    "train": "env.num_envs, unroll, evaluation.episodes, core.memory_size, core.width or "
+    "core.layers, or split the batch over more devices",
+    "train-offline": "batch_size, segments, unroll, evaluation.episodes, or the width and layers "
+    "of the model, set data.stream, or split the batch over more devices",
+    "evaluate": "episodes",
+    "play": "episodes",
+    "collect": "env.num_envs",
+}
+"""The settings that determine how much memory a command needs."""
+
+
 class Parser(argparse.ArgumentParser):
     """Parses the few arguments of a small command, with errors of one line."""
 

@@ -24,6 +24,7 @@ from gtrxl_jax.custom import describe_array, describe_part, is_custom, naming_pa
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
+from gtrxl_jax.platforms import platform
 from gtrxl_jax.plugins import Registry, find_plugin, is_plugin
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.specs.observation import LARGE_IMAGE_SIDE
@@ -174,7 +175,7 @@ class ImageEncoder(Encoder, abc.ABC):
         """
         images = len(x_NHWC)
         part = max(n for n in range(1, PART + 1) if images % n == 0)
-        if jax.default_backend() != "cpu" or part < PART // 4 or images <= 2 * PART:
+        if platform() != "cpu" or part < PART // 4 or images <= 2 * PART:
             return self.trunk(x_NHWC)
         parts = nn.scan(
             lambda encoder, _, part: (None, encoder.trunk(part)),

@@ -216,14 +216,15 @@ class OfflineTrainer:
             variables = update(variables, batch)
         return statistics(variables["params"])
 
-    def mesh(self) -> Mesh:
-        """Return the mesh of the devices that share the batch."""
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
+        """Return the mesh of the devices that share the batch, see `Trainer.mesh`."""
         config = self.config
         return make_mesh(
             config.devices,
             config.batch_size,
             field="batch_size",
             parameter_shards=config.parameter_shards,
+            devices=devices,
         )
 
     def init(
@@ -285,7 +286,8 @@ class OfflineTrainer:
                 self.config.algorithm.needs,
             )
         key = jax.random.fold_in(key_learning, state.update)
-        learner, metrics = self.algorithm.update(state.learner, batch, key)
+        with jax.named_scope("learn"):
+            learner, metrics = self.algorithm.update(state.learner, batch, key)
         checks = {
             f"finite/{quantity}": jnp.isfinite(metrics[name])
             for quantity, name in (("loss", "loss"), ("gradient norm", "gradient_norm"))

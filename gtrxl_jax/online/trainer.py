@@ -188,8 +188,8 @@ class OnlineTrainer:
         if is_custom(self.algorithm):
             require_consistent_update(self)
 
-    def mesh(self) -> Mesh:
-        """Return the mesh of the devices that share the environments.
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
+        """Return the mesh of the devices that share the environments, see `Trainer.mesh`.
 
         Raises:
           ValueError: if too few devices are available, or they do not divide the environments of
@@ -201,6 +201,7 @@ class OnlineTrainer:
             config.env.num_envs,
             num_tasks=config.env.num_tasks,
             parameter_shards=config.parameter_shards,
+            devices=devices,
         )
 
     def measured(self) -> dict[str, Array]:
@@ -316,10 +317,12 @@ class OnlineTrainer:
         """Act and learn. Returns the new state, and the metrics and `episode_sums`."""
         key = jax.random.fold_in(state.key, state.update)
         params = self.algorithm.acting_params(state.learner)
-        actor, experience = self.act(params, state.actor, key)
+        with jax.named_scope("act"):
+            actor, experience = self.act(params, state.actor, key)
         # Acting has drawn its own keys from 0 to its number of steps, exclusively.
         key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
-        learner, metrics = self.learn(state.learner, experience, key_learn)
+        with jax.named_scope("learn"):
+            learner, metrics = self.learn(state.learner, experience, key_learn)
         return TrainState(learner, actor, state.key, state.update + 1), metrics
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gtrxl_jax.platforms import platform
+
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 Pads = tuple[tuple[int, int], ...]
 
@@ -44,7 +46,7 @@ def convolve(
       padding: as in `lax.conv_general_dilated`.
       options: other arguments of `lax.conv_general_dilated`.
     """
-    if jax.default_backend() != "cpu" or not _is_plain(x, kernel, **options):
+    if platform() != "cpu" or not _is_plain(x, kernel, **options):
         return jax.lax.conv_general_dilated(x, kernel, strides, padding, **options)
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)

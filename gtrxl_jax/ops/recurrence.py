@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Complex, Float, Inexact, Int
 
+from gtrxl_jax.platforms import platform
+
 
 def linear_recurrence(
     decay: Inexact[Array, "#B #T *#N"],
@@ -34,7 +36,7 @@ def linear_recurrence(
     batch, steps, *rest = update.shape
     first = first_BT.reshape(batch, steps, *(1 for _ in rest))
     if parallel is None:
-        parallel = jax.default_backend() != "cpu"
+        parallel = platform() != "cpu"
     if parallel and steps > 1:
         decay = jnp.broadcast_to(jnp.where(first, 0, decay), update.shape)
         update = update.at[:, 0].add(decay[:, 0] * state)

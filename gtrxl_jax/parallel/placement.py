@@ -18,7 +18,7 @@ device.
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -46,6 +46,7 @@ def make_mesh(
     field: str = "env.num_envs",
     num_tasks: int = 1,
     parameter_shards: int = 1,
+    devices: Sequence[Any] | None = None,
 ) -> Mesh:
     """Create the mesh of a run, "data" x "model".
 
@@ -55,17 +56,18 @@ def make_mesh(
       field: name of `batch` in the config, for error messages.
       num_tasks: number of tasks in the batch; each is split over all devices.
       parameter_shards: number of neighboring devices that share one copy of the parameters.
+      devices: the devices to choose from; by default those that JAX sees.
 
     Raises:
       ValueError: if fewer devices are available, if their number does not divide the batch of a
         task or is not a multiple of `parameter_shards`, or if there are several processes and not
         all of their devices are used.
     """
-    present = jax.devices()
+    present = jax.devices() if devices is None else devices
     count = num_devices or len(present)
     if count > len(present):
         raise ValueError(f"devices is {count}, but only {len(present)} are available: lower it")
-    if jax.process_count() > 1 and count < len(present):
+    if count < len(present) and len({device.process_index for device in present}) > 1:
         raise ValueError(
             f"devices is {count}, but the processes of this run have {len(present)}: set it to 0"
         )

@@ -3,17 +3,18 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from gtrxl_jax.envs import faults
 from gtrxl_jax.parallel.placement import gather_parameters, shardings
+from gtrxl_jax.platforms import platform
 from gtrxl_jax.runs.arrays import each_seed
 from gtrxl_jax.runs.params import initial_params
 from gtrxl_jax.runs.trainer import Trainer
@@ -27,8 +28,11 @@ class Programs:
     Args:
       trainer: the run.
       compiling: makes a context in which each program is compiled.
+      devices: the devices to choose from, see `Trainer.mesh`. They may be of a topology that this
+        machine lacks; the programs can then be compiled and not be run.
 
     Attributes:
+      mesh: the devices of the run.
       like: shapes, dtypes and shardings of the run's state.
 
     Raises:
@@ -39,10 +43,11 @@ class Programs:
         self,
         trainer: Trainer,
         compiling: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        devices: Sequence[Any] | None = None,
     ):
         config = trainer.config
-        self._mesh = mesh = trainer.mesh()
-        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self.mesh: Mesh = trainer.mesh(devices)
+        self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         self._trainer = trainer
         self._compiling = compiling
         self._several = config.num_seeds > 1
@@ -56,16 +61,15 @@ class Programs:
 
             return self._of_all(of_one)(seeds, given)
 
+        with jax.set_mesh(self.mesh):
+            self._options = compiler_options()
+            init_options = compiler_options(runs_once=True)
         shapes = jax.eval_shape(init, self._seeds, {})
-        self._placed = shardings(shapes, mesh, seeds=self._several)
+        self._placed = shardings(shapes, self.mesh, seeds=self._several)
         self.like = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._placed
         )
-        self._init = jax.jit(
-            init,
-            out_shardings=self._placed,
-            compiler_options=compiler_options(runs_once=True),
-        )
+        self._init = jax.jit(init, out_shardings=self._placed, compiler_options=init_options)
         self._iterations: dict[Hashable, Callable[..., Any]] = {}
 
         def evaluate(params: Any, number: Any) -> Any:
@@ -73,7 +77,7 @@ class Programs:
             return self._of_all(trainer.evaluate)(gather_parameters(params), keys)
 
         self._evaluate = jax.jit(
-            evaluate, out_shardings=self._everywhere, compiler_options=compiler_options()
+            evaluate, out_shardings=self._everywhere, compiler_options=self._options
         )
         self._evaluation: Callable[..., Any] | None = None
 
@@ -96,7 +100,7 @@ class Programs:
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
         """Yield stages and data from iteration `first` on, see `Trainer`. Close after use."""
-        return self._trainer.feed(first, self._mesh)
+        return self._trainer.feed(first, self.mesh)
 
     def iteration(self, stage: Hashable, data: Any) -> Callable[..., Any]:
         """Return the program of a stage for such data, from (state, data) to new state and metrics.
@@ -104,20 +108,25 @@ class Programs:
         It donates the state.
         """
         if stage not in self._iterations:
-            of_one = make_iteration(self._trainer, stage)
-
-            def iteration(state: Any, data: Any) -> Any:
-                return self._of_all(lambda state: of_one(state, data))(state)
-
-            program = jax.jit(
-                iteration,
-                donate_argnums=0,
-                out_shardings=(self._placed, self._everywhere),
-                compiler_options=compiler_options(),
-            )
-            with self._compiling(), jax.set_mesh(self._mesh):
-                self._iterations[stage] = program.lower(self.like, data).compile()
+            with self._compiling():
+                self._iterations[stage] = self.lower(stage, data).compile()
         return self._iterations[stage]
+
+    def lower(self, stage: Hashable, data: Any) -> jax.stages.Lowered:
+        """Lower the program of `iteration`; data may be of `jax.ShapeDtypeStruct`."""
+        of_one = make_iteration(self._trainer, stage)
+
+        def iteration(state: Any, data: Any) -> Any:
+            return self._of_all(lambda state: of_one(state, data))(state)
+
+        program = jax.jit(
+            iteration,
+            donate_argnums=0,
+            out_shardings=(self._placed, self._everywhere),
+            compiler_options=self._options,
+        )
+        with jax.set_mesh(self.mesh):
+            return program.lower(self.like, data)
 
     def has_compiled(self, stage: Hashable) -> bool:
         """Return whether the program of a stage has been compiled."""
@@ -132,7 +141,7 @@ class Programs:
 
         They include the faults of the episodes, see `envs.faults`.
         """
-        with jax.set_mesh(self._mesh):
+        with jax.set_mesh(self.mesh):
             if self._evaluation is None:
                 with self._compiling():
                     self._evaluation = self._evaluate.lower(self.like.params, 0).compile()
@@ -169,7 +178,7 @@ def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
     On an accelerator, seeds are vectorized. On CPU, one seed uses all cores, and the caches hold
     the activations of one seed but not of all, so seeds are processed in turn within one program.
     """
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return jax.vmap(function)
     return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
 
@@ -189,6 +198,6 @@ def compiler_options(*, runs_once: bool = False) -> dict[str, int] | None:
       The options. None, for XLA's defaults, on accelerators and if XLA_FLAGS sets the level.
     """
     name = "xla_backend_optimization_level"
-    if jax.default_backend() != "cpu" or name in os.environ.get("XLA_FLAGS", ""):
+    if platform() != "cpu" or name in os.environ.get("XLA_FLAGS", ""):
         return None
     return {name: 0 if runs_once else 2}

@@ -62,8 +62,11 @@ class Trainer(Protocol):
     def policy(self) -> Any:
         """The trained model as it acts in evaluations, an `acting.policy.Policy`."""
 
-    def mesh(self) -> Mesh:
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """Return the mesh of the run's devices.
+
+        Args:
+          devices: the devices to choose from; by default those that JAX sees.
 
         Raises:
           ValueError: if there are too few devices, or they do not divide its batch.

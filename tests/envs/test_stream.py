@@ -12,7 +12,7 @@ from gymnax.environments import environment, spaces
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.envs import Stream, make_env
-from gtrxl_jax.parallel.collectives import collectives
+from gtrxl_jax.parallel.hlo import collectives
 from gtrxl_jax.parallel.placement import AXES, make_mesh
 from gtrxl_jax.specs import action_spec, observation_spec
 

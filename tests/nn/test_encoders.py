@@ -25,7 +25,7 @@ from gtrxl_jax.nn.encoders import (
     register_encoder,
 )
 from gtrxl_jax.nn.normalizer import statistics, weights
-from gtrxl_jax.parallel.collectives import collectives
+from gtrxl_jax.parallel.hlo import collectives
 from gtrxl_jax.specs import ActionSpec, ArraySpec, observation_spec
 from gtrxl_jax.timestep import zero_timestep
 

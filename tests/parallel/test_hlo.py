@@ -9,7 +9,7 @@ from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.r2d2 import R2D2Config
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.parallel.collectives import Collective, collectives
+from gtrxl_jax.parallel.hlo import Collective, collectives, instructions
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 from tests.tiers import slow_except
@@ -124,4 +124,42 @@ ENTRY %main (x: f32[4]) -> f32[4] {
     assert collectives(text) == [
         Collective("all-reduce", ((4,), (2, 3)), 16 + 12, 5, "jit(f)/sum"),
         Collective("all-gather", ((8,),), 8, 1, ""),
+    ]
+
+
+def test_estimates_of_program_for_tpu():
+    """A loop that ends at a constant, one that ends by another condition, and a costed call."""
+    text = """HloModule jit_f, is_scheduled=true
+
+%fused (p: f32[4]) -> f32[4] {
+  ROOT %c = f32[4]{0} convert(%p), backend_config={"window_config":{"estimated_cycles":"7"}}
+}
+
+%ends_at_three (p: (s32[])) -> pred[] {
+  %constant.1 = s32[]{:T(128)} constant(9)
+  %constant.2 = s32[]{:T(128)} constant(3)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %constant.2), direction=LT
+}
+
+%ends_somehow (p: (s32[])) -> pred[] {
+  ROOT %r = pred[] reduce(%p), dimensions={0}
+}
+
+%body (p: (s32[])) -> (s32[]) {
+  %a = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="f/act/add"}, backend_config={"window_config":{"estimated_cycles":"100"}}
+  %b = f32[4]{0} copy(%a), backend_config={"window_config":{"estimated_cycles":"10"}}
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %w = (s32[]) while(%t), condition=%ends_at_three, body=%body, metadata={op_name="f/while"}
+  ROOT %v = (s32[]) while(%t), condition=%ends_somehow, body=%body
+}
+"""  # noqa: E501
+    found = [(one.origin, one.times, one.cycles) for one in instructions(text)]
+    assert found == [
+        ("f/act/add", 3, 100),
+        ("f/while", 3, 10),
+        ("f/act/add", 1, 100),
+        ("", 1, 10),
     ]

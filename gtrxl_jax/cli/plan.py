@@ -1,0 +1,124 @@
+"""The command `gtrxl plan`: what a training command would do on devices that are not here."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gtrxl_jax.cli.parsing import SIZES
+from gtrxl_jax.files import printable
+
+if TYPE_CHECKING:
+    from gtrxl_jax.runs.plan import Plan
+
+
+def plan(arguments: Sequence[str]) -> None:
+    """Run `gtrxl plan`."""
+    import jax
+
+    # Nothing is run on the devices of this machine, which may be those of another run.
+    jax.config.update("jax_platforms", "cpu")
+    from gtrxl_jax.cli.arguments import PlanTrain, parse_plan
+    from gtrxl_jax.offline.trainer import OfflineTrainer
+    from gtrxl_jax.online.trainer import OnlineTrainer
+    from gtrxl_jax.parallel.topologies import devices_of
+    from gtrxl_jax.runs.plan import NeedsMemoryError, plan
+
+    command: Any = parse_plan(arguments)
+    is_online, config = isinstance(command, PlanTrain), command.config
+    devices = devices_of(command.topology)
+    trainer: Any = OnlineTrainer(config) if is_online else OfflineTrainer(config)
+    trainer.mesh(devices)
+    if not command.quiet and not command.json:
+        print(f"compiling for {command.topology}, which may take minutes", file=sys.stderr)
+    try:
+        made = plan(trainer, command.topology)
+    except NeedsMemoryError as error:
+        sizes = SIZES["train" if is_online else "train-offline"]
+        raise MemoryError(f"{error}: reduce {sizes}") from None
+    if command.json:
+        print(json.dumps(dataclasses.asdict(made), indent=2))
+        return
+    print(printable(f"{trainer.title}: compiles for {made.topology}, and fits"))
+    if is_online:
+        batch = f"{config.env.num_envs // made.devices} environments"
+        rows = _rows(made, batch, config.segments * config.unroll, "steps")
+    else:
+        rows = _rows(made, f"{config.batch_size // made.devices} trajectories", None, "updates")
+    for name, value in rows:
+        print(f"{name:26}  {value}")
+
+
+NAMES = {"act": "acting", "env": "environments", "learn": "learning", "": "the rest"}
+"""What the table calls the parts of an update."""
+
+PLACES = {
+    "learner/trainable": "parameters",
+    "learner/params": "parameters",
+    "learner/optimizer": "optimizer",
+    "learner/algorithm": "the algorithm's own",
+    "learner/target": "target network",
+    "learner/replay": "replay",
+    "actor/memory": "memory",
+    "actor/stream": "environments",
+}
+"""What it calls the places of arrays in the state of a run."""
+
+
+def _rows(made: "Plan", batch: str, steps: int | None, unit: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of the table.
+
+    Args:
+      made: the plan.
+      batch: the part of the batch that a device has.
+      steps: the number of acting steps in an update; None offline.
+      unit: the steps of `Trainer`.
+    """
+    hosts = f"{made.hosts} host{'s' if made.hosts > 1 else ''}"
+    yield "devices", f"{made.devices} x {made.kind}, {hosts}, {batch} a device"
+    has = f" of {size(made.memory)}" if made.memory else ""
+    yield "memory of a device", f"{size(made.needed)}{has}"
+    large = {place: n for place, n in made.state.items() if n > made.needed / 1000}
+    for place, num_bytes in large.items():
+        yield f"  {PLACES.get(place, place)}", size(num_bytes)
+    if made.data:
+        yield "  data", size(made.data)
+    yield "  small arrays, padding", size(made.arguments - made.data - sum(large.values()))
+    yield "  temporaries, caches", size(made.temporaries)
+    yield "  code", size(made.code)
+    yield "exchange in an update", "" if made.exchanges else "none"
+    for one in made.exchanges:
+        of_all = f"{size(one.num_bytes)} in {one.count:,.4g} operations"
+        yield f"  {NAMES[one.part]}", f"{one.kind}, {of_all}"
+    yield "lowering, compilation", f"{made.lower_seconds:.0f} s, {made.compile_seconds:.0f} s here"
+    yield from _estimates(made, steps, unit)
+
+
+def _estimates(made: "Plan", steps: int | None, unit: str) -> Iterator[tuple[str, str]]:
+    yield "an update", ""
+    for part, cycles in made.cycles.items():
+        text = f"{cycles:,.0f} cycles"
+        if seconds := made.seconds.get(part):
+            text = milliseconds(seconds)
+            if steps and part in ("act", "env"):
+                text += f", {milliseconds(seconds / steps)} a step"
+        yield f"  {NAMES[part]}", f"{text} (estimate by XLA)"
+    if made.exchange_seconds is not None:
+        yield "  exchange", f"{milliseconds(made.exchange_seconds)} (estimate by bandwidth)"
+    if made.steps_per_second:
+        yield f"{unit} a second", f"{made.steps_per_second:,.0f} (estimate by these)"
+
+
+def size(num_bytes: float) -> str:
+    """Format a number of bytes: 1.25 GiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.2f} GiB"
+
+
+def milliseconds(seconds: float) -> str:
+    """Format a time: 1.75 ms."""
+    return f"{1e3 * seconds:.3g} ms"

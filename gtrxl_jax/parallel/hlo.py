@@ -1,0 +1,146 @@
+"""What a compiled program does, parsed from its text, `jax.jit(f).lower(...).compile().as_text()`.
+
+The text lists computations, one instruction a line. An instruction may call other computations: a
+loop its body, a conditional its branches, a fusion the instructions that it fuses.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_COLLECTIVE = re.compile(rf" = (.*?) ({'|'.join(KINDS)})(?:-start)?\(")
+_CALLED = re.compile(r"(?:body|condition|calls|to_apply)=%?([\w.-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CONDITION = re.compile(r" while\(.*?condition=%?([\w.-]+)")
+_LIMIT = re.compile(r"ROOT .* compare\([^)]*?%?([\w.-]+)\), direction=LT")
+_ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
+_ORIGIN = re.compile(r'op_name="([^"]*)"')
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """An executed instruction.
+
+    Attributes:
+      line: its text.
+      origin: the operation in the source that it was compiled from, or, if that is unknown, the
+        operation of the instruction that calls it.
+      times: number of executions in one run of the program. Loop iterations are counted if their
+        number is constant; a loop that ends by another condition counts once.
+      cycles: the compiler's estimate of one execution, including what it calls, in clock cycles; 0
+        if there is none, or if it is part of the estimate of its caller.
+    """
+
+    line: str
+    origin: str
+    times: int
+    cycles: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective operation between devices.
+
+    Attributes:
+      kind: one of `KINDS`.
+      shapes: shapes of the arrays on one device after the operation.
+      num_bytes: size of these arrays, for one execution.
+      times: see `Instruction`.
+      origin: see `Instruction`.
+    """
+
+    kind: str
+    shapes: tuple[tuple[int, ...], ...]
+    num_bytes: int
+    times: int
+    origin: str
+
+
+def collectives(text: str) -> list[Collective]:
+    """Return all collectives of a program, `jax.jit(f).lower(...).compile().as_text()`."""
+    found = []
+    for one in instructions(text):
+        if match := _COLLECTIVE.search(one.line):
+            arrays = [
+                (kind, tuple(map(int, dims.split(","))) if dims else ())
+                for kind, dims in _ARRAY.findall(match[1])
+            ]
+            num_bytes = sum(_bytes_of(kind) * math.prod(shape) for kind, shape in arrays)
+            shapes = tuple(shape for _, shape in arrays)
+            found.append(Collective(match[2], shapes, num_bytes, one.times, one.origin))
+    return found
+
+
+def instructions(text: str) -> Iterator[Instruction]:
+    """Yield the collectives of a program, and what has an estimated cost.
+
+    Of a conditional, all branches are included.
+    """
+    bodies, entry = _computations(text)
+    return _walk(bodies, entry, Instruction("", "", 1, 0), in_estimate=False)
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Return the lines of each computation, and the name of the entry computation."""
+    bodies: dict[str, list[str]] = {}
+    entry = name = ""
+    for line in text.splitlines():
+        if found := _COMPUTATION.match(line):
+            name = found[2]
+            bodies[name] = []
+            entry = name if found[1] else entry
+        elif name:
+            bodies[name].append(line)
+    return bodies, entry
+
+
+def _walk(
+    bodies: dict[str, list[str]], name: str, caller: Instruction, *, in_estimate: bool
+) -> Iterator[Instruction]:
+    for line in bodies[name]:
+        is_collective = any(kind in line for kind in KINDS) and _COLLECTIVE.search(line)
+        cycles = _CYCLES.search(line)
+        called = _CALLED.findall(line)
+        for branches in _BRANCHES.findall(line):
+            called += [branch.strip(" %") for branch in branches.split(",")]
+        if not (is_collective or cycles or called):
+            continue
+        origin = _ORIGIN.search(line)
+        one = Instruction(
+            line=line,
+            origin=origin[1] if origin else caller.origin,
+            times=caller.times,
+            cycles=int(cycles[1]) if cycles and not in_estimate else 0,
+        )
+        if is_collective or one.cycles:
+            yield one
+        if is_collective:
+            continue
+        one = dataclasses.replace(one, times=one.times * _trips(bodies, line))
+        for callee in called:
+            yield from _walk(bodies, callee, one, in_estimate=in_estimate or one.cycles > 0)
+
+
+def _trips(bodies: dict[str, list[str]], line: str) -> int:
+    """Return how often an instruction executes what it calls; 1 for a loop of unknown length."""
+    if trips := _TRIPS.search(line):
+        return int(trips[1])
+    if condition := _CONDITION.search(line):
+        # A loop that counts from 0, as of `lax.scan`, and compares with a constant.
+        body = "\n".join(bodies[condition[1]])
+        limit = _LIMIT.search(body)
+        constant = limit and re.search(rf"%?{re.escape(limit[1])} = .* constant\((\d+)\)", body)
+        return int(constant[1]) if constant else 1
+    return 1
+
+
+def _bytes_of(kind: str) -> int:
+    """Return the size of one number of an XLA type: pred, f32, bf16, u8."""
+    digits = re.sub(r"\D", "", kind)
+    return max(int(digits) // 8, 1) if digits else 1

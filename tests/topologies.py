@@ -1,0 +1,9 @@
+"""Tests that compile for devices that are not here."""
+
+import importlib.util
+
+import pytest
+
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu, the compiler for TPUs, is missing"
+)
