@@ -14,6 +14,7 @@ On 2026-11-21, on two CPU cores: 30.1 ms for a cached step and 448 ms for the ot
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,23 +39,44 @@ class Settings:
     """Write the table to results/bench."""
 
 
-def main(settings: Settings) -> None:
-    """Time both forms, interleaved."""
-    core: Any = make_core("gtrxl", settings.preset)
-    batch, rng = settings.batch, np.random.default_rng(0)
-    empty = core.initial_memory(batch)
-    memory = dataclasses.replace(
+def full_memory(core: Any, batch: int) -> Any:
+    """Return a memory of random steps, all of the episode that runs."""
+    rng, empty = np.random.default_rng(0), core.initial_memory(batch)
+    return dataclasses.replace(
         empty,
         inputs=tuple(jnp.asarray(rng.standard_normal(x.shape), x.dtype) for x in empty.inputs),
         length=jnp.full(batch, core.config.memory_size, jnp.int32),
     )
-    x_TBD = jnp.asarray(
-        rng.standard_normal((settings.cached_steps, batch, core.width)), jnp.float32
-    )
-    first_TB = jnp.zeros(x_TBD.shape[:2], bool)
-    params = jax.jit(core.init)(
-        jax.random.key(0), core.initial_memory(1), jnp.zeros((1, 1, core.width)), first_TB[:1, :1]
-    )
+
+
+def initial_params(core: Any) -> Any:
+    """Return the parameters of a core."""
+    x_BTD, first_BT = jnp.zeros((1, 1, core.width)), jnp.zeros((1, 1), bool)
+    return jax.jit(core.init)(jax.random.key(0), core.initial_memory(1), x_BTD, first_BT)
+
+
+def carried(form: Callable[..., Any], params: Any, carry: Any) -> Callable[[], Any]:
+    """Return a call of (params, carry) to carry and outputs, which goes on from its last carry."""
+    held = [carry]
+
+    def call() -> Any:
+        held[0], outputs = form(params, held[0])
+        return outputs
+
+    return call
+
+
+def random_steps(core: Any, batch: int, steps: int) -> tuple[Any, Any]:
+    """Return inputs of the core, and that no episode begins."""
+    rng = np.random.default_rng(1)
+    x_TBD = jnp.asarray(rng.standard_normal((steps, batch, core.width)), jnp.float32)
+    return x_TBD, jnp.zeros((steps, batch), bool)
+
+
+def cached_acting(core: Any, batch: int, steps: int) -> tuple[Callable[[], Any], int]:
+    """Return cached steps with a full memory, for repeated calls, and the bytes one must read."""
+    params, inputs = initial_params(core), random_steps(core, batch, steps)
+    cache = jax.jit(lambda p, m: core.apply(p, m, method="start"))(params, full_memory(core, batch))
 
     # Parameters are arguments, since XLA could preprocess constants at compile time.
     @functools.partial(jax.jit, donate_argnums=1)
@@ -62,7 +84,16 @@ def main(settings: Settings) -> None:
         def step(cache: Any, inputs: Any) -> Any:
             return core.apply(params, cache, *inputs, method="step")
 
-        return jax.lax.scan(step, cache, (x_TBD, first_TB))
+        return jax.lax.scan(step, cache, inputs)
+
+    used = jax.tree_util.tree_leaves_with_path((params, cache.layers))
+    must_read = sum(z.nbytes for path, z in used if "['position']" not in map(str, path))
+    return carried(cached, params, cache), must_read
+
+
+def reprojecting_acting(core: Any, batch: int, steps: int) -> Callable[[], Any]:
+    """Return steps that project their memory again, for repeated calls."""
+    inputs = random_steps(core, batch, steps)
 
     @functools.partial(jax.jit, donate_argnums=1)
     def reprojecting(params: Any, memory: Any) -> Any:
@@ -71,34 +102,24 @@ def main(settings: Settings) -> None:
             memory, y_B1D = core.apply(params, memory, x_BD[:, None], first_B[:, None])
             return memory, y_B1D[:, 0]
 
-        few = settings.segment_steps
-        return jax.lax.scan(step, memory, (x_TBD[:few], first_TB[:few]))
+        return jax.lax.scan(step, memory, inputs)
 
-    carries = {
-        "cached": jax.jit(lambda p, m: core.apply(p, m, method="start"))(params, memory),
-        "reprojecting": jax.tree.map(jnp.copy, memory),
-    }
+    return carried(reprojecting, initial_params(core), full_memory(core, batch))
 
-    def go_on(name: str, form: Any) -> Any:
-        carries[name], outputs = form(params, carries[name])
-        return outputs
 
-    outputs = {n: go_on(n, f) for n, f in (("cached", cached), ("reprojecting", reprojecting))}
-    few = settings.segment_steps
-    difference = jnp.max(jnp.abs(outputs["cached"][:few] - outputs["reprojecting"]))
+def main(settings: Settings) -> None:
+    """Time both forms, interleaved."""
+    core: Any = make_core("gtrxl", settings.preset)
+    batch, few = settings.batch, settings.segment_steps
+    cached, must_read = cached_acting(core, batch, settings.cached_steps)
+    reprojecting = reprojecting_acting(core, batch, few)
+    difference = jnp.max(jnp.abs(cached()[:few] - reprojecting()))
     read_all, held = read(256)
     seconds = interleaved(
-        {
-            "cached": lambda: go_on("cached", cached),
-            "reprojecting": lambda: go_on("reprojecting", reprojecting),
-            "read": read_all,
-        },
-        settings.rounds,
+        {"cached": cached, "reprojecting": reprojecting, "read": read_all}, settings.rounds
     )
     step = seconds["cached"] / settings.cached_steps
     again = seconds["reprojecting"] / few
-    used = jax.tree_util.tree_leaves_with_path((params, carries["cached"].layers))
-    must_read = sum(z.nbytes for path, z in used if "['position']" not in map(str, path))
     bandwidth = held / seconds["read"]
     show(
         "acting",

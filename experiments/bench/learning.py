@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
+from acting import full_memory, initial_params
 from timing import Row, interleaved, matmul, show
 
 from gtrxl_jax.nn.cores.registry import make_core
@@ -57,24 +58,16 @@ def useful_operations(core: Any, batch: int, unroll: int) -> float:
     return core.config.layers * (forward + backward)
 
 
-def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
-    """Return a learner step on random data, for repeated calls, and XLA's count of operations."""
-    rng = np.random.default_rng(0)
-    dtype = core.dtype or jnp.float32
-    empty = core.initial_memory(batch)
-    memory = dataclasses.replace(
-        empty,
-        inputs=tuple(jnp.asarray(rng.standard_normal(x.shape), dtype) for x in empty.inputs),
-        length=jnp.full(batch, core.config.memory_size, jnp.int32),
-    )
+def learner(core: Any, batch: int, unroll: int) -> tuple[Any, Any]:
+    """Return a learner step on random data, for repeated calls, and its compiled program."""
+    memory = full_memory(core, batch)
+    rng = np.random.default_rng(1)
     x_BTD = jnp.asarray(rng.standard_normal((batch, unroll, core.width)), jnp.float32)
     first_BT = jnp.zeros((batch, unroll), bool)
     # Passed as arguments, since XLA could preprocess constants at compile time.
     data = (memory, x_BTD, first_BT)
     optimizer = optax.adam(1e-4)
-    params = jax.jit(core.init)(
-        jax.random.key(0), core.initial_memory(1), x_BTD[:1, :1], first_BT[:1, :1]
-    )
+    params = initial_params(core)
     state = [(params, optimizer.init(params))]
 
     def loss(params: Any, *data: Any) -> Any:
@@ -85,13 +78,12 @@ def learner(core: Any, batch: int, unroll: int) -> tuple[Any, float]:
         return optax.apply_updates(params, updates), moments
 
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state[0], *data).compile()
-    costs: Any = compiled.cost_analysis()
 
     def call() -> Any:
         state[0] = compiled(*state[0], *data)
         return state[0]
 
-    return call, costs["flops"]
+    return call, compiled
 
 
 def main(settings: Settings) -> None:
@@ -108,9 +100,10 @@ def main(settings: Settings) -> None:
     seconds = interleaved({**calls, "product": product}, settings.rounds)
     useful = useful_operations(cores["float32"], settings.batch, settings.unroll)
     ceiling = operations / seconds["product"]
+    costs: Any = learners["float32"][1].cost_analysis()
     rows = [
         Row("useful operations of a step", useful / 1e9, "GFLOP"),
-        Row("XLA's count of its operations", learners["float32"][1] / 1e9, "GFLOP"),
+        Row("XLA's count of its operations", costs["flops"] / 1e9, "GFLOP"),
         Row(
             f"product of {settings.matmul_size} x {settings.matmul_size}", ceiling / 1e9, "GFLOP/s"
         ),

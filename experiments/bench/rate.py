@@ -52,11 +52,13 @@ class Settings:
     """Write the table to results/bench."""
 
 
-def make_trainer(settings: Settings, segments: int, **changes: Any) -> OfflineTrainer:
+def make_trainer(
+    settings: Settings, segments: int, model: Any = None, **changes: Any
+) -> OfflineTrainer:
     """Create our trainer."""
     return OfflineTrainer(
         OfflineConfig(
-            model=model_config("rate", settings.preset),
+            model=model or model_config("rate", settings.preset),
             # Set explicitly, since the default would require data.
             evaluation=OfflineEvaluationConfig(target_return=1.0),
             unroll=settings.unroll,

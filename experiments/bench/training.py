@@ -13,6 +13,7 @@ including initialization.
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def job(settings: Settings, algorithm: AlgorithmConfig) -> OnlineConfig:
     )
 
 
-def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dict[int, float]]:
+def peers(
+    settings: Settings, config: OnlineConfig, all_epochs: Sequence[int] = (4, 1)
+) -> tuple[dict[int, Any], dict[int, float]]:
     """Compile the peer's runs; returns them and the seconds of compilation, by number of epochs."""
     if settings.peer is None:
         print("no --peer: only ours is timed")
@@ -71,7 +74,7 @@ def peers(settings: Settings, config: OnlineConfig) -> tuple[dict[int, Any], dic
     from peer_ppo import compiled
 
     runs, seconds = {}, {}
-    for epochs in (4, 1):
+    for epochs in all_epochs:
         began = time.perf_counter()
         runs[epochs] = compiled(
             settings.peer,
