@@ -72,7 +72,7 @@ class PlanOptions:
 
     topology: str = ""
     """The devices: a kind of TPU (v2, v3, v4, v5e, v5p, v6e or tpu7x) and the number of chips along
-    each axis, such as v5e:4x4 or v4:2x2x4."""
+    each axis, such as v5e:4x4 or v4:2x2x4; or h100 or a100 and how many, such as h100:8."""
     json: bool = False
     """Print as JSON."""
 

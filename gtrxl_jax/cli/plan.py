@@ -43,11 +43,11 @@ def plan(arguments: Sequence[str]) -> None:
     print(printable(f"{trainer.title}: compiles for {made.topology}, and fits"))
     if is_online:
         batch = f"{config.env.num_envs // made.devices} environments"
-        rows = _rows(made, batch, config.segments * config.unroll, "steps")
+        rows = rows_of(made, batch, config.segments * config.unroll, "steps")
     else:
-        rows = _rows(made, f"{config.batch_size // made.devices} trajectories", None, "updates")
+        rows = rows_of(made, f"{config.batch_size // made.devices} trajectories", None, "updates")
     for name, value in rows:
-        print(f"{name:26}  {value}")
+        print(f"{name:26}  {value}".rstrip())
 
 
 NAMES = {"act": "acting", "env": "environments", "learn": "learning", "": "the rest"}
@@ -66,7 +66,7 @@ PLACES = {
 """What it calls the places of arrays in the state of a run."""
 
 
-def _rows(made: "Plan", batch: str, steps: int | None, unit: str) -> Iterator[tuple[str, str]]:
+def rows_of(made: "Plan", batch: str, steps: int | None, unit: str) -> Iterator[tuple[str, str]]:
     """Yield the names and values of the table.
 
     Args:
@@ -77,8 +77,7 @@ def _rows(made: "Plan", batch: str, steps: int | None, unit: str) -> Iterator[tu
     """
     hosts = f"{made.hosts} host{'s' if made.hosts > 1 else ''}"
     yield "devices", f"{made.devices} x {made.kind}, {hosts}, {batch} a device"
-    has = f" of {size(made.memory)}" if made.memory else ""
-    yield "memory of a device", f"{size(made.needed)}{has}"
+    yield "memory of a device", f"{size(made.needed)} of {size(made.memory)}"
     large = {place: n for place, n in made.state.items() if n > made.needed / 1000}
     for place, num_bytes in large.items():
         yield f"  {PLACES.get(place, place)}", size(num_bytes)
@@ -86,13 +85,19 @@ def _rows(made: "Plan", batch: str, steps: int | None, unit: str) -> Iterator[tu
         yield "  data", size(made.data)
     yield "  small arrays, padding", size(made.arguments - made.data - sum(large.values()))
     yield "  temporaries, caches", size(made.temporaries)
-    yield "  code", size(made.code)
+    if made.code:
+        yield "  code", size(made.code)
     yield "exchange in an update", "" if made.exchanges else "none"
     for one in made.exchanges:
         of_all = f"{size(one.num_bytes)} in {one.count:,.4g} operations"
         yield f"  {NAMES[one.part]}", f"{one.kind}, {of_all}"
     yield "lowering, compilation", f"{made.lower_seconds:.0f} s, {made.compile_seconds:.0f} s here"
-    yield from _estimates(made, steps, unit)
+    if made.kernels:
+        yield "kernels in an update", ""
+        for part, number in made.kernels.items():
+            yield f"  {NAMES[part]}", f"{number:,.0f}"
+    if made.cycles:
+        yield from _estimates(made, steps, unit)
 
 
 def _estimates(made: "Plan", steps: int | None, unit: str) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ _CONDITION = re.compile(r" while\(.*?condition=%?([\w.-]+)")
 _LIMIT = re.compile(r"ROOT .* compare\([^)]*?%?([\w.-]+)\), direction=LT")
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
+_KERNEL = re.compile(r" (?:fusion|custom-call)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -35,12 +36,14 @@ class Instruction:
         number is constant; a loop that ends by another condition counts once.
       cycles: the compiler's estimate of one execution, including what it calls, in clock cycles; 0
         if there is none, or if it is part of the estimate of its caller.
+      is_kernel: whether it is a fusion or a call of a library, which a GPU has to launch.
     """
 
     line: str
     origin: str
     times: int
-    cycles: int
+    cycles: int = 0
+    is_kernel: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +81,12 @@ def collectives(text: str) -> list[Collective]:
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """Yield the collectives of a program, and what has an estimated cost.
+    """Yield the collectives and kernels of a program, and whatever has an estimated cost.
 
     Of a conditional, all branches are included.
     """
     bodies, entry = _computations(text)
-    return _walk(bodies, entry, Instruction("", "", 1, 0), in_estimate=False)
+    return _walk(bodies, entry, Instruction("", "", times=1))
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -100,31 +103,35 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return bodies, entry
 
 
-def _walk(
-    bodies: dict[str, list[str]], name: str, caller: Instruction, *, in_estimate: bool
-) -> Iterator[Instruction]:
+def _walk(bodies: dict[str, list[str]], name: str, caller: Instruction) -> Iterator[Instruction]:
     for line in bodies[name]:
         is_collective = any(kind in line for kind in KINDS) and _COLLECTIVE.search(line)
         cycles = _CYCLES.search(line)
         called = _CALLED.findall(line)
         for branches in _BRANCHES.findall(line):
             called += [branch.strip(" %") for branch in branches.split(",")]
-        if not (is_collective or cycles or called):
+        if not (is_collective or cycles or called or _KERNEL.search(line)):
             continue
         origin = _ORIGIN.search(line)
         one = Instruction(
             line=line,
             origin=origin[1] if origin else caller.origin,
             times=caller.times,
-            cycles=int(cycles[1]) if cycles and not in_estimate else 0,
+            cycles=int(cycles[1]) if cycles and not caller.cycles else 0,
+            is_kernel=bool(_KERNEL.search(line)) and not caller.is_kernel,
         )
-        if is_collective or one.cycles:
+        if is_collective or one.cycles or one.is_kernel:
             yield one
         if is_collective:
             continue
-        one = dataclasses.replace(one, times=one.times * _trips(bodies, line))
+        one = dataclasses.replace(
+            one,
+            times=one.times * _trips(bodies, line),
+            cycles=one.cycles or caller.cycles,
+            is_kernel=one.is_kernel or caller.is_kernel,
+        )
         for callee in called:
-            yield from _walk(bodies, callee, one, in_estimate=in_estimate or one.cycles > 0)
+            yield from _walk(bodies, callee, one)
 
 
 def _trips(bodies: dict[str, list[str]], line: str) -> int:

@@ -1,9 +1,9 @@
 """Plan a run: compile its program for devices that this machine lacks, and run nothing.
 
 The program is that of `Programs`, so a plan is of the very program that a run on those devices
-compiles. Its sizes are those of the compiled program. Its times are estimates: XLA:TPU writes an
-estimate of the cycles of each instruction into the program, from which it chooses among forms of an
-operation. They ignore when instructions wait for each other, for memory and for the host.
+compiles. Sizes are those of the compiled program. Times are estimates, not measurements: for TPUs,
+XLA writes into a program how many cycles it expects each instruction to take, by which it chooses
+among forms of an operation. They leave out when instructions wait for each other or for the host.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from gtrxl_jax.parallel.hlo import collectives, instructions
 from gtrxl_jax.parallel.placement import AXES
-from gtrxl_jax.parallel.topologies import CHIPS, devices_of
+from gtrxl_jax.parallel.topologies import CHIPS, GIB, GPU_OPTIONS, bandwidth, devices_of
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.trainer import Trainer
 
@@ -65,11 +65,12 @@ class Plan:
       data: bytes of the data of an iteration.
       arguments: bytes of all arguments of the program as they are laid out in memory.
       temporaries: bytes that the program needs besides its arguments.
-      code: bytes of the compiled program.
-      memory: bytes of memory of a device; None if unknown.
+      code: bytes of the compiled program; 0 for GPUs, where it is unknown.
+      memory: bytes of memory of a device.
       exchanges: the collectives of an update.
       lower_seconds: seconds in which this machine traced and lowered the program.
       compile_seconds: seconds in which it compiled it.
+      kernels: the number of kernels that a GPU launches in an update, by part; empty for TPUs.
       cycles: the compiler's estimate of the cycles of an update, by part; empty without one.
       seconds: these in seconds; empty if the clock of the device is not known.
       exchange_seconds: estimate of the exchange in an update, from its bytes and the bandwidth of
@@ -87,10 +88,11 @@ class Plan:
     arguments: int
     temporaries: int
     code: int
-    memory: int | None
+    memory: int
     exchanges: list[Exchange]
     lower_seconds: float
     compile_seconds: float
+    kernels: dict[str, float]
     cycles: dict[str, float]
     seconds: dict[str, float]
     exchange_seconds: float | None
@@ -115,56 +117,61 @@ def plan(trainer: Trainer, topology: str) -> Plan:
       NeedsMemoryError: if the program needs more memory than a device has.
     """
     programs = Programs(trainer, devices=devices_of(topology))
+    devices = programs.mesh.devices.flat
+    kind, is_gpu = devices[0].device_kind, devices[0].platform == "gpu"
+    chip = CHIPS[kind]
     stage, data = _abstract_data(trainer, programs.mesh)
     began = time.monotonic()
     lowered = programs.lower(stage, data)
     lower_seconds = time.monotonic() - began
-    device = programs.mesh.devices.flat[0]
     began = time.monotonic()
-    with _naming_memory(device.device_kind), _without_cache():
-        compiled: Any = lowered.compile()
+    with _naming_memory(kind), _without_cache():
+        compiled: Any = lowered.compile(GPU_OPTIONS if is_gpu else None)
     compile_seconds = time.monotonic() - began
-    text = compiled.as_text()
-    memory = compiled.memory_analysis()
     updates = trainer.config.updates_per_iteration
-    chip = CHIPS.get(device.device_kind)
-
-    exchanges = _exchanges(text, updates)
-    cycles = _cycles(text, updates)
-    seconds = {}
-    if chip and chip.clock:
-        seconds = {part: number / chip.clock for part, number in cycles.items()}
-    exchange_seconds = None
-    if chip and chip.link:
-        sent = sum(one.num_bytes for one in exchanges)
-        size = programs.mesh.size
-        exchange_seconds = 2 * (size - 1) / size * sent / chip.link
     steps = trainer.config.num_seeds * trainer.steps_per_iteration / updates
-    speed = None
+    sizes, text = compiled.memory_analysis(), compiled.as_text()
+    exchanges = _exchanges(text, updates)
+    kernels: Counter[str] = Counter()
+    cycles: Counter[str] = Counter()
+    for one in instructions(text):
+        kernels[_part(one.origin)] += one.times * one.is_kernel
+        cycles[_part(one.origin)] += one.times * one.cycles
+    seconds, exchange_seconds, speed = {}, None, None
+    if chip.clock:
+        seconds = {part: number / chip.clock for part, number in _each_update(cycles, updates)}
+    if sent_per_second := bandwidth(topology, chip):
+        # An all-reduce sends everything twice, and other collectives once.
+        sent = sum(one.num_bytes * (1 + (one.kind == "all-reduce")) for one in exchanges)
+        exchange_seconds = sent / sent_per_second
     if seconds:
         speed = steps / (sum(seconds.values()) + (exchange_seconds or 0))
-    return Plan(
+    made = Plan(
         topology=topology,
-        kind=device.device_kind,
-        devices=programs.mesh.size,
-        hosts=len({device.process_index for device in programs.mesh.devices.flat}),
+        kind=kind,
+        devices=len(devices),
+        hosts=len({device.process_index for device in devices}),
         steps=steps,
         state=_bytes_by_place(programs.like),
         data=sum(map(_num_bytes, jax.tree.leaves(data))),
-        arguments=memory.argument_size_in_bytes,
-        temporaries=memory.temp_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes,
-        code=memory.generated_code_size_in_bytes,
-        memory=chip.memory if chip else None,
+        arguments=sizes.argument_size_in_bytes,
+        temporaries=sizes.temp_size_in_bytes
+        + sizes.output_size_in_bytes
+        - sizes.alias_size_in_bytes,
+        code=sizes.generated_code_size_in_bytes,
+        memory=chip.memory,
         exchanges=exchanges,
         lower_seconds=lower_seconds,
         compile_seconds=compile_seconds,
-        cycles=cycles,
+        kernels=dict(_each_update(kernels, updates)) if is_gpu else {},
+        cycles=dict(_each_update(cycles, updates)),
         seconds=seconds,
         exchange_seconds=exchange_seconds,
         steps_per_second=speed,
     )
+    if made.needed > made.memory:
+        raise _needs_memory(made.needed / GIB, made.memory / GIB, kind)
+    return made
 
 
 def _abstract_data(trainer: Trainer, mesh: Mesh) -> Any:
@@ -216,11 +223,11 @@ def _exchanges(text: str, updates: int) -> list[Exchange]:
     ]
 
 
-def _cycles(text: str, updates: int) -> dict[str, float]:
-    total: Counter[str] = Counter()
-    for one in instructions(text):
-        total[_part(one.origin)] += one.cycles * one.times
-    return {part: total[part] / updates for part in (*SCOPES, "") if total[part]}
+def _each_update(total: Counter[str], updates: int) -> Iterator[tuple[str, float]]:
+    """Yield the parts of an update, in their order, with their share of a total."""
+    for part in (*SCOPES, ""):
+        if total[part]:
+            yield part, total[part] / updates
 
 
 @contextlib.contextmanager
@@ -249,10 +256,15 @@ def _naming_memory(kind: str) -> Iterator[None]:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         patterns = r"Used ([\d.]+)G of ([\d.]+)G hbm", r"\(([\d.]+)G\) exceeds .*\(([\d.]+)G\)"
-        sizes = next(filter(None, (re.search(one, str(error)) for one in patterns)), None)
-        amount = "more memory than a device has"
-        if sizes:
-            needed, available = map(float, sizes.groups())
-            amount = f"{needed:.2f} GiB of each {kind}, which has {available:.2f} GiB"
-            amount += f", {needed - available:.2f} GiB too little"
-        raise NeedsMemoryError(f"the program needs {amount}") from None
+        found = next(filter(None, (re.search(one, str(error)) for one in patterns)), None)
+        if found is None:
+            raise NeedsMemoryError(f"the program does not fit into a {kind}") from None
+        raise _needs_memory(float(found[1]), float(found[2]), kind) from None
+
+
+def _needs_memory(needed: float, available: float, kind: str) -> NeedsMemoryError:
+    """Return an error, given numbers of GiB."""
+    return NeedsMemoryError(
+        f"the program needs {needed:.2f} GiB of each {kind}, which has {available:.2f} GiB, "
+        f"{needed - available:.2f} GiB too little"
+    )
