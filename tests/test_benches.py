@@ -8,6 +8,7 @@ import pytest
 import tyro
 
 from tests.processes import EXPERIMENTS, run
+from tests.topologies import needs_libtpu
 
 pytestmark = pytest.mark.integration
 
@@ -25,6 +26,7 @@ SMALL = {
     "minigrid_memory": "--num-envs 4 --steps 8 --python-steps 8 --rounds 1",
     "raycast": "--batch 2 --steps 2 --sizes 9 --rounds 1",
     "rate": "--preset debug --batch 2 --unroll 3 --segments 2 --rounds 1",
+    "scaling": "--preset debug --layers 1 --chips 4 --shards 2 --envs 2",
     "saving": "--preset debug --total-steps 1 --rounds 1",
     "training": "--width 16 --memory-size 8 --num-envs 4 --unroll 8 --rounds 1",
 }
@@ -38,6 +40,7 @@ MUST_SHOW = {
     "minigrid_memory": "ratio",
     "raycast": "images",
     "rate": "peak memory",
+    "scaling": "memory of a chip",
     "saving": "held",
     "training": "rollout",
 }
@@ -47,9 +50,12 @@ QUICK = {"acting"}
 """Benchmarks that run with the other tests, since one covers what they share."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SMALL]
-)
+def marks(name):
+    """Return the marks of a benchmark's test."""
+    return [pytest.mark.slow] * (name not in QUICK) + [needs_libtpu] * (name == "scaling")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=marks(n)) for n in SMALL])
 def test_benchmark_prints_positive_values(name):
     shown = run(BENCHES / f"{name}.py", *SMALL[name].split(), "--no-keep")
     rows = [line.split("│") for line in shown.splitlines() if "│" in line]

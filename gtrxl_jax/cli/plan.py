@@ -37,16 +37,17 @@ def plan(arguments: Sequence[str]) -> None:
     except NeedsMemoryError as error:
         sizes = SIZES["train" if is_online else "train-offline"]
         raise MemoryError(f"{error}: reduce {sizes}") from None
+    if is_online:
+        batch, rows = config.env.num_envs // made.devices, "environments"
+        steps, unit = config.segments * config.unroll, "steps"
+    else:
+        batch, rows = config.batch_size // made.devices, "trajectories"
+        steps, unit = None, "updates"
     if command.json:
-        print(json.dumps(dataclasses.asdict(made), indent=2))
+        print(json.dumps(dataclasses.asdict(made) | {rows: batch}, indent=2))
         return
     print(printable(f"{trainer.title}: compiles for {made.topology}, and fits"))
-    if is_online:
-        batch = f"{config.env.num_envs // made.devices} environments"
-        rows = rows_of(made, batch, config.segments * config.unroll, "steps")
-    else:
-        rows = rows_of(made, f"{config.batch_size // made.devices} trajectories", None, "updates")
-    for name, value in rows:
+    for name, value in rows_of(made, f"{batch} {rows}", steps, unit):
         print(f"{name:26}  {value}".rstrip())
 
 

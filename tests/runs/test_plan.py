@@ -135,7 +135,8 @@ def test_parameter_shards():
     assert whole / 2 < made.state["learner/trainable"] < 0.6 * whole
     (acting,) = (one for one in made.exchanges if one.part == "act")
     assert acting.kind == "all-gather"
-    assert acting.num_bytes <= size_of(state.params)
+    # Some are gathered twice, for the rollout's start and for its loop; never in each step.
+    assert acting.num_bytes <= 1.5 * size_of(state.params)
 
 
 @needs_libtpu
