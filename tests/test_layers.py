@@ -20,7 +20,7 @@ LAYERS = (
     ("offline", "online"),
     ("plots",),
     ("loading",),
-    ("collection", "exporting", "studies"),
+    ("collection", "exporting", "inspection", "studies"),
     ("cli", "testing"),
 )
 """From lowest to highest; the root, `gtrxl_jax` itself, re-exports names of all layers."""

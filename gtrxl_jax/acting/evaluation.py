@@ -152,6 +152,7 @@ class RecordedEpisode:
 
     Attributes:
       timesteps: the time steps, `[T + 1]`.
+      extras: what else the policy computed for each action, see `Policy.act`, `[T]`.
       states: the states of the environment, `[T + 1]`.
       attention: `[L, H, T + 1, M + 1]`, the attention weights of each layer and head on the M steps
         before each step, oldest first, and on the step itself; None for policies without attention.
@@ -161,6 +162,7 @@ class RecordedEpisode:
     """
 
     timesteps: TimeStep
+    extras: Any
     states: Any
     attention: Float[np.ndarray, "L H S W"] | None
     cue: int | None
@@ -203,10 +205,11 @@ def record_episode(
     key_stream, key_act = jax.random.split(key)
     state = _begin(policy, stream, params, key_stream)
     start = jax.device_get((_observe(state.stream), state.timestep))
-    parts = [jax.tree.map(lambda x: x[:, None], start)]
+    parts, extras = [jax.tree.map(lambda x: x[:, None], start)], []
     for key_part in jax.random.split(key_act, math.ceil(limit / num_steps)):
-        state, part = _play(policy, stream, num_steps, params, state, key_part)
+        state, part, computed = _play(policy, stream, num_steps, params, state, key_part)
         parts.append(jax.device_get(part))
+        extras.append(jax.device_get(computed))
         if np.any(parts[-1][1].last):
             break
     (states, success), timesteps = jax.tree.map(_concatenate, *parts)
@@ -218,6 +221,7 @@ def record_episode(
     (shown,) = np.nonzero(np.asarray(shows_cue(states, stream.params)))
     return RecordedEpisode(
         timesteps=timesteps,
+        extras=jax.tree.map(lambda *parts: _concatenate(*parts)[: steps - 1], *extras),
         states=states,
         attention=policy.attention(params, timesteps),
         cue=int(shown[0]) if len(shown) else None,
@@ -255,11 +259,17 @@ def _play(
     params: Any,
     state: ActingState,
     key: Key[Array, ""],
-) -> tuple[ActingState, tuple[Any, TimeStep]]:
-    """Return what `_observe` returns, and the next time steps `[1, T]`, which may span episodes."""
+) -> tuple[ActingState, tuple[Any, TimeStep], Any]:
+    """Play on; the steps may span episodes.
+
+    Returns:
+      The state; what `_observe` returns, with the next time steps, `[1, T]`; and the extras of the
+      actions, `[1, T]`.
+    """
     stream = dataclasses.replace(stream, num_envs=1)
     state, played = rollout(policy, params, stream, state, key, num_steps, record=_observe)
-    return state, (played.recorded, jax.tree.map(lambda x: x[:, 1:], played.timesteps))
+    following = jax.tree.map(lambda x: x[:, 1:], played.timesteps)
+    return state, (played.recorded, following), played.extras
 
 
 def _concatenate(*parts: Any) -> Any:

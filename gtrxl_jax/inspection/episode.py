@@ -1,0 +1,179 @@
+"""An episode with all that there is to see of the agent's memory at each step, in NumPy.
+
+Example:
+    run = gtrxl_jax.load("runs/mine")
+    episode = inspect_episode(run, seed=3)
+    episode.influence[-1].argmax()  # the step on which the last action depends most
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from jaxtyping import Float, Int, UInt8
+
+from gtrxl_jax.acting.evaluation import record_episodes, render_episode
+from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.inspection.influence import influence
+from gtrxl_jax.loading import Loaded
+from gtrxl_jax.nn.agent import MemoryNetwork
+from gtrxl_jax.specs import action_spec
+from gtrxl_jax.timestep import TimeStep
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectedEpisode:
+    """The first T actions of an episode, and its first T + 1 time steps.
+
+    Attributes:
+      agent: name of the core, or of the offline model.
+      environment: name of the environment.
+      seed: seed of the episode.
+      success: success of the whole episode, from 0 to 1; None if it is not reported.
+      episode_return: undiscounted return of the whole episode.
+      length: number of actions of the whole episode, at least T.
+      cue: the first step that shows the cue; None if unknown.
+      frames: the environment at each time step; None if it cannot be drawn.
+      rewards: the reward that came with each time step.
+      returns: the discounted sum of the rewards after each time step.
+      values: V(s_t), for an actor-critic. Its scale is PopArt's, if the run has it.
+      choices: for each of K discrete dimensions of the actions, the probability of each choice; for
+        an agent of action values, its action values.
+      chosen: the choices taken.
+      means, scales: mean and standard deviation of each of C continuous dimensions.
+      continuous: the continuous actions taken.
+      metrics: what the core reports at each time step, such as the mean opening of a gate, by path.
+      attention: the attention weights of each layer and head at each time step on the W - 1 steps
+        before it, oldest first, and on the step itself; None without attention.
+      influence: by how much the log-odds of an action, in nats, depend on each step, see
+        `inspection.influence`; None for offline models.
+    """
+
+    agent: str
+    environment: str
+    seed: int
+    success: float | None
+    episode_return: float
+    length: int
+    cue: int | None
+    frames: UInt8[np.ndarray, "S Y X 3"] | None
+    rewards: Float[np.ndarray, " S"]
+    returns: Float[np.ndarray, " S"]
+    values: Float[np.ndarray, " T"] | None
+    choices: tuple[Float[np.ndarray, "T _"], ...]
+    chosen: Int[np.ndarray, "T K"]
+    means: Float[np.ndarray, "T C"]
+    scales: Float[np.ndarray, "T C"]
+    continuous: Float[np.ndarray, "T C"]
+    metrics: dict[str, Float[np.ndarray, " S"]]
+    attention: Float[np.ndarray, "L H S W"] | None
+    influence: Float[np.ndarray, "T T"] | None
+
+    @property
+    def num_actions(self) -> int:
+        """T, the number of actions."""
+        return len(self.chosen)
+
+
+def inspect_episode(
+    run: Loaded, seed: int = 0, num_steps: int = 400, task: int = 0
+) -> InspectedEpisode:
+    """Play an episode with the agent of a run, the same as `gtrxl play`, and look into its memory.
+
+    Args:
+      run: the run, from `gtrxl_jax.load`.
+      seed: seed of the episode.
+      num_steps: the most actions that are kept; the rest of a longer episode is left out.
+      task: the task of the run that is played.
+
+    Raises:
+      ValueError: if the run has no such task, or the episode goes on beyond its time limit.
+    """
+    if not 0 <= task < len(run.tasks):
+        raise ValueError(f"task must be below {len(run.tasks)}, the run's number of tasks: {task}")
+    policy, stream = run.policy, run.tasks[task]
+    (whole,) = record_episodes(policy, stream, run.params, seed, 1)
+    steps = min(len(whole.timesteps.first) - 1, num_steps)
+    timesteps = jax.tree.map(lambda x: x[: steps + 1], whole.timesteps)
+    acting = jax.tree.map(lambda x: x[:-1], timesteps)
+    actions = jax.tree.map(lambda x: x[1:], timesteps.action)
+    extras = jax.tree.map(lambda x: x[:steps], whole.extras)
+    config = run.config
+    rewards = np.asarray(whole.timesteps.reward, np.float64)
+    agent = policy.agent if isinstance(policy, AgentPolicy) else None
+    values = getattr(extras, "value", None)
+    return InspectedEpisode(
+        agent=config.core.name if agent else config.model.name,
+        environment=run.environment[0],
+        seed=seed,
+        success=whole.success,
+        episode_return=float(rewards.sum()),
+        length=len(rewards) - 1,
+        cue=whole.cue if whole.cue is not None and whole.cue < steps else None,
+        frames=render_episode(stream, whole, steps + 1),
+        rewards=rewards[: steps + 1],
+        returns=_returns(rewards, getattr(config.algorithm, "gamma", 1.0))[: steps + 1],
+        values=values[:, task] if values is not None and values.ndim > 1 else values,
+        **_actions(extras, actions, action_spec(stream.action_space)),
+        metrics=_metrics_by_step(agent, run.params, timesteps) if agent else {},
+        attention=None if whole.attention is None else whole.attention[:, :, : steps + 1],
+        influence=influence(agent, run.params, acting, actions) if agent else None,
+    )
+
+
+def _returns(rewards: Float[np.ndarray, " S"], gamma: float) -> Float[np.ndarray, " S"]:
+    """Return the discounted sum of the rewards after each time step."""
+    returns = np.zeros_like(rewards)
+    for step in range(len(rewards) - 2, -1, -1):
+        returns[step] = rewards[step + 1] + gamma * returns[step + 1]
+    return returns
+
+
+def _actions(extras: Any, actions: Any, spec: Any) -> dict[str, Any]:
+    """Return what the episode says about its actions, given the outputs of the policy."""
+    parts = spec.parts(actions)
+    none_T0 = np.zeros((len(jax.tree.leaves(actions)[0]), 0))
+    policy = getattr(extras, "policy", extras)
+    if isinstance(policy, np.ndarray):
+        choices = [policy]
+    else:
+        categoricals = getattr(policy, "categoricals", [policy] if spec.discrete else [])
+        choices = [np.asarray(jax.nn.softmax(one.logits)) for one in categoricals]
+    gaussian = getattr(policy, "gaussian", policy) if spec.continuous else None
+    return {
+        "choices": tuple(choices),
+        "chosen": parts.get("discrete", none_T0.astype(np.int32)),
+        "means": none_T0 if gaussian is None else gaussian.mean,
+        "scales": none_T0 if gaussian is None else gaussian.scale,
+        "continuous": parts.get("continuous", none_T0),
+    }
+
+
+def _metrics_by_step(
+    agent: MemoryNetwork, params: Any, timesteps: TimeStep
+) -> dict[str, Float[np.ndarray, " S"]]:
+    """Return what the modules of the core report at each step, by path."""
+    reported = jax.device_get(_report(agent, params, timesteps)).get("core", {})
+    metrics: dict[str, Any] = {}
+    for path, (values,) in traverse_util.flatten_dict(reported, sep="/").items():
+        # With an axis of layers, where they are scanned.
+        rows = values.reshape(len(values), -1).T
+        metrics |= {f"{path}/{k}" if len(rows) > 1 else path: row for k, row in enumerate(rows)}
+    return metrics
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _report(agent: MemoryNetwork, params: Any, timesteps: TimeStep) -> Any:
+    """Act again, and return the metrics that modules sow at each step."""
+    apply: Any = functools.partial(agent.apply, {"params": params})
+
+    def step(cache: Any, timestep: TimeStep) -> Any:
+        (cache, _), sown = apply(cache, timestep, method="step", mutable="metrics")
+        return cache, sown.get("metrics", {})
+
+    each = jax.tree.map(lambda x: jnp.asarray(x)[:, None], timesteps)
+    return jax.lax.scan(step, apply(agent.initial_memory(1), method="start"), each)[1]

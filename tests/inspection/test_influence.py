@@ -1,0 +1,144 @@
+"""Influence against episodes with a replaced step, and against integrated gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax import Stream, load, make_agent, make_core, make_env, zero_timestep
+from gtrxl_jax.acting.evaluation import record_episode
+from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.inspection import influence as module
+from gtrxl_jax.inspection.episode import inspect_episode
+from gtrxl_jax.inspection.influence import influence
+from gtrxl_jax.nn.agent import make_q_network
+from gtrxl_jax.online.r2d2 import EpsilonGreedyPolicy
+from tests import jobs  # noqa: F401, registers its environments
+from tests.pages import ROOT
+from tests.tiers import slow_except
+
+pytestmark = pytest.mark.integration
+
+CORES = {"gtrxl": {"heads": 2, "memory_size": 4}, "lstm": {}, "mingru": {}, "s5": {}}
+
+
+def play(core, env="TMazePassive-v0", make=make_agent, **settings):
+    """Return a random agent far from uniform, its parameters, and an episode of random actions."""
+    of_env = {"corridor_length": 5, "max_steps_in_episode": 7} if "Maze" in env else {}
+    stream = Stream(*make_env(env, **of_env), num_envs=1)
+    spaces = stream.observation_space, stream.action_space
+    core = make_core(core, width=8, layers=2, **CORES.get(core, {}))
+    agent = make(core, *spaces, encoder_width=8, head_width=8, **settings)
+    example = zero_timestep(*spaces, 1, 1)
+    shapes = jax.eval_shape(agent.init, jax.random.key(0), agent.initial_memory(1), example)
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(
+        lambda p: jnp.asarray(0.6 * rng.standard_normal(p.shape), p.dtype), shapes["params"]
+    )
+    if make is make_agent:
+        acting = AgentPolicy(agent)
+    else:
+        acting = EpsilonGreedyPolicy(agent, epsilons=(0.5,))
+    episode = record_episode(acting, stream, params, jax.random.key(3))
+    timesteps = jax.tree.map(lambda x: x[:-1], episode.timesteps)
+    return agent, params, timesteps, jax.tree.map(lambda x: x[1:], episode.timesteps.action)
+
+
+def outputs(agent, params, timesteps, x_TD):
+    """Return what the heads compute in an episode with the given encodings."""
+    bound = agent.bind({"params": params})
+    first_1T = jnp.asarray(timesteps.first)[None]
+    _, y_1TD = bound.core(agent.initial_memory(1), x_TD[None], first_1T)
+    return jax.tree.map(lambda x: x[0], bound.heads(y_1TD, None))
+
+
+def encoded(agent, params, timesteps):
+    return agent.bind({"params": params}).encode(jax.tree.map(jnp.asarray, timesteps))
+
+
+@pytest.mark.parametrize("core", slow_except(CORES, {"gtrxl", "lstm"}))
+@pytest.mark.parametrize("chunk", slow_except([3, 32], {3}))
+def test_a_step_counts_as_much_as_its_replacement_changes(core, chunk, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    agent, params, timesteps, actions = play(core)
+    x_TD = encoded(agent, params, timesteps)
+
+    def log_odds(x_TD):
+        p_TA = jax.nn.softmax(outputs(agent, params, timesteps, x_TD).policy.logits)
+        p_T = np.asarray(p_TA, np.float64)[np.arange(len(x_TD)), actions]
+        return np.log(p_T / (1 - p_T))
+
+    found = influence(agent, params, timesteps, actions)
+    steps = len(x_TD)
+    assert found.shape == (steps, steps)
+    for step in range(steps):
+        change = log_odds(x_TD.at[step].set(x_TD.mean(axis=0))) - log_odds(x_TD)
+        np.testing.assert_allclose(found[:, step], np.abs(change), rtol=2e-3, atol=2e-5)
+    assert np.tril(found, -1).max() > 0.01  # earlier steps count
+    np.testing.assert_allclose(np.triu(found, 1), 0, atol=1e-5)  # later ones do not
+
+
+@pytest.mark.parametrize("core", slow_except(CORES, {"gtrxl", "lstm"}))
+def test_it_is_the_integrated_gradient(core):
+    agent, params, timesteps, actions = play(core)
+    x_TD = encoded(agent, params, timesteps)
+    toward_TD = x_TD.mean(axis=0, keepdims=True) - x_TD
+
+    def log_odds(share, step):
+        x = x_TD.at[step].add(share * toward_TD[step])
+        logits_TA = outputs(agent, params, timesteps, x).policy.logits
+        log_p_T = jax.nn.log_softmax(logits_TA)[np.arange(len(x)), actions]
+        return log_p_T - jnp.log1p(-jnp.exp(log_p_T))
+
+    gradient = jax.jit(jax.vmap(jax.jacfwd(log_odds), in_axes=(0, None)))
+    middles = jnp.asarray((np.arange(500) + 0.5) / 500, x_TD.dtype)  # across the kinks of ReLUs
+    integrals = [gradient(middles, step).mean(axis=0) for step in range(len(x_TD))]
+    found = influence(agent, params, timesteps, actions)
+    expected = np.abs(np.stack(integrals, axis=-1))
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=2e-3)
+
+
+def test_without_memory_only_the_present_counts():
+    found = influence(*play("lstm", memoryless=True))
+    np.testing.assert_allclose(found, np.diag(np.diag(found)), atol=1e-5)
+    assert np.diag(found).max() > 0.01
+
+
+def test_hybrid_actions():
+    agent, params, timesteps, actions = play("lstm", "Clock-v0")
+    x_TD = encoded(agent, params, timesteps)
+
+    def scores(x_TD):
+        policy = outputs(agent, params, timesteps, x_TD).policy
+        p_TA = jax.nn.softmax(policy.categoricals[0].logits)
+        p_T = p_TA[np.arange(len(x_TD)), actions["discrete"][:, 0]]
+        mean_TC = policy.gaussian.mean / policy.gaussian.scale
+        return np.concatenate([mean_TC, np.log(p_T / (1 - p_T))[:, None]], axis=1)
+
+    change = scores(x_TD.at[0].set(x_TD.mean(axis=0))) - scores(x_TD)
+    found = influence(agent, params, timesteps, actions)
+    np.testing.assert_allclose(found[:, 0], np.linalg.norm(change, axis=1), rtol=2e-3, atol=2e-5)
+
+
+def test_action_values():
+    agent, params, timesteps, actions = play("lstm", make=make_q_network)
+    x_TD = encoded(agent, params, timesteps)
+
+    def lead(x_TD):
+        values_TA = np.array(outputs(agent, params, timesteps, x_TD))
+        chosen_T = values_TA[np.arange(len(x_TD)), actions]
+        values_TA[np.arange(len(x_TD)), actions] = -np.inf
+        return chosen_T - values_TA.max(axis=1)
+
+    change = lead(x_TD.at[1].set(x_TD.mean(axis=0))) - lead(x_TD)
+    found = influence(agent, params, timesteps, actions)
+    np.testing.assert_allclose(found[:, 1], np.abs(change), rtol=2e-3, atol=2e-5)
+
+
+def test_a_trained_agent_decides_by_the_cue():
+    """At the end of its corridor, nothing in the past counts as much as the sight of the object."""
+    episode = inspect_episode(load(ROOT / "checkpoints" / "minigrid"), seed=2)
+    last = episode.num_actions - 1
+    past = episode.influence[last, :last]
+    assert past.argmax() == episode.cue
+    assert past[episode.cue] > 5 * np.delete(past, episode.cue).max()
