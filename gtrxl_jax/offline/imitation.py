@@ -25,7 +25,7 @@ from gtrxl_jax.offline.algorithm import (
 )
 from gtrxl_jax.ops.imitation import action_loss, action_scores
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
-from gtrxl_jax.parallel.placement import gather_parameters, split_batch, split_parameters
+from gtrxl_jax.parallel.placement import gather_parameters, split_batch, split_gradients
 from gtrxl_jax.segments import Segments
 
 
@@ -108,7 +108,7 @@ class Imitation(OfflineAlgorithm):
             gradients, (memory, (sums, means)) = jax.grad(self.loss, has_aux=True)(
                 gather_parameters(params), memory, chunk, keys, number == 0
             )
-            gradients = split_parameters(gradients)
+            gradients = split_gradients(gradients)
             means["gradient_norm"] = optax.tree.norm(gradients)
             with standard_dtype_promotion():
                 updates, following = self.optimizer.update(gradients, optimizer, params)

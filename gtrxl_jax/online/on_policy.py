@@ -43,7 +43,7 @@ from gtrxl_jax.online.algorithm import (
 from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
-from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
+from gtrxl_jax.parallel.placement import gather_parameters, split_gradients
 from gtrxl_jax.runs.divergence import finite
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import number
@@ -256,7 +256,7 @@ class OnPolicy(Algorithm):
         (loss, (metrics, statistics)), gradients = jax.value_and_grad(self.loss, has_aux=True)(
             gather_parameters(state.trainable), state, batch
         )
-        gradients = split_parameters(gradients)
+        gradients = split_gradients(gradients)
         if self.config.popart:
             gradients["params"] = rescale_value_gradient(
                 gradients["params"], state.popart, statistics

@@ -44,7 +44,7 @@ from gtrxl_jax.ops import r2d2
 from gtrxl_jax.ops.legal import draw_choices
 from gtrxl_jax.ops.losses import masked_mean
 from gtrxl_jax.ops.returns import transition_mask
-from gtrxl_jax.parallel.placement import gather_parameters, split_parameters
+from gtrxl_jax.parallel.placement import gather_parameters, split_gradients
 from gtrxl_jax.runs.divergence import finite
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import number
@@ -289,7 +289,7 @@ class R2D2(Algorithm):
         trainable, optimizer, of_step = self._optimizer.step(
             {"params": state.params},
             state.optimizer,
-            split_parameters(gradients),
+            split_gradients(gradients),
             state.hyperparameters["learning_rate"],
             state.step,
         )

@@ -11,7 +11,7 @@ network, while memory and the optimizer's work are divided by the number of shar
 written for the global batch; from these placements, `jax.jit` derives what every device computes
 and communicates.
 
-`split_batch`, `on_each_device`, `split_parameters` and `gather_parameters` refer to the mesh set by
+`split_batch`, `on_each_device`, `split_gradients` and `gather_parameters` refer to the mesh set by
 `jax.set_mesh` and have no effect without one, so the trainers' functions also run on a single
 device.
 """
@@ -190,13 +190,16 @@ def on_each_device(function: Callable[..., Any], *batches: Any) -> Any:
     return jax.shard_map(function, in_specs=parts, out_specs=parts, check_vma=False)(*batches)
 
 
-def split_parameters(tree: Any) -> Any:
-    """Split parameters, or their gradients, over the devices by the `RULES`."""
+def split_gradients(tree: Any) -> Any:
+    """Split gradients over the devices as the parameters are split, by the `RULES`."""
     mesh = _mesh()
     if mesh is None or mesh.shape["model"] == 1:
         return tree
+    # Whole first; otherwise the compiler may split the gradients of a recurrent core within its
+    # loop over time, and sum them over the devices in each step.
     return jax.tree.map_with_path(
-        lambda path, x: jax.lax.with_sharding_constraint(x, _parameter_spec(path, x, mesh)), tree
+        lambda path, x: jax.lax.with_sharding_constraint(x, _parameter_spec(path, x, mesh)),
+        gather_parameters(tree),
     )
 
 

@@ -12,7 +12,7 @@ from gtrxl_jax.parallel.placement import (
     make_mesh,
     shardings,
     split_batch,
-    split_parameters,
+    split_gradients,
 )
 from tests.jobs import small_job
 
@@ -68,7 +68,7 @@ def test_shardings_of_batch_and_parameters(seeds, shards):
 
 def test_without_mesh_arrays_are_unchanged():
     tree = {"kernel": jax.numpy.ones((4, 4))}
-    for place in (split_batch, split_parameters, gather_parameters):
+    for place in (split_batch, split_gradients, gather_parameters):
         assert place(tree)["kernel"] is tree["kernel"]
 
 

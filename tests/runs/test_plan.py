@@ -141,6 +141,17 @@ def test_parameter_shards():
 
 @needs_libtpu
 @pytest.mark.slow
+def test_parameter_shards_of_recurrent_core():
+    """Gradients are summed once, and not in each step of the loop over time."""
+    trainer = OnlineTrainer(changed(WIDE, parameter_shards=2))
+    made = plan(trainer, "v5e:2x2")
+    sums = sum(one.num_bytes for one in made.exchanges if one.kind == "all-reduce")
+    parameters = size_of(jax.eval_shape(trainer.init, 0).params)
+    assert parameters <= sums <= 1.05 * parameters + 10_000
+
+
+@needs_libtpu
+@pytest.mark.slow
 def test_images_offline():
     env = {"env__name": "MiniGrid-Memory", "env__params": IMAGES, "evaluation__lengths": ()}
     made = plan(OfflineTrainer(changed(OFFLINE, **env)), "v5e:2x2")
