@@ -11,6 +11,7 @@ import pytest
 from gtrxl_jax.cli.arguments import parse_plan, parse_train, parse_train_offline
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.cli.trained import Evaluate, Export, Play
+from gtrxl_jax.online.config import preset, to_json
 from tests.pages import README, ROOT, code, commands, pages
 
 
@@ -65,7 +66,11 @@ PARSERS = {
 }
 
 
-def test_commands_parse():
+def test_commands_parse(tmp_path, monkeypatch):
+    """In a folder with the run that some of them resume."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "config.json").write_text(to_json(preset()))
     found = dict.fromkeys(PARSERS, 0)
     for page in pages():
         for number, (program, *words) in commands(page):

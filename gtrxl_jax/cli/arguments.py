@@ -1,16 +1,16 @@
 """The arguments of the commands, and the parsing of presets and overrides."""
 
+import argparse
 import dataclasses
-import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from gtrxl_jax.cli.parsing import Chooser, parse
+from gtrxl_jax.cli.resuming import Options, read_settings, without_records
 from gtrxl_jax.nn.core import CORES
-from gtrxl_jax.nn.cores.registry import PRESETS
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.nn.sequence.model import MODELS
 from gtrxl_jax.offline import config as offline_config
@@ -23,6 +23,11 @@ from gtrxl_jax.runs.logging.loggers import require_loggers
 from gtrxl_jax.validation import validate
 
 
+def _one_of(names: Iterable[str]) -> Any:
+    """Mark an option as one of the names, for its help."""
+    return tyro.conf.arg(metavar=f"{{{','.join(names)}}}")
+
+
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
     """Options of every training command, besides its config."""
@@ -30,6 +35,14 @@ class RunOptions:
     folder: Path | None = None
     """Folder of the run; by default a new folder under runs/. If it contains a run with the same
     config, that run is resumed from its last checkpoint; a run with another config is an error."""
+    resume: Path | None = None
+    """Folder of a run to resume with its own settings, in place of --folder. A larger number of
+    steps extends it."""
+    from_config: Path | None = None
+    """Take the settings of a run, given its folder, or of a file such as its config.json, in place
+    of --preset. Other options override them."""
+    modules: tuple[str, ...] = ()
+    """Modules of custom parts to import first, since --resume and --from-config import none."""
     log: tuple[str, ...] = ()
     """Further loggers, besides metrics.jsonl: csv, tensorboard, trackio, wandb (the last three
     require extras of these names), or your own, as my_module:MyWriter."""
@@ -50,6 +63,10 @@ class RunOptions:
 class Train(RunOptions):
     """Train an agent online."""
 
+    preset: Annotated[str, _one_of(configs.PRESETS)] = "default"
+    """A complete config, which the other options override."""
+    core_preset: str = ""
+    """Size of the core, which its other options override; gtrxl list has those of each core."""
     config: Annotated[configs.OnlineConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=configs.OnlineConfig
     )
@@ -59,11 +76,26 @@ class Train(RunOptions):
 class TrainOffline(RunOptions):
     """Train RATE, Decision Transformers or behavior cloning on trajectories, and compare them."""
 
+    preset: Annotated[str, _one_of(offline_config.PRESETS)] = "default"
+    """A complete config, which the other options override."""
+    model_preset: Annotated[str, _one_of(models.PRESETS)] = ""
+    """Size of the model, which its other options override."""
     config: Annotated[offline_config.OfflineConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=offline_config.OfflineConfig
     )
     baselines: tuple[str, ...] = ("dt",)
     """Further models to train on the same data for comparison."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeat(Train):
+    """Train again with the settings of a run, of any kind, in a new folder.
+
+    The options are those of its training command, and override the settings.
+    """
+
+    run: tyro.conf.Positional[Path] = dataclasses.field(kw_only=True)
+    """The folder of the run, offline also that of several models, or a file as its config.json."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,54 +131,49 @@ def parse_train(
 ) -> Train:
     """Parse the arguments of `gtrxl train`, or of another command with its options.
 
-    `--preset` selects a complete config and `--core-preset` the size of the core; every other
-    argument overrides a field of these.
+    `--preset`, `--from-config` or `--resume` selects a complete config and `--core-preset` the size
+    of the core; every other argument overrides a field of these.
 
     Raises:
       ValueError: if a preset is unknown, an argument is a setting of another core or algorithm, or
         the config is invalid.
+      FileNotFoundError: if there is no run to resume, or no config.
     """
-    chooser = Chooser()
-    chooser.add_argument("--preset", default="default")
-    chooser.add_argument("--core-preset")
+    chooser = _chooser()
+    chooser.add_argument("--core-preset", "--core_preset", default="")
     chooser.add_argument("--core.name", dest="core")
-    chooser.add_argument("--algorithm.name", dest="algorithm")
-    chooser.add_argument("--env.name", dest="environments", nargs="+", default=[])
     chosen, rest = chooser.parse_known_args(arguments)
-    rest += ["--env.name", *chosen.environments[:1]] if chosen.environments else []
-    for name in chosen.environments if len(chosen.environments) > 1 else ():
+    for name in chosen.env if len(chosen.env) > 1 else ():
         rest += ["--env.tasks", "name", name]
-    base = configs.with_parts(
-        configs.preset(chosen.preset), chosen.core, chosen.core_preset, chosen.algorithm
-    )
+    start, options = _start(chosen, "online", configs.preset)
+    base = _in_env(start, chosen.env)
+    if "--env.tasks" in rest:
+        base = dataclasses.replace(base, env=dataclasses.replace(base.env, tasks=()))
+    base = configs.with_parts(base, chosen.core, chosen.core_preset, chosen.algorithm)
     if "--sweep" in rest:  # replaces the preset's
         base = dataclasses.replace(base, sweep={})
-    # The preset's environment parameters apply only if the environment is not changed.
-    params = base.env.params
-    sizes = ",".join(PRESETS.get(type(base.core), ("small",)))
-    default = dataclasses.replace(base, env=dataclasses.replace(base.env, params={}))
     train = parse(
         command,
         rest,
-        default=command(config=default),
+        default=command(
+            config=_without_entries(base),
+            **_given(chosen, options),
+            core_preset=chosen.core_preset,
+        ),
         kinds={"core": (base.core, CORES), "algorithm": (base.algorithm, ALGORITHMS)},
         prog=prog,
-        description=(
-            f"{inspect.getdoc(command)}\n\n"
-            f"--preset {{{','.join(configs.PRESETS)}}} selects a complete config, --core-preset "
-            f"{{{sizes}}} the size of the core; the options below override them."
-        ),
     )
-    env = train.config.env
-    if env.name == base.env.name:
-        env = dataclasses.replace(env, params={**params, **env.params})
-    train = dataclasses.replace(train, config=dataclasses.replace(train.config, env=env))
+    train = dataclasses.replace(train, config=_with_entries(train.config, base))
     _require_options(train)
-    agent = train.config.agent
-    import_plugins((agent.encoder, *agent.encoders.values()))
+    import_plugins(_parts(train.config) - _parts(start))
     validate(train.config)
-    import_plugins(name for name, _ in train.config.env.members)
     return train
+
+
+def _parts(config: configs.OnlineConfig) -> set[str]:
+    """Return the names of encoders and environments, whose modules a command line imports."""
+    agent, members = config.agent, config.env.members
+    return {agent.encoder, *agent.encoders.values(), *(name for name, _ in members)}
 
 
 def parse_train_offline(
@@ -158,53 +185,120 @@ def parse_train_offline(
 
     `--model-preset` selects the size of the model.
     """
-    chooser = Chooser()
-    chooser.add_argument("--preset", default="default")
-    chooser.add_argument("--model-preset")
+    chooser = _chooser()
+    chooser.add_argument("--model-preset", "--model_preset", default="")
     chooser.add_argument("--model.name", dest="model")
-    chooser.add_argument("--algorithm.name", dest="algorithm")
-    chooser.add_argument("--env.name", dest="env")
     chosen, rest = chooser.parse_known_args(arguments)
-    base = offline_config.preset(chosen.preset)
-    # The preset's environment parameters apply only if the environment is not changed.
-    params = base.env.params if chosen.env in (None, base.env.name) else {}
-    env = dataclasses.replace(base.env, params={})
-    if chosen.env is not None:
-        env = dataclasses.replace(env, name=chosen.env)
-    base = dataclasses.replace(base, env=env)
-    if chosen.env == "":
+    start, options = _start(chosen, "offline", offline_config.preset)
+    base = _in_env(start, chosen.env)
+    if chosen.env == [""]:
         # The presets' lengths and curriculum belong to an environment.
         evaluation = dataclasses.replace(base.evaluation, lengths=())
         base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
-    import_plugins(filter(None, (chosen.model, chosen.algorithm, chosen.env)))
+    import_plugins(filter(None, (chosen.model, chosen.algorithm, *chosen.env)))
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
         model = models.model_config(model.name, chosen.model_preset)
     algorithm = with_name(base.algorithm, chosen.algorithm or base.algorithm.name)
     base = dataclasses.replace(base, model=model, algorithm=algorithm)
+    known: dict[str, Any] = _given(chosen, options)
+    if chosen.resume or chosen.from_config:
+        known["baselines"] = options.models[1:]
     parsed = parse(
         command,
         rest,
-        default=command(config=base),
+        default=command(config=_without_entries(base), **known, model_preset=chosen.model_preset),
         kinds={"model": (model, MODELS), "algorithm": (algorithm, OFFLINE_ALGORITHMS)},
         prog=prog,
-        description=(
-            f"{inspect.getdoc(command)}\n\n"
-            f"--preset {{{','.join(offline_config.PRESETS)}}} selects a complete config, "
-            f"--model-preset {{{','.join(models.PRESETS)}}} the size of the model; the options "
-            "below override them."
-        ),
     )
-    config = parsed.config
-    env = dataclasses.replace(config.env, params={**params, **config.env.params})
-    parsed = dataclasses.replace(parsed, config=dataclasses.replace(config, env=env))
+    parsed = dataclasses.replace(parsed, config=_with_entries(parsed.config, base))
     first = parsed.config.model
-    import_plugins((first.encoder, *first.encoders.values(), *parsed.baselines))
+    own = {start.model.encoder, *start.model.encoders.values(), *options.models}
+    import_plugins({first.encoder, *first.encoders.values(), *parsed.baselines} - own)
     for name in (first.name, *parsed.baselines):
         model = with_name(first, name)
         validate(dataclasses.replace(parsed.config, model=model))
     _require_options(parsed)
     return parsed
+
+
+def _chooser() -> Chooser:
+    """Return the parser of the arguments that select the defaults of the others."""
+    chooser = Chooser()
+    start = chooser.add_mutually_exclusive_group()
+    start.add_argument("--preset", default="default")
+    start.add_argument("--from-config", "--from_config", type=Path)
+    start.add_argument("--resume", type=Path)
+    chooser.add_argument("--modules", nargs="*", default=[])
+    chooser.add_argument("--algorithm.name", dest="algorithm")
+    chooser.add_argument("--env.name", dest="env", nargs="+", default=[])
+    return chooser
+
+
+def _start(
+    chosen: argparse.Namespace, kind: str, preset: Callable[[str], Any]
+) -> tuple[Any, Options]:
+    """Return the config that the arguments override, and the options of its command."""
+    import_plugins(f"{name}:" for name in chosen.modules)
+    source = chosen.resume or chosen.from_config
+    if source is None:
+        return preset(chosen.preset), Options()
+    config, options = read_settings(source, kind)
+    if chosen.resume is None:
+        return without_records(config), options
+    if kind == "offline" and not options.models:
+        raise ValueError(
+            f"resume {source}: it has no options.json, as the folder of gtrxl train-offline has, "
+            "which contains those of its models"
+        )
+    return config, options
+
+
+def _given(chosen: argparse.Namespace, options: Options) -> dict[str, Any]:
+    """Return the options of a command that are known before the others are parsed."""
+    return {
+        "preset": chosen.preset,
+        "from_config": chosen.from_config,
+        "resume": chosen.resume,
+        "folder": chosen.resume,
+        "modules": tuple(chosen.modules),
+        "log": options.log,
+        "pictures": options.pictures,
+    }
+
+
+def _in_env(config: Any, names: Sequence[str]) -> Any:
+    """Switch to another environment, if one is named; parameters and tasks are those of its own."""
+    env = config.env
+    if not names:
+        return config
+    changes: dict[str, Any] = {"tasks": ()} if hasattr(env, "tasks") else {}
+    if names[0] != env.name:
+        changes |= {"name": names[0], "params": {}}
+    return dataclasses.replace(config, env=dataclasses.replace(env, **changes))
+
+
+def _without_entries(config: Any) -> Any:
+    """Return a config with its dicts empty, since tyro would make an option of each entry."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changed = {
+        name: {} if isinstance(value, dict) else _without_entries(value)
+        for name, value in values.items()
+        if isinstance(value, dict) or dataclasses.is_dataclass(value)
+    }
+    return dataclasses.replace(config, **changed)
+
+
+def _with_entries(config: Any, base: Any) -> Any:
+    """Return a config with the entries of the dicts of `base` that its own lack."""
+    changed = {}
+    for field in dataclasses.fields(config):
+        value, before = getattr(config, field.name), getattr(base, field.name)
+        if isinstance(value, dict):
+            changed[field.name] = before | value
+        elif dataclasses.is_dataclass(value):
+            changed[field.name] = _with_entries(value, before)
+    return dataclasses.replace(config, **changed)
 
 
 def parse_plan(arguments: Sequence[str]) -> PlanTrain | PlanTrainOffline:
@@ -226,6 +320,8 @@ def parse_plan(arguments: Sequence[str]) -> PlanTrain | PlanTrainOffline:
 
 
 def _require_options(command: RunOptions) -> None:
+    if command.resume not in (None, command.folder):
+        raise ValueError(f"resume {command.resume} is the folder of the run: omit --folder")
     require_loggers(command.log)
     if command.distributed and command.folder is None:
         raise ValueError("distributed needs --folder, on a disk that all processes share")

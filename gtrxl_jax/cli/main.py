@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from gtrxl_jax.validation import require_choice
 
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
+    from gtrxl_jax.cli.resuming import OptionsWriter
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,11 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description="Transformer memory for reinforcement learning agents.",
         epilog="gtrxl COMMAND --help lists the options of a command. Exit codes: 0 success, 1 the "
         "run failed, 2 invalid arguments, 75 stopped by SIGTERM, 130 stopped by Ctrl-C. Stopped "
-        "runs are saved, and the same command resumes them.",
+        "runs are saved, and the same command resumes them, or gtrxl train --resume FOLDER.",
     )
     commands = {
         "train": _train,
         "train-offline": _train_offline,
+        "repeat": _repeat,
         "plan": plan,
         "evaluate": evaluate,
         "play": play,
@@ -100,6 +103,7 @@ def _fail(program: str, message: str, code: int) -> NoReturn:
 
 def _train(arguments: Sequence[str]) -> None:
     from gtrxl_jax.cli.arguments import parse_train
+    from gtrxl_jax.cli.resuming import Options, OptionsWriter
 
     command = parse_train(arguments)
     # Slow imports, delayed until the arguments have been validated.
@@ -109,7 +113,9 @@ def _train(arguments: Sequence[str]) -> None:
     config = command.config
     trainer = OnlineTrainer(config)
     with _folder(command, config.env.name, config.core.name) as folder:
-        trained = _run(trainer, folder, command, f"{config.core.name} on {config.env.name}")
+        options = Options(command.log, command.pictures)
+        title = f"{config.core.name} on {config.env.name}"
+        trained = _run(trainer, folder, command, title, OptionsWriter(folder, options))
     if trained is not None and command.pictures and _is_first():
         with _report_plot_errors():
             paths = report.draw_curves(folder, config.core.name)
@@ -120,6 +126,7 @@ def _train(arguments: Sequence[str]) -> None:
 
 def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.cli.arguments import parse_train_offline
+    from gtrxl_jax.cli.resuming import Options, OptionsWriter
 
     command = parse_train_offline(arguments)
     from gtrxl_jax.offline.environments import trajectories_of
@@ -144,9 +151,11 @@ def _train_offline(arguments: Sequence[str]) -> None:
             trainer.mesh()
             initial_params(trainer, folder / name)
         trajectories = None if config.data.stream else trajectories_of(config)
+        options = Options(command.log, command.pictures, tuple(configs), config.init_from)
+        kept = OptionsWriter(folder, options)
         for name, model_config in configs.items():
             trainer = OfflineTrainer(model_config, trajectories)
-            trained = _run(trainer, folder / name, command, f"{name} on {config.subject}")
+            trained = _run(trainer, folder / name, command, f"{name} on {config.subject}", kept)
             if trained is not None and command.pictures and _is_first():
                 params = trained.params_per_seed[0]
                 with _report_plot_errors():
@@ -157,6 +166,18 @@ def _train_offline(arguments: Sequence[str]) -> None:
         with _report_plot_errors():
             paths = report.draw_offline(folder, list(configs)) + paths
         _print_plots(command, paths)
+
+
+def _repeat(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.cli.arguments import Repeat
+    from gtrxl_jax.cli.resuming import command_of
+
+    if not arguments or arguments[0].startswith("-"):
+        parse(Repeat, arguments, prog="gtrxl repeat")
+        raise ValueError("the folder of the run comes first: gtrxl repeat RUN [OPTIONS]")
+    run, *options = arguments
+    train = {"train": _train, "train-offline": _train_offline}[command_of(Path(run))]
+    train(["--from-config", run, *options])
 
 
 @contextlib.contextmanager
@@ -189,7 +210,9 @@ def _folder(command: "RunOptions", *names: str) -> contextlib.AbstractContextMan
     return new_folder(Path("runs", re.sub("[^A-Za-z0-9._+-]+", "-", "-".join([*names, now]))))
 
 
-def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
+def _run(
+    trainer: Any, folder: Path, command: "RunOptions", title: str, options: "OptionsWriter"
+) -> Any:
     """Train and print the scores, or exit on failure. Returns None if it was already finished."""
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoint import SaveError
@@ -206,7 +229,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
         _report_divergence(done, trainer)
         return None
     steps = trainer.num_iterations * trainer.steps_per_iteration
-    writers = make_loggers(command.log, folder, trainer.config_json)
+    writers = [*make_loggers(command.log, folder, trainer.config_json), options]
     if not command.quiet:
         # First, since loggers of services may take seconds to start.
         writers.insert(
@@ -217,8 +240,7 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
     try:
         trained = loop.train(trainer, writers=writers, folder=folder, profile=command.profile)
     except RunInterrupted as stop:
-        again = "the same command" if command.folder else f"the same command and --folder {folder}"
-        _print(f"gtrxl: {stop}: resume with {again}", sys.stderr)
+        _print(f"gtrxl: {stop}: resume with {_resuming(command, options)}", sys.stderr)
         sys.exit(stop.exit_code)
     except (DivergedError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
@@ -240,6 +262,13 @@ def _run(trainer: Any, folder: Path, command: "RunOptions", title: str) -> Any:
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
     return trained
+
+
+def _resuming(command: "RunOptions", options: "OptionsWriter") -> str:
+    """Return the command that resumes the run."""
+    if command.folder:
+        return "the same command"
+    return f"gtrxl {options.command} --resume {shlex.quote(str(options.folder))}"
 
 
 def _report_divergence(result: Any, trainer: Any) -> None:

@@ -221,8 +221,13 @@ def require_version(folder: Folder) -> None:
       FileNotFoundError: if there is no run.
       ValueError: if it was written by a newer version, or by one before `OLDEST_VERSION`.
     """
-    there = str(read_config(folder).get("version", __version__))
-    written = f"{folder} was written by gtrxl_jax {there}, and this is {__version__}"
+    require_version_of(read_config(folder), folder)
+
+
+def require_version_of(config: Mapping[str, Any], source: Folder) -> None:
+    """Raise ValueError if this version cannot read a run of that config, see `require_version`."""
+    there = str(config.get("version", __version__))
+    written = f"{source} was written by gtrxl_jax {there}, and this is {__version__}"
     if _numbers(there) > _numbers(__version__):
         raise ValueError(f"{written}: upgrade gtrxl_jax")
     if _numbers(there) < _numbers(OLDEST_VERSION):
@@ -239,8 +244,12 @@ def read_config(folder: Folder) -> dict[str, Any]:
       FileNotFoundError: if there is no run.
       ValueError: if its config.json is not the JSON of a config.
     """
-    path = Path(folder, "config.json")
-    parsed = parse(read_config_text(folder), str(path))
+    return parse_config(read_config_text(folder), Path(folder, "config.json"))
+
+
+def parse_config(text: str, path: Path) -> dict[str, Any]:
+    """Return the config that is the text of a file, see `read_config`."""
+    parsed = parse(text, str(path))
     if not isinstance(parsed, dict):
         raise ValueError(f"{path} is not the config of a run: it is no JSON object")
     return parsed

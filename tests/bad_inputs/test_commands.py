@@ -225,9 +225,9 @@ def test_offline_without_task_or_data(tmp_path):
 
 
 OTHERS = {
-    "": "the following arguments are required: {train,train-offline,evaluate,",
+    "": "the following arguments are required: {train,train-offline,repeat,",
     "trian": "unknown command 'trian': did you mean 'train'",
-    "--unroll 3": "are required: {train,train-offline,evaluate,",
+    "--unroll 3": "are required: {train,train-offline,repeat,",
     "evaluate": "Missing from gtrxl evaluate",
     "evaluate nothing": "nothing holds no run: it has no config.json",
     "evaluate file": "file holds no run: it has no config.json",

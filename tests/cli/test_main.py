@@ -101,7 +101,8 @@ def test_debug_job_writes_complete_run(debug):
     for name in pictures:
         assert (folder / name).stat().st_size > 500
         assert name in err
-    expected = {"config.json", "metrics.jsonl", "result.json", "card.md", "checkpoints", *pictures}
+    records = {"config.json", "options.json", "metrics.jsonl", "result.json", "card.md"}
+    expected = {"checkpoints", *records, *pictures}
     assert {path.name for path in folder.iterdir()} == expected
 
 
