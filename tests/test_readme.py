@@ -10,7 +10,7 @@ import pytest
 
 from gtrxl_jax.cli.arguments import parse_plan, parse_train, parse_train_offline
 from gtrxl_jax.cli.parsing import parse
-from gtrxl_jax.cli.trained import Evaluate, Export, Play
+from gtrxl_jax.cli.trained import Evaluate, Export, Inspect, Play
 from gtrxl_jax.online.config import preset, to_json
 from tests.pages import README, ROOT, code, commands, pages
 
@@ -62,6 +62,7 @@ PARSERS = {
     "plan": parse_plan,
     "evaluate": partial(parse, Evaluate, prog="gtrxl evaluate"),
     "play": partial(parse, Play, prog="gtrxl play"),
+    "inspect": partial(parse, Inspect, prog="gtrxl inspect"),
     "export": partial(parse, Export, prog="gtrxl export"),
 }
 

@@ -19,7 +19,7 @@ import tyro
 from gtrxl_jax.cli import studies
 from gtrxl_jax.cli.parsing import SIZES, Parser, parse
 from gtrxl_jax.cli.plan import plan
-from gtrxl_jax.cli.trained import evaluate, export, play
+from gtrxl_jax.cli.trained import evaluate, export, inspect, play
 from gtrxl_jax.files import is_full, printable
 from gtrxl_jax.formatting import number
 from gtrxl_jax.plugins import import_plugins, with_name
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "plan": plan,
         "evaluate": evaluate,
         "play": play,
+        "inspect": inspect,
         "export": export,
         "runs": _runs,
         "compare": studies.compare,

@@ -26,6 +26,7 @@ SIZES = {
     "of the model, set data.stream, or split the batch over more devices",
     "evaluate": "episodes",
     "play": "episodes",
+    "inspect": "episode_steps",
     "collect": "env.num_envs",
 }
 """The settings that determine how much memory a command needs."""

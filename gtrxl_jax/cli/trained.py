@@ -1,4 +1,4 @@
-"""The commands on trained runs: `gtrxl evaluate`, `play` and `export`."""
+"""The commands on trained runs: `gtrxl evaluate`, `play`, `inspect` and `export`."""
 
 import dataclasses
 import math
@@ -127,6 +127,30 @@ class Play(ActingRun):
 
 
 @dataclasses.dataclass(frozen=True)
+class Inspect(ActingRun):
+    """Look into the memory of a run's agent, and of others beside it, in an episode of one seed.
+
+    The page has the episode's frames; the attention of each layer and head at each step to the
+    past; how much each past step counts for the action, for any core; the gates, the value and the
+    return. It is one HTML file, which loads nothing from elsewhere.
+    """
+
+    others: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """The folders of further runs."""
+    to: Path | None = None
+    """The file; by default inspect.html in the folder of the first run. With a name in .gif, an
+    animation of a single run with attention instead."""
+    policy: str = ""
+    """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
+    seed: int = number(0, at_least=0)
+    """Seed of the episode."""
+    episode_steps: int = 400
+    """The most steps that are shown; the rest of a longer episode is left out."""
+    task: int = number(0, at_least=0)
+    """Which task of a run with several."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Export(TrainedRun):
     """Export the trained agent of a run to a new folder, without the rest of the run.
 
@@ -198,18 +222,10 @@ def play(arguments: Sequence[str]) -> None:
     policy = _known_policy(command.policy)
     from gtrxl_jax.acting.evaluation import record_episodes
     from gtrxl_jax.envs.extensions import require_renderer
-    from gtrxl_jax.loading import load, with_evaluation, with_settings
     from gtrxl_jax.plots.report import draw_gif, of_task
 
     command.import_modules()
-    loaded = with_settings(load(command.folder, best=command.best), **command.settings)
-    if policy:
-        loaded = with_evaluation(loaded, policy=policy)
-    if not loaded.tasks:
-        raise ValueError(
-            f"{command.folder} was trained without an environment: name one with --env.name, or "
-            "play its episodes yourself with gtrxl_jax.load"
-        )
+    loaded = _load(command.folder, command, policy)
     for stream in loaded.tasks:
         require_renderer(stream.env)
     for task, stream in enumerate(loaded.tasks):
@@ -223,6 +239,35 @@ def play(arguments: Sequence[str]) -> None:
         sums = [float(episode.timesteps.reward.sum()) for episode in episodes]
         returns = ", ".join(map(format_number, sums))
         print(printable(f"{success}return {returns} | {drawn}"))
+
+
+def inspect(arguments: Sequence[str]) -> None:
+    """Run `gtrxl inspect`."""
+    command = parse(Inspect, arguments, prog="gtrxl inspect")
+    validate(command)
+    folders = [command.folder, *command.others]
+    path = command.to or command.folder / "inspect.html"
+    if path.suffix not in (".html", ".gif"):
+        raise ValueError(f"to must be the name of an HTML or a GIF file, {path}.html, not {path}")
+    if path.suffix == ".gif" and command.others:
+        raise ValueError("a GIF shows a single run: name one, or set --to to a name in .html")
+    policy = _known_policy(command.policy)
+    from gtrxl_jax.inspection.animation import save_memory_gif
+    from gtrxl_jax.inspection.episode import inspect_episode
+    from gtrxl_jax.inspection.page import save_page
+
+    command.import_modules()
+    runs = [_load(folder, command, policy) for folder in folders]
+    episodes = [
+        inspect_episode(run, command.seed, command.episode_steps, command.task) for run in runs
+    ]
+    if path.suffix == ".gif":
+        save_memory_gif(episodes[0], path)
+    else:
+        save_page(episodes, path, [folder.resolve().name for folder in folders])
+    for episode in episodes:
+        success = "" if episode.success is None else f"success {episode.success:g}; "
+        print(printable(f"{success}return {format_number(episode.episode_return)} | {path}"))
 
 
 def export(arguments: Sequence[str]) -> None:
@@ -242,6 +287,21 @@ def export(arguments: Sequence[str]) -> None:
     )
     for path in sorted(command.to.iterdir()):
         print(printable(f"{path.stat().st_size / 1e6:8.3f} MB  {path}"))
+
+
+def _load(folder: Path, command: ActingRun, policy: str) -> Any:
+    """Load a run with the settings of a command, to play episodes."""
+    from gtrxl_jax.loading import load, with_evaluation, with_settings
+
+    loaded = with_settings(load(folder, best=command.best), **command.settings)
+    if policy:
+        loaded = with_evaluation(loaded, policy=policy)
+    if not loaded.tasks:
+        raise ValueError(
+            f"{folder} was trained without an environment: name one with --env.name, or play its "
+            "episodes yourself with gtrxl_jax.load"
+        )
+    return loaded
 
 
 def _known_policy(name: str) -> str:

@@ -5,6 +5,7 @@ An environment can define these attributes and methods:
     time_limit(params)              see the functions below
     params_of_length(length)
     cue, cue_at_start, chance
+    action_names                    of a discrete action's choices, a tuple
     oracle_action(state, params)    the action of a solution, for example for `gtrxl collect`
     explorer_memory(params)         see `acting.ExplorerPolicy`
     explorer_sight(state, params)
@@ -63,6 +64,11 @@ def cue_at_start(env: environment.Environment) -> bool:
 def chance_of(env: environment.Environment) -> float | None:
     """Return the success rate of the best policy without memory; None if unknown."""
     return getattr(env, "chance", None)
+
+
+def action_names(env: environment.Environment) -> tuple[str, ...] | None:
+    """Return the names of the choices of a discrete action; None if they have none."""
+    return getattr(env, "action_names", None)
 
 
 def renderer_of(env: environment.Environment) -> Renderer | None:

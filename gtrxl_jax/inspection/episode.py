@@ -18,6 +18,7 @@ from jaxtyping import Float, Int, UInt8
 
 from gtrxl_jax.acting.evaluation import record_episodes, render_episode
 from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.envs.extensions import action_names
 from gtrxl_jax.inspection.influence import influence
 from gtrxl_jax.loading import Loaded
 from gtrxl_jax.nn.agent import MemoryNetwork
@@ -41,8 +42,10 @@ class InspectedEpisode:
       rewards: the reward that came with each time step.
       returns: the discounted sum of the rewards after each time step.
       values: V(s_t), for an actor-critic. Its scale is PopArt's, if the run has it.
-      choices: for each of K discrete dimensions of the actions, the probability of each choice; for
-        an agent of action values, its action values.
+      choices: for each of K discrete dimensions of the actions, the probability of each choice, or
+        its action value.
+      has_probabilities: whether they are probabilities.
+      action_names: the names of the choices, if the environment has any.
       chosen: the choices taken.
       means, scales: mean and standard deviation of each of C continuous dimensions.
       continuous: the continuous actions taken.
@@ -65,6 +68,8 @@ class InspectedEpisode:
     returns: Float[np.ndarray, " S"]
     values: Float[np.ndarray, " T"] | None
     choices: tuple[Float[np.ndarray, "T _"], ...]
+    has_probabilities: bool
+    action_names: tuple[str, ...] | None
     chosen: Int[np.ndarray, "T K"]
     means: Float[np.ndarray, "T C"]
     scales: Float[np.ndarray, "T C"]
@@ -118,6 +123,7 @@ def inspect_episode(
         rewards=rewards[: steps + 1],
         returns=_returns(rewards, getattr(config.algorithm, "gamma", 1.0))[: steps + 1],
         values=values[:, task] if values is not None and values.ndim > 1 else values,
+        action_names=action_names(stream.env),
         **_actions(extras, actions, action_spec(stream.action_space)),
         metrics=_metrics_by_step(agent, run.params, timesteps) if agent else {},
         attention=None if whole.attention is None else whole.attention[:, :, : steps + 1],
@@ -138,7 +144,8 @@ def _actions(extras: Any, actions: Any, spec: Any) -> dict[str, Any]:
     parts = spec.parts(actions)
     none_T0 = np.zeros((len(jax.tree.leaves(actions)[0]), 0))
     policy = getattr(extras, "policy", extras)
-    if isinstance(policy, np.ndarray):
+    has_probabilities = not isinstance(policy, np.ndarray)
+    if not has_probabilities:
         choices = [policy]
     else:
         categoricals = getattr(policy, "categoricals", [policy] if spec.discrete else [])
@@ -146,6 +153,7 @@ def _actions(extras: Any, actions: Any, spec: Any) -> dict[str, Any]:
     gaussian = getattr(policy, "gaussian", policy) if spec.continuous else None
     return {
         "choices": tuple(choices),
+        "has_probabilities": has_probabilities,
         "chosen": parts.get("discrete", none_T0.astype(np.int32)),
         "means": none_T0 if gaussian is None else gaussian.mean,
         "scales": none_T0 if gaussian is None else gaussian.scale,

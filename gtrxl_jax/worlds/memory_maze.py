@@ -147,6 +147,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
     default_params = MemoryMazeParams()
     """The settings of the original."""
     num_actions = 6
+    action_names = ("wait", "forward", "left", "right", "forward, left", "forward, right")
 
     def __init__(self, size: int = 9, height: int = 64, width: int = 64) -> None:
         if size not in TARGETS:

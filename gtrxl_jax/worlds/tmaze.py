@@ -114,6 +114,7 @@ class PassiveTMaze(DiscreteActions, TimeLimit, environment.Environment[TMazeStat
     cue, cue_at_start, chance = Cue("hint", (-1, 1)), True, 0.5
     default_params = TMazeParams()
     num_actions = 4
+    action_names = ("right", "up", "left", "down")
 
     def default_time_limit(self, params: TMazeParams) -> int | Array:
         return 2 * (params.corridor_length + 2 * self._cue_distance(params) + 1)

@@ -162,6 +162,27 @@ def test_played_episodes_are_drawn(debug, tmp_path):
 
 
 @pytest.mark.integration
+def test_runs_are_inspected_side_by_side(debug, tmp_path):
+    shutil.copytree(debug[0], tmp_path / "other")
+    out, _ = call("inspect", debug[0], tmp_path / "other", "--seed", 2, "--episode-steps", 3)
+    path = debug[0] / "inspect.html"
+    line = rf"success [01]; return -?[\d.]+ \| {path}\n"
+    assert re.fullmatch(line * 2, out)
+    text = path.read_text("utf-8")
+    for part in ('"title": "TMazePassive-v0, seed 2"', '"name": "other"', '"cue": 0'):
+        assert part in text
+    path.unlink()
+
+    out, _ = call("inspect", debug[0], "--to", tmp_path / "memory.gif")
+    assert re.fullmatch(rf"success [01]; return -?[\d.]+ \| {tmp_path / 'memory.gif'}\n", out)
+    with Image.open(tmp_path / "memory.gif") as image:
+        assert image.is_animated
+    error = refused("inspect", debug[0], "--task", 1)
+    assert "task must be below 1, the run's number of tasks: 1" in error
+    assert not path.exists()
+
+
+@pytest.mark.integration
 def test_exported_agent_evaluates_as_its_run(debug, tmp_path):
     folder, to = debug[0], tmp_path / "agent"
     out, _ = call("export", folder, "--to", to)

@@ -19,6 +19,8 @@ from gtrxl_jax.worlds.minigrid.tiles import Kind, draw_tile
 LEFT, RIGHT, FORWARD = range(3)
 """The actions that have an effect: turn left, turn right, move forward."""
 
+ACTION_NAMES = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
+
 EAST, SOUTH, WEST, NORTH = range(4)
 """The directions of the agent."""
 
@@ -96,6 +98,7 @@ class MiniGridMemory(
         self.observation = require_choice("observation", observation, OBSERVATIONS)
         self.tile_size = tile_size or _IMAGE_SIDE // view_size
         self._num_actions = num_actions
+        self.action_names = ACTION_NAMES[:num_actions]
 
     @property
     def default_params(self) -> MiniGridParams:
