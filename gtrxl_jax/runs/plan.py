@@ -125,7 +125,7 @@ def plan(trainer: Trainer, topology: str) -> Plan:
     lowered = programs.lower(stage, data)
     lower_seconds = time.monotonic() - began
     began = time.monotonic()
-    with _naming_memory(kind), _without_cache():
+    with _naming_memory(kind), without_cache():
         compiled: Any = lowered.compile(GPU_OPTIONS if is_gpu else None)
     compile_seconds = time.monotonic() - began
     updates = trainer.config.updates_per_iteration
@@ -231,7 +231,7 @@ def _each_update(total: Counter[str], updates: int) -> Iterator[tuple[str, float
 
 
 @contextlib.contextmanager
-def _without_cache() -> Iterator[None]:
+def without_cache() -> Iterator[None]:
     """Do not read programs from JAX's compilation cache, nor write them.
 
     Those for devices that are not here cannot be read.

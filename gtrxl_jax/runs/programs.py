@@ -141,12 +141,17 @@ class Programs:
 
         They include the faults of the episodes, see `envs.faults`.
         """
+        if self._evaluation is None:
+            with self._compiling():
+                self._evaluation = self.lower_evaluation().compile()
         with jax.set_mesh(self.mesh):
-            if self._evaluation is None:
-                with self._compiling():
-                    self._evaluation = self._evaluate.lower(self.like.params, 0).compile()
             scores = self._evaluation(params, number)
         return {name: np.array(score, np.float64) for name, score in scores.items()}
+
+    def lower_evaluation(self) -> jax.stages.Lowered:
+        """Lower the program of `evaluate`."""
+        with jax.set_mesh(self.mesh):
+            return self._evaluate.lower(self.like.params, 0)
 
     def to_host(self, params: Any) -> list[Any]:
         """Return the parameters of each seed, unsplit, on this process's first device."""

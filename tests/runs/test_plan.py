@@ -11,8 +11,10 @@ from gtrxl_jax.online import config as online_config
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.r2d2 import R2D2Config
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.parallel.hlo import collectives
 from gtrxl_jax.parallel.topologies import CHIPS, bandwidth, devices_of
-from gtrxl_jax.runs.plan import NeedsMemoryError, plan
+from gtrxl_jax.runs.plan import NeedsMemoryError, plan, without_cache
+from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
 from tests.tiers import slow_except
 from tests.topologies import needs_cuda, needs_libtpu
@@ -148,6 +150,19 @@ def test_parameter_shards_of_recurrent_core():
     sums = sum(one.num_bytes for one in made.exchanges if one.kind == "all-reduce")
     parameters = size_of(jax.eval_shape(trainer.init, 0).params)
     assert parameters <= sums <= 1.05 * parameters + 10_000
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["online", "offline"])
+def test_evaluation(kind):
+    """It compiles too. Steps exchange single truths, such as whether all episodes have ended."""
+    asked = changed(OFFLINE, evaluation__target_return=1.0)  # without computing it from the data
+    trainer = OnlineTrainer(WIDE) if kind == "online" else OfflineTrainer(asked)
+    programs = Programs(trainer, devices=devices_of("v5e:2x2"))
+    with without_cache():
+        text = programs.lower_evaluation().compile().as_text()
+    assert {one.num_bytes for one in collectives(text) if "/while/" in one.origin} <= {4}
 
 
 @needs_libtpu
