@@ -1,4 +1,4 @@
-"""The memory and the CPUs of this machine that a process may use."""
+"""What of this machine a process may use: its memory, CPUs and TPUs."""
 
 import contextlib
 import os
@@ -59,3 +59,24 @@ def share_of_cpus(number: int, count: int) -> Iterator[None]:
 def _bind(cpus: list[int]) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
+
+
+def has_tpu() -> bool:
+    """Return whether this machine has a TPU, as its devices tell."""
+    return any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("[0-9]*"))
+
+
+def set_no_tpu() -> None:
+    """Tell libtpu, XLA's compiler for TPUs, that it will not find a TPU. Call this before JAX runs.
+
+    Otherwise it looks for one over the network, writes warnings that it has not found any, and
+    allows one process at a time.
+    """
+    for variable, value in {
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+        "TPU_LOG_DIR": "disabled",
+    }.items():
+        os.environ.setdefault(variable, value)

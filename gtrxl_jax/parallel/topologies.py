@@ -15,6 +15,7 @@ import jax
 from jax.experimental import topologies
 
 from gtrxl_jax.extras import install_command
+from gtrxl_jax.machine import set_no_tpu
 
 GIB = 2**30
 
@@ -97,15 +98,6 @@ GPU_OPTIONS: dict[str, Any] = {
 }
 """Options with which a program for a GPU is compiled without it: tuning would time its kernels."""
 
-_QUIET = {
-    # Otherwise, one process at a time may load libtpu, and it looks for TPUs over the network.
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_LOG_DIR": "disabled",
-}
-
 
 def devices_of(topology: str) -> Sequence[Any]:
     """Return the devices of a topology.
@@ -133,8 +125,7 @@ def devices_of(topology: str) -> Sequence[Any]:
         ).devices
     if not _is_installed("libtpu") and "TPU_LIBRARY_PATH" not in os.environ:
         raise ModuleNotFoundError(f"to compile for TPUs requires libtpu: {install_command('tpu')}")
-    for variable, value in _QUIET.items():
-        os.environ.setdefault(variable, value)
+    set_no_tpu()
     options: dict[str, Any] = {}
     if math.prod(sides) < 4:  # a host with a part of the usual 2 x 2 chips
         options["chips_per_host_bounds"] = [*sides, 1][:3]

@@ -3,6 +3,9 @@
 import dataclasses
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -135,3 +138,14 @@ def test_program_that_does_not_fit(capsys, monkeypatch):
     assert capsys.readouterr().err.startswith(
         "gtrxl plan: error: the program needs 17.00 GiB of each TPU v5 lite: reduce env.num_envs, "
     )
+
+
+@needs_libtpu
+@pytest.mark.integration
+def test_commands_are_quiet_about_tpus_that_are_not_there():
+    """With libtpu, JAX would look for one, and warn."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TPU_")}
+    del own["JAX_PLATFORMS"]
+    command = [sys.executable, "-m", "gtrxl_jax.cli", "list"]
+    ended = subprocess.run(command, env=own, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
