@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.online.algorithm import register_algorithm
     from gtrxl_jax.timestep import TimeStep, zero_timestep
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Stream",

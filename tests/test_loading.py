@@ -112,11 +112,11 @@ def test_missing_best_checkpoint_raises(run):
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        ("0.1.0", "and this is .*, which reads runs of 0.2.0 and later: install 0.1.0, or train"),
+        ("0.1.0", "and this is .*, which reads runs of 0.3.0 and later: install 0.1.0, or train"),
         ("0.0.9", "install 0.0.9, or train again in another folder"),
         ("999.0", "by gtrxl_jax 999.0, and this is .*: upgrade gtrxl_jax"),
-        ("0.2.10", "by gtrxl_jax 0.2.10, and this is .*: upgrade gtrxl_jax"),
-        ("0.2.0", "holds no checkpoint"),
+        ("0.3.10", "by gtrxl_jax 0.3.10, and this is .*: upgrade gtrxl_jax"),
+        ("0.3.0", "holds no checkpoint"),
         (gtrxl_jax.__version__, "holds no checkpoint"),
     ],
 )

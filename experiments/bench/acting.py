@@ -24,6 +24,7 @@ import tyro
 from timing import Row, interleaved, read, show
 
 from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.nn.layers import unstack_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,7 @@ def full_memory(core: Any, batch: int) -> Any:
     rng, empty = np.random.default_rng(0), core.initial_memory(batch)
     return dataclasses.replace(
         empty,
-        inputs=tuple(jnp.asarray(rng.standard_normal(x.shape), x.dtype) for x in empty.inputs),
+        inputs=jnp.asarray(rng.standard_normal(empty.inputs.shape), empty.inputs.dtype),
         length=jnp.full(batch, core.config.memory_size, jnp.int32),
     )
 
@@ -86,7 +87,8 @@ def cached_acting(core: Any, batch: int, steps: int) -> tuple[Callable[[], Any],
 
         return jax.lax.scan(step, cache, inputs)
 
-    used = jax.tree_util.tree_leaves_with_path((params, cache.layers))
+    attention = [layer.attention for layer in unstack_layers(cache.layers)]
+    used = jax.tree_util.tree_leaves_with_path((params, attention))
     must_read = sum(z.nbytes for path, z in used if "['position']" not in map(str, path))
     return carried(cached, params, cache), must_read
 

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.ops import attention as ops
+from gtrxl_jax.platforms import platform
 
 
 def by_rows(
@@ -122,17 +123,36 @@ class AttentionLayer(nn.Module):
 
 
 @struct.dataclass
+class KeyValue:
+    """The key and the value of a step."""
+
+    key: Float[Array, "... I"]
+    value: Float[Array, "... I"]
+
+
+@struct.dataclass
 class AttentionCache:
     """The projections that one layer caches while its parameters stay fixed.
 
+    Each head has its own rows, except on TPUs, whose registers are wider than a head: there all
+    heads share them, I = H K. See `ops.cached_attention`.
+
     Attributes:
-      key, value: ring buffers of N = M + 1 slots.
-      position: W_R Phi_d for the distances d = 0 .. M.
+      key, value: ring buffers of N = M + 1 slots, `[B, H, N, K]` or `[B, N, I]`.
+      position: W_R Phi_d for the distances d = M .. 0, `[H, N, K]` or `[N, I]`.
     """
 
-    key: Float[Array, "B H N K"]
-    value: Float[Array, "B H N K"]
-    position: Float[Array, "H N K"]
+    key: Float[Array, "*layout"]
+    value: Float[Array, "*layout"]
+    position: Float[Array, "*positions"]
+
+    def write(self, step: KeyValue, slot: Int[Array, ""]) -> "AttentionCache":
+        """Write a step into a slot of the ring buffers."""
+        return dataclasses.replace(
+            self,
+            key=ops.write_slot(self.key, step.key, slot),
+            value=ops.write_slot(self.value, step.value, slot),
+        )
 
 
 class RelativeAttention(AttentionLayer):
@@ -143,14 +163,14 @@ class RelativeAttention(AttentionLayer):
 
     def _keys_values(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
         key, value = jnp.split(self._linear(self.key_value, x), 2, axis=-1)
-        return self._heads(key), self._heads(value)
+        return key, value
 
-    def _positions(self, farthest: int, dtype: DTypeLike) -> Float[Array, "N H K"]:
+    def _positions(self, farthest: int, dtype: DTypeLike) -> Float[Array, "N I"]:
         """Return W_R Phi_d for the distances d = farthest .. 0, in this order."""
         # Phi in the parameters' precision: bfloat16 cannot separate neighboring distances.
         distance_N = jnp.arange(farthest, -1, -1, dtype=jnp.int32)
         phi_ND = ops.sinusoids(distance_N, self.width, self.param_dtype)
-        return self._heads(self._linear(self.position, phi_ND.astype(dtype)))
+        return self._linear(self.position, phi_ND.astype(dtype))
 
     def _linear(self, kernel: Kernel, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
         x, kernel_IO = promote_dtype(x, kernel(), dtype=self.dtype)
@@ -167,10 +187,12 @@ class RelativeAttention(AttentionLayer):
         """Attend from each of the last T of the S inputs to itself and the S - T before it."""
         num_queries, num_keys = mask_BTS.shape[1:]
         query_BTHK = self._heads(self._linear(self.query, x_BSD[:, num_keys - num_queries :]))
+        key_BSHK, value_BSHK = (self._heads(z) for z in self._keys_values(x_BSD))
         out_BTHK, weights_BHTS = ops.segment_attention(
             query_BTHK,
-            *self._keys_values(x_BSD),
-            self._positions(num_keys - num_queries, query_BTHK.dtype),
+            key_BSHK,
+            value_BSHK,
+            self._heads(self._positions(num_keys - num_queries, query_BTHK.dtype)),
             *self._biases(query_BTHK.dtype),
             mask_BTS,
         )
@@ -180,13 +202,13 @@ class RelativeAttention(AttentionLayer):
 
     def start(self, x_BMD: Float[Array, "B M D"]) -> AttentionCache:
         """Project the memory into ring buffers whose last slot is free."""
-        ring_pad = [(0, 0), (0, 1), (0, 0), (0, 0)]
-        key_BNHK, value_BNHK = (jnp.pad(z, ring_pad) for z in self._keys_values(x_BMD))
-        return AttentionCache(
-            key=key_BNHK.swapaxes(1, 2),
-            value=value_BNHK.swapaxes(1, 2),
-            position=self._positions(x_BMD.shape[1], key_BNHK.dtype)[::-1].swapaxes(0, 1),
+        key_BNI, value_BNI = (
+            jnp.pad(z, [(0, 0), (0, 1), (0, 0)]) for z in self._keys_values(x_BMD)
         )
+        arrays = key_BNI, value_BNI, self._positions(x_BMD.shape[1], key_BNI.dtype)
+        if platform() == "tpu":
+            return AttentionCache(*arrays)
+        return AttentionCache(*(self._heads(z).swapaxes(-3, -2) for z in arrays))
 
     def step(
         self,
@@ -194,22 +216,90 @@ class RelativeAttention(AttentionLayer):
         x_BD: Float[Array, "B D"],
         slot: Int[Array, ""],
         mask_BN: Bool[Array, "B N"],
-    ) -> tuple[AttentionCache, Float[Array, "B D"]]:
-        """Write one step into the ring buffers at `slot` and attend to them."""
-        query_BHK = self._heads(self._linear(self.query, x_BD))
-        key_BHK, value_BHK = self._keys_values(x_BD)
-        cache = dataclasses.replace(
-            cache,
-            key=jax.lax.dynamic_update_index_in_dim(cache.key, key_BHK, slot, axis=2),
-            value=jax.lax.dynamic_update_index_in_dim(cache.value, value_BHK, slot, axis=2),
-        )
-        out_BHK, _ = ops.cached_attention(
-            query_BHK,
+    ) -> tuple[KeyValue, Float[Array, "B D"]]:
+        """Attend from one step to the ring buffers, in which it takes the place of `slot`.
+
+        Returns:
+          What to write to the slot, and the output.
+        """
+        query_BI = self._linear(self.query, x_BD)
+        own = KeyValue(*self._keys_values(x_BD))
+        out_BI, _ = ops.cached_attention(
+            query_BI,
+            own.key,
+            own.value,
             cache.key,
             cache.value,
             cache.position,
-            *self._biases(query_BHK.dtype),
+            *self._biases(query_BI.dtype),
             slot,
             mask_BN,
         )
-        return cache, self._linear(self.output, out_BHK.reshape(out_BHK.shape[0], -1))
+        return own, self._linear(self.output, out_BI)
+
+
+Layers = Any
+"""Values of L layers: one pytree of arrays `[L, ...]`, or a list of a pytree for each layer."""
+
+
+def run_layers(
+    function: Callable[..., tuple[Any, Any]], x: Any, *layers: Layers, remat: bool = False
+) -> tuple[Any, Layers]:
+    """Apply `function(x, *values) -> (x, result)` to the values of each layer in turn.
+
+    On TPUs this is a loop, so that one layer is compiled for any depth: their compiler takes
+    minutes for a dozen. Elsewhere it is unrolled, since a loop would copy each layer's values out
+    of the arrays before it uses them.
+
+    Args:
+      function: a layer.
+      x: the input of the first layer.
+      layers: values of the layers.
+      remat: whether to recompute the activations in the backward pass instead of storing them.
+
+    Returns:
+      The output of the last layer, and the layers' results.
+    """
+    loop = platform() == "tpu"
+    if remat:
+        function = jax.checkpoint(function, prevent_cse=not loop)
+    if loop:
+        return jax.lax.scan(lambda x, values: function(x, *values), x, layers)
+    results = []
+    for values in zip(*map(unstack_layers, layers), strict=True):
+        x, result = function(x, *values)
+        results.append(result)
+    return x, results
+
+
+def map_layers(function: Callable[..., Any], *layers: Layers) -> Layers:
+    """Apply a function to the values of each layer; it may not depend on their leading axes."""
+    if isinstance(layers[0], list):
+        return list(map(function, *layers))
+    return function(*layers)
+
+
+def unstack_layers(layers: Layers) -> list[Any]:
+    """Return a pytree for each layer."""
+    if isinstance(layers, list):
+        return layers
+    leaves, structure = jax.tree.flatten(layers)
+    # Splitting differentiates to one concatenation, indexing to a sum of padded gradients.
+    split = ((z[0] for z in jnp.split(leaf, len(leaf))) for leaf in leaves)
+    return [jax.tree.unflatten(structure, values) for values in zip(*split, strict=True)]
+
+
+def stack_layers(layers: Layers, axis: int) -> Any:
+    """Return one pytree of arrays with the layers along `axis`."""
+    if isinstance(layers, list):
+        return jax.tree.map(lambda *z: jnp.stack(z, axis), *layers)
+    return jax.tree.map(lambda z: jnp.moveaxis(z, 0, axis), layers)
+
+
+def cast_kernels(params: Any, dtype: DTypeLike | None) -> Any:
+    """Cast the kernels of linear maps to `dtype`, in which they are used, unless it is None."""
+
+    def cast(path: Any, leaf: Array) -> Array:
+        return leaf.astype(dtype) if dtype and path[-1].key == "kernel" else leaf
+
+    return jax.tree.map_with_path(cast, params)

@@ -149,53 +149,80 @@ def ring_ages(slot: Int[Array, ""], num_slots: int) -> Int[Array, " N"]:
     return (slot - jnp.arange(num_slots, dtype=slot.dtype)) % num_slots
 
 
+def write_slot(
+    ring: Float[Array, "*batch N I"], x: Float[Array, "*batch_I"], slot: Int[Array, ""]
+) -> Float[Array, "*batch N I"]:
+    """Write a step to a slot of a ring buffer; x has the same elements as one of its slots."""
+    x = x.reshape(*ring.shape[:-2], ring.shape[-1])
+    return jax.lax.dynamic_update_index_in_dim(ring, x, slot, axis=ring.ndim - 2)
+
+
 def cached_attention(
-    query_BHK: Float[Array, "B H K"],
-    key_BHNK: Float[Array, "B H N K"],
-    value_BHNK: Float[Array, "B H N K"],
-    position_HNK: Float[Array, "H N K"],
+    query_BI: Float[Array, "B I"],
+    own_key_BI: Float[Array, "B I"],
+    own_value_BI: Float[Array, "B I"],
+    key: Float[Array, "*layout"],
+    value: Float[Array, "*layout"],
+    position: Float[Array, "*positions"],
     content_bias_HK: Float[Array, "H K"],
     position_bias_HK: Float[Array, "H K"],
     slot: Int[Array, ""],
     mask_BN: Bool[Array, "B N"],
-) -> tuple[Float[Array, "B H K"], Float[Array, "B H N"]]:
+) -> tuple[Float[Array, "B I"], Float[Array, "B H N"]]:
     """Attend from one query per row to a ring of N = M + 1 keys and values, including its own.
 
     The equation is the same as in `segment_attention`, on keys that were projected when written.
+    I = H K, and the ring and the positions have one of two layouts. If each head has its own rows,
+    there is a product for each head, the fastest on a CPU. If all heads share the rows, the query
+    of a head is a row of I numbers, zero outside of the head's columns, so that the heads share one
+    product: H times the operations, on a matrix unit that is idle otherwise.
 
     Args:
-      query_BHK: the query of the current step.
-      key_BHNK: the ring of keys.
-      value_BHNK: the ring of values.
-      position_HNK: R_d for d = 0 .. M.
+      query_BI: the query of the current step.
+      own_key_BI: its key, which takes the place of `slot` in the ring.
+      own_value_BI: its value, likewise.
+      key: the ring of keys, `[B, H, N, K]` or `[B, N, I]`.
+      value: the ring of values, in the layout of the keys.
+      position: R_d for d = M .. 0, `[H, N, K]` or `[N, I]`.
       content_bias_HK: u, added to the query in the content term.
       position_bias_HK: v, added to the query in the position term.
-      slot: the slot that the current step was written to.
+      slot: the slot of the current step.
       mask_BN: which slots the query may attend to.
 
     Returns:
       The weighted values, and the weights by slot, in float32 or wider.
     """
-    chex.assert_rank([query_BHK, key_BHNK, position_HNK, mask_BN], [3, 4, 3, 2])
-    wide = np.promote_types(query_BHK.dtype, np.float32)
-    scale = query_BHK.shape[-1] ** -0.5
-    content_BHN = jnp.einsum(
-        "bhk,bhnk->bhn",
-        (query_BHK + content_bias_HK[None]) * scale,
-        key_BHNK,
-        preferred_element_type=wide,
-    )
-    by_distance_BHN = jnp.einsum(
-        "bhk,hnk->bhn",
-        (query_BHK + position_bias_HK[None]) * scale,
-        position_HNK,
-        preferred_element_type=wide,
-    )
-    # Slot j holds distance (slot - j) mod N: reverse the distances, then roll by slot + 1.
-    position_BHN = jnp.roll(by_distance_BHN[..., ::-1], slot + 1, axis=-1)
+    chex.assert_rank([query_BI, mask_BN], [2, 2])
+    heads, width = content_bias_HK.shape
+    wide = np.promote_types(query_BI.dtype, np.float32)
+    shared = key.ndim == 3
+    if shared:
+        is_own_1N1 = (jnp.arange(key.shape[1], dtype=slot.dtype) == slot)[None, :, None]
+        key = jnp.where(is_own_1N1, own_key_BI[:, None], key)
+        value = jnp.where(is_own_1N1, own_value_BI[:, None], value)
+        keys, positions = "bni", "ni"
+    else:
+        key, value = write_slot(key, own_key_BI, slot), write_slot(value, own_value_BI, slot)
+        keys, positions = "bhni", "hni"
+    columns_HI = jnp.asarray(np.repeat(np.eye(heads), width, axis=1), query_BI.dtype)
+
+    def scores(equation: str, bias_HK: Array, other: Array) -> Array:
+        biased_BI = (query_BI + bias_HK.reshape(1, -1)) * width**-0.5
+        if shared:
+            query = biased_BI[:, None] * columns_HI[None]
+        else:
+            query = biased_BI.reshape(-1, heads, width)
+        return jnp.einsum(equation, query, other, preferred_element_type=wide)
+
+    content_BHN = scores(f"bhi,{keys}->bhn", content_bias_HK, key)
+    by_distance_BHN = scores(f"bhi,{positions}->bhn", position_bias_HK, position)
+    # Slot j holds distance (slot - j) mod N: roll the distances M .. 0 by slot + 1.
+    position_BHN = jnp.roll(by_distance_BHN, slot + 1, axis=-1)
     weights_BHN = masked_softmax(content_BHN + position_BHN, mask_BN[:, None])
-    out_BHK = jnp.einsum("bhn,bhnk->bhk", weights_BHN.astype(value_BHNK.dtype), value_BHNK)
-    return out_BHK, weights_BHN
+    out_BHI = jnp.einsum(f"bhn,{keys}->bhi", weights_BHN.astype(value.dtype), value)
+    if shared:
+        return jnp.sum(out_BHI * columns_HI[None], axis=1), weights_BHN
+    return out_BHI.reshape(query_BI.shape), weights_BHN
 
 
 def by_distance(weights_BHTS: Float[Array, "B H T S"]) -> Float[Array, "B H T W"]:

@@ -33,7 +33,7 @@ RULES = (
     (r"\bkernel$", -1),
     (r"\bembedding$", -1),
 )
-"""The axis along which a parameter is split, by the end of its path, `core/blocks_0/mlp/kernel`;
+"""The axis along which a parameter is split, by the end of its path, `core/blocks/mlp/kernel`;
 the optimizer's moments have the same paths. Others, such as biases and gains, are too small to
 split.
 """

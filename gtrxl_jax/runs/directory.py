@@ -38,7 +38,7 @@ MAY_CHANGE = (
 MAY_GROW = ("total_steps", "total_updates")
 """Fields that may increase: the run is then extended. Schedules that are relative to the length of
 the run, such as the decay of the learning rate, continue at their place in the longer run."""
-OLDEST_VERSION = "0.2.0"
+OLDEST_VERSION = "0.3.0"
 """The oldest version whose runs can be read."""
 
 

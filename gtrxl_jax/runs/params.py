@@ -2,7 +2,7 @@
 
 An export is a folder with
 
-    params.safetensors   the parameters by path, `core/blocks_0/gate/kernel`, and their step
+    params.safetensors   the parameters by path, `core/blocks/gate/kernel`, and their step
     config.json          the config of the run, of a single seed
     card.md              the model card
 

@@ -260,7 +260,7 @@ def test_recorded_attention_is_by_distance(recorded):
         lambda: agent.apply({"params": params}, memory, timesteps, mutable="attention")
     )()
     for layer in range(2):
-        (whole,) = variables["attention"]["core"][f"blocks_{layer}"]["attention"]["weights"]
+        (whole,) = variables["attention"]["core"][f"blocks_{layer}/attention/weights"]
         np.testing.assert_allclose(attention[layer], whole[0], rtol=1e-5)
     assert np.std(attention[:, :, -1]) > 1e-3
     for query, place in np.ndindex(steps, window):

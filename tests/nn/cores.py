@@ -57,7 +57,9 @@ def random_values(shapes: Any, seed: int = 0) -> Any:
 
     def leaf(path: Any, shape: jax.ShapeDtypeStruct) -> jax.Array:
         center = 1.0 if path[-1].key in ("scale", "variance") else 0.0
-        spread = 0.3 if len(shape.shape) < 2 else max(1, shape.shape[0]) ** -0.5
+        stacked = any(key.key == "blocks" for key in path)
+        own = shape.shape[1:] if stacked else shape.shape
+        spread = 0.3 if len(own) < 2 else max(1, own[0]) ** -0.5
         values = center + spread * rng.standard_normal(shape.shape)
         if path[-1].key == "variance":
             values = np.abs(values)

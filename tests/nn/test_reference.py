@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.nn.layers import unstack_layers
 from tests.nn.cores import (
     ALL_CORES,
     LAYERS,
@@ -110,7 +111,7 @@ def transformer(name, params, xs, firsts, swapped=False):
         if first:
             episode = [[] for _ in range(LAYERS)]
         for layer in range(LAYERS):
-            p = params[f"blocks_{layer}"]
+            p = unstack_layers(params["blocks"])[layer]
             episode[layer].append(x)
             seen = episode[layer][-(MEMORY_SIZE + 1) :]
             if core == "trxl":

@@ -231,7 +231,7 @@ def test_vmap_over_seeds_and_hyperparameters():
         for name in ("timestep", "memory"):
             assert_close(getattr(mapped.actor, name), getattr(single.actor, name))
         assert_close({name: x[row] for name, x in metrics.items()}, single_metrics, 1e-6)
-    params = states.params["core"]["blocks_0"]["attention"]["query"]["kernel"]
+    params = states.params["core"]["blocks"]["attention"]["query"]["kernel"]
     assert np.max(np.abs(params[1] - params[0])) > 1e-2
     assert np.max(np.abs(params[2] - params[0])) > 1e-5
 

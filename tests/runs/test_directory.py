@@ -15,7 +15,7 @@ from gtrxl_jax.online import config as online
 from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.directory import difference, lock_folder, new_folder, read_config_text
 
-CONFIG = json.dumps({"seed": 1, "version": "0.2.0", "core": {"name": "gtrxl", "layers": 4}})
+CONFIG = json.dumps({"seed": 1, "version": "0.3.0", "core": {"name": "gtrxl", "layers": 4}})
 OTHERS = {
     "total_steps": 100,
     "checkpoint": {"interval": 1, "keep": 3, "best": ""},
@@ -67,7 +67,7 @@ def test_run_without_checkpoint_is_replaced(run):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"version": "0.2.0+later"},
+        {"version": "0.3.0+later"},
         {"devices": 4, "parameter_shards": 2},
         {"on_divergence": "continue"},
         {"checkpoint": {"interval": 5, "keep": 1, "best": ""}},

@@ -19,7 +19,7 @@ from gtrxl_jax.studies.comparison import compare, find_runs, read_runs, score_af
 
 def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
     return {
-        "version": "0.2.0",
+        "version": "0.3.0",
         "core": {"name": core, "width": 64},
         "algorithm": {"name": algorithm},
         "env": {"name": "TMazePassive-v0", "params": {"corridor_length": length}, "tasks": []},

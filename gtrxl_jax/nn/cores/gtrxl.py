@@ -14,18 +14,28 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs, width_of_head
 from gtrxl_jax.nn.layers import (
     AttentionCache,
     Dense,
+    KeyValue,
     LayerNorm,
+    Layers,
     RelativeAttention,
+    cast_kernels,
+    map_layers,
+    run_layers,
     square_products,
+    stack_layers,
+    unstack_layers,
 )
 from gtrxl_jax.ops import attention as ops
 from gtrxl_jax.validation import choice, number, require_choice
+
+REPORTS = ("metrics", "losses", "attention")
+"""The collections to which blocks may report."""
 
 GATE_ORDERS = ("stream_first", "swapped")
 """The orders of the arguments of the second gate, see `Block`."""
@@ -288,10 +298,10 @@ class RelativeBlock(Block):
         x_BD: Float[Array, "B D"],
         slot: Int[Array, ""],
         mask_BN: Bool[Array, "B N"],
-    ) -> tuple[AttentionCache, Float[Array, "B D"]]:
-        """Run one step, written to `slot` of the cache."""
-        cache, attended_BD = self.attention.step(cache, self.attention_input(x_BD), slot, mask_BN)
-        return cache, self.after_attention(x_BD, attended_BD)
+    ) -> tuple[KeyValue, Float[Array, "B D"]]:
+        """Run one step; return what to write to `slot` of the cache, and the output."""
+        own, attended_BD = self.attention.step(cache, self.attention_input(x_BD), slot, mask_BN)
+        return own, self.after_attention(x_BD, attended_BD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,13 +349,26 @@ class GTrXLMemory:
     """The inputs of each layer at the last M steps.
 
     Attributes:
-      inputs: one array for each of L layers, oldest step first.
+      inputs: the inputs, oldest step first.
       length: the number of most recent slots that belong to the current episode. Older slots have
         no influence, whatever they hold.
     """
 
-    inputs: tuple[Float[Array, "B M D"], ...]
+    inputs: Float[Array, "B L M D"]
     length: Int[Array, " B"]
+
+
+@struct.dataclass
+class LayerCache:
+    """What a layer has cached.
+
+    Attributes:
+      attention: its projected keys, values and positions.
+      new_inputs: its inputs since the start, in a ring buffer of R slots.
+    """
+
+    attention: AttentionCache
+    new_inputs: Float[Array, "... R D"]
 
 
 @struct.dataclass
@@ -354,19 +377,21 @@ class GTrXLCache:
 
     Attributes:
       memory: the memory that acting started from, with `length` kept up to date.
-      layers: each layer's projected keys, values and positions.
-      new_inputs: each layer's inputs since the start, in ring buffers of R slots.
+      params: the parameters of each layer, in the precision in which they are used.
+      layers: a `LayerCache` for each layer.
       num_steps: the number of steps since the start.
     """
 
     memory: GTrXLMemory
-    layers: tuple[AttentionCache, ...]
-    new_inputs: tuple[Float[Array, "B R D"], ...]
+    params: Layers
+    layers: Layers
     num_steps: Int[Array, ""]
 
 
 class GTrXLCore(MemoryCore):
     """A stack of L blocks with a memory of M steps each.
+
+    The parameters of all blocks are in one tree, "blocks", of arrays with a leading axis L.
 
     Attributes:
       config: the settings of the blocks and of the memory.
@@ -375,30 +400,41 @@ class GTrXLCore(MemoryCore):
     config: GTrXLConfig
 
     def setup(self) -> None:
+        self.blocks = self.param("blocks", self._init_blocks)
+
+    @property
+    def _block(self) -> RelativeBlock:
+        """A block without parameters, which are given to its methods."""
         config = self.config
-        block = nn.remat(RelativeBlock, methods=["__call__"]) if self.remat else RelativeBlock
-        self.blocks = [
-            block(
-                width=self.width,
-                heads=config.heads,
-                head_width=width_of_head(config),
-                feedforward_width=config.feedforward_width or self.width,
-                norm_first=config.name != "trxl",
-                gate=config.gate if config.name == "gtrxl" else None,
-                gate_bias=config.gate_bias,
-                gate_order=config.gate_order or GATE_ORDERS[0],
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-            )
-            for _ in range(config.layers)
-        ]
+        return RelativeBlock(
+            width=self.width,
+            heads=config.heads,
+            head_width=width_of_head(config),
+            feedforward_width=config.feedforward_width or self.width,
+            norm_first=config.name != "trxl",
+            gate=config.gate if config.name == "gtrxl" else None,
+            gate_bias=config.gate_bias,
+            gate_order=config.gate_order or GATE_ORDERS[0],
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            parent=None,
+        )
+
+    def _init_blocks(self, key: Key[Array, ""]) -> Any:
+        """Return the parameters `[L, ...]` of the blocks, each initialized with its own key."""
+        step_11D = jnp.zeros((1, 1, self.width), self.dtype or self.param_dtype)
+        mask_112 = jnp.ones((1, 1, 2), bool)
+
+        def init(key: Key[Array, ""]) -> Any:
+            return self._block.init(key, step_11D, step_11D, mask_112)["params"]
+
+        return jax.vmap(init)(jax.random.split(key, self.config.layers))
 
     def initial_memory(self, batch_size: int) -> GTrXLMemory:
         """Return an empty memory for `batch_size` rows."""
-        shape = (batch_size, self.config.memory_size, self.width)
-        dtype = self.dtype or self.param_dtype
+        shape = (batch_size, self.config.layers, self.config.memory_size, self.width)
         return GTrXLMemory(
-            inputs=tuple(jnp.zeros(shape, dtype) for _ in range(self.config.layers)),
+            inputs=jnp.zeros(shape, self.dtype or self.param_dtype),
             length=jnp.zeros(batch_size, jnp.int32),
         )
 
@@ -413,14 +449,36 @@ class GTrXLCore(MemoryCore):
         check_inputs(x_BTD, first_BT, memory.length.shape[0], self.width, "B T D")
         num_steps = x_BTD.shape[1]
         mask_BTS = ops.segment_mask(first_BT, memory.length, self.config.memory_size)
-        x_BTD = x_BTD.astype(self.dtype or x_BTD.dtype)
-        inputs = []
-        for block, memory_BMD in zip(self.blocks, memory.inputs, strict=True):
+        block, collections = self._block, self._reported_collections()
+
+        def run(x_BTD: Array, params: Any, memory_BMD: Array) -> Any:
             stream_BSD = jnp.concatenate([memory_BMD, x_BTD], axis=1)
-            inputs.append(jax.lax.stop_gradient(stream_BSD[:, num_steps:]))
-            x_BTD = block(memory_BMD, x_BTD, mask_BTS)
+            newest_BMD = jax.lax.stop_gradient(stream_BSD[:, num_steps:])
+            x_BTD, reports = block.apply(
+                {"params": params}, memory_BMD, x_BTD, mask_BTS, mutable=collections
+            )
+            return x_BTD, (newest_BMD, reports)
+
+        x_BTD = x_BTD.astype(self.dtype or x_BTD.dtype)
+        inputs = jnp.moveaxis(memory.inputs, 1, 0)
+        params = cast_kernels(self.blocks, self.dtype)
+        x_BTD, results = run_layers(run, x_BTD, params, inputs, remat=self.remat)
+        self._report(map_layers(lambda result: result[1], results))
+        newest = stack_layers(map_layers(lambda result: result[0], results), axis=1)
         length_B = ops.length_after(first_BT, memory.length, self.config.memory_size)
-        return GTrXLMemory(inputs=tuple(inputs), length=length_B), x_BTD
+        return GTrXLMemory(inputs=newest, length=length_B), x_BTD
+
+    def _reported_collections(self) -> list[str]:
+        if self.is_initializing():
+            return []
+        return [name for name in REPORTS if self.is_mutable_collection(name)]
+
+    def _report(self, reports: Layers) -> None:
+        """Report what each block has: "blocks_0/attention_gate/opening"."""
+        for layer, collections in enumerate(unstack_layers(reports)):
+            for path, value in jax.tree.leaves_with_path(collections):
+                collection, *names = (key.key for key in path[:-1])
+                self.sow(collection, "/".join([f"blocks_{layer}", *names]), value)
 
     def start(self, memory: GTrXLMemory, num_steps: int | None = None) -> GTrXLCache:
         """Start acting: project keys, values and positions once, for fixed parameters.
@@ -437,12 +495,18 @@ class GTrXLCore(MemoryCore):
         ring = self.config.memory_size
         if num_steps is not None:
             ring = min(num_steps, ring)
-        memory = jax.lax.stop_gradient(memory)
-        layers = zip(self.blocks, memory.inputs, strict=True)
+        memory, block = jax.lax.stop_gradient(memory), self._block
+
+        def project(_: None, params: Any, memory_BMD: Array) -> Any:
+            attention: Any = block.apply({"params": params}, memory_BMD, method="start")
+            return None, LayerCache(attention, jnp.zeros_like(memory_BMD[:, :ring]))
+
+        params = cast_kernels(self.blocks, self.dtype)
+        _, layers = run_layers(project, None, params, jnp.moveaxis(memory.inputs, 1, 0))
         return GTrXLCache(
             memory=memory,
-            layers=tuple(block.start(memory_BMD) for block, memory_BMD in layers),
-            new_inputs=tuple(jnp.zeros_like(memory_BMD[:, :ring]) for memory_BMD in memory.inputs),
+            params=unstack_layers(params) if isinstance(layers, list) else params,
+            layers=layers,
             num_steps=jnp.zeros((), jnp.int32),
         )
 
@@ -452,25 +516,34 @@ class GTrXLCore(MemoryCore):
         """Run one step of acting: equal to the segment form, at the cost of one query per layer."""
         check_kind("cache", cache, GTrXLCache, "`start` makes a cache from a memory")
         check_inputs(x_BD, first_B, cache.memory.length.shape[0], self.width, "B D")
-        memory_size = self.config.memory_size
+        memory_size, block = self.config.memory_size, self._block
         ring_slots = memory_size + 1
         slot = (cache.num_steps + memory_size) % ring_slots
         length_B = jnp.where(first_B, 0, cache.memory.length)
         mask_BN = ops.ring_ages(slot, ring_slots)[None, :] <= length_B[:, None]
+
+        def run(x_BD: Array, params: Any, layer: LayerCache) -> Any:
+            own, y_BD = block.apply(
+                {"params": params}, layer.attention, x_BD, slot, mask_BN, method="step"
+            )
+            return y_BD, (own, x_BD)
+
+        def write(layer: LayerCache, new: Any) -> LayerCache:
+            own, x_BD = new
+            newest = cache.num_steps % layer.new_inputs.shape[-2]
+            return LayerCache(
+                attention=layer.attention.write(own, slot),
+                new_inputs=ops.write_slot(layer.new_inputs, x_BD, newest),
+            )
+
         x_BD = x_BD.astype(self.dtype or x_BD.dtype)
-        layers, new_inputs = [], []
-        for block, layer, inputs_BRD in zip(
-            self.blocks, cache.layers, cache.new_inputs, strict=True
-        ):
-            newest = cache.num_steps % inputs_BRD.shape[1]
-            new_inputs.append(jax.lax.dynamic_update_index_in_dim(inputs_BRD, x_BD, newest, axis=1))
-            layer, x_BD = block.step(layer, x_BD, slot, mask_BN)
-            layers.append(layer)
+        x_BD, new = run_layers(run, x_BD, cache.params, cache.layers)
+        layers = map_layers(write, cache.layers, new)
         length_B = jnp.minimum(length_B + 1, memory_size)
-        cache = GTrXLCache(
+        cache = dataclasses.replace(
+            cache,
             memory=dataclasses.replace(cache.memory, length=length_B),
-            layers=tuple(layers),
-            new_inputs=tuple(new_inputs),
+            layers=layers,
             num_steps=cache.num_steps + 1,
         )
         return cache, x_BD
@@ -481,16 +554,13 @@ class GTrXLCore(MemoryCore):
         memory_size = self.config.memory_size
         # Indices since the start of the steps in the memory; negative ones precede the start.
         step_M = cache.num_steps - memory_size + jnp.arange(memory_size, dtype=jnp.int32)
-
-        def newest(old_BMD: Array, ring_BRD: Array) -> Array:
-            ring = ring_BRD.shape[1]
-            source_M = jnp.where(step_M < 0, step_M + memory_size, step_M % ring + memory_size)
-            merged_BMD = jnp.take(jnp.concatenate([old_BMD, ring_BRD], axis=1), source_M, axis=1)
-            if ring == memory_size:
-                return merged_BMD
-            return jnp.where(cache.num_steps > ring, jnp.nan, merged_BMD)
-
-        inputs = tuple(map(newest, cache.memory.inputs, cache.new_inputs))
+        new_BLRD = stack_layers(map_layers(lambda layer: layer.new_inputs, cache.layers), axis=1)
+        ring = new_BLRD.shape[2]
+        source_M = jnp.where(step_M < 0, step_M + memory_size, step_M % ring + memory_size)
+        both = jnp.concatenate([cache.memory.inputs, new_BLRD], axis=2)
+        inputs = jnp.take(both, source_M, axis=2)
+        if ring < memory_size:
+            inputs = jnp.where(cache.num_steps > ring, jnp.nan, inputs)
         return dataclasses.replace(cache.memory, inputs=inputs)
 
 

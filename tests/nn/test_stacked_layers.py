@@ -1,0 +1,94 @@
+"""Layers in a loop, the form on TPUs, equal unrolled layers, the form elsewhere."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gtrxl_jax.nn import layers
+from gtrxl_jax.testing import check_core
+from tests.comparison import assert_close
+from tests.nn.cores import WIDTH, random_params, random_segment, small_core
+from tests.tiers import slow_except
+
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
+NAMES = ["trxl", "gtrxl/gru"]
+
+
+@pytest.fixture
+def tpu(monkeypatch):
+    """Select the forms of TPUs, on this CPU."""
+
+    def select():
+        monkeypatch.setattr(layers, "platform", lambda: "tpu")
+        jax.clear_caches()
+
+    yield select
+    jax.clear_caches()
+
+
+def learn(core, params, memory, x_BTD, first_BT):
+    """Return the memory, the outputs, what the core reports, and the gradient."""
+
+    def loss(params, x_BTD):
+        (memory_after, y_BTD), reports = core.apply(
+            params, memory, x_BTD, first_BT, mutable=["metrics", "attention"]
+        )
+        return jnp.sum(jnp.sin(y_BTD)), (memory_after, y_BTD, reports)
+
+    gradient, returned = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x_BTD)
+    return gradient, returned
+
+
+def act(core, params, memory, x_BTD, first_BT):
+    """Return the memory and the outputs of stepping through a segment."""
+
+    def step(cache, inputs):
+        return core.apply(params, cache, *inputs, method="step")
+
+    def run(params, memory):
+        cache = core.apply(params, memory, method="start")
+        cache, y_TBD = jax.lax.scan(step, cache, (x_BTD.swapaxes(0, 1), first_BT.swapaxes(0, 1)))
+        return core.apply(params, cache, method="finish"), y_TBD
+
+    return jax.jit(run)(params, memory)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("name", slow_except(NAMES, {"gtrxl/gru"}))
+def test_loop_equals_unrolled_layers(tpu, name, remat):
+    core = small_core(name, layers=3, remat=remat)
+    params = random_params(core)
+    x_BTD, first_BT = random_segment(np.random.default_rng(0), 2, 9, jnp.float64)
+    memory = core.initial_memory(2)
+    memory = memory.replace(
+        inputs=jnp.asarray(np.random.default_rng(1).standard_normal(memory.inputs.shape)),
+        length=jnp.array([0, 4], jnp.int32),
+    )
+    inputs = core, params, memory, x_BTD, first_BT
+    expected = learn(*inputs), act(*inputs)
+    tpu()
+    actual = learn(*inputs), act(*inputs)
+    assert_close(actual, expected)
+    cache = core.apply(params, memory, method="start")
+    assert jax.tree.leaves(cache.params)[0].shape[0] == 3, "layers are not in a loop"
+
+
+def test_loop_satisfies_the_contract(tpu):
+    tpu()
+    check_core(small_core("gtrxl/gru"), tolerance=1e-9)
+
+
+def test_program_of_a_loop_does_not_grow_with_depth(tpu):
+    tpu()
+
+    def products(num_layers):
+        core = small_core("gtrxl/gru", layers=num_layers)
+        x_BTD, first_BT = jnp.zeros((1, 4, WIDTH)), jnp.zeros((1, 4), bool)
+        inputs = random_params(core), core.initial_memory(1), x_BTD, first_BT
+        programs = (str(jax.make_jaxpr(partial(form, core))(*inputs)) for form in (learn, act))
+        return [program.count("dot_general") for program in programs]
+
+    assert products(2) == products(5)
