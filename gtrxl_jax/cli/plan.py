@@ -38,17 +38,37 @@ def plan(arguments: Sequence[str]) -> None:
         sizes = SIZES["train" if is_online else "train-offline"]
         raise MemoryError(f"{error}: reduce {sizes}") from None
     if is_online:
-        batch, rows = config.env.num_envs // made.devices, "environments"
-        steps, unit = config.segments * config.unroll, "steps"
+        size_of_batch, rows, unit = config.env.num_envs, "environments", "steps"
+        steps, caches = config.segments * config.unroll, cache_bytes(trainer, made.devices)
     else:
-        batch, rows = config.batch_size // made.devices, "trajectories"
-        steps, unit = None, "updates"
+        size_of_batch, rows, unit = config.batch_size, "trajectories", "updates"
+        steps, caches = None, None
+    batch = size_of_batch // made.devices
     if command.json:
-        print(json.dumps(dataclasses.asdict(made) | {rows: batch}, indent=2))
+        print(json.dumps(dataclasses.asdict(made) | {rows: batch, "caches": caches}, indent=2))
         return
     print(printable(f"{trainer.title}: compiles for {made.topology}, and fits"))
-    for name, value in rows_of(made, f"{batch} {rows}", steps, unit):
+    for name, value in rows_of(made, f"{batch} {rows}", unit, steps, caches):
         print(f"{name:26}  {value}".rstrip())
+
+
+def cache_bytes(trainer: Any, devices: int) -> int:
+    """Return the bytes that acting caches on a device: what it computes once for a rollout."""
+    import jax
+
+    config = trainer.config
+
+    def start() -> Any:
+        state = trainer.init(0)
+        params = trainer.algorithm.acting_params(state.learner)
+        return trainer.algorithm.behavior.start(params, state.actor.memory, config.unroll)
+
+    total = 0
+    for leaf in jax.tree.leaves(jax.eval_shape(start)):
+        # The batch is the first axis, or the second of caches stacked over layers.
+        share = devices if config.env.num_envs in leaf.shape[:2] else 1
+        total += config.num_seeds * leaf.size * leaf.dtype.itemsize // share
+    return total
 
 
 NAMES = {"act": "acting", "env": "environments", "learn": "learning", "": "the rest"}
@@ -67,14 +87,17 @@ PLACES = {
 """What it calls the places of arrays in the state of a run."""
 
 
-def rows_of(made: "Plan", batch: str, steps: int | None, unit: str) -> Iterator[tuple[str, str]]:
+def rows_of(
+    made: "Plan", batch: str, unit: str, steps: int | None = None, caches: int | None = None
+) -> Iterator[tuple[str, str]]:
     """Yield the names and values of the table.
 
     Args:
       made: the plan.
       batch: the part of the batch that a device has.
-      steps: the number of acting steps in an update; None offline.
       unit: the steps of `Trainer`.
+      steps: the number of acting steps in an update; None offline.
+      caches: the bytes that acting caches; None offline.
     """
     hosts = f"{made.hosts} host{'s' if made.hosts > 1 else ''}"
     yield "devices", f"{made.devices} x {made.kind}, {hosts}, {batch} a device"
@@ -85,7 +108,8 @@ def rows_of(made: "Plan", batch: str, steps: int | None, unit: str) -> Iterator[
     if made.data:
         yield "  data", size(made.data)
     yield "  small arrays, padding", size(made.arguments - made.data - sum(large.values()))
-    yield "  temporaries, caches", size(made.temporaries)
+    of_caches = "" if caches is None else f", of which {size(caches)} for acting's caches"
+    yield "  temporaries", f"{size(made.temporaries)}{of_caches}"
     if made.code:
         yield "  code", size(made.code)
     yield "exchange in an update", "" if made.exchanges else "none"

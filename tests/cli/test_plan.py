@@ -89,7 +89,7 @@ memory of a device          3.53 GiB of 16.00 GiB
   parameters                1.00 GiB
   optimizer                 2.00 GiB
   small arrays, padding     2 MiB
-  temporaries, caches       512 MiB
+  temporaries               512 MiB, of which 256 B for acting's caches
   code                      32 MiB
 exchange in an update
   learning                  all-reduce, 1.00 GiB in 3.2 operations
@@ -111,7 +111,7 @@ def test_table_and_json(capsys, monkeypatch):
     assert capsys.readouterr() == (TABLE, "compiling for v5e:2x2, which may take minutes\n")
     main(["plan", *LSTM, "--json"])
     printed = json.loads(capsys.readouterr().out)
-    assert printed == dataclasses.asdict(PLAN) | {"environments": 2}
+    assert printed == dataclasses.asdict(PLAN) | {"environments": 2, "caches": 256}
 
 
 def test_table_of_a_gpu(capsys):
@@ -119,7 +119,7 @@ def test_table_of_a_gpu(capsys):
     made = dataclasses.replace(
         PLAN, kernels={"learn": 150.0}, cycles={}, seconds={}, code=0, data=2**20, exchanges=[]
     )
-    rows = dict(rows_of(made, "4 trajectories", None, "updates"))
+    rows = dict(rows_of(made, "4 trajectories", "updates"))
     assert rows["  data"] == "1 MiB"
     assert rows["exchange in an update"] == "none"
     assert rows["  learning"] == "150"
