@@ -15,11 +15,11 @@ import shutil
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
+from tests.conftest import free_programs
 from tests.pages import README, ROOT, code, commands, pages
 
 pytestmark = pytest.mark.slow
@@ -147,7 +147,7 @@ def test_command(page, words, workspace, monkeypatch):
             pytest.importorskip(package)
     program, *arguments = small(words)
     monkeypatch.setattr(sys, "argv", arguments)
-    jax.clear_caches()
+    free_programs()
     if program == "gtrxl":
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
