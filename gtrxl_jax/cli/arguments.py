@@ -44,8 +44,8 @@ class RunOptions:
     modules: tuple[str, ...] = ()
     """Modules of custom parts to import first, since --resume and --from-config import none."""
     log: tuple[str, ...] = ()
-    """Further loggers, besides metrics.jsonl: csv, tensorboard, trackio, wandb (the last three
-    require extras of these names), or your own, as my_module:MyWriter."""
+    """Further loggers, besides metrics.jsonl: csv, mlflow, tensorboard, trackio, wandb (all but the
+    first require extras of these names), or your own, as my_module:MyWriter."""
     quiet: bool = False
     """Print only errors and the last line."""
     profile: Path | None = None

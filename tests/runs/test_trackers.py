@@ -1,5 +1,6 @@
-"""TensorBoard, and Weights & Biases and Trackio by stand-ins of their documented interfaces."""
+"""TensorBoard, and the services by stand-ins of their documented interfaces."""
 
+import collections
 import json
 import re
 import struct
@@ -13,6 +14,7 @@ import pytest
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.runs.logging.loggers import (
     LOGGERS,
+    MlflowWriter,
     TensorBoardWriter,
     TrackioWriter,
     WandbWriter,
@@ -128,7 +130,13 @@ class Trackio(types.ModuleType):
 
 @pytest.fixture
 def install(monkeypatch):
-    for name in ("WANDB_MODE", "WANDB_PROJECT", "TRACKIO_PROJECT", "WANDB_INIT_TIMEOUT"):
+    for name in (
+        "WANDB_MODE",
+        "WANDB_PROJECT",
+        "TRACKIO_PROJECT",
+        "WANDB_INIT_TIMEOUT",
+        "MLFLOW_EXPERIMENT_NAME",
+    ):
         monkeypatch.delenv(name, raising=False)
 
     def put(module):
@@ -222,6 +230,99 @@ def test_trackio_gets_what_a_killed_process_had_queued(install, tmp_path):
     assert [logged(run) for run in module.runs[::2]] == [[10], [20, 30], [20, 30]]
 
 
+class Mlflow(types.ModuleType):
+    """mlflow and its server, which refuses more than a hundred parameters at once."""
+
+    def __init__(self):
+        super().__init__("mlflow")
+        self.experiments, self.runs = {}, []
+        self.MlflowClient = lambda: self
+        names = {"Metric": "key value timestamp step", "Param": "key value", "RunTag": "key value"}
+        self.entities = types.SimpleNamespace(
+            **{name: collections.namedtuple(name, fields) for name, fields in names.items()}
+        )
+
+    def get_experiment_by_name(self, name):
+        found = self.experiments.get(name)
+        return None if found is None else types.SimpleNamespace(experiment_id=found)
+
+    def create_experiment(self, name):
+        assert name not in self.experiments
+        return self.experiments.setdefault(name, f"experiment {len(self.experiments)}")
+
+    def create_run(self, experiment, run_name, tags):
+        info = types.SimpleNamespace(run_id=f"run {len(self.runs)}", status="RUNNING")
+        data = types.SimpleNamespace(tags=dict(tags), params={}, metrics=[])
+        self.runs.append(types.SimpleNamespace(info=info, data=data, name=run_name))
+        return self.runs[-1]
+
+    def search_runs(self, experiments, filter_string):
+        key = re.fullmatch("tags.`gtrxl_jax.id` = '(.*)'", filter_string)[1]
+        return [run for run in self.runs if run.data.tags["gtrxl_jax.id"] == key]
+
+    def _of(self, run_id):
+        (run,) = (run for run in self.runs if run.info.run_id == run_id)
+        return run
+
+    def update_run(self, run_id, status):
+        self._of(run_id).info.status = status
+
+    def set_terminated(self, run_id):
+        self.update_run(run_id, "FINISHED")
+
+    def log_batch(self, run_id, metrics=(), params=(), tags=()):
+        assert len(params) <= 100
+        run = self._of(run_id)
+        assert run.info.status == "RUNNING"
+        run.data.metrics.extend((metric.step, metric.key, metric.value) for metric in metrics)
+        run.data.params.update(params)
+        run.data.tags.update(tags)
+
+
+def test_mlflow_has_a_run_with_parameters_for_each_seed(install, tmp_path):
+    module = install(Mlflow())
+    many = {"seed": 3, "num_seeds": 2, "core": {"name": "gtrxl"}, "env": dict.fromkeys("abc", 1)}
+    many["sweep"] = {f"x{n}": n for n in range(200)}
+    with MlflowWriter(tmp_path / "mine", many) as writer:
+        (tmp_path / "mine").mkdir()
+        writer.start(0)
+        writer.write(8, {"loss": jnp.array([0.5, np.nan]), "speed": 2.0})
+    third, fourth = module.runs
+    assert module.experiments.keys() == {"gtrxl_jax"}
+    assert third.data.metrics == [(8, "loss", 0.5), (8, "speed", 2.0)]
+    assert fourth.data.metrics == [(8, "speed", 2.0)]
+    assert third.data.params.items() >= {"core.name": "gtrxl", "sweep.x199": "199"}.items()
+    assert third.name.endswith("mine-seed_3")
+    groups = {run.data.tags["gtrxl_jax.group"] for run in module.runs}
+    assert len(groups) == 1
+    assert {run.info.status for run in module.runs} == {"FINISHED"}
+
+
+def test_mlflow_gets_what_it_lacks_once(install, tmp_path):
+    module = install(Mlflow())
+
+    def run(after, steps, kill=False):
+        service = MlflowWriter(tmp_path, {"seed": 3})
+        with JsonLinesWriter(tmp_path / "metrics.jsonl") as lines:
+            for writer in (lines, service):
+                writer.start(after)
+            for step in steps:
+                lines.write(step, {"x": float(step)})
+                if not kill:
+                    service.write(step, {"x": float(step)})
+        if not kill:
+            service.close()
+
+    run(0, [10, 20])
+    run(20, [30], kill=True)
+    run(30, [40])
+    run(20, [30, 40, 50])
+    (only,) = module.runs
+    assert [step for step, *_ in only.data.metrics] == [10, 20, 30, 40, 50]
+    run(0, [10])
+    assert len(module.runs) == 2
+
+
 @pytest.mark.parametrize("keys", [(True, False, True), (False, True, True), (False, False, True)])
 def test_wandb_run_is_whole_wherever_it_ends(keys, install, tmp_path):
     """A run is whole on the server, and in the last offline folder, under one id."""
@@ -279,7 +380,7 @@ def test_failing_service_does_not_end_run(install, tmp_path, capsys):
     assert err == "trackio: no route to host; the run continues without it\n"
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
+@pytest.mark.parametrize("name", ["mlflow", "tensorboard", "trackio", "wandb"])
 def test_missing_package_names_command(name, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, LOGGERS[name].package, None)
     with pytest.raises(ImportError, match=re.escape(f"{install_command(name)}, or omit {name}")):

@@ -1,8 +1,8 @@
 """The loggers that `--log` selects, by name or as `my_module:MyWriter`.
 
-These are metrics.csv, and the trackers of experiments TensorBoard, Weights & Biases and Trackio. A
-tracker has a run for each seed, under the same names, so that it can overlay and average them;
-values that are not finite are omitted, since trackers cannot draw them.
+These are metrics.csv, and the trackers of experiments MLflow, TensorBoard, Trackio and Weights &
+Biases. A tracker has a run for each seed, under the same names, so that it can overlay and average
+them; values that are not finite are omitted, since trackers cannot draw them.
 """
 
 import abc
@@ -12,11 +12,13 @@ import csv
 import importlib
 import io
 import json
+import logging
 import math
 import os
 import sys
+import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from types import ModuleType
@@ -380,8 +382,74 @@ class TrackioWriter(ServiceWriter):
             super()._end(run)
 
 
+class MlflowWriter(ServiceWriter):
+    """Writes to MLflow: a local database, or what MLFLOW_TRACKING_URI names.
+
+    The experiment is MLFLOW_EXPERIMENT_NAME, by default gtrxl_jax, and the settings are parameters.
+    The runs of several seeds have the same tag `gtrxl_jax.group`.
+    """
+
+    name = package = "mlflow"
+
+    def _open(self, name: str) -> "_MlflowRun":
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports that tables are created
+        client = self._package.MlflowClient()
+        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = client.get_experiment_by_name(project)
+        place = experiment.experiment_id if experiment else client.create_experiment(project)
+        tags = {"gtrxl_jax.id": "-".join(filter(None, [self._id, name]))}
+        if found := client.search_runs([place], f"tags.`gtrxl_jax.id` = '{tags['gtrxl_jax.id']}'"):
+            client.update_run(found[0].info.run_id, status="RUNNING")
+            return _MlflowRun(client, found[0])
+        if name:
+            tags["gtrxl_jax.group"] = self._title("")
+        run = client.create_run(place, run_name=self._title(name), tags=tags)
+        entities = self._package.entities
+        params = [entities.Param(key, value) for key, value in _settings(self._config)]
+        for first in range(0, len(params), _MOST_PARAMS):
+            client.log_batch(run.info.run_id, params=params[first : first + _MOST_PARAMS])
+        return _MlflowRun(client, run)
+
+    def _last_step(self, run: "_MlflowRun") -> int:
+        return run.step
+
+    def _log(self, name: str, step: int, values: Mapping[str, float]) -> None:
+        run, entities, now = self._run(name), self._package.entities, int(1000 * time.time())
+        if step > self._last_steps[name]:
+            metrics = [entities.Metric(key, value, now, step) for key, value in values.items()]
+            tags = [entities.RunTag(_MlflowRun.STEP, str(step))]
+            run.client.log_batch(run.run_id, metrics=metrics, tags=tags)
+
+
+class _MlflowRun:
+    """A run of MLflow, and the last step that it has."""
+
+    STEP = "gtrxl_jax.step"
+
+    def __init__(self, client: Any, run: Any):
+        self.client, self.run_id = client, run.info.run_id
+        self.step = int(run.data.tags.get(self.STEP, 0))
+
+    def finish(self) -> None:
+        self.client.set_terminated(self.run_id)
+
+
+_MOST_PARAMS = 100
+"""The number of parameters that MLflow takes at once."""
+
+
+def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the name and value of each setting, such as `core.width`."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", str(value)
+
+
 LOGGERS = Registry("log", MetricWriter)
 LOGGERS.register("csv", CsvWriter)
+LOGGERS.register("mlflow", MlflowWriter)
 LOGGERS.register("tensorboard", TensorBoardWriter)
 LOGGERS.register("trackio", TrackioWriter)
 LOGGERS.register("wandb", WandbWriter)
