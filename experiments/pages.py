@@ -1,5 +1,7 @@
 """Write all reports, and the tables of the pages, from the records: `make results`.
 
+The table of commands is from the command line's parsers.
+
 A page marks the place of a table, one of `TABLES`, by two comments:
 
     <!-- table: cores_on_default_job -->
@@ -26,6 +28,7 @@ import rate_tmaze
 import rate_two_colors
 import rocksample
 
+from gtrxl_jax.cli import catalog
 from gtrxl_jax.files import atomic
 from gtrxl_jax.statistics import SOLVED
 from gtrxl_jax.studies import Record, by_cell, read, scores, to_goal
@@ -37,6 +40,7 @@ PAGES = [
     ROOT / name
     for name in (
         "README.md",
+        "docs/cli.md",
         "docs/cores.md",
         "docs/results.md",
         "docs/environments/minigrid_memory.md",
@@ -496,8 +500,14 @@ def readme_table() -> list[str]:
     return summary_table()[: 2 + 6]
 
 
+def commands_table() -> list[str]:
+    """The commands, with what each is for, from their parsers."""
+    return table(["command", "what it does", "arguments and options"], list(catalog.rows()))
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "algorithms": algorithms_table,
+    "commands": commands_table,
     "cores_on_default_job": cores_table,
     "default_settings": default_settings_table,
     "depth_and_gates": depth_and_gates_table,

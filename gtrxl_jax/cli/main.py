@@ -1,33 +1,34 @@
-"""The command line: `gtrxl train`, `runs`, `collect`; others in `cli.trained`, `cli.studies`."""
+"""The command line, and its training commands."""
 
+import argparse
 import contextlib
 import dataclasses
 import datetime
-import json
 import os
 import re
 import shlex
 import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import tyro
-
-from gtrxl_jax.cli import studies
+from gtrxl_jax.cli import doctor, listing, studies
 from gtrxl_jax.cli.parsing import SIZES, Parser, parse
 from gtrxl_jax.cli.plan import plan
 from gtrxl_jax.cli.trained import evaluate, export, inspect, play
 from gtrxl_jax.files import is_full, printable
-from gtrxl_jax.formatting import number
-from gtrxl_jax.plugins import import_plugins, with_name
+from gtrxl_jax.plugins import with_name
 from gtrxl_jax.validation import require_choice
 
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
     from gtrxl_jax.cli.resuming import OptionsWriter
+
+
+_PRINT_COMPLETION = "--print-completion"
+SHELLS = ("bash", "fish", "zsh")
+"""The shells for which it prints a script."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,9 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(
         prog="gtrxl",
         description="Transformer memory for reinforcement learning agents.",
-        epilog="gtrxl COMMAND --help lists the options of a command. Exit codes: 0 success, 1 the "
-        "run failed, 2 invalid arguments, 75 stopped by SIGTERM, 130 stopped by Ctrl-C. Stopped "
-        "runs are saved, and the same command resumes them, or gtrxl train --resume FOLDER.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="gtrxl COMMAND --help lists the options of a command.\n"
+        "Exit codes: 0 success, 1 the run failed, 2 invalid arguments, 75 stopped by SIGTERM,\n"
+        "130 stopped by Ctrl-C. Stopped runs are saved, and the same command resumes them, or\n"
+        "gtrxl train --resume FOLDER.",
     )
     commands = {
         "train": _train,
@@ -54,26 +57,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "play": play,
         "inspect": inspect,
         "export": export,
-        "runs": _runs,
+        "runs": listing.runs,
         "compare": studies.compare,
         "sweep": studies.sweep,
         "collect": _collect,
-        "list": _list,
+        "list": listing.names,
+        "doctor": doctor.doctor,
     }
     parser.add_argument("command", metavar=f"{{{','.join(commands)}}}")
+    parser.add_argument(
+        _PRINT_COMPLETION,
+        action="store_true",
+        help="SHELL: print a script that completes commands and options in bash, fish or zsh",
+    )
+    name, *rest = arguments or ("",)
+    if name in ("-h", "--help"):
+        from gtrxl_jax.cli import catalog  # imports all commands, which takes seconds
+
+        parser.description = "\n".join([f"{parser.description}\n", *catalog.lines()])
+    run: Callable[[Sequence[str]], None] = _print_completion
+    if name != _PRINT_COMPLETION:
+        try:
+            name = parser.parse_args(arguments[:1]).command
+            run = commands[require_choice("command", name, commands)]
+        except ValueError as error:
+            _fail("gtrxl", str(error), 2)
     try:
-        chosen = parser.parse_args(arguments[:1])
-        require_choice("command", chosen.command, commands)
-    except ValueError as error:
-        _fail("gtrxl", str(error), 2)
-    try:
-        if "--distributed" in arguments and chosen.command != "plan":
+        if "--distributed" in arguments and name != "plan":
             from gtrxl_jax.parallel import hosts
 
             # Before any import of gymnax, which initializes JAX's backend.
             hosts.join()
         try:
-            commands[chosen.command](arguments[1:])
+            run(rest)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -83,18 +99,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, OverflowError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        _fail(f"gtrxl {chosen.command}", str(error), 1 if is_full(error) else 2)
+        _fail(f"gtrxl {name}", str(error), 1 if is_full(error) else 2)
     except (MemoryError, RuntimeError) as error:
         reasons = ("RESOURCE_EXHAUSTED", "Out of memory")
         exhausted = isinstance(error, MemoryError) or any(r in str(error) for r in reasons)
         if os.environ.get("GTRXL_TRACEBACK") or not exhausted:
             raise
-        message = f"out of memory: reduce {SIZES.get(chosen.command, 'its size')}"
-        if chosen.command == "plan" and exhausted:
+        message = f"out of memory: reduce {SIZES.get(name, 'its size')}"
+        if name == "plan" and exhausted:
             message = str(error)  # about the memory of other devices
-        _fail(f"gtrxl {chosen.command}", message, 1)
+        _fail(f"gtrxl {name}", message, 1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _print_completion(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.cli import catalog
+
+    (shell,) = arguments[:1] or ("",)
+    print(catalog.completion(require_choice("shell", shell, SHELLS)))
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
@@ -293,123 +316,7 @@ def _print(line: str, file: Any = None) -> None:
         print(printable(line), file=file)
 
 
-def _runs(arguments: Sequence[str]) -> None:
-    parser = Parser(prog="gtrxl runs", description="List runs, the latest first.")
-    parser.add_argument("folder", nargs="?", default="runs", type=Path, help="default: runs")
-    parser.add_argument("--json", action="store_true", help="print as JSON")
-    options = parser.parse_args(arguments)
-    from gtrxl_jax.runs.directory import list_runs
-
-    found = list_runs(options.folder)
-    if options.json:
-        print(json.dumps([dataclasses.asdict(run) for run in found], indent=2))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("run", "what", "state", "steps", "scores", "device", "updated", box=None)
-    for run in found:
-        age = datetime.timedelta(seconds=round(time.time() - run.updated))
-        scores = "; ".join(f"{name} {score}" for name, score in run.scores.items())
-        steps = f"{run.step:,} of {run.total:,}"
-        row = run.folder, run.what, run.state, steps, scores, run.device, f"{age} ago"
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    with console.capture() as captured:
-        console.print(table)
-    print(captured.get(), end="")  # so that a closed pipe is handled as everywhere
-
-
 def _collect(arguments: Sequence[str]) -> None:
-    from rich.console import Console
+    from gtrxl_jax.cli.collecting import collect  # imports gymnax, which takes seconds
 
-    from gtrxl_jax.collection import Collected, CollectionConfig, collect_dataset
-    from gtrxl_jax.runs.logging.console import ConsoleWriter
-
-    @dataclasses.dataclass(frozen=True)
-    class Collect:
-        config: Annotated[CollectionConfig, tyro.conf.arg(name="")]
-        folder: tyro.conf.Positional[Path]
-        """A new folder for the dataset."""
-        modules: tuple[str, ...] = ()
-        """Modules of custom parts of the run in --policy, to import first."""
-        quiet: bool = False
-        """Print only errors and the last line."""
-
-    command = parse(
-        Collect,
-        arguments,
-        prog="gtrxl collect",
-        description="Collect complete episodes for offline training, as a Minari dataset.",
-    )
-    import_plugins([command.config.env.name, *(f"{name}:" for name in command.modules)])
-    with ConsoleWriter(
-        command.config.episodes,
-        ("return", "success"),
-        console=Console(stderr=True, quiet=command.quiet),
-        unit="episode",
-    ) as console:
-        console.start(0)
-
-        def show(so_far: Collected) -> None:
-            scores = {"return": so_far.mean_return, "success": so_far.success}
-            known = {name: value for name, value in scores.items() if value is not None}
-            console.write(so_far.episodes, known)
-
-        done = collect_dataset(command.config, command.folder, show)
-    success = "" if done.success is None else f"success {number(done.success)}, "
-    print(
-        f"{success}return {number(done.mean_return)} | {done.episodes:,} episodes, {done.steps:,} "
-        f"steps | {printable(str(command.folder))}"
-    )
-
-
-def _list(arguments: Sequence[str]) -> None:
-    parser = Parser(prog="gtrxl list", description="List all valid names.")
-    parser.add_argument("--json", action="store_true", help="print as JSON")
-    options = parser.parse_args(arguments)
-    import gymnax
-
-    import gtrxl_jax.envs.registry  # noqa: F401, registers the environments of the package
-    from gtrxl_jax.envs.adapters.suites import missing_extra
-    from gtrxl_jax.nn.core import CORES
-    from gtrxl_jax.nn.cores import registry as cores
-    from gtrxl_jax.nn.cores.gtrxl import GATES
-    from gtrxl_jax.nn.encoders import ENCODERS
-    from gtrxl_jax.nn.sequence import registry as models
-    from gtrxl_jax.nn.sequence.model import MODELS
-    from gtrxl_jax.nn.sequence.valves import VALVES
-    from gtrxl_jax.offline import config as offline_config
-    from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
-    from gtrxl_jax.online import config as configs
-    from gtrxl_jax.online.algorithm import ALGORITHMS
-
-    names: dict[str, Any] = {
-        "presets": list(configs.PRESETS),
-        "offline presets": list(offline_config.PRESETS),
-        "models": list(MODELS),
-        "model presets": list(models.PRESETS),
-        "valves": list(VALVES),
-        "algorithms": list(ALGORITHMS),
-        "offline algorithms": list(OFFLINE_ALGORITHMS),
-        "cores": list(CORES),
-        "gates": list(GATES),
-        "core presets": {
-            name: list(cores.PRESETS.get(kind, ["small"])) for name, kind in CORES.items()
-        },
-        "encoders": ["auto", *ENCODERS],
-        "environments": sorted(gymnax.registered_envs),
-    }
-    if options.json:
-        print(json.dumps(names, indent=2))
-        return
-    names["core presets"] = [
-        f"{core} ({', '.join(presets)})" for core, presets in names["core presets"].items()
-    ]
-    names["environments"] = [
-        f"{name} (needs the extra {extra})" if (extra := missing_extra(name)) else name
-        for name in names["environments"]
-    ]
-    for kind, values in names.items():
-        print(f"{kind}: {', '.join(values)}")
+    collect(arguments)

@@ -73,7 +73,7 @@ def parse(
         """Raise an error, before tyro prints it in a box and exits."""
         argument: Any = getattr(event, "argument", None)
         if isinstance(event, tyro_errors.UnrecognizedArgs):
-            known = list(_options(command, options.get("default")))
+            known = list(options_of(command, options.get("default")))
             raise ValueError(_unrecognized(event.tokens, arguments, known, kinds or {}))
         if isinstance(event, tyro_errors.MissingArgs):
             argument = event.missing_arguments[0].arg
@@ -174,8 +174,11 @@ def _misused_flag(tokens: Sequence[str], arguments: Sequence[str]) -> str:
     return ""
 
 
-def _options(kind: Any, default: Any, prefix: str = "--") -> Iterator[str]:
-    """Yield the options of a dataclass of arguments."""
+(_POSITIONAL,) = get_args(tyro.conf.Positional[int])[1:]
+
+
+def options_of(kind: Any, default: Any, prefix: str = "--") -> Iterator[str]:
+    """Yield the options of a dataclass of arguments; of a positional one, `FOLDER`."""
     hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         value = getattr(default, field.name, None)
@@ -183,8 +186,8 @@ def _options(kind: Any, default: Any, prefix: str = "--") -> Iterator[str]:
         inner = type(value) if dataclasses.is_dataclass(value) else hint
         name = prefix + field.name.replace("_", "-")
         if not dataclasses.is_dataclass(inner):
-            yield name
+            yield field.name.upper() if _POSITIONAL in marks else name
         elif any(getattr(mark, "name", None) == "" for mark in marks):
-            yield from _options(inner, value, prefix)
+            yield from options_of(inner, value, prefix)
         else:
-            yield from _options(inner, value, f"{name}.")
+            yield from options_of(inner, value, f"{name}.")

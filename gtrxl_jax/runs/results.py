@@ -269,14 +269,14 @@ def provenance() -> dict[str, str]:
     device = jax.devices()[0]
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": _commit(),
+        "commit": commit_of_package(),
         "device": f"{jax.device_count()} x {device.device_kind}"
         + (f", {os.cpu_count()} cores" if device.platform == "cpu" else ""),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
-def _commit() -> str:
+def commit_of_package() -> str:
     """Return the commit of this package's sources, with "+" if they have changed since.
 
     Return "unknown" if they are in no repository, or in one that does not track them, such as the

@@ -170,7 +170,7 @@ def test_empty_folder_name(tmp_path):
     assert "folder must be a new folder" in refused(tmp_path, "train", "--folder", "")
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+@pytest.mark.parametrize("name", ["mlflow", "tensorboard", "wandb", "trackio"])
 def test_loggers_whose_package_is_missing(name, tmp_path, monkeypatch):
     package = {"tensorboard": "tensorboardX"}.get(name, name)
     monkeypatch.setitem(sys.modules, package, None)
@@ -260,9 +260,12 @@ OTHERS = {
     "sweep .": "a sweep needs a TOML file: .: Is a directory",
     "runs nothing": "there is no folder nothing",
     "runs file": "there is no folder file",
-    "runs a b": "unrecognized arguments: b",
-    "runs --jsn": "unrecognized arguments: --jsn",
-    "list all": "unrecognized arguments: all",
+    "runs a b": "Unrecognized options: b",
+    "runs --jsn": "Unrecognized options: --jsn; Perhaps you meant: --json",
+    "list all": "Unrecognized options: all",
+    "doctor all": "Unrecognized options: all",
+    "--print-completion": "unknown shell '': choose one of them. Valid: bash, fish, zsh",
+    "--print-completion bsh": "unknown shell 'bsh': did you mean 'bash'",
     "collect": "Missing from gtrxl collect",
     "collect set": "env.name must be given, since policy oracle names none",
     "collect set --env.name CartPole-v1": "CartPole has no oracle_action",
