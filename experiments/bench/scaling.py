@@ -166,8 +166,11 @@ def table(plans: Sequence[Planned]) -> list[Row]:
 
 
 def chips_at_a_tenth(plans: Sequence[Planned], layers: int, shards: int) -> int | None:
-    """Return from how many chips on the exchange takes a tenth, by the estimates; None if never."""
-    for one in sorted(plans, key=lambda one: one.chips):
+    """Return from how many chips on the exchange takes a tenth, by the estimates; None if never.
+
+    The plans are in the order of their chips.
+    """
+    for one in plans:
         if (one.layers, one.shards) == (layers, shards) and one.share >= TENTH:
             return one.chips
     return None
@@ -179,7 +182,7 @@ def draw(plans: Sequence[Planned], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     entries: dict[str, Any] = {}
     lines: dict[str, list[Planned]] = {}
-    for one in sorted(plans, key=lambda one: (one.layers, one.shards, one.chips)):
+    for one in plans:
         lines.setdefault(name(one.layers, one.shards), []).append(one)
     for label, look in assign_styles(lines):
         chips = [one.chips for one in lines[label]]
@@ -213,6 +216,7 @@ def main(settings: Settings) -> None:
             continue
         trainer = OnlineTrainer(job(settings, layers, chips, shards))
         plans.append(Planned.of(layers, shards, plan(trainer, TOPOLOGIES[chips])))
+        plans.sort(key=lambda one: (one.layers, one.shards, one.chips))
         jax.clear_caches()
         if settings.keep:
             write(path, settings, plans)

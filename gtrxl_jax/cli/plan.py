@@ -39,7 +39,7 @@ def plan(arguments: Sequence[str]) -> None:
         raise MemoryError(f"{error}: reduce {sizes}") from None
     if is_online:
         size_of_batch, rows, unit = config.env.num_envs, "environments", "steps"
-        steps, caches = config.segments * config.unroll, cache_bytes(trainer, made.devices)
+        steps, caches = config.segments * config.unroll, cache_bytes(trainer, devices)
     else:
         size_of_batch, rows, unit = config.batch_size, "trajectories", "updates"
         steps, caches = None, None
@@ -52,22 +52,26 @@ def plan(arguments: Sequence[str]) -> None:
         print(f"{name:26}  {value}".rstrip())
 
 
-def cache_bytes(trainer: Any, devices: int) -> int:
-    """Return the bytes that acting caches on a device: what it computes once for a rollout."""
+def cache_bytes(trainer: Any, devices: Sequence[Any]) -> int:
+    """Return the bytes on a device of what acting computes at the start of a rollout, and keeps."""
     import jax
 
-    config = trainer.config
+    config, mesh = trainer.config, trainer.mesh(devices)
 
-    def start() -> Any:
-        state = trainer.init(0)
-        params = trainer.algorithm.acting_params(state.learner)
-        return trainer.algorithm.behavior.start(params, state.actor.memory, config.unroll)
+    def start(params: Any, memory: Any) -> Any:
+        return trainer.algorithm.behavior.start(params, memory, config.unroll)
 
+    state = jax.eval_shape(trainer.init, 0)
+    params = jax.eval_shape(trainer.algorithm.acting_params, state.learner)
+    with jax.set_mesh(mesh):
+        program = jax.make_jaxpr(start)(params, state.actor.memory).jaxpr
     total = 0
-    for leaf in jax.tree.leaves(jax.eval_shape(start)):
-        # The batch is the first axis, or the second of caches stacked over layers.
-        share = devices if config.env.num_envs in leaf.shape[:2] else 1
-        total += config.num_seeds * leaf.size * leaf.dtype.itemsize // share
+    for variable in program.outvars:
+        array: Any = variable.aval
+        if variable not in program.invars:  # parameters and memory are there anyway
+            # The batch is the first axis, or the second of caches stacked over layers.
+            share = mesh.size if config.env.num_envs in array.shape[:2] else 1
+            total += config.num_seeds * array.size * array.dtype.itemsize // share
     return total
 
 
