@@ -188,10 +188,11 @@ def draw(plans: Sequence[Planned], path: Path) -> None:
         chips = [one.chips for one in lines[label]]
         style = look | {"markersize": 4, "linewidth": 1.0}
         entries[label] = left.loglog(chips, [1e3 * one.update for one in lines[label]], **style)[0]
-        right.loglog(chips, [one.share for one in lines[label]], **style)
+        right.semilogx(chips, [one.share for one in lines[label]], **style)
     left.set_ylabel("an update, ms (estimate)")
     right.set_ylabel("share of the exchange (estimate)")
     right.axhline(TENTH, color="#808080", linewidth=0.8)
+    right.set_ylim(bottom=0)
     for axes in (left, right):
         chips = sorted({one.chips for one in plans})
         axes.set_xticks(chips, labels=[str(number) for number in chips])
