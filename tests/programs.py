@@ -1,7 +1,9 @@
 """Runs that share compiled programs, where compilation is not what a test is about."""
 
 import contextlib
-import functools
+import copy
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 import pytest
 
@@ -10,9 +12,19 @@ from gtrxl_jax.runs.programs import Programs
 
 
 @contextlib.contextmanager
-def compiled_once():
-    """Within the context, all runs of a trainer share their programs."""
-    programs_of = functools.cache(Programs)
+def compiled_once(key: Callable[[Any], Hashable] = lambda trainer: trainer) -> Iterator[None]:
+    """Within the context, runs of a trainer share their programs.
+
+    So do runs of trainers with an equal `key`, which may differ in the number of iterations only.
+    """
+    made: dict[Hashable, Programs] = {}
+
+    def programs(trainer: Any, compiling: Any) -> Programs:
+        own = copy.copy(made[key(trainer)]) if key(trainer) in made else Programs(trainer)
+        own._trainer = trainer
+        made[key(trainer)] = own
+        return own
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Programs", lambda trainer, compiling: programs_of(trainer))
+        patch.setattr(loop, "Programs", programs)
         yield

@@ -25,11 +25,20 @@ from tests.comparison import assert_close
 from tests.data.sets import make_set
 from tests.jobs import acting, changed, small_job
 from tests.saved import save
+from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = ["--preset", "debug", "--devices", "1", "--no-pictures", "--folder"]
+PARTS = {
+    "custom_env": ["--env.name", "custom_env:Repeat", "--env.params", "length", "2"],
+    "custom_encoder": ["--agent.encoder", "custom_encoder:WaveEncoder"],
+    "custom_core": ["--core.name", "custom_core:LeakyConfig", "--core.longest", "20"],
+    "custom_algorithm": ["--algorithm.name", "custom_algorithm:ReinforceConfig"]
+    + ["--algorithm.anneal", "9", "--algorithm.minibatches", "2"],
+}
+"""Options of a run with the part of each module."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +61,46 @@ def test_examples_are_short():
     assert all(length < limits.get(name, 120) for name, length in lengths.items()), lengths
 
 
-def test_environment_by_module(tmp_path, capfd):
+def test_parts_by_module(tmp_path, capfd):
     folder = str(tmp_path / "run")
-    environment = ["--env.name", "custom_env:Repeat", "--env.params", "length", "2"]
-    main(["train", *SMALL, folder, *environment])
+    main(["train", *SMALL, folder, *sum(PARTS.values(), []), "--core.width", "8"])
     assert "success" in capfd.readouterr().out
-    main(["evaluate", folder, "--episodes", "4", "--modules", "custom_env"])
+    loaded = gtrxl_jax.load(folder)
+    assert loaded.environment == ("custom_env:Repeat", {"length": 2})
+    assert loaded.config.agent.encoder == "custom_encoder:WaveEncoder"
+    assert (loaded.config.core.longest, loaded.config.core.width) == (20, 8)
+    assert (loaded.config.algorithm.anneal, loaded.config.algorithm.minibatches) == (9, 2)
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert "core/decay_0" in metrics
+    assert metrics["loss/entropy"][0] < 0
+    assert metrics["loss/entropy"][-1] == 0  # annealed
+
+    for name in PARTS:
+        del sys.modules[name]
+    with pytest.raises(ValueError, match="needs the module custom_"):
+        gtrxl_jax.load(folder)
+    assert not PARTS.keys() & sys.modules.keys()
+    main(["evaluate", folder, "--episodes", "4", "--modules", *PARTS])
     assert "success" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            [*PARTS["custom_core"][:3], "0.5"],
+            "core.longest must be above 1 and finite, not 0.5",
+        ),
+        (
+            [*PARTS["custom_algorithm"][:3], "0"],
+            "algorithm.anneal must be at least 1, not 0",
+        ),
+    ],
+)
+def test_settings_of_custom_parts_are_checked(tmp_path, capfd, options, message):
+    with pytest.raises(SystemExit):
+        main(["train", *SMALL, str(tmp_path / "run"), *options])
+    assert message in capfd.readouterr().err
 
 
 def test_run_folder_imports_nothing(tmp_path, capfd):
@@ -95,39 +137,11 @@ def test_wrong_module_names_are_rejected(tmp_path, capfd, name, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_core_by_module(tmp_path, capfd):
-    folder = str(tmp_path / "run")
-    core = ["--core.name", "custom_core:LeakyConfig", "--core.longest", "20"]
-    main(["train", *SMALL, folder, *core, "--core.width", "8"])
-    assert "success" in capfd.readouterr().out
-    loaded = gtrxl_jax.load(folder)
-    assert (loaded.config.core.longest, loaded.config.core.width) == (20, 8)
-    names = read_metrics(tmp_path / "run" / "metrics.jsonl").keys()
-    assert "core/decay_0" in names
-    with pytest.raises(SystemExit):
-        main(["train", *SMALL, str(tmp_path / "other"), *core[:3], "0.5"])
-    assert "core.longest must be above 1 and finite, not 0.5" in capfd.readouterr().err
-
-
 def test_core_keeps_the_contract():
     from custom_core import LeakyConfig
 
     with jax.enable_x64(True):
         check_core(LeakyConfig(width=8).make().clone(param_dtype=jnp.float64), tolerance=1e-9)
-
-
-def test_encoder_by_module(tmp_path, capfd):
-    folder = tmp_path / "run"
-    name = "custom_encoder:WaveEncoder"
-    main(["train", *SMALL, str(folder), "--agent.encoder", name])
-    assert "success" in capfd.readouterr().out
-    assert gtrxl_jax.load(folder).config.agent.encoder == name
-    del sys.modules["custom_encoder"]
-    with pytest.raises(ValueError, match="agent.encoder .* needs the module custom_encoder"):
-        gtrxl_jax.load(folder)
-    assert "custom_encoder" not in sys.modules
-    main(["evaluate", str(folder), "--episodes", "4", "--modules", "custom_encoder"])
-    assert "success" in capfd.readouterr().out
 
 
 def test_custom_encoder_keeps_small_differences():
@@ -139,21 +153,6 @@ def test_custom_encoder_keeps_small_differences():
     kernel = jnp.zeros((7, 2)).at[5, 0].set(1.0).at[0, 1].set(1.0)  # sin(4 x) and x
     params["params"]["Dense_0"]["kernel"] = kernel
     np.testing.assert_allclose(encoder.apply(params, x), [[0, 0], [np.sin(1), 0.25]], atol=1e-6)
-
-
-def test_algorithm_by_module(tmp_path, capfd):
-    folder = str(tmp_path / "run")
-    algorithm = ["--algorithm.name", "custom_algorithm:ReinforceConfig", "--algorithm.anneal"]
-    main(["train", *SMALL, folder, *algorithm, "9", "--algorithm.minibatches", "2"])
-    assert "success" in capfd.readouterr().out
-    loaded = gtrxl_jax.load(folder)
-    assert (loaded.config.algorithm.anneal, loaded.config.algorithm.minibatches) == (9, 2)
-    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert metrics["loss/entropy"][0] < 0
-    assert metrics["loss/entropy"][-1] == 0  # annealed
-    with pytest.raises(SystemExit):
-        main(["train", *SMALL, str(tmp_path / "other"), *algorithm, "0"])
-    assert "algorithm.anneal must be at least 1, not 0" in capfd.readouterr().err
 
 
 def test_algorithm_follows_the_policy_gradient():
@@ -184,7 +183,7 @@ def test_algorithm_follows_the_policy_gradient():
 OFFLINE = ["--model.name", "bc-mlp", "--baselines", "bc-mlp", "--total-updates", "2"]
 
 
-@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("outside", slow_except([False, True], [True]))
 def test_offline_algorithm_by_module(tmp_path, capfd, monkeypatch, outside):
     """Also from a copy of the file, in a folder that knows nothing of the package."""
     if outside:

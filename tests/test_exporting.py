@@ -43,8 +43,8 @@ def offline(name):
     ("make", "name", "changes"),
     [
         (online, "gtrxl", {"core__dtype": "bfloat16"}),
-        (online, "lru", {}),
-        (online, "mamba2", {}),
+        pytest.param(online, "lru", {}, marks=pytest.mark.slow),
+        pytest.param(online, "mamba2", {}, marks=pytest.mark.slow),
         (offline, "rate", {}),
         (offline, "dt-gpt", {}),
     ],

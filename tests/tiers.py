@@ -9,5 +9,10 @@ import pytest
 def slow_except(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     """Return the values for `pytest.mark.parametrize`, with all but the quick ones marked slow."""
     values = list(values)
-    assert set(quick) & set(values), "no value is quick"
-    return [v if v in quick else pytest.param(v, marks=pytest.mark.slow) for v in values]
+    assert any(value in quick for value in values), "no value is quick"
+
+    def slow(value: Any) -> Any:
+        values = value if isinstance(value, tuple) else (value,)
+        return pytest.param(*values, marks=pytest.mark.slow)
+
+    return [value if value in quick else slow(value) for value in values]

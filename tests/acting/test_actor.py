@@ -45,7 +45,11 @@ def model():
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("make", "first", "masked"),
-    [(agent, "1001010", True), (agent, "0000000", False), (model, "1001000", False)],
+    [
+        (agent, "1001010", True),
+        pytest.param(agent, "0000000", False, marks=pytest.mark.slow),
+        (model, "1001000", False),
+    ],
 )
 def test_actor_equals_policy(make, first, masked):
     """In several episodes; without `first`, they share one memory."""

@@ -68,7 +68,11 @@ def play_in_a_loop(agent, stream, params, key, policy):
 
 @pytest.mark.parametrize(
     ("name", "policy"),
-    [("TMazePassive-v0", "mode"), ("TMazePassive-v0", "sample"), ("Clock-v0", "sample")],
+    [
+        ("TMazePassive-v0", "mode"),
+        pytest.param("TMazePassive-v0", "sample", marks=pytest.mark.slow),
+        ("Clock-v0", "sample"),
+    ],
 )
 def test_only_first_episode_of_each_environment_counts(name, policy):
     stream = make_stream(name, **({"corridor_length": 1} if "Maze" in name else {}))

@@ -131,6 +131,6 @@ def test_run_says_what_is_saved(tmp_path, capsys, monkeypatch):
     _, err = failed(
         capsys,
         *("train", "--preset", "debug", "--quiet", "--folder", tmp_path / "run"),
-        *("--checkpoint.interval", "640", "--devices", "1"),
+        *("--checkpoint.interval", "640", "--devices", "1", "--core.name", "gru"),
     )
     assert f"'{tmp_path}/run/metrics.jsonl'; the checkpoint of step 640 is intact" in err

@@ -16,6 +16,7 @@ from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep, zero_timestep
 from tests.comparison import assert_close
 from tests.nn.cores import small_core
+from tests.tiers import slow_except
 
 OBSERVATIONS = spaces.Dict({"state": spaces.Box(-1.0, 1.0, (3,)), "room": spaces.Discrete(3)})
 BOX = spaces.Box(-2.0, 2.0, (2,))
@@ -25,7 +26,7 @@ ACTIONS = {
     "hybrid": spaces.Dict({"continuous": BOX, "discrete": spaces.Discrete(2)}),
 }
 BATCH = 3
-every_core = pytest.mark.parametrize("core", ["lstm", "gtrxl/gru"])
+every_core = pytest.mark.parametrize("core", slow_except(["lstm", "gtrxl/gru"], ["gtrxl/gru"]))
 
 pytestmark = pytest.mark.integration
 
@@ -100,7 +101,11 @@ def learn(agent, params, memory, timesteps):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("core", "actions"),
-    [("lstm", "discrete"), ("gtrxl/gru", "continuous"), ("gtrxl/gru", "hybrid")],
+    [
+        ("lstm", "discrete"),
+        pytest.param("gtrxl/gru", "continuous", marks=pytest.mark.slow),
+        ("gtrxl/gru", "hybrid"),
+    ],
 )
 def test_acting_equals_learning(core, actions):
     agent = small_agent(core, actions, num_tasks=2)
@@ -211,6 +216,7 @@ def test_memoryless_agent_sees_only_current_step(core):
     assert np.all(changed.value[~timesteps.first] != output.value[~timesteps.first])
 
 
+@pytest.mark.slow  # tests/online/test_trainer.py has a quick one
 def test_vmap_over_seeds():
     agent = small_agent("gtrxl/gru", param_dtype=jnp.float32)
     timesteps, memory = random_timesteps(steps=5), agent.initial_memory(BATCH)

@@ -9,13 +9,12 @@ from gtrxl_jax.nn.cores.clock import with_clock
 from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close
 from tests.nn.cores import WIDTH, random_params, random_segment, small_core
-from tests.tiers import slow_except
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("name", slow_except(["gtrxl/gru", "lstm"], quick=["lstm"]))
+@pytest.mark.slow  # the others are quick
+@pytest.mark.parametrize("name", ["gtrxl/gru", "lstm"])
 def test_contract(name):
     check_core(with_clock(small_core(name)), tolerance=1e-9)
 

@@ -24,8 +24,8 @@ from tests.nn.cores import (
 from tests.tiers import slow_except
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
-# A stack of LSTMs, and a transformer with all parts that the others have.
-QUICK = {"lstm", "gtrxl/gru"}
+# A transformer with all parts that the others have.
+QUICK = {"gtrxl/gru"}
 every_core = pytest.mark.parametrize("name", slow_except(WITH_ONE_GATE, QUICK))
 every_transformer = pytest.mark.parametrize(
     "name", slow_except([name for name in WITH_ONE_GATE if name in TRANSFORMERS], QUICK)
@@ -71,7 +71,7 @@ def live(memory):
     return memory.replace(inputs=jnp.where(alive_BM[:, None, :, None], memory.inputs, 0.0))
 
 
-@pytest.mark.parametrize("name", slow_except(ALL_CORES, WITH_ONE_GATE))
+@pytest.mark.parametrize("name", slow_except(ALL_CORES, {"lstm", "gru", "trxl-i", "gtrxl/gru"}))
 @pytest.mark.parametrize("seed", range(2))
 def test_stepping_equals_segment_for_any_cut(name, seed):
     rng = np.random.default_rng(seed)

@@ -1,5 +1,7 @@
 """Normalizers against NumPy, and inputs whose units, offsets and dtypes do not matter."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ from gtrxl_jax.nn.normalizer import (
     with_normalizers,
 )
 from gtrxl_jax.timestep import zero_timestep
+from tests.tiers import slow_except
 
 FREE = (-jnp.inf, jnp.inf)
 INPUTS = {
@@ -66,7 +69,7 @@ def test_statistics_are_of_all_that_was_seen():
 PICTURE = spaces.Box(*FREE, (36, 40, 3))
 
 
-@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+@pytest.mark.parametrize("unit", slow_except([2.0**-20, 2.0**20], [2.0**20]))
 def test_units_of_pixels_do_not_matter(unit):
     """Powers of two change no rounding, so features are equal to the last bit."""
     x = batch_of(PICTURE)
@@ -105,8 +108,13 @@ def test_tolerance(tolerance, offset, unit):
     np.testing.assert_allclose(y[1:] - y[:-1], (x[1:] - x[:-1]) / scale, atol=0.02 * y.std())
 
 
-@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int32, jnp.int16])
-@pytest.mark.parametrize("high", [100, 255])
+@pytest.mark.parametrize(
+    ("dtype", "high"),
+    slow_except(
+        itertools.product([jnp.uint8, jnp.int32, jnp.int16], [100, 255]),
+        [(jnp.uint8, 255), (jnp.int32, 100), (jnp.int16, 100)],
+    ),
+)
 def test_declared_integers_do_not_matter(dtype, high):
     """A few small numbers look the same in any range that is declared for them."""
     x = batch_of(spaces.Box(*FREE, (5, 6, 2))).astype(dtype)

@@ -21,6 +21,7 @@ from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 from tests.comparison import assert_close
 from tests.jobs import acting, small_job
+from tests.programs import compiled_once
 
 pytestmark = pytest.mark.integration
 
@@ -153,10 +154,10 @@ def test_every_environment_explores_by_its_own_epsilon():
     np.testing.assert_array_equal(greedy, 1)
 
 
+@compiled_once(type)  # the learning rate does not depend on the length of the run
 def test_resume_with_and_without_the_replay(tmp_path):
     def run(folder, total_steps, save_replay):
         config = dataclasses.replace(CONFIG, save_replay=save_replay)
-        # The learning rate does not depend on the length of the run.
         sizes = {"total_steps": total_steps, "optimizer__horizon": 1000, "devices": 1}
         short = job("lstm", algorithm=config, **sizes)
         return train(OnlineTrainer(short), folder=folder).params_per_seed[0]

@@ -63,13 +63,6 @@ def outcome(trainer, iterations=2):
     return state, metrics, programs
 
 
-@functools.cache
-def on_one_device(kind):
-    with jax.enable_x64(True):
-        state, metrics, programs = outcome(trainer_of(kind, 1, 1))
-        return jax.device_get(numbers_of(state)), metrics, programs.evaluate(state.params, 1)
-
-
 def numbers_of(state):
     """Return the arrays of a state by name, without PRNG keys."""
     return {
@@ -93,11 +86,12 @@ def assert_close(actual, expected, tolerance):
 @pytest.mark.slow  # test_resume_with_different_split is quicker
 @pytest.mark.parametrize("kind", ["online", "offline"])
 def test_split_run_matches_single_device(kind, x64):
-    state, metrics, programs = outcome(trainer_of(kind, *SPLIT))
-    expected_state, expected_metrics, expected_scores = on_one_device(kind)
-    assert_close(numbers_of(state), expected_state, 1e-9)
+    (state, metrics, programs), (expected, expected_metrics, others) = (
+        outcome(trainer_of(kind, *division)) for division in (SPLIT, (1, 1))
+    )
+    assert_close(numbers_of(state), numbers_of(expected), 1e-9)
     assert_close(metrics, expected_metrics, 1e-9)
-    assert_close(programs.evaluate(state.params, 1), expected_scores, 1e-9)
+    assert_close(programs.evaluate(state.params, 1), others.evaluate(expected.params, 1), 1e-9)
 
 
 @pytest.mark.slow
@@ -135,6 +129,7 @@ def test_parameters_moments_and_batch_are_split(kind):
     assert split == (online if kind == "online" else {"params", "optimizer", "optimizer/mu"})
 
 
+@pytest.mark.slow  # runs/test_loop.py and test_placement.py have quick ones
 def test_several_seeds_are_split():
     kind = "offline"
     changes = {"num_seeds": 2, "updates_per_iteration": 1, "model__name": "bc-lstm"}
@@ -151,16 +146,20 @@ def test_several_seeds_are_split():
     assert_close(metrics, expected[1], 1e-5)
 
 
-def test_resume_with_different_split(tmp_path, x64):
+@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_resume_with_different_split(devices, tmp_path, x64):
     """The placement is not part of a run's identity."""
-    first, second = trainer_of("online", 8, 1), trainer_of("online", 4, 2)
-    state, *_ = outcome(first, iterations=1)
-    with lock_folder(tmp_path, first.config_json), Saver(tmp_path) as saver:
-        saver.save(first.steps_per_iteration, state)
+    first, second = trainer_of("online", devices, 1), trainer_of("online", 4, 2)
+    programs = Programs(first)
+    state = programs.init()
+    for iteration, (stage, data) in enumerate(programs.feed(1)):
+        if iteration == 1:
+            with lock_folder(tmp_path, first.config_json), Saver(tmp_path) as saver:
+                saver.save(first.steps_per_iteration, state)
+        state, _ = programs.iteration(stage, data)(state, data)
     programs = Programs(second)
     with lock_folder(tmp_path, second.config_json):
-        state, _ = checkpoint.restore(tmp_path, programs.like)
+        resumed, _ = checkpoint.restore(tmp_path, programs.like)
     ((stage, data),) = programs.feed(2)
-    state, _ = programs.iteration(stage, data)(state, data)
-    expected, *_ = on_one_device("online")
-    assert_close(numbers_of(state), expected, 1e-9)
+    resumed, _ = programs.iteration(stage, data)(resumed, data)
+    assert_close(numbers_of(resumed), numbers_of(state), 1e-9)

@@ -19,9 +19,11 @@ from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.directory import available_steps
+from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.preemption import RunInterrupted
 from tests.comparison import lines
 from tests.jobs import changed
+from tests.parallel.rows import Rows
 from tests.processes import ROOT, flags
 
 pytestmark = pytest.mark.integration
@@ -37,6 +39,15 @@ OFFLINE = shlex.split(
 )
 ITERATION = 8 * 4 * 2
 """Steps of an online iteration."""
+ROWS = """
+import sys
+from gtrxl_jax.parallel import hosts
+hosts.join()
+from gtrxl_jax.runs.loop import train
+from tests.parallel.rows import Rows
+train(Rows(), folder=sys.argv[1])
+"""
+"""The program of each of the processes that train `Rows`."""
 
 
 @pytest.fixture
@@ -44,12 +55,12 @@ def start():
     """Start two processes with two devices each, which are killed after the test."""
     started = []
 
-    def two(*command):
+    def two(*command, program=("-m", "gtrxl_jax.cli")):
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
             port = listener.getsockname()[1]
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "gtrxl_jax.cli", *map(str, command), "--distributed"],
+                [sys.executable, *program, *map(str, command), "--distributed"],
                 env=os.environ
                 | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags(2)}
                 | {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}"}
@@ -81,12 +92,22 @@ def wait_until(condition, processes):
         time.sleep(0.05)
 
 
+def test_two_processes_share_rows_and_folder(start, tmp_path):
+    codes, said = ended(start(tmp_path / "two", program=("-c", ROWS)))
+    assert codes == [0, 0], said
+    one = train(Rows(), folder=tmp_path / "one")
+    assert one.result.evaluation["return"].mean == 8
+    assert [line["count"] for line in lines(tmp_path / "two")] == [5.5, 7.5, 9.5, 11.5]
+    assert lines(tmp_path / "two") == lines(tmp_path / "one")
+    assert available_steps(tmp_path / "two")[-1] == available_steps(tmp_path / "one")[-1] == 40
+
+
+@pytest.mark.slow  # `test_two_processes_share_rows_and_folder` is quick
 @pytest.mark.parametrize(
     "command",
     [
         pytest.param([*ONLINE, "--total-steps", 4 * ITERATION], id="online"),
-        # The quicker `test_two_processes_read_one_dataset` is offline too.
-        pytest.param(OFFLINE, id="offline", marks=pytest.mark.slow),
+        pytest.param(OFFLINE, id="offline"),
     ],
 )
 def test_two_processes_match_one(command, start, tmp_path):

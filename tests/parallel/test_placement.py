@@ -1,5 +1,7 @@
 """Splitting of arrays over devices, and errors for invalid splits."""
 
+import itertools
+
 import jax
 import pytest
 from flax import struct
@@ -15,6 +17,7 @@ from gtrxl_jax.parallel.placement import (
     split_gradients,
 )
 from tests.jobs import small_job
+from tests.tiers import slow_except
 
 
 def test_mesh_shapes():
@@ -39,8 +42,10 @@ def test_invalid_splits_raise(arguments, changes, message):
         make_mesh(*arguments, **changes)
 
 
-@pytest.mark.parametrize("shards", [1, 2, 4])
-@pytest.mark.parametrize("seeds", [False, True])
+@pytest.mark.parametrize(
+    ("seeds", "shards"),
+    slow_except(itertools.product([False, True], [1, 2, 4]), [(False, 1), (False, 4), (True, 2)]),
+)
 def test_shardings_of_batch_and_parameters(seeds, shards):
     tasks = ({"corridor_length": 3}, {"corridor_length": 5})
     trainer = OnlineTrainer(small_job(env__num_envs=16, env__tasks=tasks))

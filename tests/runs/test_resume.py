@@ -99,7 +99,7 @@ def test_resume_with_other_number_of_devices(whole, tmp_path):
     with pytest.raises(Crash):
         train(TRAINER, writers=[Stop(4, crash)], folder=tmp_path)
     trainer = OnlineTrainer(CONFIG)
-    trainer.mesh = lambda: make_mesh(4, CONFIG.env.num_envs)
+    trainer.mesh = lambda devices=None: make_mesh(4, CONFIG.env.num_envs)
     train(trainer, folder=tmp_path)
     state = state_of(tmp_path, trainer)
     assert all(len(x.sharding.device_set) == 4 for x in jax.tree.leaves(state))
@@ -144,6 +144,7 @@ def test_other_run_in_folder_raises(whole):
         train(OnlineTrainer(changed(CONFIG, unroll=8)), folder=whole[0])
 
 
+@compiled_once(type)
 def test_extended_run_equals_longer_run(tmp_path):
     """If nothing depends on the length of the run, such as a decay of the learning rate."""
     constant = {"optimizer__warmup": 0.0, "optimizer__final": 1.0}

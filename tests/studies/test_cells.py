@@ -133,7 +133,7 @@ def test_workers_share_runs_on_disjoint_cores(tmp_path):
         assert sum(processes.values()) == max(cores, 2)
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # test_interruption_stops_all_workers has workers too
 def test_runs_of_a_dead_worker_have_failed(tmp_path):
     cells = [Cell({"n": 0}, functools.partial(functions.stop, 1))]
     with pytest.raises(RuntimeError, match="1 of 1 runs failed: 0, seed 0"):
