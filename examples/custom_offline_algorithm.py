@@ -47,7 +47,7 @@ class ReturnWeighted(Imitation):
     """
 
     def weights(self, batch: Segments) -> jax.Array:
-        """Return the weights of the steps of a batch `[B, N, K]`; 0 for padding."""
+        """Return the weights of the steps of a batch `[B, K, T]`; 0 for padding."""
         assert batch.rewards is not None  # as the config needs them
         size = len(batch.mask)
 

@@ -46,7 +46,7 @@ class Config:
     epochs: int = 4
     minibatches: int = 4
     width: int = 64
-    memory_size: int = 32  # steps that each layer attends to, besides those of the segment
+    memory_size: int = 32  # steps before the segment that each layer attends to
     learning_rate: float = 1e-3
     gamma: float = 0.9  # short, since answers are rewarded at once
     gae_lambda: float = 0.9
@@ -180,7 +180,7 @@ def make_train(config: Config) -> tuple[Any, Any]:
 
 
 def train(config: Config) -> dict[str, jax.Array]:
-    """Train, and print metrics of some of the updates; return those of the last one."""
+    """Train, and print metrics of some of the updates; return the last update's."""
     init, update = map(jax.jit, make_train(config))
     state, began = init(jax.random.key(config.seed)), time.time()
     per_update = config.rollout * config.num_envs

@@ -69,7 +69,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
             value_clip=0.2,
         ),
         optimizer=OptimizerConfig(learning_rate=2e-4, final=0.0, clip_norm=1.0),
-        evaluation=EvaluationConfig(episodes=EPISODES, interval=0, policy="sample"),
+        evaluation=EvaluationConfig(episodes=EPISODES, interval=0, actions="sample"),
         total_steps=total_steps,
         unroll=16,
     )

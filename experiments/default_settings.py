@@ -90,13 +90,13 @@ def job(task: Task, agent: str, total_steps: int | None) -> OnlineConfig:
     config = preset("default")
     algorithm, core, settings = AGENTS[agent]
     memory: Any = {"memory_size": task.memory_size} if core == "gtrxl" else {}
-    policy = "sample" if task.env in GAMES else config.evaluation.policy
+    actions = "sample" if task.env in GAMES else config.evaluation.actions
     return dataclasses.replace(
         config,
         env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
         algorithm=algorithm,
         core=core_config(core, **settings, **memory),
-        evaluation=dataclasses.replace(config.evaluation, policy=policy),
+        evaluation=dataclasses.replace(config.evaluation, actions=actions),
         total_steps=total_steps or task.total_steps,
     )
 

@@ -64,7 +64,7 @@ def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[by
             *(sys.executable, "-m", "gtrxl_jax.cli", "train", "--preset", "debug"),
             *("--updates-per-iteration", "20", "--total-steps", steps),
             *("--checkpoint.interval", "1", "--evaluation.interval", str(3 * STEPS_PER_ITERATION)),
-            *("--folder", str(folder), "--no-pictures"),
+            *("--folder", str(folder), "--no-plots"),
         ],
         # All starts compile the same programs, so a persistent cache makes resuming fast.
         env={

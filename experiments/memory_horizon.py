@@ -31,7 +31,7 @@ from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config, make_core
 from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.online.vmpo import VMPOConfig
-from gtrxl_jax.plots.curves import success_against_horizon
+from gtrxl_jax.plots.curves import plot_success_against_horizon
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
@@ -141,7 +141,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         cores = [core for core in CORES if any((core, n) in cells for n in corridors)]
         rows = [[core, *(entry(cells.get((core, n), [])) for n in corridors)] for core in cores]
         paragraphs += [f"## {title}", table(["core", *(f"L = {n}" for n in corridors)], rows)]
-        success_against_horizon(
+        plot_success_against_horizon(
             {core: by_seed(cells, core, corridors) for core in cores if core in TWO_LAYERS},
             corridors,
             options.results / f"memory_horizon_{study}.png",

@@ -64,7 +64,7 @@ def job(settings: Settings, model: str, seed: int = 0) -> OfflineConfig:
         # With two layers, both DT and RATE may stay at chance for hundreds of updates.
         model=model_config(model, layers=3),
         # Sampled, so that both first actions occur.
-        evaluation=OfflineEvaluationConfig(lengths=(length, 2 * length), policy="sample"),
+        evaluation=OfflineEvaluationConfig(lengths=(length, 2 * length), actions="sample"),
         unroll=settings.unroll,
         segments=settings.segments,
         curriculum=True,

@@ -34,7 +34,7 @@ from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import DataConfig, OfflineConfig, OfflineEnvConfig
 from gtrxl_jax.offline.evaluation import make_play
-from gtrxl_jax.plots.curves import success_against_horizon
+from gtrxl_jax.plots.curves import plot_success_against_horizon
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
 
@@ -130,7 +130,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         if theirs:
             theirs[CAPPED] = theirs.pop("61")
             rows.append([f"{label}, published", *(theirs.get(name, "") for name in names)])
-    success_against_horizon(
+    plot_success_against_horizon(
         curves,
         np.array(SIZES),
         options.results / "rate_minigrid.png",

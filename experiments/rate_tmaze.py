@@ -31,7 +31,7 @@ import tyro
 
 from gtrxl_jax.nn.sequence.valves import VALVES
 from gtrxl_jax.offline.config import OfflineConfig, preset
-from gtrxl_jax.plots.curves import panels_of_success, success_against_horizon
+from gtrxl_jax.plots.curves import plot_success_against_horizon, plot_success_panels
 from gtrxl_jax.plugins import with_name
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell
 from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
@@ -171,10 +171,10 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
                 entries = [f"{numbers[n]:.2f}" if n in theirs else "" for n in lengths]
                 rows.append([f"{label}, {kind}", *entries])
             published[label] = (PAPER, cell.published)
-    draw: Any = success_against_horizon
+    draw: Any = plot_success_against_horizon
     if options.study == "valves":
         # One panel for each valve, since there are too many curves for a single one.
-        draw, curves, published = panels_of_success, by_valve(curves), by_valve(published)
+        draw, curves, published = plot_success_panels, by_valve(curves), by_valve(published)
     draw(
         curves,
         lengths,

@@ -43,7 +43,7 @@ from gtrxl_jax.offline.config import (
     OfflineEnvConfig,
     OfflineEvaluationConfig,
 )
-from gtrxl_jax.plots.curves import success_against_horizon
+from gtrxl_jax.plots.curves import plot_success_against_horizon
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, mean_entry, median, table
 
@@ -107,9 +107,9 @@ def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0)
         key_stream, key_act = jax.random.split(key)
         start = begin(policy, params, stream, key_stream)
         _, played = rollout(
-            policy, params, stream, start, key_act, steps, record=lambda state: state.env.health
+            policy, params, stream, start, key_act, steps, keep=lambda state: state.env.health
         )
-        return start.stream.env.color, played.timesteps.reward[:, 1:], played.recorded, played
+        return start.stream.env.color, played.timesteps.reward[:, 1:], played.kept, played
 
     color_E, reward_ET, health_ET, played = jax.device_get(run(params, jax.random.key(seed)))
     end_E, each = first_episode(played.episodes), np.arange(EPISODES)
@@ -192,7 +192,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         known = [np.sort(share_S[~np.isnan(share_S)]) for share_S in after]
         if any(share_S.size for share_S in known):
             waits.append([label, *(", ".join(f"{x:.2f}" for x in share_S) for share_S in known)])
-    success_against_horizon(
+    plot_success_against_horizon(
         curves,
         np.array(ENDS),
         options.results / "rate_two_colors.png",

@@ -82,7 +82,7 @@ class Release:
 def release(name: str) -> str:
     """Train an agent if necessary, export and evaluate it; return its row of the table."""
     run, to = Path("runs", "released", name), CHECKPOINTS / name
-    command = [*AGENTS[name], "--folder", str(run), "--no-pictures"]
+    command = [*AGENTS[name], "--folder", str(run), "--no-plots"]
     subprocess.run([Path(sys.executable).with_name("gtrxl"), *command], check=True)
     if command[0] == "train-offline":
         run = run / "rate"

@@ -93,7 +93,7 @@ def job(cell: str, total_steps: int) -> OnlineConfig:
         env=EnvConfig("RockSample-11-11", {"map_seed": MAP_SEED}, num_envs=16),
         core=transformer(cell),
         agent=AgentConfig(encoder="linear"),
-        evaluation=EvaluationConfig(episodes=EPISODES, interval=0, policy="sample"),
+        evaluation=EvaluationConfig(episodes=EPISODES, interval=0, actions="sample"),
         total_steps=total_steps,
         unroll=64,
     )

@@ -18,7 +18,7 @@ from gtrxl_jax.envs.extensions import cue_of
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.loading import environment_for, load
-from gtrxl_jax.ops.distributions import POLICIES
+from gtrxl_jax.ops.distributions import SELECTIONS
 from gtrxl_jax.timestep import EpisodeStats
 from gtrxl_jax.validation import choice, number, validate
 
@@ -47,7 +47,7 @@ class CollectionConfig:
     policy: str = "oracle"
     """The policy that acts: oracle or explorer (if provided by the environment), random, or the
     folder of an online or offline run, whose first seed is used."""
-    actions: str = choice("", POLICIES)
+    actions: str = choice("", SELECTIONS)
     """How a run's agent chooses actions: mode or sample. By default, as in the run's
     evaluations."""
     episodes: int = 1000

@@ -88,7 +88,7 @@ def require_values(
 
 
 @contextlib.contextmanager
-def naming_part(kind: str, part: Any) -> Iterator[None]:
+def wrap_errors(kind: str, part: Any) -> Iterator[None]:
     """Name a custom part, and the line of its file, in errors that are raised in it.
 
     Raises:

@@ -97,7 +97,7 @@ def _record(folder: Folder, loaded: Loaded, seed: int) -> dict[str, Any]:
     return record | {
         "seeds": [seed],
         "num_diverged": 0,
-        "drawn": {name: [values[index]] for name, values in record["drawn"].items()},
+        "sampled": {name: [values[index]] for name, values in record["sampled"].items()},
         "evaluation": {
             name: {"per_seed": [score["per_seed"][index]], "mean": score["per_seed"][index]}
             for name, score in record["evaluation"].items()

@@ -58,7 +58,7 @@ class Loaded:
       trainer: the run's trainer, with its config and its agent.
       params_per_seed: the trained network's parameters for each seed.
       step: step of the checkpoint that contains the parameters.
-      drawn: the settings sampled for each seed, by name, `[S]`.
+      sampled: the settings sampled for each seed, by name, `[S]`.
       other_env: name, parameters and stream of another environment in which it is evaluated, see
         `with_settings`; None for the environments of the run.
     """
@@ -66,7 +66,7 @@ class Loaded:
     trainer: Any
     params_per_seed: list[Any]
     step: int
-    drawn: dict[str, list[float]]
+    sampled: dict[str, list[float]]
     other_env: tuple[str, dict[str, Any], Stream] | None = None
 
     @property
@@ -167,7 +167,7 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
 def evaluate(
     folder: Folder,
     episodes: int,
-    policy: str = "",
+    actions: str = "",
     seed: int = 1,
     *,
     best: bool = False,
@@ -178,7 +178,7 @@ def evaluate(
     Args:
       folder: the folder of the run.
       episodes: number of episodes for each seed of the run.
-      policy: "mode" or "sample"; by default, the policy mode of the run's config.
+      actions: how they are chosen, "mode" or "sample"; by default as the run's config says.
       seed: seed of the episodes.
       best: whether to evaluate the best checkpoint instead of the newest.
       **settings: settings that differ from the run's, see `with_settings`.
@@ -197,7 +197,7 @@ def evaluate(
             "env.name, or play its episodes yourself with gtrxl_jax.load"
         )
     loaded = with_evaluation(
-        loaded, episodes=episodes, policy=policy or loaded.config.evaluation.policy
+        loaded, episodes=episodes, actions=actions or loaded.config.evaluation.actions
     )
     play = jax.jit(loaded.evaluate)
     keys = jax.random.split(jax.random.key(seed), len(loaded.params_per_seed))
@@ -210,7 +210,7 @@ def evaluate(
     scores = require_no_faults(found, loaded.environment[0], diverged_S)
     for score_SE in scores.values():
         score_SE[diverged_S] = np.nan
-    return scores_of(scores, equal=not loaded.drawn), loaded
+    return scores_of(scores, equal=not loaded.sampled), loaded
 
 
 def _is_finite(params: Any) -> bool:
@@ -343,7 +343,7 @@ def keep_evaluation(
         "step": loaded.step,
         "best": best,
         "episodes": evaluation.episodes,
-        "policy": evaluation.policy,
+        "actions": evaluation.actions,
         "seed": seed,
         "environment": environment,
         "params": params,

@@ -9,18 +9,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 @struct.dataclass
 class Segments:
-    """Segments of K consecutive steps, each of one episode.
+    """Segments of T consecutive steps, each of one episode.
 
-    The leading axes are `[B, K]` for one segment of each of B trajectories, the input of a model,
-    or `[B, N, K]` for B windows of N consecutive segments each, a batch of training data.
+    The leading axes are `[B, T]` for one segment of each of B trajectories, the input of a model,
+    or `[B, K, T]` for B windows of K consecutive segments each, a batch of training data.
 
     Padding occurs only at the end of a window, where `mask` is false and everything else is 0.
 
     The fields of `OPTIONAL` are None unless the algorithm needs them.
 
     Attributes:
-      observations: pytree `[..., K, ...]`, the observations given which the actions were chosen.
-      actions: in the layout of `specs.ActionSpec`: `[..., K]` int32, `[..., K, C]` floats, or a
+      observations: pytree `[..., T, ...]`, the observations given which the actions were chosen.
+      actions: in the layout of `specs.ActionSpec`: `[..., T]` int32, `[..., T, C]` floats, or a
         dict of both.
       returns_to_go: undiscounted sum of the current and all later rewards of the whole episode,
         including those beyond the window.
@@ -36,12 +36,12 @@ class Segments:
 
     observations: Any
     actions: Any
-    returns_to_go: Float[Array, "*lead K"]
-    timesteps: Int[Array, "*lead K"]
-    mask: Bool[Array, "*lead K"]
-    rewards: Float[Array, "*lead K"] | None = None
-    last: Bool[Array, "*lead K"] | None = None
-    terminated: Bool[Array, "*lead K"] | None = None
+    returns_to_go: Float[Array, "*lead T"]
+    timesteps: Int[Array, "*lead T"]
+    mask: Bool[Array, "*lead T"]
+    rewards: Float[Array, "*lead T"] | None = None
+    last: Bool[Array, "*lead T"] | None = None
+    terminated: Bool[Array, "*lead T"] | None = None
     next_observations: Any = None
 
 
@@ -50,7 +50,7 @@ OPTIONAL = ("rewards", "last", "terminated", "next_observations")
 
 
 def zero_segment(timestep: Any, needs: tuple[str, ...] = ()) -> Segments:
-    """Return a segment for time steps `[B, K]` of zeros, with the optional fields named."""
+    """Return a segment for time steps `[B, T]` of zeros, with the optional fields named."""
     optional = {
         "rewards": timestep.reward,
         "last": timestep.last,

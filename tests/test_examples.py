@@ -30,7 +30,7 @@ from tests.tiers import slow_except
 pytestmark = pytest.mark.integration
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SMALL = ["--preset", "debug", "--devices", "1", "--no-pictures", "--folder"]
+SMALL = ["--preset", "debug", "--devices", "1", "--no-plots", "--folder"]
 PARTS = {
     "custom_env": ["--env.name", "custom_env:Repeat", "--env.params", "length", "2"],
     "custom_encoder": ["--agent.encoder", "custom_encoder:WaveEncoder"],

@@ -58,7 +58,7 @@ def test_loaded_export_equals_run(make, name, changes, tmp_path):
     assert list(to.parent.iterdir()) == [to]
     loaded = gtrxl_jax.load(to)
     assert_same(jax.device_get(loaded.params), params)
-    assert (loaded.config, loaded.step, loaded.drawn) == (trainer.config, 100, {})
+    assert (loaded.config, loaded.step, loaded.sampled) == (trainer.config, 100, {})
     assert (to / "card.md").read_text().startswith(f"# {trainer.title}\n")
     assert list_runs(to) == []
 

@@ -267,9 +267,9 @@ def _play(
       actions, `[1, T]`.
     """
     stream = dataclasses.replace(stream, num_envs=1)
-    state, played = rollout(policy, params, stream, state, key, num_steps, record=_observe)
+    state, played = rollout(policy, params, stream, state, key, num_steps, keep=_observe)
     following = jax.tree.map(lambda x: x[:, 1:], played.timesteps)
-    return state, (played.recorded, following), played.extras
+    return state, (played.kept, following), played.extras
 
 
 def _concatenate(*parts: Any) -> Any:

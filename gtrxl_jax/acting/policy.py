@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from gtrxl_jax.nn.agent import MemoryNetwork
-from gtrxl_jax.ops.distributions import POLICIES, choose
+from gtrxl_jax.ops.distributions import SELECTIONS, choose
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import require_choice
 
@@ -75,7 +75,7 @@ class AgentPolicy(Policy):
     actions: str = "sample"
 
     def __post_init__(self) -> None:
-        require_choice("actions", self.actions, POLICIES)
+        require_choice("actions", self.actions, SELECTIONS)
 
     def init(self, params: Any, batch_size: int) -> Any:
         """Return a cache over the initial memory."""

@@ -64,14 +64,14 @@ class Rollout:
       actions: `[B, T]`, as the policy chose them; `timesteps.action` are within bounds.
       extras: `[B, T]`, what else the policy computed, see `Policy.act`.
       episodes: `[B, T]`, statistics of the running episodes at steps 1 .. T.
-      recorded: `[B, T]`, what `record` returned at steps 1 .. T.
+      kept: `[B, T]`, what `keep` returned at steps 1 .. T.
     """
 
     timesteps: TimeStep
     actions: Any
     extras: Any
     episodes: EpisodeStats
-    recorded: Any = ()
+    kept: Any = ()
 
 
 def begin(policy: Policy, params: Any, stream: AnyStream, key: Key[Array, ""]) -> ActingState:
@@ -103,7 +103,7 @@ def rollout(
     state: ActingState,
     key: Key[Array, ""],
     num_steps: int,
-    record: Callable[[Any], Any] = lambda stream_state: (),
+    keep: Callable[[Any], Any] = lambda stream_state: (),
 ) -> tuple[ActingState, Rollout]:
     """Act for T steps.
 
@@ -114,21 +114,21 @@ def rollout(
       state: the state returned by `begin`, or by the previous rollout.
       key: a PRNG key.
       num_steps: T.
-      record: what to keep of the stream's state after each step, besides the episodes' statistics.
+      keep: what to keep of the stream's state after each step, besides the episodes' statistics.
     """
 
     def step(state: ActingState, key: Key[Array, ""]) -> Any:
         state, step = advance(policy, params, stream, state, key)
-        return state, (step, state.stream.episode, record(state.stream))
+        return state, (step, state.stream.episode, keep(state.stream))
 
     state, results = jax.lax.scan(step, state, jax.random.split(key, num_steps))
-    steps, episodes, recorded = jax.tree.map(lambda x_TB: x_TB.swapaxes(0, 1), results)
+    steps, episodes, kept = jax.tree.map(lambda x_TB: x_TB.swapaxes(0, 1), results)
     timesteps = jax.tree.map(
         lambda x_BT, x_B: jnp.concatenate([x_BT, x_B[:, None]], axis=1),
         steps.timestep,
         state.timestep,
     )
-    return state, Rollout(timesteps, steps.action, steps.extras, episodes, recorded)
+    return state, Rollout(timesteps, steps.action, steps.extras, episodes, kept)
 
 
 def first_episode(episodes: EpisodeStats) -> Int[Array, " B"]:

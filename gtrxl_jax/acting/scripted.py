@@ -10,7 +10,7 @@ from gymnax.environments import environment
 from jaxtyping import Array, Key
 
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.custom import naming_part
+from gtrxl_jax.custom import wrap_errors
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.ops.legal import draw_choices
 from gtrxl_jax.specs import action_spec
@@ -51,7 +51,7 @@ class OraclePolicy(Policy):
     ) -> tuple[tuple[()], Any, tuple[()]]:
         """Return the oracle's actions."""
         oracle = jax.vmap(lambda state: self.env.oracle_action(state, self.params))
-        with naming_part("environment", inner(self.env)):
+        with wrap_errors("environment", inner(self.env)):
             return (), oracle(timestep.observation), ()
 
 
@@ -104,7 +104,7 @@ class ExplorerPolicy(Policy):
                 observation = self.env.explorer_sight(observation, self.params)
             return self.env.explorer_action(memory, observation, self.params)
 
-        with naming_part("environment", inner(self.env)):
+        with wrap_errors("environment", inner(self.env)):
             return *jax.vmap(explore)(state, timestep.observation, timestep.first), ()
 
 

@@ -50,7 +50,7 @@ class RunOptions:
     """Print only errors and the last line."""
     profile: Path | None = None
     """Folder for a trace of three iterations after compilation, by jax.profiler."""
-    pictures: bool = True
+    plots: bool = True
     """Plot the results at the end."""
     distributed: bool = False
     """Join the other processes that train this run. All must be started with the same command,
@@ -263,7 +263,7 @@ def _given(chosen: argparse.Namespace, options: Options) -> dict[str, Any]:
         "folder": chosen.resume,
         "modules": tuple(chosen.modules),
         "log": options.log,
-        "pictures": options.pictures,
+        "plots": options.plots,
     }
 
 

@@ -137,10 +137,10 @@ def _train(arguments: Sequence[str]) -> None:
     config = command.config
     trainer = OnlineTrainer(config)
     with _folder(command, config.env.name, config.core.name) as folder:
-        options = Options(command.log, command.pictures)
+        options = Options(command.log, command.plots)
         title = f"{config.core.name} on {config.env.name}"
         trained = _run(trainer, folder, command, title, OptionsWriter(folder, options))
-    if trained is not None and command.pictures and _is_first():
+    if trained is not None and command.plots and _is_first():
         with _report_plot_errors():
             paths = report.draw_curves(folder, config.core.name)
             params = trained.params_per_seed[0]
@@ -175,18 +175,18 @@ def _train_offline(arguments: Sequence[str]) -> None:
             trainer.mesh()
             initial_params(trainer, folder / name)
         trajectories = None if config.data.stream else trajectories_of(config)
-        options = Options(command.log, command.pictures, tuple(configs), config.init_from)
+        options = Options(command.log, command.plots, tuple(configs), config.init_from)
         kept = OptionsWriter(folder, options)
         for name, model_config in configs.items():
             trainer = OfflineTrainer(model_config, trajectories)
             trained = _run(trainer, folder / name, command, f"{name} on {config.subject}", kept)
-            if trained is not None and command.pictures and _is_first():
+            if trained is not None and command.plots and _is_first():
                 params = trained.params_per_seed[0]
                 with _report_plot_errors():
                     paths += report.draw_episodes(
                         folder / name, trainer.policy, trainer.tasks, params
                     )
-    if command.pictures and _is_first():
+    if command.plots and _is_first():
         with _report_plot_errors():
             paths = report.draw_offline(folder, list(configs)) + paths
         _print_plots(command, paths)
@@ -215,7 +215,7 @@ def _report_plot_errors() -> Iterator[None]:
 
 def _print_plots(command: "RunOptions", paths: list[Path]) -> None:
     if not command.quiet:
-        print(printable("pictures: " + ", ".join(map(str, paths))), file=sys.stderr)
+        print(printable("plots: " + ", ".join(map(str, paths))), file=sys.stderr)
 
 
 def _run_of_model(folder: str, name: str) -> str:

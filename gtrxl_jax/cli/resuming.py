@@ -30,7 +30,7 @@ class Options:
 
     log: tuple[str, ...] = ()
     """Further loggers."""
-    pictures: bool = True
+    plots: bool = True
     """Whether results are plotted."""
     models: tuple[str, ...] = ()
     """Offline, the models that are trained, each in a folder of its own; the first has the config

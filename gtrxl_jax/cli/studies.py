@@ -20,7 +20,7 @@ class Compare:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or folders that contain some."""
     folder: Path | None = None
-    """Folder of comparison.md and the pictures; by default the one that contains all runs."""
+    """Folder of comparison.md and the plots; by default the one that contains all runs."""
     goal: float | None = None
     """The score from which a seed counts as having solved its task; 0.95 for successes."""
 

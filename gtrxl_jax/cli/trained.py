@@ -101,11 +101,11 @@ class Evaluate(ActingRun):
 
     episodes: int = 1024
     """Number of episodes for each seed of the run."""
-    policy: str = ""
+    actions: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(1, at_least=0)
     """Seed of the episodes."""
-    pictures: bool = False
+    plots: bool = False
     """Redraw the plots of the run."""
 
 
@@ -120,7 +120,7 @@ class Play(ActingRun):
     """Number of episodes, one after another in the GIF."""
     to: Path | None = None
     """The GIF file; by default play.gif in the folder of the run."""
-    policy: str = ""
+    actions: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(0, at_least=0)
     """Seed of the episodes."""
@@ -140,7 +140,7 @@ class Inspect(ActingRun):
     to: Path | None = None
     """The file; by default inspect.html in the folder of the first run. With a name in .gif, an
     animation of a single run with attention instead."""
-    policy: str = ""
+    actions: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(0, at_least=0)
     """Seed of the episode."""
@@ -170,8 +170,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     """Run `gtrxl evaluate`."""
     command = parse(Evaluate, arguments, prog="gtrxl evaluate")
     validate(command)
-    if command.pictures and command.describe(""):
-        raise ValueError("pictures are of the run's own settings: omit it for others")
+    if command.plots and command.describe(""):
+        raise ValueError("plots are of the run's own settings: omit it for others")
     from gtrxl_jax import loading
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
@@ -182,13 +182,13 @@ def evaluate(arguments: Sequence[str]) -> None:
     scores, loaded = loading.evaluate(
         command.folder,
         command.episodes,
-        _known_policy(command.policy),
+        _known_selection(command.actions),
         command.seed,
         best=command.best,
         **command.settings,
     )
     changed = command.describe(loaded.environment[0])
-    if command.pictures:
+    if command.plots:
         if isinstance(loaded.config, OfflineConfig):
             report.draw_offline(command.folder.parent, [command.folder.name])
         else:
@@ -219,13 +219,13 @@ def play(arguments: Sequence[str]) -> None:
     path = command.to or command.folder / "play.gif"
     if path.suffix != ".gif":
         raise ValueError(f"to must be the name of a GIF file, {path}.gif, not {path}")
-    policy = _known_policy(command.policy)
+    actions = _known_selection(command.actions)
     from gtrxl_jax.acting.evaluation import record_episodes
     from gtrxl_jax.envs.extensions import require_renderer
     from gtrxl_jax.plots.report import draw_gif, of_task
 
     command.import_modules()
-    loaded = _load(command.folder, command, policy)
+    loaded = _load(command.folder, command, actions)
     for stream in loaded.tasks:
         require_renderer(stream.env)
     for task, stream in enumerate(loaded.tasks):
@@ -251,13 +251,13 @@ def inspect(arguments: Sequence[str]) -> None:
         raise ValueError(f"to must be the name of an HTML or a GIF file, {path}.html, not {path}")
     if path.suffix == ".gif" and command.others:
         raise ValueError("a GIF shows a single run: name one, or set --to to a name in .html")
-    policy = _known_policy(command.policy)
+    actions = _known_selection(command.actions)
     from gtrxl_jax.inspection.animation import save_memory_gif
     from gtrxl_jax.inspection.episode import inspect_episode
     from gtrxl_jax.inspection.page import save_page
 
     command.import_modules()
-    runs = [_load(folder, command, policy) for folder in folders]
+    runs = [_load(folder, command, actions) for folder in folders]
     episodes = [
         inspect_episode(run, command.seed, command.episode_steps, command.task) for run in runs
     ]
@@ -289,13 +289,13 @@ def export(arguments: Sequence[str]) -> None:
         print(printable(f"{path.stat().st_size / 1e6:8.3f} MB  {path}"))
 
 
-def _load(folder: Path, command: ActingRun, policy: str) -> Any:
+def _load(folder: Path, command: ActingRun, actions: str) -> Any:
     """Load a run with the settings of a command, to play episodes."""
     from gtrxl_jax.loading import load, with_evaluation, with_settings
 
     loaded = with_settings(load(folder, best=command.best), **command.settings)
-    if policy:
-        loaded = with_evaluation(loaded, policy=policy)
+    if actions:
+        loaded = with_evaluation(loaded, actions=actions)
     if not loaded.tasks:
         raise ValueError(
             f"{folder} was trained without an environment: name one with --env.name, or play its "
@@ -304,7 +304,7 @@ def _load(folder: Path, command: ActingRun, policy: str) -> Any:
     return loaded
 
 
-def _known_policy(name: str) -> str:
-    from gtrxl_jax.ops.distributions import POLICIES
+def _known_selection(name: str) -> str:
+    from gtrxl_jax.ops.distributions import SELECTIONS
 
-    return name and require_choice("policy", name, POLICIES)
+    return name and require_choice("actions", name, SELECTIONS)

@@ -1,6 +1,6 @@
 """Load segments of datasets that do not fit into memory, reading windows as they are drawn.
 
-Dimensions in names: B windows, N segments, K steps of a segment, S = N*K.
+Dimensions in names: B windows, K segments, T steps of a segment, S = K*T.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -50,8 +50,8 @@ def load_segments(
       reader: the dataset, which must stay open.
       key: one PRNG key.
       batch: B, the number of windows.
-      segments: N.
-      unroll: K.
+      segments: K.
+      unroll: T.
       sampling: how windows are drawn; by default from the start of any episode.
       episodes: indices of the episodes to draw from; all by default.
       rows: rows of each batch to read; all by default. Processes that share a batch read only their

@@ -1,7 +1,7 @@
-"""Cut episodes into windows of N segments of K steps for offline training.
+"""Cut episodes into windows of K segments of T steps for offline training.
 
 Dimensions in names: E episodes, F chosen episodes, T the largest number of actions of any
-episode, B windows, N segments, K steps of a segment, S = N*K.
+episode, B windows, K segments, T steps of a segment, S = K*T.
 """
 
 import dataclasses
@@ -57,8 +57,8 @@ def sample_segments(
       trajectories: E episodes, on a device.
       key: one PRNG key.
       batch: B, the number of windows.
-      segments: N.
-      unroll: K, the number of steps of a segment.
+      segments: K.
+      unroll: T, the number of steps of a segment.
       start: where a window begins, see `Sampling`.
       weight: how episodes are chosen, see `Sampling`.
       episodes: indices of the episodes to sample from; all by default.
@@ -115,8 +115,8 @@ def take_segments(
       trajectories: E episodes.
       episode: episode of each window, below E.
       start: step of the episode at which each window begins, below the episode's length.
-      segments: N.
-      unroll: K.
+      segments: K.
+      unroll: T.
       needs: names of optional fields of `Segments`.
     """
     require_count("segments", segments)

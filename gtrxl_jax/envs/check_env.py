@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gtrxl_jax.custom import describe_array, describe_part, first_difference, leaves, naming_part
+from gtrxl_jax.custom import describe_array, describe_part, first_difference, leaves, wrap_errors
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.specs import observation_spec
@@ -35,7 +35,7 @@ def require_consistent_env(stream: Stream) -> Stream:
                 f"{name} is {describe_array(leaf)}: return a scalar, for example "
                 "by x[0] or jnp.any(x)"
             )
-    with naming_part("environment", env):
+    with wrap_errors("environment", env):
         space = stream.observation_space
     expected = _leaves(observation_spec(space))
     observed = _leaves(shapes.reset[0])

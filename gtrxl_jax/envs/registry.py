@@ -12,7 +12,7 @@ from typing import Any
 import gymnax
 from gymnax.environments import environment
 
-from gtrxl_jax.custom import naming_part
+from gtrxl_jax.custom import wrap_errors
 from gtrxl_jax.envs.adapters import Environment, adapt, inner
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
@@ -83,7 +83,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
                         "to the internet, or choose another environment"
                     ) from None
             kind = find_plugin("environment", name, Environment)
-            with naming_part("environment", kind):
+            with wrap_errors("environment", kind):
                 env = adapt(kind(**arguments))
                 return env, env.default_params
 

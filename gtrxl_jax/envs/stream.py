@@ -13,7 +13,7 @@ from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from gtrxl_jax.custom import describe_part, naming_part, require_values
+from gtrxl_jax.custom import describe_part, require_values, wrap_errors
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import legal_actions, time_limit
 from gtrxl_jax.ops.legal import require_legal
@@ -137,7 +137,7 @@ class Stream:
         """What a reset and a step return, not computed.
 
         Raises:
-          CustomPartError: for an error in a custom environment, see `custom.naming_part`.
+          CustomPartError: for an error in a custom environment, see `custom.wrap_errors`.
           ValueError: if the environment returns another number of values.
         """
         env = inner(self.env)
@@ -161,7 +161,7 @@ class Stream:
                 outcome["info['success']"] = info["success"]
             return tuple(reset), (observation, state), info, outcome
 
-        with standard_dtype_promotion(), naming_part("environment", env):
+        with standard_dtype_promotion(), wrap_errors("environment", env):
             return Shapes(*jax.eval_shape(reset_and_step))
 
     def reset(self, key: PRNGKey) -> tuple[StreamState, TimeStep]:
@@ -312,7 +312,7 @@ class Stream:
         return StreamState(env_state, key, episode, cut), timestep
 
     def _legal(self, env_state: Any) -> Array | None:
-        with standard_dtype_promotion(), naming_part("environment", inner(self.env)):
+        with standard_dtype_promotion(), wrap_errors("environment", inner(self.env)):
             legal = legal_actions(self.env, env_state, self.params)
         if legal is not None:
             require_legal(legal, action_spec(self.action_space).discrete)

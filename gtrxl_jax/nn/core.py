@@ -14,9 +14,9 @@ from gtrxl_jax.custom import (
     describe_part,
     is_custom,
     leaves,
-    naming_part,
     require_same_shapes,
     require_values,
+    wrap_errors,
 )
 from gtrxl_jax.plugins import Registry
 from gtrxl_jax.validation import choice
@@ -201,7 +201,7 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
         memory = core.initial_memory(batch)
         check_returned("__call__", core(memory, x_BTD, first_BT), memory, (batch, steps))
 
-    with naming_part("core", core):
+    with wrap_errors("core", core):
         for form in (acting, learning):
             jax.eval_shape(nn.init(form, core), jax.random.key(0), x_BTD, first_BT)
     return core

@@ -20,7 +20,7 @@ from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
-from gtrxl_jax.custom import describe_array, describe_part, is_custom, naming_part
+from gtrxl_jax.custom import describe_array, describe_part, is_custom, wrap_errors
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
@@ -298,7 +298,7 @@ class InputEncoder(nn.Module):
         dtype = self.dtype or self.param_dtype
         wide = np.promote_types(dtype, np.float32)
         reward = Normalizer(name="reward")(timestep.reward.astype(wide), ~timestep.first)
-        with naming_part("encoder", self.observation):
+        with wrap_errors("encoder", self.observation):
             features = self.observation(timestep.observation)
         if is_custom(self.observation) and features.shape[:-1] != timestep.first.shape:
             raise ValueError(
@@ -525,7 +525,7 @@ def _construct(kind: type[nn.Module], spec: ArraySpec, **settings: Any) -> nn.Mo
         return kind(spec, **settings)
     lead = (2, 3)
     x = jax.ShapeDtypeStruct((*lead, *spec.shape), jax.dtypes.canonicalize_dtype(spec.dtype))
-    with naming_part("encoder", kind):
+    with wrap_errors("encoder", kind):
         encoder = kind(spec, **settings)
         features, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), x)
     if getattr(features, "shape", ())[:-1] != lead:

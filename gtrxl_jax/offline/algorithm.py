@@ -1,7 +1,7 @@
 """The contract of offline algorithms: what is learned from segments of trajectories.
 
     learner = algorithm.init(params, key)                       parameters, optimizer, targets, ...
-    learner, metrics = algorithm.update(learner, batch, key)    once per batch [B, N, K]
+    learner, metrics = algorithm.update(learner, batch, key)    once per batch [B, K, T]
     policy = algorithm.policy(target_return)                    acts with learner.params
 
 The trainer initializes the model, samples batches, and plays the policy in evaluations. All
@@ -21,9 +21,9 @@ from gtrxl_jax.custom import (
     describe_array,
     describe_part,
     is_custom,
-    naming_part,
     require_same_shapes,
     require_values,
+    wrap_errors,
 )
 from gtrxl_jax.offline.optimizer import AdamWConfig
 from gtrxl_jax.offline.policy import SequencePolicy
@@ -92,7 +92,7 @@ class OfflineAlgorithm(abc.ABC):
 
     @abc.abstractmethod
     def update(self, learner: Any, batch: Segments, key: Key[Array, ""]) -> tuple[Any, Metrics]:
-        """Learn from a batch of windows `[B, N, K]`.
+        """Learn from a batch of windows `[B, K, T]`.
 
         Returns:
           The new learner, and scalar metrics. Those named `finite/NAME` are checks: where one is
@@ -100,7 +100,7 @@ class OfflineAlgorithm(abc.ABC):
         """
 
     def validate(self, learner: Any, batch: Segments) -> Metrics:
-        """Return metrics, such as "loss", of windows `[B, N, K]` that are not trained on."""
+        """Return metrics, such as "loss", of windows `[B, K, T]` that are not trained on."""
         return {}
 
     def policy(self, target_return: float) -> Policy:
@@ -157,7 +157,7 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
     Args:
       algorithm: the algorithm.
       params: the model's parameters, or their shapes.
-      batch: a batch of windows `[B, N, K]`, or its shapes.
+      batch: a batch of windows `[B, K, T]`, or its shapes.
 
     Raises:
       ValueError: naming the class of the algorithm, its file and line, and what an update returns
@@ -179,7 +179,7 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
         require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
         return learner, *returned
 
-    with naming_part("algorithm", algorithm):
+    with wrap_errors("algorithm", algorithm):
         before, after, metrics = jax.eval_shape(update, params, batch)
     where = describe_part("algorithm", algorithm, "update")
     require_same_shapes(where, "an update", "learner", before, after)

@@ -40,7 +40,7 @@ def attention_by_step(
 
     Returns:
       The weights of each layer and head at each step on the W - 1 steps before it, oldest first,
-      and on the step itself, with W = K, the number of steps of the context; None for models other
+      and on the step itself, with W = T, the number of steps of the context; None for models other
       than RATE, of which dt is one.
     """
     if not isinstance(model, RATE):
@@ -53,20 +53,20 @@ def attention_by_step(
     )
 
     def window(starts: Any) -> Segments:
-        """Return windows of K steps; steps beyond the episode's end are masked."""
-        step_BK = np.asarray(starts)[:, None] + np.arange(context)[None]
-        inside_BK = np.minimum(step_BK, steps - 1)
+        """Return windows of T steps; steps beyond the episode's end are masked."""
+        step_BT = np.asarray(starts)[:, None] + np.arange(context)[None]
+        inside_BT = np.minimum(step_BT, steps - 1)
         return Segments(
-            observations=jax.tree.map(lambda x: jnp.asarray(x[inside_BK]), timesteps.observation),
-            actions=jax.tree.map(lambda x: jnp.asarray(x[inside_BK]), actions),
-            returns_to_go=jnp.asarray(returns_to_go[inside_BK], jnp.float32),
-            timesteps=jnp.asarray(inside_BK, jnp.int32),
-            mask=jnp.asarray(step_BK < steps),
+            observations=jax.tree.map(lambda x: jnp.asarray(x[inside_BT]), timesteps.observation),
+            actions=jax.tree.map(lambda x: jnp.asarray(x[inside_BT]), actions),
+            returns_to_go=jnp.asarray(returns_to_go[inside_BT], jnp.float32),
+            timesteps=jnp.asarray(inside_BT, jnp.int32),
+            mask=jnp.asarray(step_BT < steps),
         )
 
     rows = []
     if model.slides:
-        # The first window has the attention of the first K steps, each later one of its last step.
+        # The first window has the attention of the first T steps, each later one of its last step.
         rows.append(_within(model, _run(model, params, None, window([0]))[1])[0])
         for begin in range(1, steps - context + 1, CHUNK):
             # All chunks have the same size, so that they share one program.
@@ -84,7 +84,7 @@ def attention_by_step(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _run(model: RATE, params: Any, memory: Any, segment: Segments) -> tuple[Any, Any]:
-    """Return the memory after segments `[B, K]`, and the weights that each layer sows."""
+    """Return the memory after segments `[B, T]`, and the weights that each layer sows."""
     variables = {"params": params}
     apply: Any = model.apply
     if memory is None:
@@ -93,7 +93,7 @@ def _run(model: RATE, params: Any, memory: Any, segment: Segments) -> tuple[Any,
     return memory, recorded["attention"]
 
 
-def _within(model: RATE, recorded: Any) -> Float[np.ndarray, "B L H K K"]:
+def _within(model: RATE, recorded: Any) -> Float[np.ndarray, "B L H T T"]:
     """Return the weights of each step's o token on the steps of its segment, by distance."""
     context, tokens = model.context, model.memory_tokens
     first = model.cache_size + tokens
@@ -104,8 +104,8 @@ def _within(model: RATE, recorded: Any) -> Float[np.ndarray, "B L H K K"]:
         rows = slice(0, context) if is_last else slice(tokens + 1, tokens + 3 * context, 3)
         on_steps = weights_BHTS[:, :, rows, first : first + 3 * context]
         layers.append(on_steps.reshape(*on_steps.shape[:3], context, 3).sum(axis=-1))
-    weights_BLHKK = np.stack(layers, axis=1)
-    by_distance = np.zeros_like(weights_BLHKK)
+    weights_BLHTT = np.stack(layers, axis=1)
+    by_distance = np.zeros_like(weights_BLHTT)
     for step in range(context):
-        by_distance[..., step, context - 1 - step :] = weights_BLHKK[..., step, : step + 1]
+        by_distance[..., step, context - 1 - step :] = weights_BLHTT[..., step, : step + 1]
     return by_distance

@@ -103,9 +103,9 @@ class OfflineConfig(RunConfig):
         default_factory=lambda: CheckpointConfig(interval=100)
     )
     unroll: int = 30
-    """Number of steps of a segment, K."""
+    """Number of steps of a segment, T."""
     segments: int = 3
-    """Number of segments of a trajectory, N. Models without memory see all N * K steps at once."""
+    """Number of segments of a trajectory, K. Models without memory see all K * T steps at once."""
     bptt: int | None = number(None, at_least=0)
     """Number of previous segments that the gradient reaches through the memory; all by default. The
     optimizer takes a step for every bptt + 1 segments, so 0 is the scheme of RATE's authors."""
@@ -156,7 +156,7 @@ class OfflineConfig(RunConfig):
 
     @property
     def length(self) -> int:
-        """The number of steps of the longest training trajectories, N * K."""
+        """The number of steps of the longest training trajectories, K * T."""
         return self.unroll * self.segments
 
     @property

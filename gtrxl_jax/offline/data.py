@@ -55,7 +55,7 @@ class Data(Protocol):
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and the data of each iteration from `first` on. Close after use.
 
-        The data are a pair: those to train on, and a batch `[B, N, K]` of windows of episodes that
+        The data are a pair: those to train on, and a batch `[B, K, T]` of windows of episodes that
         are held out, the same in all iterations of a stage; None without validation.
 
         Args:
@@ -123,7 +123,7 @@ class InMemory:
 class Streamed:
     """Data read from disk by threads, one iteration ahead.
 
-    The data to train on are the `Segments` of an iteration's updates, `[U, B, N, K]`. Each batch is
+    The data to train on are the `Segments` of an iteration's updates, `[U, B, K, T]`. Each batch is
     split over the devices, and a process reads only its own part. All data are read and checked
     once, on first use, so that a run does not end at a bad episode when it draws it.
     """
@@ -304,7 +304,7 @@ class Outcomes(NamedTuple):
 
     @classmethod
     def of(cls, trajectories: Trajectories) -> "Outcomes":
-        """Return those of trajectories in memory."""
+        """Return the outcomes of trajectories in memory."""
         rewards_ET, length_E, terminated_E = (
             np.asarray(getattr(trajectories, name)) for name in ("rewards", "length", "terminated")
         )

@@ -134,7 +134,7 @@ def data_spaces(config: OfflineConfig) -> Spaces:
 
 
 def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
-    """Raise ValueError if the spaces of the data differ from those of the run."""
+    """Raise ValueError if the spaces of the data differ from the run's spaces."""
     if config.env.name:
         stream, of = make_stream(config), f"env.name {config.env.name}"
         expected = dataset_spaces(stream.observation_space, stream.action_space)

@@ -1,9 +1,9 @@
 """Imitation: predict the actions of trajectories, segment by segment.
 
-An update scans the model over the N segments of each window (Chen et al. 2021; RATE, arXiv
+An update scans the model over the K segments of each window (Chen et al. 2021; RATE, arXiv
 2306.09459). The memory is passed from each segment to the next, and the gradient flows back through
 it. C = bptt + 1 consecutive segments are a chunk, for which the optimizer takes a step. A segment's
-activations are recomputed in the backward pass, so memory usage grows with K instead of N * K.
+activations are recomputed in the backward pass, so memory usage grows with T instead of K * T.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class ImitationLearner:
 
 
 class Chunk(NamedTuple):
-    """Consecutive segments `[C, B, K]` of each window.
+    """Consecutive segments `[C, B, T]` of each window.
 
     Attributes:
       segments: the segments.
@@ -67,8 +67,8 @@ class Chunk(NamedTuple):
     """
 
     segments: Segments
-    last: Bool[Array, "C B K"]
-    weights: Float[Array, "C B K"] | None = None
+    last: Bool[Array, "C B T"]
+    weights: Float[Array, "C B T"] | None = None
 
 
 class Imitation(OfflineAlgorithm):
@@ -78,7 +78,7 @@ class Imitation(OfflineAlgorithm):
         super().__init__(config, setup)
         self.optimizer, self.schedule = setup.optimizer.make(setup.num_updates)
 
-    def weights(self, batch: Segments) -> Float[Array, "B N K"] | None:
+    def weights(self, batch: Segments) -> Float[Array, "B K T"] | None:
         """Return the weights of the steps' losses; None: all are 1."""
         return None
 
@@ -94,7 +94,7 @@ class Imitation(OfflineAlgorithm):
         size, segments, _ = batch.mask.shape
         bptt = self.setup.bptt
         length = segments if bptt is None else min(bptt + 1, segments)
-        # [N / C, C, B, K, ...]: the gradient does not cross chunks.
+        # [K / C, C, B, T, ...]: the gradient does not cross chunks.
         chunks = jax.tree.map(
             lambda x: x.reshape(-1, length, *x.shape[1:]), self._by_segment(split_batch(batch))
         )
@@ -138,7 +138,7 @@ class Imitation(OfflineAlgorithm):
         keys: Key[Array, " C"],
         is_first: Array | bool,
     ) -> tuple[Float[Array, ""], tuple[Any, tuple[Metrics, Metrics]]]:
-        """Compute the mean loss over the steps of C consecutive segments `[C, B, K]`.
+        """Compute the mean loss over the steps of C consecutive segments `[C, B, T]`.
 
         Args:
           params: parameters of the model.
@@ -162,7 +162,7 @@ class Imitation(OfflineAlgorithm):
         return sums["loss"] / jnp.maximum(sums["steps"], 1), (memory, metrics)
 
     def validate(self, learner: ImitationLearner, batch: Segments) -> Metrics:
-        """Return the loss and the scores of predictions of a batch `[B, N, K]`, without dropout."""
+        """Return the loss and the scores of predictions of a batch `[B, K, T]`, without dropout."""
         params = gather_parameters(learner.params)
         memory = self.initial_memory(params, len(batch.mask))
         chunk = self._by_segment(split_batch(batch))
@@ -174,16 +174,16 @@ class Imitation(OfflineAlgorithm):
         return self.model.apply({"params": params}, batch, method="initial_memory")
 
     def _by_segment(self, batch: Segments) -> Chunk:
-        """Return a batch `[B, N, K]` as segments `[N, B, K]`."""
+        """Return a batch `[B, K, T]` as segments `[K, B, T]`."""
         chunk = Chunk(batch, last_steps(batch.mask), self.weights(batch))
         return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), chunk)
 
 
-def last_steps(mask_BNK: Bool[Array, "B N K"]) -> Bool[Array, "B N K"]:
+def last_steps(mask_BKT: Bool[Array, "B K T"]) -> Bool[Array, "B K T"]:
     """Mark the last step of each window, at which memory tasks are decided."""
-    mask_BS = mask_BNK.reshape(mask_BNK.shape[0], -1)
+    mask_BS = mask_BKT.reshape(mask_BKT.shape[0], -1)
     following_BS = jnp.pad(mask_BS[:, 1:], [(0, 0), (0, 1)])
-    return (mask_BS & ~following_BS).reshape(mask_BNK.shape)
+    return (mask_BS & ~following_BS).reshape(mask_BKT.shape)
 
 
 def over_segments(
@@ -200,7 +200,7 @@ def over_segments(
       model: a sequence model.
       params: its parameters.
       memory: the memory before the first segment.
-      chunk: the segments, `[C, B, K]`.
+      chunk: the segments, `[C, B, T]`.
       dropout: PRNG keys, one for each segment; without them, there is no dropout.
       remat: whether the backward pass recomputes the activations of each segment.
 
@@ -209,10 +209,10 @@ def over_segments(
     """
 
     def one(memory: Any, inputs: Any) -> Any:
-        (segment, last_BK, weight_BK), key = inputs
+        (segment, last_BT, weight_BT), key = inputs
         rngs = None if key is None else {"dropout": key}
         following, policy = model.apply({"params": params}, memory, segment, key is None, rngs=rngs)
-        sums = step_sums(policy, segment, last_BK, weight_BK)
+        sums = step_sums(policy, segment, last_BT, weight_BT)
         return following, (sums, report(memory, following))
 
     report: Any = getattr(model, "memory_metrics", lambda before, after: {})
@@ -234,22 +234,22 @@ def step_means(sums: Metrics) -> Metrics:
 def step_sums(
     policy: Any,
     segment: Segments,
-    last_BK: Bool[Array, "B K"],
-    weight_BK: Float[Array, "B K"] | None = None,
+    last_BT: Bool[Array, "B T"],
+    weight_BT: Float[Array, "B T"] | None = None,
 ) -> Metrics:
-    """Sum over the steps of a segment `[B, K]`, and over those that are the last of a window.
+    """Sum over the steps of a segment `[B, T]`, and over those that are the last of a window.
 
     Returns:
       "loss", the training loss, see `action_loss`, times the weight; `action_scores`, and
       "accuracy/last_step" and "error/last_step"; and the numbers of steps, "steps" and "last".
     """
-    mask_BK = segment.mask
-    loss_BK = action_loss(policy, segment.actions)
-    if weight_BK is not None:
-        loss_BK *= weight_BK
-    values = {"loss": jnp.where(mask_BK, loss_BK, 0), "steps": mask_BK, "last": last_BK}
-    for name, score_BK in action_scores(policy, segment.actions).items():
-        score_BK = score_BK.astype(loss_BK.dtype)
-        values[name] = jnp.where(mask_BK, score_BK, 0)
-        values[f"{name}/last_step"] = jnp.where(last_BK, score_BK, 0)
-    return {name: jnp.sum(value, dtype=loss_BK.dtype) for name, value in values.items()}
+    mask_BT = segment.mask
+    loss_BT = action_loss(policy, segment.actions)
+    if weight_BT is not None:
+        loss_BT *= weight_BT
+    values = {"loss": jnp.where(mask_BT, loss_BT, 0), "steps": mask_BT, "last": last_BT}
+    for name, score_BT in action_scores(policy, segment.actions).items():
+        score_BT = score_BT.astype(loss_BT.dtype)
+        values[name] = jnp.where(mask_BT, score_BT, 0)
+        values[f"{name}/last_step"] = jnp.where(last_BT, score_BT, 0)
+    return {name: jnp.sum(value, dtype=loss_BT.dtype) for name, value in values.items()}

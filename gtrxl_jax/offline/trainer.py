@@ -5,7 +5,7 @@
     for stage, data in trainer.feed(1, trainer.mesh()):
         state, metrics = make_iteration(trainer, stage)(state, data)  # several updates
 
-An update samples a batch of windows of N segments of K steps, or selects one that was read from
+An update samples a batch of windows of K segments of T steps, or selects one that was read from
 disk, and the algorithm learns from it; see `offline.algorithm`.
 """
 
@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, Shaped
 
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.custom import is_custom, naming_part
+from gtrxl_jax.custom import is_custom, wrap_errors
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories, check
@@ -123,11 +123,11 @@ class OfflineTrainer:
             num_updates=self.num_iterations * self.steps_per_iteration,
             bptt=config.bptt,
             remat=config.remat,
-            actions=evaluation.policy,
+            actions=evaluation.actions,
             restart_every=config.unroll if evaluation.restart_return else 0,
             memory_noise=evaluation.memory_noise,
         )
-        with naming_part("algorithm", config.algorithm):
+        with wrap_errors("algorithm", config.algorithm):
             self.algorithm = config.algorithm.make(setup)
         self._require_consistent_parts()
 
@@ -165,7 +165,7 @@ class OfflineTrainer:
     def policy(self) -> Policy:
         """The algorithm's policy, asked for the target return."""
         target_return = self.target_return
-        with naming_part("algorithm", self.algorithm):
+        with wrap_errors("algorithm", self.algorithm):
             return self.algorithm.policy(target_return)
 
     @property
@@ -185,7 +185,7 @@ class OfflineTrainer:
         recorded = config.data.fingerprint
         if recorded and data.fingerprint() != recorded:
             raise ValueError(
-                f"the data {config.data.path or 'given'} are not those of the run, their contents "
+                f"the data {config.data.path or 'given'} are not the run's data, their contents "
                 "differ: restore the data of the run, or start another one"
             )
         return data
@@ -242,11 +242,11 @@ class OfflineTrainer:
         def all_of_it(model: Any) -> None:
             model(model.initial_memory(1), self._segment(1))
 
-        with naming_part("model", self.model):
+        with wrap_errors("model", self.model):
             return nn.init(all_of_it, self.model)(key).get("params", {})
 
     def _segment(self, batch: int) -> Segments:
-        """Return a segment `[B, K]` of zeros."""
+        """Return a segment `[B, T]` of zeros."""
         length = self.config.shape[1]
         timesteps = zero_timestep(self.observation_space, self.action_space, batch, length)
         return zero_segment(timesteps, self.config.algorithm.needs)
@@ -313,7 +313,7 @@ class OfflineTrainer:
         if not self._streams:
             return {}
         play = make_play(self.policy, self._streams, self.config.evaluation.episodes)
-        with naming_part("algorithm", self.algorithm):
+        with wrap_errors("algorithm", self.algorithm):
             return play(params, key)
 
 

@@ -138,8 +138,8 @@ class PPO(OnPolicy):
         def losses(y_BTD: Array) -> tuple[Metrics, Metrics]:
             output = self.heads(params, y_BTD, acted)
             return ppo.ppo_losses(
-                policy=output.policy,
-                old_policy=batch.extras.policy,
+                distribution=output.policy,
+                old_distribution=batch.extras.policy,
                 actions=batch.actions,
                 values_BT=of_task(output.value, batch.task),
                 old_values_BT=batch.values_BT,

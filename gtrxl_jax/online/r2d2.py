@@ -9,8 +9,8 @@ rollout, the learner draws segments by their priorities, several times:
     drawn segment starts from the resulting memory. Online and target network each have their own.
   - Targets are n-step returns in rescaled units, from the target network's value of the online
     network's best action (double Q-learning).
-  - The squared errors of a segment determine its new priority. Those of a new segment follow from
-    the values with which the agent acted.
+  - The squared errors of a segment determine its new priority. Its first priority follows from the
+    values with which the agent acted.
 
 What differs from the paper: each environment draws from its own segments, see `online.replay`; the
 optimizer has the schedule of all algorithms here; and the loss is a mean over transitions.

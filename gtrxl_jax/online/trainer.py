@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.acting.rollout import ActingState, rollout
-from gtrxl_jax.custom import describe_array, describe_part, is_custom, naming_part, require_values
+from gtrxl_jax.custom import describe_array, describe_part, is_custom, require_values, wrap_errors
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.padding import pad_spaces
@@ -176,7 +176,7 @@ class OnlineTrainer:
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.steps_per_iteration
         evaluation = config.evaluation
-        self.policy = self.algorithm.policy(evaluation.policy)
+        self.policy = self.algorithm.policy(evaluation.actions)
         names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
         self.notes: Sequence[str] = describe_arrays(self.agent)
@@ -400,7 +400,7 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
         require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
         return returned
 
-    with naming_part("algorithm", algorithm):
+    with wrap_errors("algorithm", algorithm):
         state = jax.eval_shape(trainer.init, 0)
         learner, metrics = jax.eval_shape(update, state)
     require_same_state(algorithm, state.learner, learner)

@@ -135,8 +135,8 @@ class VMPO(OnPolicy):
             """Compute losses and advantages in each task's normalized units, comparable by task."""
             output = self.heads(params, y_BSD, batch.timesteps)
             return vmpo.vmpo_losses(
-                policy=jax.tree.map(lambda x: x[:, :-1], output.policy),
-                target_policy=batch.extras.policy,
+                distribution=jax.tree.map(lambda x: x[:, :-1], output.policy),
+                target_distribution=batch.extras.policy,
                 actions=batch.actions,
                 values_BT=targets.values(output.value),
                 returns_BT=targets.returns_BT,

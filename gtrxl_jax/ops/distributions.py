@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-POLICIES = ("mode", "sample")
+SELECTIONS = ("mode", "sample")
 """How `choose` picks an action."""
 
 
@@ -46,9 +46,9 @@ class ActionDistribution(Protocol):
         """Return the named parts of KL(self || other) in nats."""
 
 
-def choose(distribution: ActionDistribution, policy: str, key: PRNGKeyArray) -> Any:
+def choose(distribution: ActionDistribution, actions: str, key: PRNGKeyArray) -> Any:
     """Return the most likely action ("mode") or a sample ("sample")."""
-    return distribution.mode() if policy == "mode" else distribution.sample(key)
+    return distribution.mode() if actions == "mode" else distribution.sample(key)
 
 
 def _widen(x: Array) -> Array:

@@ -99,8 +99,8 @@ def clipped_value_loss(
 
 def ppo_losses(
     *,
-    policy: ActionDistribution,
-    old_policy: ActionDistribution,
+    distribution: ActionDistribution,
+    old_distribution: ActionDistribution,
     actions: Any,
     values_BT: Float[Array, "B T"],
     old_values_BT: Float[Array, "B T"],
@@ -113,10 +113,10 @@ def ppo_losses(
     """Compute the terms of PPO's loss, and metrics.
 
     Args:
-      policy: pi(. | s_t), leading axes `[B, T]`; gets the gradients of the policy loss and the
-        entropy.
-      old_policy: pi_old(. | s_t), of the same type; gets no gradient.
-      actions: the actions a_t taken, in the policy's layout.
+      distribution: pi(. | s_t), leading axes `[B, T]`; gets the gradients of the policy loss and
+        the entropy.
+      old_distribution: pi_old(. | s_t), of the same type; gets no gradient.
+      actions: the actions a_t taken, in the distribution's layout.
       values_BT: V(s_t); gets the gradient of the value loss.
       old_values_BT: V_old(s_t), in the same units; gets no gradient.
       returns_BT: G_t in the same units, for example from `lambda_returns`; gets no gradient.
@@ -134,10 +134,12 @@ def ppo_losses(
       / Var(G), 0 if Var(G) is 0); and `samples/valid`.
     """
     chex.assert_rank([values_BT, old_values_BT, returns_BT, advantages_BT, mask_BT], 2)
-    old_policy = jax.lax.stop_gradient(old_policy)
+    old_distribution = jax.lax.stop_gradient(old_distribution)
     # A masked sample's action may be forbidden: the difference of infinities must not get in.
-    log_ratio_BT = jnp.where(mask_BT, policy.log_prob(actions) - old_policy.log_prob(actions), 0)
-    entropy = masked_mean(policy.entropy(), mask_BT)
+    log_ratio_BT = jnp.where(
+        mask_BT, distribution.log_prob(actions) - old_distribution.log_prob(actions), 0
+    )
+    entropy = masked_mean(distribution.entropy(), mask_BT)
     if value_clip is None:
         error = value_loss(values_BT, returns_BT, mask_BT)
     else:
@@ -159,6 +161,6 @@ def ppo_losses(
         "value/explained_variance": explained_variance(values_BT, returns_BT, mask_BT),
         "samples/valid": jnp.sum(mask_BT, dtype=values_BT.dtype),
     }
-    kls = old_policy.kl_parts(policy)
+    kls = old_distribution.kl_parts(distribution)
     metrics |= {f"kl/{part}": masked_mean(kl_BT, mask_BT) for part, kl_BT in kls.items()}
     return losses, jax.lax.stop_gradient(metrics)

@@ -198,8 +198,8 @@ def kl_loss(
 
 def vmpo_losses(
     *,
-    policy: ActionDistribution,
-    target_policy: ActionDistribution,
+    distribution: ActionDistribution,
+    target_distribution: ActionDistribution,
     actions: Any,
     values_BT: Float[Array, "B T"],
     returns_BT: Float[Array, "B T"],
@@ -214,10 +214,10 @@ def vmpo_losses(
     The sum of the terms is minimized over both the online network and the multipliers.
 
     Args:
-      policy: the online pi(. | s_t), leading axes `[B, T]`; gets the gradients of the policy loss,
-        the KL and the entropy.
-      target_policy: pi_old(. | s_t), of the same type; gets no gradient.
-      actions: the actions a_t taken, in the policy's layout.
+      distribution: the online pi(. | s_t), leading axes `[B, T]`; gets the gradients of the policy
+        loss, the KL and the entropy.
+      target_distribution: pi_old(. | s_t), of the same type; gets no gradient.
+      actions: the actions a_t taken, in the distribution's layout.
       values_BT: the online V(s_t), in the units of `returns_BT`; gets the gradient of the value
         loss only.
       returns_BT: G_t, for example from `lambda_returns`; gets no gradient.
@@ -240,8 +240,8 @@ def vmpo_losses(
     """
     chex.assert_rank([values_BT, returns_BT, mask_BT], 2)
     chex.assert_equal_shape([values_BT, returns_BT, mask_BT])
-    target_policy = jax.lax.stop_gradient(target_policy)
-    kls = target_policy.kl_parts(policy)
+    target_distribution = jax.lax.stop_gradient(target_distribution)
+    kls = target_distribution.kl_parts(distribution)
     _require_same_parts("multipliers.alphas", multipliers.alphas, kls)
     _require_same_parts("hyperparameters.epsilon_alphas", hyperparameters.epsilon_alphas, kls)
     if advantages_BT is None:
@@ -255,9 +255,9 @@ def vmpo_losses(
         )
 
     # M-step
-    entropy = masked_mean(policy.entropy(), mask_BT)
+    entropy = masked_mean(distribution.entropy(), mask_BT)
     losses = {
-        "policy": policy_loss(policy.log_prob(actions), psi_BT),
+        "policy": policy_loss(distribution.log_prob(actions), psi_BT),
         "temperature": temperature_loss,
         "value": hyperparameters.value_cost * value_loss(values_BT, returns_BT, mask_BT),
         "entropy": -hyperparameters.entropy_cost * entropy,

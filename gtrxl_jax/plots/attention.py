@@ -23,7 +23,7 @@ _CUE = COLORS[1]
 _UNSEEN = "#dddddd"
 
 
-def attention_map(
+def plot_attention_map(
     weights: ArrayLike,
     path: str | os.PathLike[str],
     *,
@@ -70,7 +70,7 @@ def attention_map(
     save_figure(figure, path)
 
 
-def attention_over_episode(
+def plot_attention_over_episode(
     weights: ArrayLike,
     path: str | os.PathLike[str],
     *,

@@ -31,7 +31,7 @@ MIDDLES: dict[str, Any] = {"median": np.median, "IQM": interquartile_mean}
 OF_HORIZONS = "median; hollow: each seed"
 
 
-def learning_curves(
+def plot_learning_curves(
     runs: Mapping[str, ArrayLike],
     x: ArrayLike | Mapping[str, ArrayLike],
     path: str | os.PathLike[str],
@@ -94,7 +94,7 @@ def learning_curves(
     )
 
 
-def success_against_horizon(
+def plot_success_against_horizon(
     results: Mapping[str, ArrayLike],
     horizons: ArrayLike,
     path: str | os.PathLike[str],
@@ -145,7 +145,7 @@ def success_against_horizon(
     _finish(figure, axes, path, x_label, y_label, OF_HORIZONS)
 
 
-def panels_of_success(
+def plot_success_panels(
     results: Mapping[str, Mapping[str, ArrayLike]],
     horizons: ArrayLike,
     path: str | os.PathLike[str],
@@ -154,19 +154,19 @@ def panels_of_success(
     x_label: str = "steps between cue and decision",
     chance: float | None = None,
 ) -> None:
-    """Draw `success_against_horizon` in small panels, for results that do not fit into one.
+    """Draw `plot_success_against_horizon` in small panels, for results that do not fit into one.
 
     Args:
-      results: for each panel title, `results` of `success_against_horizon`. Lines at the same
+      results: for each panel title, `results` of `plot_success_against_horizon`. Lines at the same
         position in several panels have the same style.
       horizons: of all panels.
       path: the PNG file to write.
-      published: for panel titles, `published` of `success_against_horizon`.
+      published: for panel titles, `published` of `plot_success_against_horizon`.
       x_label: of all panels.
-      chance: see `success_against_horizon`.
+      chance: see `plot_success_against_horizon`.
 
     Raises:
-      ValueError: see `success_against_horizon`.
+      ValueError: see `plot_success_against_horizon`.
     """
     horizon_H = _require_horizons(horizons)
     rows, columns = grid_of(len(_require_any(results)))

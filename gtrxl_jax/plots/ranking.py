@@ -19,7 +19,7 @@ from gtrxl_jax.plots.style import (
 )
 
 
-def ranking(
+def plot_ranking(
     panels: Mapping[str, Mapping[str, ArrayLike]],
     path: str | os.PathLike[str],
     *,

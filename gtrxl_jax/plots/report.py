@@ -13,10 +13,10 @@ from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.extensions import chance_of, renderer_of, require_renderer
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
-from gtrxl_jax.plots.attention import attention_map, attention_over_episode
-from gtrxl_jax.plots.curves import learning_curves, success_against_horizon
+from gtrxl_jax.plots.attention import plot_attention_map, plot_attention_over_episode
+from gtrxl_jax.plots.curves import plot_learning_curves, plot_success_against_horizon
 from gtrxl_jax.plots.episodes import save_gif
-from gtrxl_jax.plots.updates import updates
+from gtrxl_jax.plots.updates import plot_updates
 from gtrxl_jax.runs.directory import status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
 
@@ -34,7 +34,7 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
     path = folder / "learning_curve.png"
     success = name.endswith("success")
     differ = any(name.startswith("hyperparameter/") for name in metrics)
-    learning_curves(
+    plot_learning_curves(
         {f"{label}, {kind}": np.atleast_2d(values.T) for kind, values in curves.items()},
         metrics["step"],
         path,
@@ -44,7 +44,7 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
     )
     if not {"psi/kl", "clip_fraction"} & metrics.keys():
         return [path]
-    updates(metrics, folder / "updates.png")
+    plot_updates(metrics, folder / "updates.png")
     return [path, folder / "updates.png"]
 
 
@@ -75,11 +75,11 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
         }
     lengths = sorted(set.intersection(*map(set, scores.values())))
     paths = [folder / "loss.png"]
-    learning_curves(losses, steps, paths[0], x_label="updates", y_label="log10 of the loss")
+    plot_learning_curves(losses, steps, paths[0], x_label="updates", y_label="log10 of the loss")
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
         env = json.loads((folder / names[0] / "config.json").read_text("utf-8"))["env"]["name"]
-        success_against_horizon(
+        plot_success_against_horizon(
             {name: np.array([of[n] for n in lengths]).T for name, of in scores.items()},
             lengths,
             paths[-1],
@@ -138,10 +138,10 @@ def _draw_attention(
     weights_LHTW = attention_LHSW[:, :, : decision + 1]
     window = weights_LHTW.shape[-1]
     distance = None if episode.cue is None else decision - episode.cue
-    attention_map(
+    plot_attention_map(
         weights_LHTW[:, :, -1],
         at_decision,
         cue=distance if distance is not None and distance < window else None,
     )
-    attention_over_episode(weights_LHTW, over_episode, cue=episode.cue)
+    plot_attention_over_episode(weights_LHTW, over_episode, cue=episode.cue)
     return [at_decision, over_episode]

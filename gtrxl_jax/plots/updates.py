@@ -19,7 +19,7 @@ from gtrxl_jax.plots.style import (
 )
 
 
-def updates(
+def plot_updates(
     metrics: Mapping[str, Shaped[np.ndarray, "N ..."]], path: str | os.PathLike[str]
 ) -> None:
     """Draw three panels over the steps of a run, averaged over seeds if there are several.

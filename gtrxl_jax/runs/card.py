@@ -61,7 +61,7 @@ def card(
         f"{parameters:,} parameters{' for each seed' if several else ''}.",
         "",
         *(f"{note[:1].upper()}{note[1:]}.\n" for note in notes),
-        *(_table(scores, seeds, record["drawn"]) if scores else [f"It was {NOT_EVALUATED}."]),
+        *(_table(scores, seeds, record["sampled"]) if scores else [f"It was {NOT_EVALUATED}."]),
         "",
         *([_OTHER_STEP.format(**record), ""] if "checkpoint" in record else []),
         *([f"{diverged} of {len(seeds)} seeds diverged.", ""] * bool(diverged)),
@@ -91,7 +91,7 @@ def card(
 
 
 _OTHER_STEP = (
-    "The scores are those of the end of the run, after {steps:,} steps. These parameters are of "
+    "The run was evaluated at its end, after {steps:,} steps. These parameters are of "
     "its checkpoint after {checkpoint:,} steps."
 )
 

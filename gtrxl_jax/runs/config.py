@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gtrxl_jax import __version__
-from gtrxl_jax.ops.distributions import POLICIES
+from gtrxl_jax.ops.distributions import SELECTIONS
 from gtrxl_jax.validation import MOST_STEPS, choice, number, require_choice, validate
 
 Config = TypeVar("Config")
@@ -24,8 +24,8 @@ class EvaluationConfig:
     """Number of episodes of each evaluation, played in parallel."""
     interval: int = number(200_000, at_least=0, at_most=MOST_STEPS)
     """Steps between evaluations. 0: evaluate only at the end."""
-    policy: str = choice("mode", POLICIES)
-    """mode: the most likely action. sample: a sample, as in training."""
+    actions: str = choice("mode", SELECTIONS)
+    """How actions are chosen. mode: the most likely ones. sample: samples, as in training."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -157,7 +157,7 @@ class _Loop:
         self._interruption = interruption
         self._progress = Progress()
         self._scores: dict[str, np.ndarray] = {}
-        self._drawn: dict[str, np.ndarray] = {}
+        self._sampled: dict[str, np.ndarray] = {}
         self._save_is_due = False
         self._finished = self._since = self._compile_seconds = 0.0
 
@@ -186,7 +186,7 @@ class _Loop:
             # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
             state = self._programs.init() if restored is None else restored
-            self._drawn = jax.device_get(self._trainer.sampled_hyperparameters(state))
+            self._sampled = jax.device_get(self._trainer.sampled_hyperparameters(state))
             if upcoming:
                 self._programs.iteration(*upcoming)
             self._compile_seconds = time.monotonic() - began
@@ -293,7 +293,7 @@ class _Loop:
         now = time.monotonic()
         seconds = now - max(started, self._finished)
         self._finished = now
-        metrics |= {f"hyperparameter/{name}": value for name, value in self._drawn.items()}
+        metrics |= {f"hyperparameter/{name}": value for name, value in self._sampled.items()}
         diverged = self._diverged(metrics)
         progress.iteration += 1
         progress.iteration_seconds += seconds
@@ -409,11 +409,11 @@ class _Loop:
     def _result(self) -> Result:
         progress = self._progress
         return Result(
-            evaluation=scores_of(self._scores, equal=not self._drawn),
+            evaluation=scores_of(self._scores, equal=not self._sampled),
             steps=self._step,
             compile_seconds=self._compile_seconds,
             train_seconds=progress.train_seconds,
             steps_per_second=self._steps_per_second,
             diverged=progress.diverged,
-            drawn={k: np.atleast_1d(v).tolist() for k, v in self._drawn.items()},
+            sampled={k: np.atleast_1d(v).tolist() for k, v in self._sampled.items()},
         )

@@ -186,7 +186,7 @@ class Result:
       steps_per_second: of all seeds together, while training, excluding evaluations. The metric of
         the same name is the speed of the run up to its step.
       diverged: the seeds that diverged.
-      drawn: the settings drawn for each seed, by their names under `sweep`, `[S]`.
+      sampled: the settings sampled for each seed, by their names under `sweep`, `[S]`.
     """
 
     evaluation: dict[str, Score]
@@ -195,7 +195,7 @@ class Result:
     train_seconds: float
     steps_per_second: float
     diverged: list[Divergence] = dataclasses.field(default_factory=list)
-    drawn: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    sampled: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def is_final(self, steps: int, num_seeds: int) -> bool:
         """Return whether a run of this many steps and seeds has ended with it."""

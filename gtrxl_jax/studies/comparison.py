@@ -11,7 +11,7 @@ The records of runs in folders have, beside what `studies.records` names,
     scores            of the final evaluation; before it, of the latest one; NaN if diverged
     curve             all points; of a normalized score only evaluations, as training has none
     steps, total      the steps so far, and the steps of the finished run
-    drawn             the settings that were drawn for the seed; known once the run is finished
+    sampled           the settings sampled for the seed; known once the run is finished
     finished, diverged, tasks    whether the run has its result, whether the seed has diverged, and
                       the number of tasks of the agent, over which its scores are means
 """
@@ -27,8 +27,8 @@ import numpy as np
 
 from gtrxl_jax.files import atomic
 from gtrxl_jax.online.config import EnvConfig
-from gtrxl_jax.plots.curves import learning_curves
-from gtrxl_jax.plots.ranking import ranking
+from gtrxl_jax.plots.curves import plot_learning_curves
+from gtrxl_jax.plots.ranking import plot_ranking
 from gtrxl_jax.runs.config import kind_of, with_defaults
 from gtrxl_jax.runs.directory import MAY_CHANGE, read_config, status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
@@ -58,7 +58,7 @@ def compare(
 
     Args:
       paths: folders of online runs, or folders that contain some.
-      folder: a folder for comparison.md and the pictures, created if missing.
+      folder: a folder for comparison.md and the plots, created if missing.
       goal: the score from which a seed counts as having solved its task; for successes 0.95 if not
         given, for returns none.
       show: called with the text before any file is written.
@@ -88,23 +88,23 @@ def compare(
             copies,
             _averaged(by_task),
             _explanation(goal),
-            *_drawn(by_task),
+            *_section_of_samples(by_task),
         ],
     ).rstrip()
     if show:
         show(text)
-    pictures = []
+    plots = []
     for task, of_task in by_task.items():
         name = re.sub("[^A-Za-z0-9.+]+", "-", task).strip("-")
         suffix = f"_{name}" if len(by_task) > 1 else ""
-        pictures.append(folder / f"comparison_curves{suffix}.png")
-        _draw_curves(of_task, pictures[-1])
-    pictures.append(folder / "comparison_ranking.png")
-    _draw_ranking(by_task, pictures[-1])
+        plots.append(folder / f"comparison_curves{suffix}.png")
+        _draw_curves(of_task, plots[-1])
+    plots.append(folder / "comparison_ranking.png")
+    _draw_ranking(by_task, plots[-1])
     path = folder / "comparison.md"
     with atomic(path) as temporary:
         temporary.write_text(text + "\n", "utf-8", errors="backslashreplace")
-    return text, [path, *pictures]
+    return text, [path, *plots]
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -183,7 +183,7 @@ def read_runs(folders: Sequence[Path], goal: float | None = None) -> list[Record
                 "scores": {score: float(final)},
                 "curve": curve,
                 "goal": goal_of(curve, score, np.nan if value is None else value),
-                "drawn": {k: values[n] for k, values in result.drawn.items()} if result else {},
+                "sampled": {k: values[n] for k, values in result.sampled.items()} if result else {},
                 "finished": result is not None,
                 "diverged": stopped or seed in gone,
             }
@@ -312,14 +312,14 @@ def _averaged(by_task: Mapping[str, Sequence[Record]]) -> str:
     return text if averaged else ""
 
 
-def _drawn(by_task: Mapping[str, Sequence[Record]]) -> list[Any]:
-    """Return a section with what each seed has drawn and its score; empty if none has drawn."""
-    drawn = [one for of_task in by_task.values() for one in _ranked(of_task) if one["drawn"]]
-    names = list(dict.fromkeys(name for one in drawn for name in one["drawn"]))
+def _section_of_samples(by_task: Mapping[str, Sequence[Record]]) -> list[Any]:
+    """Return a section with the settings sampled for each seed, and its score; empty if none."""
+    records = [one for of_task in by_task.values() for one in _ranked(of_task) if one["sampled"]]
+    names = list(dict.fromkeys(name for one in records for name in one["sampled"]))
     rows = []
-    for one in drawn:
+    for one in records:
         task, _, agent = one["labels"].values()
-        values = [f"{one['drawn'][name]:.3g}" if name in one["drawn"] else "" for name in names]
+        values = [f"{one['sampled'][name]:.3g}" if name in one["sampled"] else "" for name in names]
         rows.append([task, agent, one["seed"], *values, median(_final([one]), 3)])
     section = [
         "## Drawn settings",
@@ -327,7 +327,7 @@ def _drawn(by_task: Mapping[str, Sequence[Record]]) -> list[Any]:
         "Of the finished runs: what each seed has drawn, and its final score, the best of a task "
         "first. A seed that diverged has no score.",
     ]
-    return section if drawn else []
+    return section if records else []
 
 
 def _ranked(records: Sequence[Record]) -> list[Record]:
@@ -376,7 +376,7 @@ def _draw_curves(records: Sequence[Record], path: Path) -> None:
         curves[agent], steps[agent] = value_SN, step_N
     score = records[0]["score"]
     success = score == "success"
-    learning_curves(
+    plot_learning_curves(
         curves,
         steps,
         path,
@@ -398,4 +398,4 @@ def _draw_ranking(by_task: Mapping[str, Sequence[Record]], path: Path) -> None:
         cores = by_cell(of_panel, "core")
         panels[title] = {c: [score_after(r, share) for r in group] for c, group in cores.items()}
         y_labels[title] = NAMES[of_panel[0]["score"]]
-    ranking(panels, path, y_labels=y_labels)
+    plot_ranking(panels, path, y_labels=y_labels)

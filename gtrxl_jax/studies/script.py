@@ -54,7 +54,7 @@ class Study:
         report. It draws figures itself.
       options: the class of the options, `Options` or one that adds to it.
       name: a function from the options to the name of the records and of the report, by default
-        that of the script.
+        the script's name.
     """
 
     script: str

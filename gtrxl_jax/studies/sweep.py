@@ -38,7 +38,7 @@ INSTEAD = {
     "sweep": "use the table [draw]",
     "folder": "cells have folders of their own: use the command's --folder",
     "log": "use the command's --log",
-    "pictures": "cells draw none: omit it",
+    "plots": "cells draw none: omit it",
     "help": "it is no option of a run: omit it",
 }
 """What to write instead of the options that neither [settings] nor [grid] may set."""
@@ -56,7 +56,7 @@ def grid(
     Args:
       settings: the settings of every run, nested or by their dotted names, see `online_config`.
       options: for each name a list of values. A table in a list sets all of its entries; named
-        `core`, for example, those of the core.
+        `core`, for example, settings of the core.
       draw: the bounds of hyperparameters that each seed samples, `OnlineConfig.sweep`.
       seeds: number of seeds of each cell.
 

@@ -11,7 +11,7 @@ from gtrxl_jax import loading
 from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.evaluation import record_episode
 from gtrxl_jax.acting.scripted import RandomPolicy
-from gtrxl_jax.custom import CustomPartError, is_custom, naming_part
+from gtrxl_jax.custom import CustomPartError, is_custom, wrap_errors
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
@@ -250,7 +250,7 @@ def test_errors_in_constructors_and_spaces(kind, message):
 
 
 def test_errors_of_the_packages_own_parts_are_left_as_they_are():
-    with pytest.raises(KeyError), naming_part("environment", make_env("TMazePassive-v0")[0]):
+    with pytest.raises(KeyError), wrap_errors("environment", make_env("TMazePassive-v0")[0]):
         raise KeyError("x")
     assert not is_custom(make_env("CartPole-v1")[0])
 

@@ -227,7 +227,7 @@ SETTINGS = {
     "--core.memory-size -1": "core.memory_size must be at least 0, not -1",
     "--core.layers 2": "Unrecognized options: --core.layers",
     "--evaluation.target-return 1": "evaluation.target_return is a setting of offline runs",
-    "--pictures --core.memory-size 3": "pictures are of the run's own settings: omit it for others",
+    "--plots --core.memory-size 3": "plots are of the run's own settings: omit it for others",
 }
 
 
@@ -248,7 +248,7 @@ RESULTS = {
     "not a text": b"\xff",
     "nested": b"[" * 100_000,
     "other types": b'{"evaluation": 3, "steps": 1, "compile_seconds": 1, "train_seconds": 1, '
-    b'"steps_per_second": 1, "diverged": [], "drawn": {}}',
+    b'"steps_per_second": 1, "diverged": [], "sampled": {}}',
 }
 
 

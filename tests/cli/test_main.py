@@ -97,12 +97,12 @@ def test_debug_job_writes_complete_run(debug):
     # At the interval of 1000, rounded up to whole iterations, and at the end.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1280", str(steps)}
     names = ("learning_curve", "updates", "attention", "attention_over_episode")
-    pictures = {"episode.gif", *(f"{name}.png" for name in names)}
-    for name in pictures:
+    plots = {"episode.gif", *(f"{name}.png" for name in names)}
+    for name in plots:
         assert (folder / name).stat().st_size > 500
         assert name in err
     records = {"config.json", "options.json", "metrics.jsonl", "result.json", "card.md"}
-    expected = {"checkpoints", *records, *pictures}
+    expected = {"checkpoints", *records, *plots}
     assert {path.name for path in folder.iterdir()} == expected
 
 
@@ -112,7 +112,7 @@ def test_evaluate_is_deterministic(debug, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "attention.png").unlink()
     first, _ = call("evaluate", copy, "--episodes", 64)
-    again, _ = call("evaluate", copy, "--episodes", 64, "--pictures")
+    again, _ = call("evaluate", copy, "--episodes", 64, "--plots")
     assert first == again
     assert first.count("\n") == 1
     kept = copy / "evaluations.jsonl"
@@ -121,7 +121,7 @@ def test_evaluate_is_deterministic(debug, tmp_path):
     record, other = map(json.loads, kept.read_text().splitlines())
     score = Score.of(record["evaluation"]["success"])
     assert first.startswith(f"success {score}; ")
-    assert other.items() >= {"step": 2240, "seed": 1, "episodes": 64, "policy": "mode"}.items()
+    assert other.items() >= {"step": 2240, "seed": 1, "episodes": 64, "actions": "mode"}.items()
     assert (other["environment"], other["params"]) == ("TMazePassive-v0", {"corridor_length": 3})
     assert {"command", "commit", "date", "device"} < other.keys()
     assert other["evaluation"] == record["evaluation"]

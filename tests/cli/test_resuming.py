@@ -41,13 +41,13 @@ def saved(folder, job, **options):
 
 
 def test_resume_takes_every_setting(tmp_path):
-    folder = saved(tmp_path / "run", JOB, log=("csv",), pictures=False)
+    folder = saved(tmp_path / "run", JOB, log=("csv",), plots=False)
     command = parse_train(["--resume", str(folder)])
     assert command.config == JOB
-    assert (command.folder, command.log, command.pictures) == (folder, ("csv",), False)
-    longer = parse_train(["--resume", str(folder), "--total-steps", "9000", "--pictures"])
+    assert (command.folder, command.log, command.plots) == (folder, ("csv",), False)
+    longer = parse_train(["--resume", str(folder), "--total-steps", "9000", "--plots"])
     assert longer.config == changed(JOB, total_steps=9000)
-    assert longer.pictures
+    assert longer.plots
 
 
 def test_options_override_those_of_a_run(tmp_path):

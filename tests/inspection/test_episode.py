@@ -24,7 +24,7 @@ def make_run(folder, core, **changes):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("run"), "gtrxl", evaluation__policy="sample")
+    return make_run(tmp_path_factory.mktemp("run"), "gtrxl", evaluation__actions="sample")
 
 
 def test_it_is_the_episode_that_is_played(run):

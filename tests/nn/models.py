@@ -69,7 +69,7 @@ def small_model(name="rate", action_space=ACTIONS, **overrides):
 
 
 def random_steps(segments, context, seed=0):
-    """Return random steps `[B, N, K]`."""
+    """Return random steps `[B, K, T]`."""
     rng = np.random.default_rng(seed)
     shape = (BATCH, segments, context)
     timesteps = np.arange(segments * context, dtype=np.int32).reshape(1, segments, context)
@@ -102,7 +102,7 @@ def param_shapes(model, steps):
 
 @functools.partial(jax.jit, static_argnums=0)
 def run_segments(model, params, steps):
-    """Return the memory after all segments and the logits `[B, N * K, A]`."""
+    """Return the memory after all segments and the logits `[B, K * T, A]`."""
 
     def one(memory, segment):
         memory, policy = model.apply(params, memory, segment)
@@ -110,6 +110,6 @@ def run_segments(model, params, steps):
 
     memory = model.apply(params, BATCH, method="initial_memory")
     by_segment = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps)
-    memory, logits_NBKA = jax.lax.scan(one, memory, by_segment)
-    logits = jnp.swapaxes(logits_NBKA, 0, 1)
+    memory, logits_KBTA = jax.lax.scan(one, memory, by_segment)
+    logits = jnp.swapaxes(logits_KBTA, 0, 1)
     return memory, logits.reshape(BATCH, -1, logits.shape[-1])

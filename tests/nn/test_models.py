@@ -73,7 +73,7 @@ def test_acting_step_by_step_equals_segments(name):
 
 @pytest.mark.parametrize("name", ["dt", "dt-gpt"])
 def test_window_slides_beyond_context(name):
-    """Beyond its context a model without memory sees exactly the last K steps."""
+    """Beyond its context a model without memory sees exactly the last T steps."""
     model, _, context = small_model(name)
     longer = random_steps(1, context + 3)
     params = random_params(model, longer)

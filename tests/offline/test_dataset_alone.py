@@ -133,7 +133,7 @@ def test_run_resumes_on_its_data_only(data, stream, tmp_path):
         resume(elsewhere, 6)
     # A config that has the fingerprint, such as that in the folder, is held to it.
     trainer = OfflineTrainer(from_json(read_config_text(tmp_path / "run")))
-    with pytest.raises(ValueError, match=f"the data {elsewhere} are not those of the run"):
+    with pytest.raises(ValueError, match=f"the data {elsewhere} are not the run's data"):
         next(trainer.feed(1, trainer.mesh()))
 
 
@@ -143,7 +143,7 @@ def test_trajectories_of_a_run_are_known():
     assert recorded.data.fingerprint
     assert OfflineTrainer(recorded, make_set(spaces=SPACES)).config_json == trainer.config_json
     other = OfflineTrainer(recorded, make_set(spaces=SPACES, seed=1))
-    with pytest.raises(ValueError, match="the data given are not those of the run"):
+    with pytest.raises(ValueError, match="the data given are not the run's data"):
         next(other.feed(1, other.mesh()))
 
 

@@ -112,7 +112,7 @@ def test_streamed_run_loads_without_data(path, monkeypatch, tmp_path):
         "train-offline --preset debug --model.name bc-mlp --baselines bc-mlp --data.stream "
         "--total-updates 2 --updates-per-iteration 2 --evaluation.episodes 8 "
         "--evaluation.lengths 8 "
-        f"--no-pictures --data.path {tmp_path / 'data'} --folder {tmp_path / 'run'}"
+        f"--no-plots --data.path {tmp_path / 'data'} --folder {tmp_path / 'run'}"
     )
     main(command.split())
     assert len(lines(tmp_path / "run" / "bc-mlp")) == 1

@@ -305,7 +305,7 @@ def test_environment_without_oracle_raises():
     [
         ({"unroll": 0}, "unroll must be at least 1"),
         ({"segments": 4, "bptt": 2}, "bptt 2"),
-        ({"evaluation__policy": "best"}, "evaluation.policy"),
+        ({"evaluation__actions": "best"}, "evaluation.actions"),
         ({"data__start": "middle"}, "data.start"),
         ({"model__valve": "ca"}, "model.valve"),
         ({"optimizer__beta_2": 1.5}, "optimizer.beta_2 must be at most 1"),

@@ -209,7 +209,7 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("algorithm.gamma", 1.5, "algorithm.gamma must be at most 1, not 1.5"),
         ("algorithm.gae_lambda", 1.5, "algorithm.gae_lambda must be at most 1, not 1.5"),
         ("algorithm.multipliers", "sgd", "unknown algorithm.multipliers 'sgd'"),
-        ("evaluation.policy", "best", "unknown evaluation.policy 'best'"),
+        ("evaluation.actions", "best", "unknown evaluation.actions 'best'"),
         ("algorithm.alpha_bounds", (1.0, 0.1), "algorithm.alpha_bounds must be .low, high."),
         ("algorithm.popart_rate", 1.0, "algorithm.popart_rate must be below 1, not 1.0"),
         ("optimizer.warmup", 2.0, "optimizer.warmup must be at most 1"),

@@ -71,16 +71,16 @@ def losses(algorithm, old, new, actions):
     if algorithm == "vmpo":
         bounds = vmpo.VMPOHyperparameters(one, {"categorical": one / 100}, one, one / 10)
         terms = vmpo.vmpo_losses(
-            policy=new,
-            target_policy=old,
+            distribution=new,
+            target_distribution=old,
             multipliers=vmpo.Multipliers(one, {"categorical": one}),
             hyperparameters=bounds,
             **common,
         )[0]
     else:
         terms = ppo.ppo_losses(
-            policy=new,
-            old_policy=old,
+            distribution=new,
+            old_distribution=old,
             old_values_BT=before,
             advantages_BT=returns - before,
             hyperparameters=ppo.PPOHyperparameters(one / 5, one, one / 10),

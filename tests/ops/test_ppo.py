@@ -26,12 +26,12 @@ def make_batch(kind="categorical", seed=0, dtype=float, share_masked=0.25):
     def array():
         return jnp.asarray(rng.normal(size=(B, T)), dtype)
 
-    old_policy = make_policy(rng, kind, dtype)
+    old_distribution = make_policy(rng, kind, dtype)
     noise = make_policy(rng, kind, dtype)
     return dict(
-        policy=jax.tree.map(lambda x, y: 0.9 * x + 0.1 * y, old_policy, noise),
-        old_policy=old_policy,
-        actions=old_policy.sample(jax.random.key(seed)),
+        distribution=jax.tree.map(lambda x, y: 0.9 * x + 0.1 * y, old_distribution, noise),
+        old_distribution=old_distribution,
+        actions=old_distribution.sample(jax.random.key(seed)),
         values_BT=array(),
         old_values_BT=array(),
         returns_BT=array(),
@@ -51,14 +51,16 @@ def evaluate(batch, value_clip=None):
         terms, metrics = ppo.ppo_losses(**(batch | trained), value_clip=value_clip)
         return sum(terms.values()), metrics | {f"loss/{name}": x for name, x in terms.items()}
 
-    trained = {name: batch[name] for name in ("policy", "values_BT")}
+    trained = {name: batch[name] for name in ("distribution", "values_BT")}
     (total, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
     return total, metrics, gradients
 
 
 @jax.jit
 def log_ratio(batch):
-    new, old = (batch[name].log_prob(batch["actions"]) for name in ("policy", "old_policy"))
+    new, old = (
+        batch[name].log_prob(batch["actions"]) for name in ("distribution", "old_distribution")
+    )
     return new - old
 
 
@@ -71,11 +73,11 @@ def test_losses_and_gradients_equal_rlax(x64, kind, share_masked):
         ratio_N = jnp.exp(log_ratio(batch | trained)[keep])
         policy = rlax.clipped_surrogate_pg_loss(ratio_N, batch["advantages_BT"][keep], 0.1)
         value = rlax.l2_loss(trained["values_BT"][keep], batch["returns_BT"][keep]).mean()
-        entropy = trained["policy"].entropy()[keep].mean()
+        entropy = trained["distribution"].entropy()[keep].mean()
         return policy + 0.5 * value - 0.01 * entropy, policy
 
     with jax.numpy_dtype_promotion("standard"):
-        trained = {name: batch[name] for name in ("policy", "values_BT")}
+        trained = {name: batch[name] for name in ("distribution", "values_BT")}
         (expected, policy), theirs = jax.jit(jax.value_and_grad(loss, has_aux=True))(trained)
     total, metrics, ours = evaluate(batch)
     assert 0 < metrics["clip_fraction"] < 1
@@ -91,13 +93,13 @@ def naive_losses(batch, value_clip):
     valid = np.argwhere(batch["mask_BT"])
     for b, t in valid:
         log_probs, entropy = [], 0.0
-        for policy in (batch["policy"], batch["old_policy"]):
+        for policy in (batch["distribution"], batch["old_distribution"]):
             of_gaussian = scipy.stats.norm(policy.gaussian.mean[b, t], policy.gaussian.scale[b, t])
             log_prob = of_gaussian.logpdf(batch["actions"]["continuous"][b, t]).sum()
             for c, a in zip(policy.categoricals, batch["actions"]["discrete"][b, t], strict=True):
                 log_prob += scipy.special.log_softmax(c.logits[b, t])[a]
             log_probs.append(log_prob)
-            if policy is batch["policy"]:
+            if policy is batch["distribution"]:
                 entropy += of_gaussian.entropy().sum()
                 entropy += sum(
                     scipy.stats.entropy(scipy.special.softmax(c.logits[b, t]))
@@ -159,7 +161,7 @@ def test_clipped_ratios_get_no_gradient(x64):
     outside = ~clipped & (abs(ratio - 1) > 0.1)
     assert clipped.any()
     assert outside.any()  # on the side against its advantage
-    np.testing.assert_array_equal(np.any(gradients["policy"].logits != 0, axis=-1), ~clipped)
+    np.testing.assert_array_equal(np.any(gradients["distribution"].logits != 0, axis=-1), ~clipped)
 
 
 def test_values_clipped_towards_return_get_no_gradient(x64):
@@ -177,12 +179,12 @@ def test_values_clipped_towards_return_get_no_gradient(x64):
 def test_masked_samples_have_no_influence():
     batch = make_batch(dtype=jnp.float32)
     mask_BT = batch["mask_BT"]
-    forbidden = batch["policy"].logits.at[..., 0].set(-jnp.inf)
+    forbidden = batch["distribution"].logits.at[..., 0].set(-jnp.inf)
     spoilt = batch | {
         name: jnp.where(mask_BT, batch[name], jnp.nan)
         for name in ("values_BT", "old_values_BT", "returns_BT", "advantages_BT")
     }
-    for name in ("policy", "old_policy"):
+    for name in ("distribution", "old_distribution"):
         logits = jnp.where(mask_BT[..., None], batch[name].logits, forbidden)
         spoilt[name] = Categorical(logits)
     spoilt["actions"] = jnp.where(mask_BT, batch["actions"], 0)

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 def split(batch):
     """Return the trained entries of the batch; the rest is data."""
-    return {name: batch[name] for name in ("policy", "values_BT", "multipliers")}
+    return {name: batch[name] for name in ("distribution", "values_BT", "multipliers")}
 
 
 @jax.jit
@@ -39,7 +39,7 @@ def rlax_loss(trained, batch):
     """Compute rlax's loss on the valid samples only: its own half counts masked samples too."""
     keep = np.asarray(batch["mask_BT"])
     policy, old, actions = jax.tree.map(
-        lambda x: x[keep], (trained["policy"], batch["target_policy"], batch["actions"])
+        lambda x: x[keep], (trained["distribution"], batch["target_distribution"], batch["actions"])
     )
     values, returns = trained["values_BT"][keep], batch["returns_BT"][keep]
     multipliers, bounds = trained["multipliers"], batch["hyperparameters"]
@@ -61,7 +61,7 @@ def rlax_loss(trained, batch):
 def naive_losses(batch):
     """Compute every term of a hybrid batch sample by sample in numpy."""
     new, old, actions = jax.tree.map(
-        np.asarray, (batch["policy"], batch["target_policy"], batch["actions"])
+        np.asarray, (batch["distribution"], batch["target_distribution"], batch["actions"])
     )
     values, returns, mask = (np.asarray(batch[n]) for n in ("values_BT", "returns_BT", "mask_BT"))
     valid = [bt for bt in np.ndindex(B, T) if mask[bt]]
@@ -143,21 +143,22 @@ def test_masked_samples_have_no_influence(kind):
         return jnp.where(keep, x, abs(x + noise) if x.dtype != jnp.int32 else 0)
 
     spoilt = batch | jax.tree.map(
-        spoil, {n: batch[n] for n in ("policy", "target_policy", "actions", "values_BT")}
+        spoil,
+        {n: batch[n] for n in ("distribution", "target_distribution", "actions", "values_BT")},
     )
     spoilt["returns_BT"] = jnp.where(mask, batch["returns_BT"], jnp.nan)
     if kind == "categorical":  # a masked step's action may be forbidden
-        logits = spoilt["policy"].logits
+        logits = spoilt["distribution"].logits
         forbidden = jnp.where(mask[..., None], logits, logits.at[..., 0].set(-jnp.inf))
-        spoilt["policy"] = Categorical(forbidden)
-        spoilt["target_policy"] = Categorical(
-            jnp.where(mask[..., None], spoilt["target_policy"].logits, forbidden)
+        spoilt["distribution"] = Categorical(forbidden)
+        spoilt["target_distribution"] = Categorical(
+            jnp.where(mask[..., None], spoilt["target_distribution"].logits, forbidden)
         )
-        assert np.any(np.isneginf(spoilt["policy"].log_prob(spoilt["actions"])))
+        assert np.any(np.isneginf(spoilt["distribution"].log_prob(spoilt["actions"])))
     *expected, _ = evaluate(batch)
     *outcome, gradients = evaluate(spoilt)
     jax.tree.map(np.testing.assert_array_equal, outcome, expected)
-    for gradient in jax.tree.leaves([gradients["policy"], gradients["values_BT"]]):
+    for gradient in jax.tree.leaves([gradients["distribution"], gradients["values_BT"]]):
         assert np.all(gradient[~mask] == 0)
         assert np.all(np.any(gradient[mask] != 0, axis=tuple(range(1, gradient.ndim - 1))))
 
@@ -179,7 +180,7 @@ def test_targets_and_advantages_get_no_gradient(x64):
     def loss(data):
         return loss_of(data, batch)[0]
 
-    data = {"target_policy": batch["target_policy"], "returns_BT": batch["returns_BT"]}
+    data = {"target_distribution": batch["target_distribution"], "returns_BT": batch["returns_BT"]}
     for gradient in jax.tree.leaves(jax.grad(loss)(data | {"advantages_BT": advantages})):
         assert np.all(gradient == 0)
     # The values get the gradient of the value loss and none through the advantages.
@@ -273,7 +274,7 @@ def test_metrics_equal_definitions(x64):
     returns, values = np.asarray(batch["returns_BT"])[mask], np.asarray(batch["values_BT"])[mask]
     best = np.sort(returns - values)[-(mask.sum() // 2) :]
     psi = scipy.special.softmax(best / 0.7)
-    probabilities = scipy.special.softmax(np.asarray(batch["policy"].logits)[mask], axis=-1)
+    probabilities = scipy.special.softmax(np.asarray(batch["distribution"].logits)[mask], axis=-1)
     expected = {
         "advantage/mean": np.mean(returns - values),
         "advantage/std": np.std(returns - values),

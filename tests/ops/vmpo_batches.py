@@ -28,11 +28,11 @@ def make_policy(rng, kind, dtype=float):
 def make_batch(kind="categorical", seed=0, dtype=float, share_masked=0.25):
     """Make random keyword arguments of `vmpo_losses`."""
     rng = np.random.default_rng(seed)
-    target_policy = make_policy(rng, kind, dtype)
+    target_distribution = make_policy(rng, kind, dtype)
     return dict(
-        policy=make_policy(rng, kind, dtype),
-        target_policy=target_policy,
-        actions=target_policy.sample(jax.random.key(seed)),
+        distribution=make_policy(rng, kind, dtype),
+        target_distribution=target_distribution,
+        actions=target_distribution.sample(jax.random.key(seed)),
         values_BT=jnp.asarray(rng.normal(size=(B, T)), dtype),
         returns_BT=jnp.asarray(rng.normal(size=(B, T)), dtype),
         mask_BT=jnp.asarray(rng.random((B, T)) >= share_masked),

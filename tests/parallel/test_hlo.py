@@ -79,8 +79,7 @@ def test_replay_sends_gradients_and_scalars():
     """Every environment draws from its own segments, on its own device."""
     steps = 2
     config = R2D2Config(replay_size=4 * BATCH, replay_start=2 * BATCH, optimizer_steps=steps)
-    job = changed(online(1, 1), algorithm=config, core__name="lstm")
-    sent, parameters = crossing(OnlineTrainer(job))
+    sent, parameters = crossing(OnlineTrainer(changed(online(1, 1), algorithm=config)))
     assert {one.kind for one in sent} == {"all-reduce"}
     gradient = 4 * sum(map(math.prod, parameters))
     number = sum(one.num_bytes * one.times for one in sent)

@@ -31,11 +31,11 @@ pytestmark = pytest.mark.integration
 ONLINE = shlex.split(
     "train --preset debug --core.name gru --core.width 8 --env.num-envs 8 --unroll 4 "
     "--updates-per-iteration 2 --evaluation.episodes 8 --evaluation.interval 0 "
-    "--checkpoint.interval 1 --parameter-shards 2 --no-pictures"
+    "--checkpoint.interval 1 --parameter-shards 2 --no-plots"
 )
 OFFLINE = shlex.split(
     "train-offline --preset debug --model.name bc-mlp --data.episodes 16 --evaluation.episodes 8 "
-    "--evaluation.lengths 8 --total-updates 4 --updates-per-iteration 2 --baselines --no-pictures"
+    "--evaluation.lengths 8 --total-updates 4 --updates-per-iteration 2 --baselines --no-plots"
 )
 ITERATION = 8 * 4 * 2
 """Steps of an online iteration."""

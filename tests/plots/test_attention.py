@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from gtrxl_jax.plots import attention
-from gtrxl_jax.plots.attention import attention_map, attention_over_episode
+from gtrxl_jax.plots.attention import plot_attention_map, plot_attention_over_episode
 from gtrxl_jax.plots.style import COLORS
 
 STRONGEST = (253, 231, 36)  # the end of viridis
@@ -51,7 +51,7 @@ def middle(values):
 def test_map_marks_attended_step(see, ago):
     weights_LHW = np.zeros((3, 2, 9))
     weights_LHW[:, :, 8 - ago] = 1  # the last entry of the window is the step itself
-    find = see(attention_map, weights_LHW, cue=ago)
+    find = see(plot_attention_map, weights_LHW, cue=ago)
     attended_x, attended_y = find(STRONGEST)
     pointer_x, pointer_y = find(CUE, beyond=12)  # the triangles without the label
     assert middle(attended_x) == pytest.approx(ago, abs=0.02)
@@ -64,7 +64,7 @@ def test_layers_and_heads_are_ordered_rows(see):
     for layer, head in np.ndindex(2, 3):
         weights_LHW = np.full((2, 3, 5), 0.01)
         weights_LHW[layer, head, 2] = 0.9
-        x, y = see(attention_map, weights_LHW)(STRONGEST)
+        x, y = see(plot_attention_map, weights_LHW)(STRONGEST)
         assert middle(x) == pytest.approx(2, abs=0.02)
         assert middle(y) == pytest.approx(3 * layer + head, abs=0.05)
 
@@ -73,7 +73,7 @@ def test_layers_and_heads_are_ordered_rows(see):
 def test_every_column_of_long_memory_is_visible(see, place):
     weights_LHW = np.zeros((1, 1, 1500))
     weights_LHW[0, 0, place] = 1
-    x, _ = see(attention_map, weights_LHW)(STRONGEST)
+    x, _ = see(plot_attention_map, weights_LHW)(STRONGEST)
     assert middle(x) == pytest.approx(1499 - place, abs=1)
 
 
@@ -84,7 +84,7 @@ def test_episode_plot_has_absolute_times(see, cue):
     weights_LHTW = np.zeros((1, 1, steps, memory + 1))
     for query in range(cue, last + 1):
         weights_LHTW[0, 0, query, memory - (query - cue)] = 1
-    find = see(attention_over_episode, weights_LHTW, cue=cue)
+    find = see(plot_attention_over_episode, weights_LHTW, cue=cue)
     x, y = find(STRONGEST)
     assert (x.min(), x.max()) == pytest.approx((cue - 0.5, cue + 0.5), abs=0.05)
     assert (y.min(), y.max()) == pytest.approx((cue - 0.5, last + 0.5), abs=0.05)
@@ -96,7 +96,7 @@ def test_episode_plot_has_absolute_times(see, cue):
 
 
 def test_short_episode_hides_only_future(see):
-    x, y = see(attention_over_episode, np.full((1, 1, 8, 33), 0.01))(UNSEEN).round()
+    x, y = see(plot_attention_over_episode, np.full((1, 1, 8, 33), 0.01))(UNSEEN).round()
     assert (x > y).all()
     assert set(zip(x, y, strict=True)) == {(x, y) for x in range(8) for y in range(x)}
 
@@ -105,7 +105,7 @@ def test_figure_grows_with_layers_and_heads(tmp_path):
     weights_LHTW = np.random.default_rng(0).dirichlet(np.ones(5), (3, 4, 6))
     sizes = {}
     for name, weights in {"all": weights_LHTW, "some": weights_LHTW[[2, 0]][:, [3]]}.items():
-        attention_over_episode(weights, tmp_path / f"{name}.png")
+        plot_attention_over_episode(weights, tmp_path / f"{name}.png")
         with Image.open(tmp_path / f"{name}.png") as image:
             sizes[name] = image.size
             assert (np.asarray(image.convert("RGB")).std(axis=(0, 1)) > 10).all()
@@ -123,7 +123,7 @@ def test_figure_grows_with_layers_and_heads(tmp_path):
 )
 def test_invalid_map_arguments_raise(tmp_path, shape, options, message):
     with pytest.raises(ValueError, match=message):
-        attention_map(np.zeros(shape), tmp_path / "a.png", **options)
+        plot_attention_map(np.zeros(shape), tmp_path / "a.png", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -132,9 +132,9 @@ def test_weights_outside_unit_interval_raise(tmp_path, value):
     weights = np.full((1, 1, 2, 3), 0.5)
     weights[0, 0, 1, 1] = value
     with pytest.raises(ValueError, match="weights must be softmax outputs"):
-        attention_over_episode(weights, tmp_path / "a.png")
+        plot_attention_over_episode(weights, tmp_path / "a.png")
 
 
 def test_cue_outside_episode_raises(tmp_path):
     with pytest.raises(ValueError, match="cue must be in 0 to 3"):
-        attention_over_episode(np.zeros((2, 3, 4, 3)), tmp_path / "a.png", cue=4)
+        plot_attention_over_episode(np.zeros((2, 3, 4, 3)), tmp_path / "a.png", cue=4)

@@ -4,7 +4,11 @@ from PIL import Image
 from scipy import stats
 
 from gtrxl_jax.plots import curves
-from gtrxl_jax.plots.curves import learning_curves, panels_of_success, success_against_horizon
+from gtrxl_jax.plots.curves import (
+    plot_learning_curves,
+    plot_success_against_horizon,
+    plot_success_panels,
+)
 from gtrxl_jax.plots.style import COLORS, assign_styles
 
 HORIZONS = [8, 16, 32, 64]
@@ -36,7 +40,7 @@ def lines(axes):
 @pytest.mark.parametrize("middle", ["median", "IQM"])
 def test_learning_curves_of_seeds_and_middle(tmp_path, drawn, middle):
     y_SN = make_curves(5)
-    learning_curves({"GTrXL": y_SN}, STEPS, tmp_path / "a.png", middle=middle)
+    plot_learning_curves({"GTrXL": y_SN}, STEPS, tmp_path / "a.png", middle=middle)
     *seeds, line = drawn().get_lines()
     for seed, y_N in zip(seeds, y_SN, strict=True):
         np.testing.assert_array_equal(seed.get_xydata(), np.stack([STEPS, y_N], axis=1))
@@ -50,17 +54,17 @@ def test_learning_curves_of_seeds_and_middle(tmp_path, drawn, middle):
 
 
 def test_empty_middle_draws_only_seeds(tmp_path, drawn):
-    learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "a.png", middle="")
+    plot_learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "a.png", middle="")
     assert len(drawn().get_lines()) == 3
     (legend,) = drawn().figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["GTrXL (3 seeds)"]
     assert legend.get_title().get_text() == "each seed"
     with pytest.raises(ValueError, match="unknown middle 'mean': did you mean 'median'"):
-        learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "b.png", middle="mean")
+        plot_learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "b.png", middle="mean")
 
 
 def test_one_seed_is_one_line(tmp_path, drawn):
-    learning_curves(
+    plot_learning_curves(
         {"LSTM": make_curves(1)}, STEPS, tmp_path / "a.png", y_limits=(0, 1), chance=0.5
     )
     assert [line.get_label() for line in drawn().get_lines()] == ["LSTM (1 seed)", "chance"]
@@ -70,7 +74,7 @@ def test_one_seed_is_one_line(tmp_path, drawn):
 def test_nan_points_and_separate_x(tmp_path, drawn):
     a_SN, b_SN = make_curves(2, 5), make_curves(3, 4)
     a_SN[1, 2] = np.nan
-    learning_curves(
+    plot_learning_curves(
         {"a": a_SN, "b": b_SN}, {"a": np.arange(5), "b": [0, 10, 20, 30]}, tmp_path / "a.png"
     )
     np.testing.assert_array_equal(lines(drawn())["a (2 seeds)"].get_xdata(), [0, 1, 3, 4])
@@ -80,7 +84,7 @@ def test_nan_points_and_separate_x(tmp_path, drawn):
 
 def test_horizon_ticks_and_shaded_span(tmp_path, drawn):
     results = {"GTrXL": make_curves(3, 4), "LSTM": make_curves(5, 4)}
-    success_against_horizon(results, HORIZONS, tmp_path / "a.png", span=24, chance=0.5)
+    plot_success_against_horizon(results, HORIZONS, tmp_path / "a.png", span=24, chance=0.5)
     axes = drawn()
     assert set(lines(axes)) == {"GTrXL (3 seeds)", "LSTM (5 seeds)", "chance"}
     assert axes.get_xscale() == "log"
@@ -93,7 +97,7 @@ def test_horizon_ticks_and_shaded_span(tmp_path, drawn):
 
 def test_seed_markers_are_offset_by_label(tmp_path, drawn):
     results = {"GTrXL": make_curves(3, 4), "LSTM": make_curves(5, 4)}
-    success_against_horizon(results, HORIZONS, tmp_path / "a.png")
+    plot_success_against_horizon(results, HORIZONS, tmp_path / "a.png")
     seeds_a, a, seeds_b, b = drawn().get_lines()
     for values, seeds, line in ((results["GTrXL"], seeds_a, a), (results["LSTM"], seeds_b, b)):
         np.testing.assert_array_equal(seeds.get_ydata(), values.ravel())
@@ -107,7 +111,7 @@ def test_seed_markers_are_offset_by_label(tmp_path, drawn):
 def test_nan_results_are_omitted(tmp_path, drawn):
     values = make_curves(3, 4)
     values[1:, 2], values[:, 3] = np.nan, np.nan
-    success_against_horizon({"GTrXL": values}, HORIZONS, tmp_path / "a.png")
+    plot_success_against_horizon({"GTrXL": values}, HORIZONS, tmp_path / "a.png")
     line = lines(drawn())["GTrXL (3 seeds)"]
     np.testing.assert_allclose(line.get_xdata(), HORIZONS[:3])
     np.testing.assert_allclose(line.get_ydata(), [*np.median(values[:, :2], 0), values[0, 2]])
@@ -118,7 +122,7 @@ def test_panels_share_axes_and_legend(tmp_path, drawn):
         title: {"a": make_curves(3, 4), "b": make_curves(2, 4)} for title in ("x", "y", "z", "u")
     }
     published = {"y": {"a": (HORIZONS[:2], [0.5, 0.7])}}
-    panels_of_success(results, HORIZONS, tmp_path / "a.png", published=published, chance=0.5)
+    plot_success_panels(results, HORIZONS, tmp_path / "a.png", published=published, chance=0.5)
     figure = drawn().figure
     shown = [axes for axes in figure.axes if axes.axison]
     assert [axes.get_title() for axes in shown] == list(results)
@@ -128,7 +132,7 @@ def test_panels_share_axes_and_legend(tmp_path, drawn):
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["a (3 seeds)", "b (2 seeds)", "chance", "a (published)"]
     with pytest.raises(ValueError, match="no runs to draw"):
-        panels_of_success({}, HORIZONS, tmp_path / "b.png")
+        plot_success_panels({}, HORIZONS, tmp_path / "b.png")
 
 
 @pytest.mark.parametrize("draw", ["learning", "horizon"])
@@ -136,9 +140,9 @@ def test_png_has_colors_and_outside_legend(tmp_path, drawn, draw):
     path = tmp_path / "new" / "folder" / "a.png"
     runs = {name: make_curves(3, 4) for name in "abcdefg"}
     if draw == "learning":
-        learning_curves(runs, HORIZONS, path)
+        plot_learning_curves(runs, HORIZONS, path)
     else:
-        success_against_horizon(runs, HORIZONS, path)
+        plot_success_against_horizon(runs, HORIZONS, path)
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.size == (1300, 640)
@@ -152,7 +156,7 @@ def test_png_has_colors_and_outside_legend(tmp_path, drawn, draw):
 def test_figure_grows_with_its_legend(tmp_path, drawn):
     """Otherwise matplotlib warns that nothing remains of the axes."""
     labels = [f"agent {n}, " + ", ".join(["learning_rate 0.001"] * 8) for n in range(12)]
-    learning_curves(dict.fromkeys(labels, make_curves()), STEPS, tmp_path / "a.png")
+    plot_learning_curves(dict.fromkeys(labels, make_curves()), STEPS, tmp_path / "a.png")
     figure = drawn().get_figure()
     (legend,) = figure.legends
     canvas, axes, box = figure.bbox, drawn().get_window_extent(), legend.get_window_extent()
@@ -163,7 +167,7 @@ def test_figure_grows_with_its_legend(tmp_path, drawn):
 
 def test_equal_data_give_identical_files(tmp_path):
     for name in "ab":
-        learning_curves({"GTrXL": make_curves()}, STEPS, tmp_path / name)
+        plot_learning_curves({"GTrXL": make_curves()}, STEPS, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -175,7 +179,7 @@ def test_looks_are_distinct_for_many_labels():
 @pytest.mark.parametrize(
     "y", [np.zeros(4), np.zeros((2, 3)), np.zeros((0, 4)), np.zeros((1, 2, 4))]
 )
-@pytest.mark.parametrize("draw", [learning_curves, success_against_horizon])
+@pytest.mark.parametrize("draw", [plot_learning_curves, plot_success_against_horizon])
 def test_curves_of_wrong_shape_raise(tmp_path, draw, y):
     with pytest.raises(
         ValueError, match=r"curves of 'LSTM' must be \[seeds, points\].*and x \[4\]"
@@ -184,7 +188,7 @@ def test_curves_of_wrong_shape_raise(tmp_path, draw, y):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("draw", [learning_curves, success_against_horizon])
+@pytest.mark.parametrize("draw", [plot_learning_curves, plot_success_against_horizon])
 def test_empty_runs_raise(tmp_path, draw):
     with pytest.raises(ValueError, match="no runs to draw"):
         draw({}, HORIZONS, tmp_path / "a.png")
@@ -195,4 +199,4 @@ def test_empty_runs_raise(tmp_path, draw):
 )
 def test_invalid_horizons_raise(tmp_path, horizons):
     with pytest.raises(ValueError, match="horizons must be positive and increasing"):
-        success_against_horizon({"LSTM": make_curves(2, 4)}, horizons, tmp_path / "a.png")
+        plot_success_against_horizon({"LSTM": make_curves(2, 4)}, horizons, tmp_path / "a.png")

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.plots import ranking as module
-from gtrxl_jax.plots.ranking import ranking
+from gtrxl_jax.plots.ranking import plot_ranking
 
 
 def test_scores_are_drawn_by_rank(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(module, "save_figure", lambda figure, path: saved.append(figure))
     panels = {"a": {"lstm": [0.2, np.nan, 0.9], "gru": [1.0]}, "b": {"gru": [3.0, 4.0]}}
-    ranking(panels, tmp_path / "a.png", y_labels={"a": "success", "b": "return"})
+    plot_ranking(panels, tmp_path / "a.png", y_labels={"a": "success", "b": "return"})
     first, second = saved[0].axes
     lstm, gru = first.get_lines()
     np.testing.assert_array_equal(lstm.get_xydata(), [[1, 0.9], [2, 0.2]])
@@ -23,6 +23,6 @@ def test_scores_are_drawn_by_rank(tmp_path, monkeypatch):
 
 def test_unfit_scores_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="there are no runs to rank"):
-        ranking({"a": {}}, tmp_path / "a.png", y_labels={"a": "success"})
+        plot_ranking({"a": {}}, tmp_path / "a.png", y_labels={"a": "success"})
     with pytest.raises(ValueError, match="the scores of 'gru' must be"):
-        ranking({"a": {"gru": [[1.0]]}}, tmp_path / "a.png", y_labels={"a": "success"})
+        plot_ranking({"a": {"gru": [[1.0]]}}, tmp_path / "a.png", y_labels={"a": "success"})

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from gtrxl_jax.plots import updates as module
-from gtrxl_jax.plots.updates import updates
+from gtrxl_jax.plots.updates import plot_updates
 
 
 def metrics_of_a_run(*seeds):
@@ -24,7 +24,7 @@ def test_panels_show_ratios_to_bounds(tmp_path, monkeypatch, seeds):
     figures = []
     monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))
     metrics = metrics_of_a_run(*seeds)
-    updates(metrics, tmp_path / "updates.png")
+    plot_updates(metrics, tmp_path / "updates.png")
     kls, shares, entropy = figures[0].axes
     lines = {line.get_label(): line.get_ydata() for line in kls.lines}
     mean = metrics["kl/mean"].reshape(20, -1).mean(axis=1)
@@ -43,7 +43,7 @@ def test_panels_of_ppo_show_its_kl_and_clipping(tmp_path, monkeypatch):
         for name, values in metrics_of_a_run().items()
         if not name.startswith(("psi/", "bound/"))
     } | {"clip_fraction": np.linspace(0.1, 0.2, 20)}
-    updates(metrics, tmp_path / "updates.png")
+    plot_updates(metrics, tmp_path / "updates.png")
     lines = {line.get_label(): line.get_ydata() for line in figures[0].axes[0].lines}
     assert list(lines) == ["KL, mean", "KL, covariance", "clipped"]
     np.testing.assert_allclose(lines["KL, mean"], metrics["kl/mean"])
@@ -51,7 +51,7 @@ def test_panels_of_ppo_show_its_kl_and_clipping(tmp_path, monkeypatch):
 
 
 def test_png_is_written(tmp_path):
-    updates(metrics_of_a_run(), tmp_path / "updates.png")
+    plot_updates(metrics_of_a_run(), tmp_path / "updates.png")
     with Image.open(tmp_path / "updates.png") as image:
         assert min(image.size) > 500
 
@@ -60,5 +60,5 @@ def test_missing_metrics_raise(tmp_path):
     metrics = metrics_of_a_run()
     del metrics["bound/psi"]
     with pytest.raises(ValueError, match=r"no \['bound/psi'\].*V-MPO"):
-        updates(metrics, tmp_path / "updates.png")
+        plot_updates(metrics, tmp_path / "updates.png")
     assert not list(tmp_path.iterdir())

@@ -15,7 +15,7 @@ RESULT = {
         "success/90": {"per_seed": [1, 1, 1], "median": 1, "solved": 3, "interval": [0.4, 1]},
         "return/90": {"per_seed": [2, 2, 2], "median": 2, "iqm": 2, "interval": ["NaN", "NaN"]},
     },
-    "drawn": {},
+    "sampled": {},
     "seeds": [3, 4, 5],
     "num_diverged": 1,
     "steps": 12_000,
@@ -70,7 +70,7 @@ def test_card_of_one_seed(tmp_path):
 def test_card_has_rows_for_drawn_settings(tmp_path):
     evaluation = {"return": {"per_seed": [2, "NaN", -1]}, "success": {"per_seed": [1, "NaN", 0.25]}}
     drawn = {"learning_rate": [1e-3, 0.5, 0.012345], "epsilon_alpha": [0.01, 0.02, 0.03]}
-    record = RESULT | {"evaluation": evaluation, "drawn": drawn}
+    record = RESULT | {"evaluation": evaluation, "sampled": drawn}
     text = write_card(tmp_path, "gtrxl", record, {}).read_text()
     assert "| seed | learning_rate | epsilon_alpha | success | return |" in text
     assert "| 3 | 0.001 | 0.01 | 1.000 | 2.000 |" in text
@@ -81,7 +81,7 @@ def test_card_has_rows_for_drawn_settings(tmp_path):
 
 def test_card_of_one_seed_with_drawn_settings(tmp_path):
     evaluation = {"success": {"per_seed": [0.5], "mean": 0.5, "interval": [0.4, 0.6]}}
-    one = {"seeds": [0], "num_diverged": 0, "drawn": {"learning_rate": [0.012345]}}
+    one = {"seeds": [0], "num_diverged": 0, "sampled": {"learning_rate": [0.012345]}}
     text = write_card(tmp_path, "gtrxl", RESULT | one | {"evaluation": evaluation}, {}).read_text()
     assert "Its settings were drawn: learning_rate 0.0123." in text
     assert "| success | 0.500 [0.400, 0.600] |" in text

@@ -72,7 +72,7 @@ def test_iterations_are_written_for_each_seed(run):
     # The last iteration's two updates, the eleventh and twelfth of a linear decay to a tenth.
     left = 1 - 0.9 * (10 + 11) / 2 / 12
     np.testing.assert_allclose(kept.rows[6 * ITERATION]["learning_rate"], left * rates, rtol=1e-6)
-    assert result.drawn == {"learning_rate": rates.tolist()}
+    assert result.sampled == {"learning_rate": rates.tolist()}
 
 
 @pytest.mark.slow  # test_vmap_over_seeds_and_hyperparameters compares single updates
@@ -120,7 +120,7 @@ def test_loaded_parameters_equal_trained_ones(run):
     loaded = loading.load(folder)
     assert loaded.trainer.config == CONFIG
     assert loaded.step == 6 * ITERATION
-    assert loaded.drawn == result.drawn
+    assert loaded.sampled == result.sampled
     assert len(loaded.params_per_seed) == len(params_per_seed) == SEEDS
     for one, other in zip(loaded.params_per_seed, params_per_seed, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, other)

@@ -38,10 +38,10 @@ def test_result_has_provenance_and_round_trips(tmp_path):
 
 
 def test_drawn_settings_are_recorded(tmp_path):
-    drew = changed(RESULT, drawn={"learning_rate": [1e-4, 1e-3, 1e-2]})
+    drew = changed(RESULT, sampled={"learning_rate": [1e-4, 1e-3, 1e-2]})
     results.write_result(tmp_path, results.record_of(CONFIG, drew))
     record = json.loads((tmp_path / "result.json").read_text())
-    assert record["drawn"] == {"learning_rate": [1e-4, 1e-3, 1e-2]}
+    assert record["sampled"] == {"learning_rate": [1e-4, 1e-3, 1e-2]}
     assert results.read_result(tmp_path) == drew
 
 

@@ -38,9 +38,9 @@ SKIPPED = {
 """The programs and commands that are not typed, with the reason."""
 
 SMALL = {
-    "gtrxl train ": "--total-steps 1 --updates-per-iteration 1 --unroll 8 --no-pictures "
+    "gtrxl train ": "--total-steps 1 --updates-per-iteration 1 --unroll 8 --no-plots "
     "--evaluation.episodes 2",
-    "gtrxl train-offline ": "--total-updates 1 --updates-per-iteration 1 --no-pictures --unroll 4 "
+    "gtrxl train-offline ": "--total-updates 1 --updates-per-iteration 1 --no-plots --unroll 4 "
     "--batch-size 4 --data.episodes 8 --evaluation.episodes 2 --model-preset debug --devices 1",
     "gtrxl collect ": "--episodes 4 --env.num-envs 4",
     "gtrxl evaluate ": "--episodes 2",

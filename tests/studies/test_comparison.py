@@ -33,7 +33,7 @@ def config_of(core="lstm", length=30, algorithm="vmpo", rate=2e-3, **changes):
     }
 
 
-def write_run(folder, config, values, final=None, score="success", drawn=None, steps=None):
+def write_run(folder, config, values, final=None, score="success", sampled=None, steps=None):
     """Write a run whose score in training at steps 100, 200, ... is `values` [N] or [N, S]."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -45,7 +45,7 @@ def write_run(folder, config, values, final=None, score="success", drawn=None, s
     if final is not None:
         evaluation = scores_of({score: np.array(final)[:, None]})
         steps = config["total_steps"] if steps is None else steps
-        result = Result(evaluation, steps, 1.0, 1.0, 1.0, drawn=drawn or {})
+        result = Result(evaluation, steps, 1.0, 1.0, 1.0, sampled=sampled or {})
         record = {**vars(result), "evaluation": {k: v.record for k, v in evaluation.items()}}
         write_result(folder, json.loads(json.dumps(record).replace("NaN", '"NaN"')))
     return folder
@@ -240,9 +240,9 @@ def test_drawn_settings_are_listed_by_score(tmp_path):
     sweep = {"learning_rate": [1e-4, 1e-2], "gamma": [0.9, 1]}
     config = config_of(seed=5, num_seeds=3, sweep=sweep)
     drawn = {"learning_rate": [1e-4, 2e-3, 5e-3], "gamma": [0.9, 0.98765, 0.95]}
-    write_run(tmp_path / "a", config, [[0.5] * 3] * 4, [np.nan, 0.25, 1.0], drawn=drawn)
+    write_run(tmp_path / "a", config, [[0.5] * 3] * 4, [np.nan, 0.25, 1.0], sampled=drawn)
     single = config_of("gru", sweep={"gamma": [0.9, 1]})
-    write_run(tmp_path / "b", single, [0.5] * 4, [0.75], drawn={"gamma": [0.97]})
+    write_run(tmp_path / "b", single, [0.5] * 4, [0.75], sampled={"gamma": [0.97]})
     write_run(tmp_path / "c", config_of("gtrxl"), [0.5] * 4, [0.5])
     text, _ = compare([tmp_path], tmp_path)
     rows = rows_of(text, "## Drawn settings")

@@ -1,4 +1,4 @@
-"""MiniGrid-Memory against the package minigrid, and its oracle, parameters and pictures."""
+"""MiniGrid-Memory against the package minigrid, and its oracle, parameters and plots."""
 
 import jax
 import jax.numpy as jnp

@@ -262,7 +262,7 @@ def test_explorer_finds_and_remembers_sequences(name, size, mean):
     env, params = make_env(name, size=size)
     limit = int(time_limit(env, params))
     played = explore(env, params, limit)
-    states, notes = played.recorded, played.extras
+    states, notes = played.kept, played.extras
     # What it believes is true, at every step.
     is_known = notes.rank < size**2
     np.testing.assert_array_equal(notes.rank[is_known], states.sequence.rank[is_known])

@@ -79,7 +79,7 @@ class MLPCloning(nn.Module):
     def __call__(
         self, memory: tuple[()], segment: Segments, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
-        """Return the empty memory and the policy `[B, K]` at each step."""
+        """Return the empty memory and the policy `[B, T]` at each step."""
         return memory, self._policy(segment.observations, deterministic)
 
     def encode(self, observation: Any) -> Array:
@@ -135,10 +135,10 @@ class RecurrentCloning(nn.Module):
     def __call__(
         self, memory: Any, segment: Segments, deterministic: bool = True
     ) -> tuple[Any, ActionDistribution]:
-        """Run a segment; return the memory after it and the policy `[B, K]` at each step."""
-        x_BKD = self.dropout(self._features(segment.observations), deterministic)
-        memory, y_BKD = self.core(memory, x_BKD, jnp.zeros(segment.mask.shape, bool))
-        return memory, self.head(self.dropout(y_BKD, deterministic))
+        """Run a segment; return the memory after it and the policy `[B, T]` at each step."""
+        x_BTD = self.dropout(self._features(segment.observations), deterministic)
+        memory, y_BTD = self.core(memory, x_BTD, jnp.zeros(segment.mask.shape, bool))
+        return memory, self.head(self.dropout(y_BTD, deterministic))
 
     def encode(self, observation: Any) -> Array:
         """Encode observations, see `nn.normalizer.update_normalizers`."""

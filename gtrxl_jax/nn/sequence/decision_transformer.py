@@ -78,16 +78,16 @@ class GPTBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTD: Float[Array, "B T D"], mask_B1TT: Array, deterministic: bool
+        self, x_BSD: Float[Array, "B S D"], mask_B1SS: Array, deterministic: bool
     ) -> Float[Array, "B T D"]:
         precision: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
         attended = nn.MultiHeadDotProductAttention(
             num_heads=self.heads, dropout_rate=self.attention_dropout_rate, **precision
-        )(LayerNorm(**precision)(x_BTD), mask=mask_B1TT, deterministic=deterministic)
-        x_BTD = x_BTD + dropout(attended)
-        hidden = nn.gelu(Dense(4 * self.width, **precision)(LayerNorm(**precision)(x_BTD)))
-        return x_BTD + dropout(Dense(self.width, **precision)(hidden))
+        )(LayerNorm(**precision)(x_BSD), mask=mask_B1SS, deterministic=deterministic)
+        x_BSD = x_BSD + dropout(attended)
+        hidden = nn.gelu(Dense(4 * self.width, **precision)(LayerNorm(**precision)(x_BSD)))
+        return x_BSD + dropout(Dense(self.width, **precision)(hidden))
 
 
 class DecisionTransformer(nn.Module):
@@ -97,7 +97,7 @@ class DecisionTransformer(nn.Module):
       embedding: maps steps to tokens.
       head: maps outputs to a policy.
       blocks: the layers.
-      context: K, the number of steps that the model sees.
+      context: T, the number of steps that the model sees.
       max_timestep: timesteps from this one on share an embedding.
       dropout_rate: dropout rate of the tokens.
     """
@@ -124,9 +124,9 @@ class DecisionTransformer(nn.Module):
     def __call__(
         self, memory: tuple[()], segment: Segments, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
-        """Return the empty memory and the policy `[B, K]` at each step."""
-        tokens_BK3D = self._with_time(self.embedding(segment), segment.timesteps)
-        return memory, self.head(self._transform(tokens_BK3D, segment.mask, deterministic))
+        """Return the empty memory and the policy `[B, T]` at each step."""
+        tokens_BT3D = self._with_time(self.embedding(segment), segment.timesteps)
+        return memory, self.head(self._transform(tokens_BT3D, segment.mask, deterministic))
 
     def encode(self, observation: Any) -> Array:
         """Encode observations, see `nn.normalizer.update_normalizers`."""
@@ -149,8 +149,8 @@ class DecisionTransformer(nn.Module):
         state = begin_in_window(state, first_B)
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         state = observe_in_window(state, self._with_time(tokens_B2D, state.timestep))
-        y_BKD = self._transform(state.tokens, jnp.ones(state.tokens.shape[:2], bool), True)
-        return state, self.head(at_index(y_BKD, state.index)[:, 0])
+        y_BTD = self._transform(state.tokens, jnp.ones(state.tokens.shape[:2], bool), True)
+        return state, self.head(at_index(y_BTD, state.index)[:, 0])
 
     def observe_action(self, state: Window, action: Any) -> Window:
         """Add the action `[B]` that was taken to the window."""
@@ -165,15 +165,15 @@ class DecisionTransformer(nn.Module):
         return tokens + embedded[..., None, :]
 
     def _transform(
-        self, tokens_BK3D: Float[Array, "B K 3 D"], mask_BK: Array, deterministic: bool
-    ) -> Float[Array, "B K D"]:
-        batch, steps = mask_BK.shape
-        x_BTD = tokens_BK3D.reshape(batch, 3 * steps, -1)
-        x_BTD = self.dropout(self.input_norm(x_BTD), deterministic)
-        exists_BT = jnp.repeat(mask_BK, 3, axis=1)
-        causal_TT = jnp.asarray(np.tri(3 * steps, dtype=bool))
+        self, tokens_BT3D: Float[Array, "B T 3 D"], mask_BT: Array, deterministic: bool
+    ) -> Float[Array, "B T D"]:
+        batch, steps = mask_BT.shape
+        x_BSD = tokens_BT3D.reshape(batch, 3 * steps, -1)
+        x_BSD = self.dropout(self.input_norm(x_BSD), deterministic)
+        exists_BS = jnp.repeat(mask_BT, 3, axis=1)
+        causal_SS = jnp.asarray(np.tri(3 * steps, dtype=bool))
         # Padding attends to itself, so that no row of the softmax is empty.
-        seen_BTT = (causal_TT[None] & exists_BT[:, None]) | jnp.eye(3 * steps, dtype=bool)[None]
+        seen_BSS = (causal_SS[None] & exists_BS[:, None]) | jnp.eye(3 * steps, dtype=bool)[None]
         for block in self.blocks:
-            x_BTD = block(x_BTD, seen_BTT[:, None], deterministic)
-        return self.output_norm(x_BTD)[:, 1::3]
+            x_BSD = block(x_BSD, seen_BSS[:, None], deterministic)
+        return self.output_norm(x_BSD)[:, 1::3]

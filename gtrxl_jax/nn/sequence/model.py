@@ -25,9 +25,9 @@ from flax import linen as nn
 from gtrxl_jax.custom import (
     describe_part,
     is_custom,
-    naming_part,
     require_same_shapes,
     require_values,
+    wrap_errors,
 )
 from gtrxl_jax.nn.core import DTYPES
 from gtrxl_jax.nn.encoders import check_encoders, make_encoder
@@ -137,7 +137,7 @@ def require_consistent_model(model: Any, params: Any, segment: Segments) -> None
     Args:
       model: the model; only custom ones are checked.
       params: its parameters, or their shapes.
-      segment: a segment `[B, K]`.
+      segment: a segment `[B, T]`.
 
     Raises:
       ValueError: naming the class of the model, its file and line, and what it returns with another
@@ -172,6 +172,6 @@ def require_consistent_model(model: Any, params: Any, segment: Segments) -> None
         following = apply(params, returned[0], action, method="observe_action")
         same("observe_action", state, following)
 
-    with naming_part("model", model):
+    with wrap_errors("model", model):
         for form in (learning, acting):
             jax.eval_shape(form, params, segment)

@@ -1,8 +1,8 @@
 """RATE, the Recurrent Action Transformer with Memory (arXiv 2306.09459).
 
-A trajectory is cut into segments of K steps. With m memory tokens, segment n is the sequence
+A trajectory is cut into segments of T steps. With m memory tokens, segment n is the sequence
 
-    [ M_n | R_1 o_1 a_1 ... R_K o_K a_K | M_n ]
+    [ M_n | R_1 o_1 a_1 ... R_T o_T a_T | M_n ]
 
 processed by a Transformer-XL whose layers may also attend to the last hidden states of the previous
 segment (the cache). All other tokens read the leading memory tokens (read tokens). A valve computes
@@ -168,7 +168,7 @@ class RATEState:
     Attributes:
       tokens: M_n of the current segment.
       weights: each layer's weight products, which stay constant.
-      slots: each layer's inputs at [cache | read | 3 K | write].
+      slots: each layer's inputs at [cache | read | 3 T | write].
       action: the token of the last action, which is processed together with the tokens of the next
         step.
       cached: the number of cache slots that have been written.
@@ -193,7 +193,7 @@ class RATE(nn.Module):
       head: maps outputs to a policy.
       valve: the Memory Retention Valve.
       blocks: the L layers.
-      context: K, the number of steps of a segment.
+      context: T, the number of steps of a segment.
       memory_tokens: m, the number of memory tokens.
       cache_size: C, the size of the cache in tokens.
       dropout_rate: dropout rate of the tokens.
@@ -250,29 +250,29 @@ class RATE(nn.Module):
         Args:
           memory: the memory after the previous segment. Gradients flow into its tokens, but not
             into its cache (Dai et al. 2019).
-          segment: leading axes `[B, K]`.
+          segment: leading axes `[B, T]`.
           deterministic: disables dropout.
 
         Returns:
-          The memory and the policy `[B, K]` at each step.
+          The memory and the policy `[B, T]` at each step.
         """
-        memory, y_BKD = self._segment(memory, self.embedding(segment), segment.mask, deterministic)
-        return memory, self.head(y_BKD)
+        memory, y_BTD = self._segment(memory, self.embedding(segment), segment.mask, deterministic)
+        return memory, self.head(y_BTD)
 
     def _segment(
         self,
         memory: RATEMemory,
-        tokens_BK3D: Float[Array, "B K 3 D"],
-        mask_BK: Bool[Array, "B K"],
+        tokens_BT3D: Float[Array, "B T 3 D"],
+        mask_BT: Bool[Array, "B T"],
         deterministic: bool = True,
-    ) -> tuple[RATEMemory, Float[Array, "B K D"]]:
+    ) -> tuple[RATEMemory, Float[Array, "B T D"]]:
         """Return the memory after a segment and the outputs at its o tokens."""
-        batch, num_steps = mask_BK.shape
+        batch, num_steps = mask_BT.shape
         tokens = memory.tokens.tokens
-        step_tokens = tokens_BK3D.reshape(batch, 3 * num_steps, -1)
+        step_tokens = tokens_BT3D.reshape(batch, 3 * num_steps, -1)
         x_BQD = jnp.concatenate([tokens, step_tokens, tokens], axis=1)
         x_BQD = self.dropout(x_BQD, deterministic)
-        mask_BQS = memory_token_mask(mask_BK, memory.cached, self.cache_size, self.memory_tokens)
+        mask_BQS = memory_token_mask(mask_BT, memory.cached, self.cache_size, self.memory_tokens)
         read, write = self.memory_tokens, self.memory_tokens + 3 * num_steps
         *_, last = self.blocks
         every, useful = memory_token_spans(num_steps, self.cache_size, self.memory_tokens)
@@ -283,7 +283,7 @@ class RATE(nn.Module):
             cache.append(jax.lax.stop_gradient(stream_BTD[:, newest:]))
             spans = useful if block is last else every
             x_BQD = block(cache_BCD, x_BQD, mask_BQS, deterministic, spans)
-        valid_B = 3 * jnp.sum(mask_BK, axis=1, dtype=jnp.int32)
+        valid_B = 3 * jnp.sum(mask_BT, axis=1, dtype=jnp.int32)
         memory = RATEMemory(
             tokens=self._retain(memory.tokens, x_BQD[:, num_steps:]),
             cache=tuple(cache),
@@ -521,26 +521,26 @@ class RATE(nn.Module):
 
 
 def memory_token_mask(
-    step_mask_BK: Bool[Array, "B K"],
+    step_mask_BT: Bool[Array, "B T"],
     cached_B: Int[Array, " B"],
     cache_size: int,
     memory_tokens: int,
 ) -> Bool[Array, "B Q S"]:
     """Compute which keys each token of a RATE segment may attend to (arXiv 2306.09459, section 3).
 
-    The keys are [cache | read tokens | 3 K step tokens | write tokens], the queries all of them but
+    The keys are [cache | read tokens | 3 T step tokens | write tokens], the queries all of them but
     the cache. Read tokens attend to the read tokens. A step token attends to the cache, the read
     tokens, and the step tokens up to itself. Write tokens attend to everything but the cache.
     Padding is attended to only by itself.
 
     Args:
-      step_mask_BK: true where there is a step, false for padding.
+      step_mask_BT: true where there is a step, false for padding.
       cached_B: the number of most recent cache slots that have been written.
       cache_size: C, the number of cache slots.
       memory_tokens: m, the number of memory tokens.
     """
-    chex.assert_rank([step_mask_BK, cached_B], [2, 1])
-    batch, steps = step_mask_BK.shape
+    chex.assert_rank([step_mask_BT, cached_B], [2, 1])
+    batch, steps = step_mask_BT.shape
     read, write = cache_size + memory_tokens, cache_size + memory_tokens + 3 * steps
     key_S = np.arange(write + memory_tokens)
     query_Q = key_S[cache_size:, None]
@@ -551,7 +551,7 @@ def memory_token_mask(
         [
             jnp.arange(cache_size, dtype=jnp.int32)[None] >= cache_size - cached_B[:, None],
             jnp.ones((batch, memory_tokens), bool),
-            jnp.repeat(step_mask_BK, 3, axis=1),
+            jnp.repeat(step_mask_BT, 3, axis=1),
             jnp.ones((batch, memory_tokens), bool),
         ],
         axis=1,
@@ -564,12 +564,12 @@ def memory_token_spans(steps: int, cache_size: int, memory_tokens: int) -> tuple
     """Return runs of the queries of `memory_token_mask` for which hidden keys can be omitted.
 
     Args:
-      steps: K, the number of steps of a segment.
+      steps: T, the number of steps of a segment.
       cache_size: C, the number of cache slots.
       memory_tokens: m, the number of memory tokens.
 
     Returns:
-      The spans of all queries, in order; and the spans of the K tokens o (the second of a step's
+      The spans of all queries, in order; and the spans of the T tokens o (the second of a step's
       three) and the m write tokens, the only ones that the last layer needs.
     """
     write = memory_tokens + 3 * steps

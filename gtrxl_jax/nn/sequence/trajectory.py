@@ -57,8 +57,8 @@ class TrajectoryEmbedding(nn.Module):
         """Return the a token, `[..., D]`."""
         return self.action_projection(self.action.features(action, self.dtype or self.param_dtype))
 
-    def __call__(self, segment: Segments) -> Float[Array, "B K 3 D"]:
-        """Return the R, o and a tokens of each step of a segment `[B, K]`."""
+    def __call__(self, segment: Segments) -> Float[Array, "B T 3 D"]:
+        """Return the R, o and a tokens of each step of a segment `[B, T]`."""
         observed = self.observe(segment.returns_to_go, segment.observations)
         return jnp.concatenate([observed, self.act(segment.actions)[..., None, :]], axis=-2)
 
@@ -100,7 +100,7 @@ class ActionHead(nn.Module):
 
 @struct.dataclass
 class Window:
-    """The tokens of the last K steps, for models that process all of them again at each step.
+    """The tokens of the last T steps, for models that process all of them again at each step.
 
     Attributes:
       tokens: oldest step first; entries after the current step are unspecified.
@@ -108,13 +108,13 @@ class Window:
       timestep: the index of the current step in its episode.
     """
 
-    tokens: Float[Array, "B K 3 D"]
+    tokens: Float[Array, "B T 3 D"]
     index: Int[Array, " B"]
     timestep: Int[Array, " B"]
 
 
 def empty_window(batch_size: int, context: int, width: int, dtype: DTypeLike) -> Window:
-    """Return the window of K = `context` steps at the start of an episode."""
+    """Return the window of T = `context` steps at the start of an episode."""
     zero_B = jnp.zeros(batch_size, jnp.int32)
     return Window(jnp.zeros((batch_size, context, 3, width), dtype), zero_B, zero_B)
 
@@ -158,11 +158,11 @@ def rows_where(choose_B: Bool[Array, " B"], new: Any, old: Any) -> Any:
 
 
 def _put(
-    tokens: Float[Array, "B K 3 D"],
+    tokens: Float[Array, "B T 3 D"],
     new_BND: Float[Array, "B N D"],
     index_B: Int[Array, " B"],
     token: int,
-) -> Float[Array, "B K 3 D"]:
+) -> Float[Array, "B T 3 D"]:
     """Write N tokens of a step of each row, from number `token` of the step on."""
 
     def put(old: Array, new_ND: Array, index: Array) -> Array:
