@@ -49,11 +49,12 @@ class InspectedEpisode:
       chosen: the choices taken.
       means, scales: mean and standard deviation of each of C continuous dimensions.
       continuous: the continuous actions taken.
-      metrics: what the core reports at each time step, such as the mean opening of a gate, by path.
+      metrics: what the core reports at each time step, such as the mean opening of a gate, by path;
+        for RATE, each head's attention to its memory tokens and its cache.
       attention: the attention weights of each layer and head at each time step on the W - 1 steps
         before it, oldest first, and on the step itself; None without attention.
       influence: by how much the log-odds of an action, in nats, depend on each step, see
-        `inspection.influence`; None for offline models.
+        `inspection.influence`; None for models without `encode`.
     """
 
     agent: str
@@ -111,6 +112,11 @@ def inspect_episode(
     rewards = np.asarray(whole.timesteps.reward, np.float64)
     agent = policy.agent if isinstance(policy, AgentPolicy) else None
     values = getattr(extras, "value", None)
+    attention = None if whole.attention is None else whole.attention[:, :, : steps + 1]
+    if agent:
+        metrics = _metrics_by_step(agent, run.params, timesteps)
+    else:
+        metrics = _beyond_context(attention)
     return InspectedEpisode(
         agent=config.core.name if agent else config.model.name,
         environment=run.environment[0],
@@ -125,9 +131,9 @@ def inspect_episode(
         values=values[:, task] if values is not None and values.ndim > 1 else values,
         action_names=action_names(stream.env),
         **_actions(extras, actions, action_spec(stream.action_space)),
-        metrics=_metrics_by_step(agent, run.params, timesteps) if agent else {},
-        attention=None if whole.attention is None else whole.attention[:, :, : steps + 1],
-        influence=influence(agent, run.params, acting, actions) if agent else None,
+        metrics=metrics,
+        attention=attention,
+        influence=influence(policy, run.params, acting, actions),
     )
 
 
@@ -161,27 +167,39 @@ def _actions(extras: Any, actions: Any, spec: Any) -> dict[str, Any]:
     }
 
 
+def _beyond_context(
+    attention_LHSW: Float[np.ndarray, "L H S W"] | None,
+) -> dict[str, Float[np.ndarray, " S"]]:
+    """Return the attention of each head of RATE that is not on a step of its segment, by path."""
+    if attention_LHSW is None:
+        return {}
+    return {
+        f"layer {layer + 1} head {head + 1}/attention to memory": 1 - weights_SW.sum(axis=-1)
+        for layer, heads in enumerate(attention_LHSW)
+        for head, weights_SW in enumerate(heads)
+    }
+
+
 def _metrics_by_step(
     agent: MemoryNetwork, params: Any, timesteps: TimeStep
 ) -> dict[str, Float[np.ndarray, " S"]]:
     """Return what the modules of the core report at each step, by path."""
     reported = jax.device_get(_report(agent, params, timesteps)).get("core", {})
-    metrics: dict[str, Any] = {}
-    for path, (values,) in traverse_util.flatten_dict(reported, sep="/").items():
-        # With an axis of layers, where they are scanned.
-        rows = values.reshape(len(values), -1).T
-        metrics |= {f"{path}/{k}" if len(rows) > 1 else path: row for k, row in enumerate(rows)}
-    return metrics
+    # Where a core scans the steps of a segment, there is an axis of the single step.
+    return {
+        path: values.reshape(len(values), -1).mean(axis=1)
+        for path, (values,) in traverse_util.flatten_dict(reported, sep="/").items()
+    }
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _report(agent: MemoryNetwork, params: Any, timesteps: TimeStep) -> Any:
-    """Act again, and return the metrics that modules sow at each step."""
-    apply: Any = functools.partial(agent.apply, {"params": params})
+    """Return the metrics that modules sow in segments of one step each."""
+    apply: Any = agent.apply
 
-    def step(cache: Any, timestep: TimeStep) -> Any:
-        (cache, _), sown = apply(cache, timestep, method="step", mutable="metrics")
-        return cache, sown.get("metrics", {})
+    def step(memory: Any, timestep: TimeStep) -> Any:
+        (memory, _), sown = apply({"params": params}, memory, timestep, mutable="metrics")
+        return memory, sown.get("metrics", {})
 
-    each = jax.tree.map(lambda x: jnp.asarray(x)[:, None], timesteps)
-    return jax.lax.scan(step, apply(agent.initial_memory(1), method="start"), each)[1]
+    each = jax.tree.map(lambda x: jnp.asarray(x)[:, None, None], timesteps)
+    return jax.lax.scan(step, agent.initial_memory(1), each)[1]

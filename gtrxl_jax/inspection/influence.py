@@ -1,4 +1,4 @@
-"""How much the action of a step depends on each past time step, for an agent with any core."""
+"""How much the action of a step depends on each past time step, for any agent or model."""
 
 import functools
 from typing import Any
@@ -9,7 +9,8 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from gtrxl_jax.nn.agent import MemoryNetwork
+from gtrxl_jax.acting.policy import AgentPolicy, Policy
+from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.ops.distributions import Categorical, Gaussian
 from gtrxl_jax.timestep import TimeStep
 
@@ -18,14 +19,15 @@ CHUNK = 32
 
 
 def influence(
-    agent: MemoryNetwork, params: Any, timesteps: TimeStep, actions: Any
-) -> Float[np.ndarray, "T T"]:
+    policy: Policy, params: Any, timesteps: TimeStep, actions: Any
+) -> Float[np.ndarray, "T T"] | None:
     """Return by how much the action of each step depends on each step up to it.
 
     Entry (t, s) is the change of a score of the action at t if step s had been unremarkable: if
-    what the encoder returns at s, for the observation and the previous action and reward, were its
-    mean over the episode. The score is the log-odds of the chosen action, log p - log (1 - p),
-    which has no ceiling as log p has, so that also the causes of an action with p near 1 count.
+    what the encoder returns at s were its mean over the episode. The encoder of an agent has the
+    observation and the previous action and reward, of an offline model the observation. The score
+    is the log-odds of the chosen action, log p - log (1 - p), which has no ceiling as log p has, so
+    that also the causes of an action with p near 1 count.
 
     This is the gradient of the log-odds with respect to the input of step s, integrated along the
     path from its mean to it. At a single point, a trained policy's gradient tells little, since the
@@ -34,65 +36,120 @@ def influence(
     For action values, the score is Q(a_t) - max of the others; for continuous actions, the mean in
     units of the standard deviation. Changes of scores of several dimensions are added by squares.
 
+    Agents are run in the segment form, offline models in the acting form, with the actions taken.
+
     Args:
-      agent: the agent.
-      params: its parameters.
+      policy: the policy.
+      params: the parameters of its network.
       timesteps: the time steps `[T]` of one episode, from its first.
       actions: the actions `[T]` in the layout of `specs.ActionSpec`.
+
+    Returns:
+      The changes; None for policies without an encoder.
     """
-    timesteps, actions = jax.tree.map(lambda x: jnp.asarray(x)[None], (timesteps, actions))
-    x_TD = _encode(agent, params, timesteps)
+    timesteps, actions = jax.tree.map(jnp.asarray, (timesteps, actions))
+    if isinstance(policy, AgentPolicy):
+        network: Any = policy.agent
+        seen, scores = timesteps, _agent_scores
+    elif isinstance(policy, SequencePolicy) and hasattr(policy.model, "encode"):
+        network = policy.model
+        seen, scores = timesteps.observation, _model_scores
+    else:
+        return None
+    x_TD = jax.jit(_encode, static_argnums=0)(network, params, seen)
     steps = len(x_TD)
-    none_C = np.full(CHUNK, steps)
-    none_TP = np.asarray(_scores_without(agent, params, timesteps, actions, x_TD, none_C)[0])
+    without = functools.partial(scores, policy, params, timesteps, actions, x_TD)
+    none_TP = np.asarray(without(np.full(CHUNK, steps))[0])
     changes = []
     for start in range(0, steps, CHUNK):
         taken_C = np.arange(start, start + CHUNK)  # beyond the end, none is
-        scores_CTP = _scores_without(agent, params, timesteps, actions, x_TD, taken_C)
-        changes.append(np.linalg.norm(np.asarray(scores_CTP) - none_TP, axis=-1))
+        changes.append(np.linalg.norm(np.asarray(without(taken_C)) - none_TP, axis=-1))
     return np.concatenate(changes)[:steps].T
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _encode(agent: MemoryNetwork, params: Any, timesteps: TimeStep) -> Float[Array, "T D"]:
-    apply: Any = agent.apply
-    return apply({"params": params}, timesteps, method="encode")[0]
+def _encode(network: nn.Module, params: Any, seen: Any) -> Float[Array, "..."]:
+    apply: Any = network.apply
+    return apply({"params": params}, seen, method="encode")
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _scores_without(
-    agent: MemoryNetwork,
+def _agent_scores(
+    policy: AgentPolicy,
     params: Any,
     timesteps: TimeStep,
     actions: Any,
     x_TD: Float[Array, "T D"],
     taken_C: Array,
 ) -> Float[Array, "C T P"]:
-    """Return the scores of an episode `[1, T]` in copies without one of the encoded steps each."""
+    """Return the scores of copies of an episode without one of the encoded steps each."""
     is_taken_CT1 = jax.nn.one_hot(taken_C, len(x_TD), dtype=bool)[..., None]
     x_CTD = jnp.where(is_taken_CT1, jnp.mean(x_TD, axis=0)[None, None], x_TD[None])
-    timesteps, actions = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (len(taken_C), *x.shape[1:])), (timesteps, actions)
-    )
-
-    def encoded(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Return the given encodings instead of computing any, as an interceptor of Flax."""
-        module = context.module
-        is_encoder = module.scope is not None and module.path == ("encoder",)
-        return x_CTD if is_encoder else call(*args, **kwargs)
-
-    memory = agent.initial_memory(len(taken_C))
-    with nn.intercept_methods(encoded):
-        apply: Any = agent.apply
+    timesteps, actions = _copies(len(taken_C), (timesteps, actions))
+    memory = policy.agent.initial_memory(len(taken_C))
+    apply: Any = policy.agent.apply
+    with _encodings(policy.agent, params, timesteps, x_CTD):
         _, output = apply({"params": params}, memory, timesteps)
     return _scores(output, actions)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _model_scores(
+    policy: SequencePolicy,
+    params: Any,
+    timesteps: TimeStep,
+    actions: Any,
+    x_TD: Float[Array, "T D"],
+    taken_C: Array,
+) -> Float[Array, "C T P"]:
+    """Return the scores of copies of an episode without one of the encoded observations each."""
+    mean_D = jnp.mean(x_TD, axis=0)
+
+    def step(state: Any, now: Any) -> Any:
+        number, timestep, action, x_D = now
+        x_CD = jnp.where((taken_C == number)[:, None], mean_D[None], x_D[None])
+        timestep, action = _copies(len(taken_C), (timestep, action))
+        with _encodings(policy.model, params, timestep.observation, x_CD):
+            state, distribution = policy.decode(params, state, timestep)
+        return policy.observe(params, state, action), _scores(distribution, action)
+
+    numbers_T = jnp.arange(len(x_TD), dtype=taken_C.dtype)
+    state = policy.init(params, len(taken_C))
+    _, scores_TCP = jax.lax.scan(step, state, (numbers_T, timesteps, actions, x_TD))
+    return scores_TCP.swapaxes(0, 1)
+
+
+def _copies(number: int, tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (number, *x.shape)), tree)
+
+
+def _encodings(network: nn.Module, params: Any, seen: Any, encodings: Array) -> Any:
+    """Return a context in which a network's encoder returns the given encodings of what is seen."""
+    encoders: list[tuple[str, ...]] = []
+
+    def is_call(context: Any) -> bool:
+        return context.module.scope is not None and context.method_name == "__call__"
+
+    def find(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        if is_call(context):
+            encoders.append(context.module.path)
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(find):
+        # The first module that `encode` calls is the encoder.
+        jax.eval_shape(functools.partial(_encode, network), params, seen)
+
+    def replace(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        is_encoder = is_call(context) and context.module.path == encoders[0]
+        return encodings if is_encoder else call(*args, **kwargs)
+
+    return nn.intercept_methods(replace)
 
 
 def _scores(output: Any, actions: Any) -> Float[Array, "... P"]:
     """Return the scores of the chosen actions, see `influence`."""
     if isinstance(output, jax.Array):
         return _lead(output, actions, jnp.max)
-    policy = output.policy
+    policy = getattr(output, "policy", output)
     if isinstance(policy, Categorical):
         return _lead(policy.logits, actions, jax.nn.logsumexp)
     if isinstance(policy, Gaussian):

@@ -67,6 +67,14 @@ class SequencePolicy(Policy):
         self, params: Any, state: PlayingState, timestep: TimeStep, key: Key[Array, ""]
     ) -> tuple[PlayingState, Any, ActionDistribution]:
         """Choose actions; return the new state, the actions, and their distribution."""
+        state, distribution = self.decode(params, state, timestep)
+        action = choose(distribution, self.actions, key)
+        return self.observe(params, state, action), action, distribution
+
+    def decode(
+        self, params: Any, state: PlayingState, timestep: TimeStep
+    ) -> tuple[PlayingState, ActionDistribution]:
+        """Return the state with a time step, and the distribution of its actions."""
         steps_B = jnp.where(timestep.first, 0, state.steps)
         again_B = timestep.first
         if self.restart_every:
@@ -75,11 +83,14 @@ class SequencePolicy(Policy):
         asked_B = jnp.where(again_B, jnp.float32(self.target_return), left_B)
         seen = asked_B, timestep.observation, timestep.first
         model, distribution = self._apply(params, state.model, *seen, method="decode")
-        action = choose(distribution, self.actions, key)
+        return PlayingState(model, asked_B, steps_B + 1), distribution
+
+    def observe(self, params: Any, state: PlayingState, action: Any) -> PlayingState:
+        """Return the state after an action."""
         # As in the data, the action as it enters the environment.
         entered = self.action.clip(action)
-        model = self._apply(params, model, entered, method="observe_action")
-        return PlayingState(model, asked_B, steps_B + 1), action, distribution
+        model = self._apply(params, state.model, entered, method="observe_action")
+        return dataclasses.replace(state, model=model)
 
     def attention(self, params: Any, timesteps: TimeStep) -> Float[np.ndarray, "L H S W"] | None:
         """Return the attention of RATE, see `attention_by_step`."""

@@ -14,6 +14,7 @@ from gtrxl_jax.inspection.influence import influence
 from gtrxl_jax.nn.agent import make_q_network
 from gtrxl_jax.online.r2d2 import EpsilonGreedyPolicy
 from tests import jobs  # noqa: F401, registers its environments
+from tests.offline.test_attention import recorded
 from tests.pages import ROOT
 from tests.tiers import slow_except
 
@@ -68,7 +69,7 @@ def test_a_step_counts_as_much_as_its_replacement_changes(core, chunk, monkeypat
         p_T = np.asarray(p_TA, np.float64)[np.arange(len(x_TD)), actions]
         return np.log(p_T / (1 - p_T))
 
-    found = influence(agent, params, timesteps, actions)
+    found = influence(AgentPolicy(agent), params, timesteps, actions)
     steps = len(x_TD)
     assert found.shape == (steps, steps)
     for step in range(steps):
@@ -93,13 +94,14 @@ def test_it_is_the_integrated_gradient(core):
     gradient = jax.jit(jax.vmap(jax.jacfwd(log_odds), in_axes=(0, None)))
     middles = jnp.asarray((np.arange(500) + 0.5) / 500, x_TD.dtype)  # across the kinks of ReLUs
     integrals = [gradient(middles, step).mean(axis=0) for step in range(len(x_TD))]
-    found = influence(agent, params, timesteps, actions)
+    found = influence(AgentPolicy(agent), params, timesteps, actions)
     expected = np.abs(np.stack(integrals, axis=-1))
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=2e-3)
 
 
 def test_without_memory_only_the_present_counts():
-    found = influence(*play("lstm", memoryless=True))
+    agent, *episode = play("lstm", memoryless=True)
+    found = influence(AgentPolicy(agent), *episode)
     np.testing.assert_allclose(found, np.diag(np.diag(found)), atol=1e-5)
     assert np.diag(found).max() > 0.01
 
@@ -116,7 +118,7 @@ def test_hybrid_actions():
         return np.concatenate([mean_TC, np.log(p_T / (1 - p_T))[:, None]], axis=1)
 
     change = scores(x_TD.at[0].set(x_TD.mean(axis=0))) - scores(x_TD)
-    found = influence(agent, params, timesteps, actions)
+    found = influence(AgentPolicy(agent), params, timesteps, actions)
     np.testing.assert_allclose(found[:, 0], np.linalg.norm(change, axis=1), rtol=2e-3, atol=2e-5)
 
 
@@ -131,8 +133,39 @@ def test_action_values():
         return chosen_T - values_TA.max(axis=1)
 
     change = lead(x_TD.at[1].set(x_TD.mean(axis=0))) - lead(x_TD)
-    found = influence(agent, params, timesteps, actions)
+    found = influence(AgentPolicy(agent), params, timesteps, actions)
     np.testing.assert_allclose(found[:, 1], np.abs(change), rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", slow_except(["rate", "dt", "dt-gpt", "bc-lstm"], {"rate"}))
+def test_offline_models(name, monkeypatch):
+    """Their encoder of vectors is linear: it maps the mean observation to the mean encoding."""
+    monkeypatch.setattr(module, "CHUNK", 4)
+    policy, params, episode = recorded(name)  # of sampled actions
+    timesteps = jax.tree.map(lambda x: jnp.asarray(x)[:-1], episode.timesteps)
+    actions = jnp.asarray(episode.timesteps.action[1:])
+    model, steps = policy.model, len(actions)
+
+    @jax.jit
+    def log_odds(observations):
+        bound, odds = model.bind({"params": params}), []
+        state = bound.start(1)
+        to_go = 1.0 - jnp.cumsum(timesteps.reward)
+        for t in range(steps):
+            seen = to_go[t : t + 1], observations[t : t + 1], timesteps.first[t : t + 1]
+            state, distribution = bound.decode(state, *seen)
+            p = jax.nn.softmax(distribution.logits)[0, actions[t]]
+            odds.append(jnp.log(p) - jnp.log1p(-p))
+            state = bound.observe_action(state, actions[t : t + 1])
+        return jnp.stack(odds)
+
+    seen = timesteps.observation
+    changes = [
+        log_odds(seen.at[step].set(seen.mean(axis=0))) - log_odds(seen) for step in range(steps)
+    ]
+    found = influence(policy, params, timesteps, actions)
+    np.testing.assert_allclose(found, np.abs(np.stack(changes, axis=1)), rtol=5e-3, atol=1e-4)
+    assert np.tril(found, -1).max() > 0.01
 
 
 def test_a_trained_agent_decides_by_the_cue():
@@ -142,3 +175,14 @@ def test_a_trained_agent_decides_by_the_cue():
     past = episode.influence[last, :last]
     assert past.argmax() == episode.cue
     assert past[episode.cue] > 5 * np.delete(past, episode.cue).max()
+
+
+def test_rate_decides_by_a_cue_five_segments_ago():
+    """Of all steps before the junction, only the cue counts, which memory tokens have carried."""
+    episode = inspect_episode(load(ROOT / "checkpoints" / "rate"), seed=1)
+    last = episode.num_actions - 1
+    past = episode.influence[last, :last]
+    assert past.argmax() == episode.cue == 0
+    assert past[0] > 100 * past[1:].max()
+    (window,) = episode.attention.shape[3:]
+    assert last >= 4 * window
