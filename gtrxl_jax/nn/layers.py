@@ -241,27 +241,33 @@ class RelativeAttention(AttentionLayer):
 Layers = Any
 """Values of L layers: one pytree of arrays `[L, ...]`, or a list of a pytree for each layer."""
 
+UNROLLED_STEPS = 12
+"""The largest number of layers whose steps of acting are unrolled on TPUs too. Their program is
+small; unrolled, a TPU fetches the parameters of a layer while it computes another, and by XLA's
+estimate takes half the time."""
+
 
 def run_layers(
     function: Callable[..., tuple[Any, Any]], x: Any, *layers: Layers, remat: bool = False
 ) -> tuple[Any, Layers]:
     """Apply `function(x, *values) -> (x, result)` to the values of each layer in turn.
 
-    On TPUs this is a loop, so that one layer is compiled for any depth: their compiler takes
-    minutes for a dozen. Elsewhere it is unrolled, since a loop would copy each layer's values out
-    of the arrays before it uses them.
+    Arrays `[L, ...]` are run in a loop on TPUs, so that one layer is compiled for any depth: the
+    compiler would take minutes for a dozen. It stores only each layer's input for the backward
+    pass, since to store more takes longer than to compute it again. Lists, and elsewhere arrays
+    too, are unrolled: a loop would copy each layer's values out of the arrays.
 
     Args:
       function: a layer.
       x: the input of the first layer.
       layers: values of the layers.
-      remat: whether to recompute the activations in the backward pass instead of storing them.
+      remat: whether to recompute the activations in the backward pass also if unrolled.
 
     Returns:
       The output of the last layer, and the layers' results.
     """
-    loop = platform() == "tpu"
-    if remat:
+    loop = platform() == "tpu" and not any(isinstance(values, list) for values in layers)
+    if remat or loop:
         function = jax.checkpoint(function, prevent_cse=not loop)
     if loop:
         return jax.lax.scan(lambda x, values: function(x, *values), x, layers)
@@ -296,10 +302,11 @@ def stack_layers(layers: Layers, axis: int) -> Any:
     return jax.tree.map(lambda z: jnp.moveaxis(z, 0, axis), layers)
 
 
-def cast_kernels(params: Any, dtype: DTypeLike | None) -> Any:
-    """Cast the kernels of linear maps to `dtype`, in which they are used, unless it is None."""
+def cast_params(params: Any, dtype: DTypeLike | None) -> Any:
+    """Cast parameters to `dtype`, in which they are used, but for layer norms'; None: no cast."""
 
     def cast(path: Any, leaf: Array) -> Array:
-        return leaf.astype(dtype) if dtype and path[-1].key == "kernel" else leaf
+        is_norm = len(path) > 1 and path[-2].key.endswith("norm")
+        return leaf if dtype is None or is_norm else leaf.astype(dtype)
 
     return jax.tree.map_with_path(cast, params)

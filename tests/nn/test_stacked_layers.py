@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.nn import layers
+from gtrxl_jax.nn.cores import gtrxl
 from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close
 from tests.nn.cores import WIDTH, random_params, random_segment, small_core
@@ -27,6 +28,12 @@ def tpu(monkeypatch):
 
     yield select
     jax.clear_caches()
+
+
+@pytest.fixture
+def loops_only(monkeypatch):
+    """Unroll no steps of acting."""
+    monkeypatch.setattr(gtrxl, "UNROLLED_STEPS", 0)
 
 
 def learn(core, params, memory, x_BTD, first_BT):
@@ -58,7 +65,7 @@ def act(core, params, memory, x_BTD, first_BT):
 
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize("name", slow_except(NAMES, {"gtrxl/gru"}))
-def test_loop_equals_unrolled_layers(tpu, name, remat):
+def test_loop_equals_unrolled_layers(tpu, monkeypatch, name, remat):
     core = small_core(name, layers=3, remat=remat)
     params = random_params(core)
     x_BTD, first_BT = random_segment(np.random.default_rng(0), 2, 9, jnp.float64)
@@ -70,18 +77,20 @@ def test_loop_equals_unrolled_layers(tpu, name, remat):
     inputs = core, params, memory, x_BTD, first_BT
     expected = learn(*inputs), act(*inputs)
     tpu()
-    actual = learn(*inputs), act(*inputs)
-    assert_close(actual, expected)
+    assert_close((learn(*inputs), act(*inputs)), expected)
+    monkeypatch.setattr(gtrxl, "UNROLLED_STEPS", 2)
+    jax.clear_caches()
+    assert_close(act(*inputs), expected[1])
     cache = core.apply(params, memory, method="start")
     assert jax.tree.leaves(cache.params)[0].shape[0] == 3, "layers are not in a loop"
 
 
-def test_loop_satisfies_the_contract(tpu):
+def test_loop_satisfies_the_contract(tpu, loops_only):
     tpu()
     check_core(small_core("gtrxl/gru"), tolerance=1e-9)
 
 
-def test_program_of_a_loop_does_not_grow_with_depth(tpu):
+def test_program_of_a_loop_does_not_grow_with_depth(tpu, loops_only):
     tpu()
 
     def products(num_layers):

@@ -18,13 +18,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs, width_of_head
 from gtrxl_jax.nn.layers import (
+    UNROLLED_STEPS,
     AttentionCache,
     Dense,
     KeyValue,
     LayerNorm,
     Layers,
     RelativeAttention,
-    cast_kernels,
+    cast_params,
     map_layers,
     run_layers,
     square_products,
@@ -461,7 +462,7 @@ class GTrXLCore(MemoryCore):
 
         x_BTD = x_BTD.astype(self.dtype or x_BTD.dtype)
         inputs = jnp.moveaxis(memory.inputs, 1, 0)
-        params = cast_kernels(self.blocks, self.dtype)
+        params = cast_params(self.blocks, self.dtype)
         x_BTD, results = run_layers(run, x_BTD, params, inputs, remat=self.remat)
         self._report(map_layers(lambda result: result[1], results))
         newest = stack_layers(map_layers(lambda result: result[0], results), axis=1)
@@ -501,11 +502,13 @@ class GTrXLCore(MemoryCore):
             attention: Any = block.apply({"params": params}, memory_BMD, method="start")
             return None, LayerCache(attention, jnp.zeros_like(memory_BMD[:, :ring]))
 
-        params = cast_kernels(self.blocks, self.dtype)
+        params = cast_params(self.blocks, self.dtype)
         _, layers = run_layers(project, None, params, jnp.moveaxis(memory.inputs, 1, 0))
+        if isinstance(layers, list) or self.config.layers <= UNROLLED_STEPS:
+            params, layers = unstack_layers(params), unstack_layers(layers)
         return GTrXLCache(
             memory=memory,
-            params=unstack_layers(params) if isinstance(layers, list) else params,
+            params=params,
             layers=layers,
             num_steps=jnp.zeros((), jnp.int32),
         )
