@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_WORKERS ?= 2
 UPGRADE ?=
+RESOLUTION ?= highest
 
-.PHONY: demo test unit slow lint format docs results lock clean
+.PHONY: demo test unit slow lint format docs results package lock clean
 
 demo: $(VENV)/.installed  ## train the default agent and plot its results
 	$(VENV)/bin/gtrxl train
@@ -34,6 +35,16 @@ docs: $(VENV)/.installed  ## the documentation, as a site in site/
 
 results: $(VENV)/.installed  ## all reports and the tables in the pages, from the records in experiments/results/
 	$(VENV)/bin/python experiments/pages.py
+
+package: $(VENV)/.installed  ## the wheel and the source distribution in dist/, checked and tried; RESOLUTION=lowest-direct with the oldest packages
+	rm -rf build dist
+	$(VENV)/bin/uv build --quiet
+	$(VENV)/bin/uvx --quiet twine check --strict dist/*.whl dist/*.tar.gz
+	$(VENV)/bin/uv venv --quiet --python $(PYTHON) build/try
+	$(VENV)/bin/uv pip install --quiet --python build/try --resolution $(RESOLUTION) \
+	  --requirement pyproject.toml dist/*.whl
+	cd build && try/bin/gtrxl doctor && try/bin/gtrxl train --preset debug --folder run \
+	  && try/bin/gtrxl evaluate run --episodes 8 && try/bin/gtrxl play run
 
 lock: $(VENV)/.installed  ## update requirements.lock from pyproject.toml; UPGRADE=1 selects the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --output-file requirements.lock --quiet \

@@ -45,7 +45,8 @@ def doctor(arguments: Sequence[str]) -> None:
 
 def examine() -> dict[str, Any]:
     """Return versions, devices, extras, and what is missing, as JSON."""
-    from gtrxl_jax.runs.results import commit_of_package
+    set_variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES)}
+    from gtrxl_jax.runs.results import commit_of_package  # imports JAX, which sets some itself
 
     needs = missing()
     optional = {} if needs is None else {name: missing(name) for name in extras()}
@@ -59,7 +60,7 @@ def examine() -> dict[str, Any]:
         **_devices(),
         "cpus": len(available_cpus()),
         "memory_gib": memory and round(memory / 2**30, 1),
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES)},
+        "environment": set_variables,
         "missing": ["gtrxl_jax: imported from a folder"] if needs is None else needs,
         "extras": [name for name, lacks in optional.items() if not lacks],
         "missing_extras": {name: lacks for name, lacks in optional.items() if lacks},

@@ -71,12 +71,14 @@ def test_completion_of_other_shells(shell):
     assert "train-offline" in printed("--print-completion", shell)
 
 
-def test_doctor_reports_versions_devices_and_extras():
+def test_doctor_reports_versions_devices_and_extras(monkeypatch):
+    monkeypatch.setenv("GTRXL_TRACEBACK", "1")
     found = json.loads(printed("doctor", "--json"))
     assert found["gtrxl_jax"] == __version__
     assert found["packages"]["jax"] == jax.__version__
     assert (found["backend"], len(found["devices"])) == ("cpu", jax.device_count())
     assert "missing" not in found["packages"].values()
+    assert found["environment"]["GTRXL_TRACEBACK"] == "1"
     text = printed("doctor")
     assert f"gtrxl_jax           {__version__}, commit {found['commit']}\n" in text
     assert f"devices             cpu, {jax.device_count()} x cpu\n" in text
