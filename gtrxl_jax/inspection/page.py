@@ -50,8 +50,8 @@ def save_page(
     page = template.replace("DATA", text, 1).encode()
     if len(page) > MAX_BYTES:
         raise ValueError(
-            f"the page would have {len(page) / 1e6:.1f} MB, more than {MAX_BYTES / 1e6:g}: show "
-            "fewer steps, or fewer runs"
+            f"the page would have {len(page) / 1e6:.1f} MB, more than {MAX_BYTES / 1e6:g}: "
+            "reduce episode_steps, or show fewer runs"
         )
     with atomic(path) as temporary:
         temporary.write_bytes(page)

@@ -114,7 +114,9 @@ def test_it_loads_nothing(tmp_path):
 
 def test_a_page_that_is_too_large_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "MAX_BYTES", 10_000)
-    with pytest.raises(ValueError, match=r"the page would have 0\.\d MB, more than 0\.01: show fe"):
+    with pytest.raises(
+        ValueError, match=r"the page would have 0\.\d MB, more than 0\.01: reduce epi"
+    ):
         save_page([make_episode()], tmp_path / "a.html")
     assert not list(tmp_path.iterdir())
 
