@@ -7,8 +7,11 @@ from PIL import Image
 from gtrxl_jax import load
 from gtrxl_jax.acting.evaluation import record_episodes
 from gtrxl_jax.inspection.animation import save_memory_gif
-from gtrxl_jax.inspection.episode import inspect_episode
+from gtrxl_jax.inspection.episode import _actions, inspect_episode
+from gtrxl_jax.nn.agent import AgentOutput
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
+from gtrxl_jax.specs import ActionSpec
 from tests.jobs import small_job
 from tests.saved import save
 
@@ -93,3 +96,24 @@ def test_gif_has_a_frame_for_each_action(run, tmp_path):
     with Image.open(tmp_path / "a.gif") as image:
         assert image.n_frames == episode.num_actions
         assert image.size == (720, 350)
+
+
+def test_hybrid_actions_and_action_values():
+    rng = np.random.default_rng(0)
+    mean, logits = rng.random((5, 2)), rng.random((5, 3))
+    policy = Hybrid(Gaussian(mean, 2 * mean), (Categorical(logits),))
+    taken = {"continuous": rng.random((5, 2)), "discrete": rng.integers(0, 3, (5, 1))}
+    spec = ActionSpec(((-1.0, 1.0), (-1.0, 1.0)), (3,))
+    found = _actions(AgentOutput(policy, rng.random(5)), taken, spec)
+    np.testing.assert_array_equal(found["means"], mean)
+    np.testing.assert_array_equal(found["scales"], 2 * mean)
+    np.testing.assert_array_equal(found["continuous"], taken["continuous"])
+    np.testing.assert_array_equal(found["chosen"], taken["discrete"])
+    p = np.exp(logits)
+    np.testing.assert_allclose(found["choices"][0], p / p.sum(axis=1, keepdims=True), rtol=1e-5)
+    assert found["has_probabilities"]
+
+    found = _actions(logits, taken["discrete"][:, 0], ActionSpec((), (3,)))
+    np.testing.assert_array_equal(found["choices"][0], logits)
+    assert not found["has_probabilities"]
+    assert found["means"].shape == found["continuous"].shape == (5, 0)
