@@ -5,9 +5,9 @@
 
 The view is of 3 cells, so that a model has to go back, see the object in the room, and remember it
 until it has seen one of the objects at the end. Models are trained on episodes of the oracle in
-mazes of 7 to 41 cells, all shorter than N * K = 90 steps, in a curriculum of one to N segments:
+mazes of 7 to 41 cells, all shorter than K * T = 90 steps, in a curriculum of one to K segments:
 
-    RATE, 3 segments     5 memory tokens, valve CA-2; N = 3, K = 30
+    RATE, 3 segments     5 memory tokens, valve CA-2; K = 3, T = 30
     RATE, 5 segments     the same; N = 5, K = 18
     DT                   without memory; all 90 steps at once, a sliding window in longer episodes
     BC-LSTM              behavior cloning with an LSTM over 90 steps; also with four times as many

@@ -7,7 +7,7 @@ At reduced size, for CPUs: a room of 5 x 5 cells with one item of each color, im
 pixels, and a pillar that disappears after 30 steps. Models are trained on 15,000 episodes of 60
 steps by the oracle (in RATE's data, the pillar is there for half of an episode too):
 
-    RATE       5 memory tokens, valve CA-2; N = 4, K = 15
+    RATE       5 memory tokens, valve CA-2; K = 4, T = 15
     DT         without memory; all 60 steps at once, a sliding window in longer episodes
     BC-LSTM    behavior cloning with an LSTM over 60 steps
 
