@@ -8,7 +8,7 @@ until it has seen one of the objects at the end. Models are trained on episodes 
 mazes of 7 to 41 cells, all shorter than K * T = 90 steps, in a curriculum of one to K segments:
 
     RATE, 3 segments     5 memory tokens, valve CA-2; K = 3, T = 30
-    RATE, 5 segments     the same; N = 5, K = 18
+    RATE, 5 segments     the same; K = 5, T = 18
     DT                   without memory; all 90 steps at once, a sliding window in longer episodes
     BC-LSTM              behavior cloning with an LSTM over 90 steps; also with four times as many
                          updates, which take it as long as RATE's
