@@ -101,3 +101,18 @@ def test_program_of_a_loop_does_not_grow_with_depth(tpu, loops_only):
         return [program.count("dot_general") for program in programs]
 
     assert products(2) == products(5)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_step_reports_the_gates_as_a_segment_does(tpu, loops_only, loop):
+    core = small_core("gtrxl/gru", layers=2)
+    params, memory = random_params(core), core.initial_memory(2)
+    x_BTD, first_BT = random_segment(np.random.default_rng(0), 2, 1, jnp.float64)
+    _, expected = core.apply(params, memory, x_BTD, first_BT, mutable=["metrics"])
+    if loop:
+        tpu()
+    cache = core.apply(params, memory, method="start")
+    step = x_BTD[:, 0], first_BT[:, 0]
+    _, reports = core.apply(params, cache, *step, method="step", mutable=["metrics"])
+    assert len(jax.tree.leaves(reports)) == 2 * 2
+    assert_close(reports, expected)

@@ -520,16 +520,23 @@ class GTrXLCore(MemoryCore):
         check_kind("cache", cache, GTrXLCache, "`start` makes a cache from a memory")
         check_inputs(x_BD, first_B, cache.memory.length.shape[0], self.width, "B D")
         memory_size, block = self.config.memory_size, self._block
+        collections = self._reported_collections()
         ring_slots = memory_size + 1
         slot = (cache.num_steps + memory_size) % ring_slots
         length_B = jnp.where(first_B, 0, cache.memory.length)
         mask_BN = ops.ring_ages(slot, ring_slots)[None, :] <= length_B[:, None]
 
         def run(x_BD: Array, params: Any, layer: LayerCache) -> Any:
-            own, y_BD = block.apply(
-                {"params": params}, layer.attention, x_BD, slot, mask_BN, method="step"
+            (own, y_BD), reports = block.apply(
+                {"params": params},
+                layer.attention,
+                x_BD,
+                slot,
+                mask_BN,
+                method="step",
+                mutable=collections,
             )
-            return y_BD, (own, x_BD)
+            return y_BD, ((own, x_BD), reports)
 
         def write(layer: LayerCache, new: Any) -> LayerCache:
             own, x_BD = new
@@ -540,8 +547,9 @@ class GTrXLCore(MemoryCore):
             )
 
         x_BD = x_BD.astype(self.dtype or x_BD.dtype)
-        x_BD, new = run_layers(run, x_BD, cache.params, cache.layers)
-        layers = map_layers(write, cache.layers, new)
+        x_BD, results = run_layers(run, x_BD, cache.params, cache.layers)
+        self._report(map_layers(lambda result: result[1], results))
+        layers = map_layers(write, cache.layers, map_layers(lambda result: result[0], results))
         length_B = jnp.minimum(length_B + 1, memory_size)
         cache = dataclasses.replace(
             cache,
