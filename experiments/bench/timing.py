@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,8 @@ class Row:
     unit: str
 
 
-def show(name: str, title: str, rows: list[Row], *, keep: bool) -> None:
-    """Print the table; with `keep`, write it to results/bench, with its provenance."""
+def show(name: str, title: str, rows: list[Row], *, keep: bool, before: Sequence[Row] = ()) -> None:
+    """Print the table; with `keep`, write it to results/bench, behind the rows `before`."""
     table = Table(title=title, title_justify="left")
     table.add_column("what")
     table.add_column("value", justify="right")
@@ -71,6 +71,7 @@ def show(name: str, title: str, rows: list[Row], *, keep: bool) -> None:
     Console().print(table)
     if not keep:
         return
-    record = provenance() | {"title": title, "rows": [dataclasses.asdict(row) for row in rows]}
+    kept = [dataclasses.asdict(row) for row in (*before, *rows)]
+    record = provenance() | {"title": title, "rows": kept}
     with atomic(RESULTS / f"{name}.json") as temporary:
         temporary.write_text(json.dumps(record, indent=1) + "\n")
