@@ -21,6 +21,8 @@ from gtrxl_jax.validation import LARGEST, require_choice
 from gtrxl_jax.worlds.apple_maze import AppleMaze
 from gtrxl_jax.worlds.associative import AssociativeRetrieval
 from gtrxl_jax.worlds.battleship import FLEETS, Battleship
+from gtrxl_jax.worlds.color_cubes import LEVELS, ColorCubes
+from gtrxl_jax.worlds.endless_tmaze import EndlessTMaze
 from gtrxl_jax.worlds.memory_chain import MemoryChain
 from gtrxl_jax.worlds.memory_maze import TARGETS, MemoryMaze
 from gtrxl_jax.worlds.minigrid.memory import MiniGridMemory
@@ -139,6 +141,7 @@ def _require_value(field: str, value: Any, default: Any, minimum: float | None =
 for _name, _factory in {
     "TMazePassive-v0": PassiveTMaze,
     "TMazeActive-v0": ActiveTMaze,
+    "EndlessTMaze-v0": EndlessTMaze,
     "AssociativeRetrieval-v0": AssociativeRetrieval,
     "MemoryChain-v0": MemoryChain,
     "MiniGrid-Memory": MiniGridMemory,
@@ -161,5 +164,7 @@ for _size in TARGETS:
     register_env(f"MemoryMaze-{_size}x{_size}-v0", partial(MemoryMaze, size=_size))
 for _size in FLEETS:
     register_env(f"Battleship-{_size}", partial(Battleship, size=_size))
+for _level, _sizes in LEVELS.items():
+    register_env(f"ColorCubes-{_level}", partial(ColorCubes, **_sizes))
 for _size, _rocks in ((5, 5), (7, 8), (11, 11), (15, 15)):
     register_env(f"RockSample-{_size}-{_rocks}", partial(RockSample, size=_size, num_rocks=_rocks))

@@ -3,6 +3,8 @@
 from gtrxl_jax.worlds.apple_maze import AppleMaze
 from gtrxl_jax.worlds.associative import AssociativeRetrieval
 from gtrxl_jax.worlds.battleship import Battleship
+from gtrxl_jax.worlds.color_cubes import ColorCubes
+from gtrxl_jax.worlds.endless_tmaze import EndlessTMaze
 from gtrxl_jax.worlds.memory_chain import MemoryChain
 from gtrxl_jax.worlds.memory_maze import MemoryMaze
 from gtrxl_jax.worlds.minigrid.memory import MiniGridMemory
@@ -16,6 +18,8 @@ __all__ = [
     "AppleMaze",
     "AssociativeRetrieval",
     "Battleship",
+    "ColorCubes",
+    "EndlessTMaze",
     "MemoryChain",
     "MemoryMaze",
     "MiniGridMemory",

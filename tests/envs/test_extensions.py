@@ -8,8 +8,9 @@ from gtrxl_jax.envs.extensions import chance_of, cue_at_start, params_of_length
 from gtrxl_jax.worlds.base import Cue
 from gtrxl_jax.worlds.popgym import POPGYM
 
-# These are explored, and most have no cue at the start.
-FORAGING = ("AppleMaze", "Battleship", "MemoryMaze", "Numpad", "RockSample", "TwoColors")
+# These are explored, most without a cue at the start, or have many cues, one after another.
+EXPLORED = ("AppleMaze", "Battleship", "MemoryMaze", "Numpad", "RockSample", "TwoColors")
+FORAGING = (*EXPLORED, "ColorCubes", "EndlessTMaze")
 
 # The environments of suites have tests of their own.
 CUED = {n for n in ENVIRONMENTS if not n.startswith(FORAGING)} - {*POPGYM, *SUITES}

@@ -22,6 +22,7 @@ ELSEWHERE = {*POPGYM, *SUITES}
 SIZES = {name for name in ENVIRONMENTS if name.startswith("MiniGrid-MemoryS")}
 SIZES |= {f"MemoryMaze-{size}x{size}-v0" for size in (11, 13, 15)}
 SIZES |= {"Battleship-3", "Battleship-5", "RockSample-5-5", "RockSample-7-8", "RockSample-15-15"}
+SIZES |= {"ColorCubes-Trivial", "ColorCubes-Medium"}
 
 # These images are small here, to save time.
 PICTURES = {
@@ -138,6 +139,8 @@ def test_overrides_reach_parameters_and_constructor():
         ("TwoColors-v0", {}, 2100),
         ("MemoryMaze-15x15-v0", dict(max_steps_in_episode=7), 7),
         ("RockSample-15-15", {}, 1000),
+        ("EndlessTMaze-v0", dict(corridor_length=9, num_corridors=2), 120),
+        ("ColorCubes-Medium", {}, 60),
         ("CartPole-v1", {}, 500),
     ],
 )
@@ -169,6 +172,9 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("RockSample-11-11", dict(size=1), "size must be at least 2, got 1"),
         ("RockSample-5-5", dict(num_rocks=21), r"num_rocks must be from 1 to .* = 20, got 21"),
         ("RockSample-5-5", dict(half_efficiency_distance=0.0), "distance must be at least 0.001"),
+        ("EndlessTMaze-v0", dict(lengths="unifrom"), "unknown lengths .*'uniform'"),
+        ("ColorCubes-Medium", dict(num_cubes=24), r"num_cubes must be from 2 to .* = 23, got 24"),
+        ("ColorCubes-Medium", dict(teleport=1.5), "teleport must be from 0 to 1, got 1.5"),
         ("Battleship-10", dict(size=8), "size must be one of 10, 5, 3, got 8"),
         ("Numpad-v0", dict(size=5), "size must be one of 2, 3, 4, got 5"),
         ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
