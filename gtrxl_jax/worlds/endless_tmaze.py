@@ -52,6 +52,7 @@ class EndlessTMazeParams(environment.EnvParams):
       lengths: "fixed", all corridors have this length; or "uniform", the length of each is drawn
         from 1 to l.
       step_penalty: the cost of every action that is not a turn at a junction.
+      wrong_penalty: the cost of a wrong turn.
       wait_at_junction: whether moving forward at a junction has no effect, instead of being a wrong
         turn.
 
@@ -64,6 +65,7 @@ class EndlessTMazeParams(environment.EnvParams):
     corridor_length: int = 10
     lengths: str = struct.field(default="fixed", pytree_node=False)
     step_penalty: float = struct.field(default=0.01, metadata={"minimum": 0.0})
+    wrong_penalty: float = struct.field(default=1.0, metadata={"minimum": 0.0})
     wait_at_junction: bool = False
 
     def __post_init__(self) -> None:
@@ -127,9 +129,10 @@ class EndlessTMaze(
             length=jnp.where(enters, length, state.length),
             cue=jnp.where(enters, cue, state.cue),
         )
-        cost = jnp.asarray(params.step_penalty, jnp.float32)
-        turn_reward = jnp.where(right, jnp.float32(1), jnp.float32(-1))
-        reward = jnp.where(turned, turn_reward, -cost)
+        cost, of_wrong = (
+            jnp.asarray(x, jnp.float32) for x in (params.step_penalty, params.wrong_penalty)
+        )
+        reward = jnp.where(turned, jnp.where(right, jnp.float32(1), -of_wrong), -cost)
         info = {"success": success, "corridors": corridor}
         return self.observe(key, state, action, params), state, reward, success | wrong, info
 

@@ -55,11 +55,12 @@ def test_two_corridors_by_hand():
     assert info == {"success": True, "corridors": 2}
 
 
-@pytest.mark.parametrize("action", [F, R])
-def test_wrong_turn_ends_the_episode(action):
+@pytest.mark.parametrize(("action", "penalty"), [(F, 1.0), (R, 0.25)])
+def test_wrong_turn_ends_the_episode(action, penalty):
     script = [F, L, F, action]
-    _, rewards, terminated, info = play(script, (-1, -1), (1, 1), num_corridors=2)
-    assert rewards == [-0.01, 1, -0.01, -1]
+    overrides = dict(num_corridors=2, wrong_penalty=penalty)
+    _, rewards, terminated, info = play(script, (-1, -1), (1, 1), **overrides)
+    assert rewards == [-0.01, 1, -0.01, -penalty]
     assert terminated
     assert info == {"success": False, "corridors": 1}
 
