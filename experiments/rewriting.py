@@ -35,7 +35,6 @@ import memory_horizon
 import numpy as np
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize
-from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.gtrxl import Block, GTrXLConfig, GTrXLCore, RelativeBlock
@@ -69,7 +68,7 @@ CORES: dict[str, tuple[str, dict[str, Any]]] = {
 CORRIDORS = {1: 150_000, 5: 200_000, 10: 500_000, 20: 1_000_000}
 """Steps of training by the number of corridors."""
 LENGTH = 10
-MAZES = {
+MAZES: dict[str, dict[str, Any]] = {
     f"{n} {lengths}": {"num_corridors": n, "corridor_length": LENGTH, "lengths": lengths}
     for n in CORRIDORS
     for lengths in ("fixed", "uniform")
@@ -158,9 +157,8 @@ def job(env: EnvConfig, core: str, total_steps: int) -> OnlineConfig:
     """Return the config of a cell: the defaults with these settings changed."""
     kind, *changes = core.split(", ")
     name, settings = CORES[core] if core in CORES else CORES[kind]
-    config = core_config(name, "small", **settings)
-    if "memory of 4" in changes:
-        config = dataclasses.replace(config, **{"memory_size": 4})
+    short = {"memory_size": 4} if "memory of 4" in changes else {}
+    config = core_config(name, "small", **settings, **short)
     if "no positions" in changes:
         config = WithoutPositionsConfig()
     if "wrong turn 0.01" in changes:
@@ -267,7 +265,7 @@ def corridors_report(options: Options, records: Sequence[Record]) -> list[Paragr
         corridors = mean_entry(scores(runs, "corridors"))
         rows.append([maze, core, solved_entry(scores(runs)), corridors, published])
         others.append([maze, core, *(mean_entry(scores(runs, name)) for name in names)])
-    draw({key: runs for key, runs in cells.items()}, options)
+    draw(cells, options)
     return [
         "## Endless T-Maze",
         "With the mean number of corridors passed, and the success that the paper names.",
