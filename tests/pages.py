@@ -35,3 +35,26 @@ def commands(page: Path) -> Iterator[tuple[int, list[str]]]:
             line = line[:-1] + next(lines)[1]
         if words := shlex.split(line, comments=True):
             yield number, words
+
+
+def written(page: Path) -> str:
+    """Return what a page says: its text and its tables, without code and the targets of links.
+
+    Tables that `make results` writes are omitted too.
+    """
+    text = page.read_text("utf-8")
+    text = re.sub(r"^<!-- table: .*?^<!-- end -->$", "", text, flags=re.DOTALL | re.MULTILINE)
+    fence = "```|--8<--"
+    code = rf"^( *)({fence}).*?^\1({fence})$"
+    text = re.sub(code, "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+def count_words(text: str) -> int:
+    """Count the words of a text: what stands between spaces and has a letter or a digit."""
+    return len(re.findall(r"\S*[A-Za-z0-9]\S*", text))
+
+
+def is_result(page: Path) -> bool:
+    """Return whether a page is one of results."""
+    return page.parent.name == "results" or page.stem in ("results", "reproducing")

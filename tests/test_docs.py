@@ -14,7 +14,7 @@ from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.online.algorithm import ALGORITHMS
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.validation import field_names
-from tests.pages import ROOT, code, pages
+from tests.pages import README, ROOT, code, count_words, is_result, pages, written
 
 
 def test_pages_include_the_examples():
@@ -89,6 +89,42 @@ def test_options_named_in_pages_exist():
             assert name in known or name.replace(".no_", ".") in known, f"{page}: {named}"
             found += 1
     assert found > 100
+
+
+def test_readme_is_short():
+    """Words as `wc -w` counts them, with code and tables."""
+    text = README.read_text("utf-8")
+    assert 650 <= len(text.split()) <= 800
+    assert len(text.splitlines()) <= 150
+
+
+def test_pages_can_be_read_in_an_hour_and_a_half():
+    """Words of the site's pages, without code, results and the reference of the API."""
+    docs = [page for page in pages() if ROOT / "docs" in page.parents and page.stem != "api"]
+    words = {page.name: count_words(written(page)) for page in docs if not is_result(page)}
+    longest = sorted(words, key=lambda name: words[name])[-5:]
+    assert sum(words.values()) <= 15_000, f"shorten a page, such as {', '.join(longest)}"
+
+
+def test_each_figure_is_typed_on_one_page():
+    """Figures of three digits or more, such as 0.987 or 12,300, in what is typed by hand.
+
+    Others are to be links, so that a new measurement changes one page. Shorter figures meet by
+    chance. Tables that are written from records are not typed.
+    """
+    settings = {"0.999", "1,024"}
+    seen: dict[str, set[str]] = {}
+    for page in pages():
+        if page.parent.name == "results" or page.stem == "api":
+            continue
+        text = re.sub(r"`[^`]*`", "", written(page))
+        for figure in re.findall(r"(?<![\w.,/-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w/])(?!\.\d)", text):
+            digits = re.sub(r"\D", "", figure).strip("0")
+            if len(digits) >= 3 and re.search("[.,]", figure):
+                seen.setdefault(figure, set()).add(page.name)
+    assert len(seen) > 50
+    twice = {figure: names for figure, names in seen.items() if len(names) > 1}
+    assert twice.keys() <= settings, twice
 
 
 def test_every_result_can_be_reproduced():
