@@ -26,6 +26,7 @@ import rate_associative
 import rate_minigrid
 import rate_tmaze
 import rate_two_colors
+import rewriting
 import rocksample
 
 from gtrxl_jax.cli import catalog
@@ -59,6 +60,7 @@ STUDIES = (
     rate_associative,
     rate_minigrid,
     rate_two_colors,
+    rewriting,
     rocksample,
 )
 T_MAZES = ("corridors", "curriculum", "memory", "valves")
@@ -240,6 +242,43 @@ def rocksample_table() -> list[str]:
     return table(
         ["", *columns, "published"], [[*row, p] for row, p in zip(body, published, strict=True)]
     )
+
+
+def rewriting_table() -> list[str]:
+    """Success in the Endless T-Maze of each seed, and in corridors three times as long."""
+    of = cells("rewriting", "study", "task", "core")
+    mazes = [maze for maze in rewriting.MAZES if of("corridors", maze, "gtrxl")]
+    longer = f"success/5 of {3 * rewriting.LENGTH}"
+    cores = {
+        "GTrXL": "gtrxl",
+        "GTrXL, swapped second gate": "gtrxl, swapped",
+        "LSTM": "lstm",
+        "GRU": "gru",
+        "without memory": "memoryless",
+    }
+    columns = [(maze, "success") for maze in mazes] + [("5 fixed", longer)]
+    names = [f"{maze.replace(' ', ', ')}" for maze in mazes] + ["5, of 30 moves instead of 10"]
+
+    def entry(core: str, column: tuple[str, str]) -> str:
+        score = each(of("corridors", column[0], core), column[1])
+        return score
+
+    return table(["corridors", *names], rows(entry, cores, columns))
+
+
+def rewriting_causes_table() -> list[str]:
+    """Success in the Endless T-Maze of each seed, with what may make a GTrXL fail."""
+    of = cells("rewriting", "study", "task", "core")
+    tried = {
+        core: mazes for core, mazes in rewriting.CAUSES.items() if of("causes", mazes[0], core)
+    }
+    mazes = [maze for maze in rewriting.MAZES if any(of("causes", maze, core) for core in tried)]
+
+    def entry(core: str, maze: str) -> str:
+        return each(of("causes", maze, core))
+
+    names = {core: core for core in tried}
+    return table(["", *(maze.replace(" ", ", ") for maze in mazes)], rows(entry, names, mazes))
 
 
 def depth_and_gates_table() -> list[str]:
@@ -457,6 +496,8 @@ def summary_table() -> list[str]:
     tasks = cells("default_settings", "task", "core")
     mazes = cells("memory_horizon", "study", "core", "corridor")
     popgym = cells("popgym_baselines", "task", "core")
+    chains = cells("rewriting", "study", "task", "core")
+    longer = f"success/5 of {3 * rewriting.LENGTH}"
     reactive = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "Catch-bsuite")
     maze, clock = "MiniGrid-Memory 9 x 9", popgym_baselines.TASKS["AutoencodeEasy-v0"].best
     chain = "MemoryChain-v0 of 100"
@@ -476,6 +517,9 @@ def summary_table() -> list[str]:
         "the same from images, solved": lambda core: of(worlds(f"{maze}, images", core)),
         "MemoryChain of 100 steps, solved, with PPO and with V-MPO": both,
         "T-Maze of 200 steps, solved, with V-MPO": lambda core: of(mazes("whole", core, 200)),
+        "Endless T-Maze of 5 corridors, success in corridors three times as long": lambda core: (
+            each(chains("corridors", "5 fixed", core), longer)
+        ),
         "POPGym's RepeatPreviousHard, return": lambda core: each(
             popgym("RepeatPreviousHard-v0", core), "return"
         ),
@@ -496,8 +540,8 @@ def summary_table() -> list[str]:
 
 
 def readme_table() -> list[str]:
-    """The README's table: the first six rows of the summary."""
-    return summary_table()[: 2 + 6]
+    """The README's table: the first seven rows of the summary."""
+    return summary_table()[: 2 + 7]
 
 
 def commands_table() -> list[str]:
@@ -522,6 +566,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "rate_two_colors": two_colors_table,
     "rate_two_colors_empty": two_colors_empty_table,
     "readme": readme_table,
+    "rewriting": rewriting_table,
+    "rewriting_causes": rewriting_causes_table,
     "rocksample": rocksample_table,
     "summary": summary_table,
 }

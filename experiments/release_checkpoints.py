@@ -98,7 +98,7 @@ def release(name: str) -> str:
     longest = f"success/{lengths[-1]}" if lengths else ""
     shown = [score for score in ("success", "return", longest) if score in scores]
     cells = (
-        f"[{name}]({name}/card.md)",
+        f"[{name}]({name}/README.md)",
         f"`{' '.join(['gtrxl', *AGENTS[name]])}`",
         f"{sum(array.size for array in read_export(to)[0].values()):,}",
         f"{sum(sizes.values()) / 1e6:.2f} MB",

@@ -44,7 +44,6 @@ from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, Optimi
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.plots.style import (
     assign_styles,
-    grid_of,
     legend_outside,
     new_figure,
     save_figure,
@@ -297,27 +296,34 @@ def causes_report(records: Sequence[Record]) -> list[Paragraph]:
 
 
 def draw(cells: dict[Any, list[Record]], options: Options) -> None:
-    """Draw the mean success against the number of corridors, for each training maze."""
+    """Draw the mean success in other mazes than in training, a row for each training maze.
+
+    At the left against the number of corridors, at the right against their length.
+    """
     mazes = [maze for maze in MAZES if any(maze == task for task, _ in cells)]
-    rows, columns = grid_of(len(mazes))
-    figure = new_figure(2.6 * columns + 1.4, 2.3 * rows)
-    axes_RC = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    for axes in axes_RC.flat[len(mazes) :]:
-        axes.remove()
+    few = min(n for n, length in OTHERS if length > LENGTH)
+    panels = {
+        "corridors": [(n, n, length) for n, length in OTHERS if length == LENGTH],
+        f"moves of each of {few} corridors": [
+            (length, n, length) for n, length in OTHERS if n == few
+        ],
+    }
+    figure = new_figure(7.4, 2.1 * len(mazes) + 0.3)
+    axes_RC = figure.subplots(len(mazes), len(panels), squeeze=False, sharey=True, sharex="col")
     entries: dict[str, Any] = {}
-    for maze, axes in zip(mazes, axes_RC.flat, strict=False):
-        for core, look in assign_styles(tuple(CORES)):
-            if runs := cells.get((maze, core)):
-                success_N = [
-                    np.nanmean(scores(runs, f"success/{n} of {LENGTH}")) for n in CORRIDORS
-                ]
-                entries[core] = axes.plot(list(CORRIDORS), success_N, **look)[0]
-        axes.set_title(f"trained on {maze}", fontsize=9)
-        axes.set_xlabel("corridors")
-        axes.set_ylim(-0.03, 1.03)
-        style_axes(axes)
-    for axes in axes_RC[:, 0]:
-        axes.set_ylabel("success")
+    for maze, axes_C in zip(mazes, axes_RC, strict=True):
+        for (label, points), axes in zip(panels.items(), axes_C, strict=True):
+            for core, look in assign_styles(tuple(CORES)):
+                if runs := cells.get((maze, core)):
+                    names = [f"success/{n} of {length}" for _, n, length in points]
+                    success_N = [np.nanmean(scores(runs, name)) for name in names]
+                    entries[core] = axes.plot([x for x, _, _ in points], success_N, **look)[0]
+            axes.set_ylim(-0.03, 1.03)
+            axes.set_title(f"trained on {maze.replace(' ', ', ')}", fontsize=9)
+            style_axes(axes)
+            if axes_C is axes_RC[-1]:
+                axes.set_xlabel(label)
+        axes_C[0].set_ylabel("success")
     legend_outside(figure, "", entries)
     save_figure(figure, options.results / "rewriting.png")
 

@@ -1,19 +1,25 @@
 """Export a trained agent: its parameters, config and model card, without the rest of its run.
 
 export("runs/mine", "cartpole")  # then gtrxl_jax.load("cartpole")
+push("runs/mine", "me/cartpole")  # then gtrxl_jax.load("hf://me/cartpole")
 """
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from gtrxl_jax.acting.evaluation import record_episodes
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.stepping import export_step
-from gtrxl_jax.envs.extensions import restricts_actions
+from gtrxl_jax.envs.extensions import renderer_of, restricts_actions
 from gtrxl_jax.loading import Loaded, load
-from gtrxl_jax.runs.card import write_card
+from gtrxl_jax.plots.episodes import can_save_mp4
+from gtrxl_jax.plots.report import draw_animation
+from gtrxl_jax.runs import hub
+from gtrxl_jax.runs.card import CARD, write_card
 from gtrxl_jax.runs.directory import Folder, is_export, params_path, read_config, status_of
 from gtrxl_jax.runs.params import write_params
 from gtrxl_jax.runs.results import read_record
@@ -58,10 +64,10 @@ def export(
         new = Path(temporary, to.name)
         new.mkdir()
         if is_export(folder):
-            (new / "card.md").write_bytes(Path(folder, "card.md").read_bytes())
+            (new / CARD).write_bytes(Path(folder, CARD).read_bytes())
         else:
             trainer, record = loaded.trainer, _record(folder, loaded, seed)
-            write_card(new, trainer.title, record, params, trainer.notes)
+            write_card(new, trainer.title, config, record, params, trainer.notes)
         write_params(params_path(new), params, loaded.step)
         (new / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         if stablehlo:
@@ -77,6 +83,51 @@ def export(
             )
             (new / "step.stablehlo").write_bytes(step.serialize())
         os.rename(new, to)
+
+
+def push(
+    folder: Folder,
+    repository: str,
+    *,
+    seed: int | None = None,
+    best: bool = False,
+    private: bool = False,
+) -> str:
+    """Export the trained agent of a run to the Hugging Face hub.
+
+    Beside the export, there is a replay of an episode where the environment can be drawn:
+    replay.mp4, or replay.gif if the encoder of MP4 is not installed.
+
+    Args:
+      folder: the folder of the run, or of an export.
+      repository: "owner/name", created if missing.
+      seed: see `export`.
+      best: see `export`.
+      private: whether a new repository is private.
+
+    Returns:
+      The address of the commit.
+
+    Raises:
+      ConnectionError, PermissionError: see `runs.hub.upload`; see also `export`.
+    """
+    hub.require_token(repository)
+    with tempfile.TemporaryDirectory() as temporary:
+        to = Path(temporary, repository.rpartition("/")[2])
+        export(folder, to, seed=seed, best=best)
+        address = json.dumps(f"hf://{repository}")
+        text = (to / CARD).read_text("utf-8")
+        (to / CARD).write_text(
+            re.sub(r"(?<=gtrxl_jax\.load\()\".*\"(?=\))", address, text), "utf-8"
+        )
+        loaded = load(to)
+        for stream in loaded.tasks[:1]:
+            if renderer_of(stream.env) is not None:
+                episodes = record_episodes(loaded.policy, stream, loaded.params, 0, 1)
+                draw_animation(
+                    stream, episodes, to / f"replay.{'mp4' if can_save_mp4() else 'gif'}"
+                )
+        return hub.upload(to, repository, private=private)
 
 
 def _record(folder: Folder, loaded: Loaded, seed: int) -> dict[str, Any]:

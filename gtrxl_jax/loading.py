@@ -34,6 +34,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.arrays import by_name, require_same_arrays
 from gtrxl_jax.runs.config import kind_of
 from gtrxl_jax.runs.directory import Folder, read_config, read_config_text, require_version
+from gtrxl_jax.runs.hub import local_folder
 from gtrxl_jax.runs.logging.writers import json_value
 from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.results import Score, provenance, scores_of
@@ -148,7 +149,8 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
     """Load a run from its newest checkpoint, or from its best.
 
     Args:
-      folder: the folder of the run, which may still be training, or of an export.
+      folder: the folder of the run, which may still be training, or of an export; or the address of
+        an export on the Hugging Face hub, `hf://owner/name`.
       best: whether to load the best checkpoint according to the config's `checkpoint.best`.
 
     Raises:
@@ -157,7 +159,9 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
         architecture, or has no best checkpoint; or if the parameters of an export do not belong to
         its config.
       UnusableError: if every checkpoint is damaged.
+      ConnectionError, ModuleNotFoundError: if an address cannot be loaded, see `runs.hub`.
     """
+    folder = local_folder(folder)
     require_version(folder)
     kind = require_choice("kind of run", kind_of(read_config(folder)), TRAINERS)
     trainer = TRAINERS[kind](read_config_text(folder))

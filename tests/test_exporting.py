@@ -54,12 +54,16 @@ def test_loaded_export_equals_run(make, name, changes, tmp_path):
     (params,) = save(run, trainer)
     finish(run, trainer)
     export(run, to)
-    assert {path.name for path in to.iterdir()} == {"params.safetensors", "config.json", "card.md"}
+    assert {path.name for path in to.iterdir()} == {
+        "params.safetensors",
+        "config.json",
+        "README.md",
+    }
     assert list(to.parent.iterdir()) == [to]
     loaded = gtrxl_jax.load(to)
     assert_same(jax.device_get(loaded.params), params)
     assert (loaded.config, loaded.step, loaded.sampled) == (trainer.config, 100, {})
-    assert (to / "card.md").read_text().startswith(f"# {trainer.title}\n")
+    assert (to / "README.md").read_text().count(f"\n# {trainer.title}\n") == 1
     assert list_runs(to) == []
 
 
@@ -85,7 +89,7 @@ def test_one_of_several_seeds_is_exported(seeds, exported):
     loaded = gtrxl_jax.load(exported)
     assert_same(jax.device_get(loaded.params), seeds[1][1])
     assert (loaded.config.seed, loaded.config.num_seeds) == (5, 1)
-    card = (exported / "card.md").read_text()
+    card = (exported / "README.md").read_text()
     assert "| success | 1.000 |" in card  # of this seed
     assert "seed 5;" in card
     with pytest.raises(ValueError, match="has seeds 4 to 5: choose one, not 6"):
@@ -160,7 +164,7 @@ def test_unfit_parameters_are_refused(exported, tmp_path, change, message):
 def test_step_acts_as_loaded_agent_does(exported, tmp_path):
     """In the example's own environment, over two episodes, from an export of the export."""
     export(exported, tmp_path / "agent", stablehlo=True)
-    assert (tmp_path / "agent" / "card.md").read_text() == (exported / "card.md").read_text()
+    assert (tmp_path / "agent" / "README.md").read_text() == (exported / "README.md").read_text()
     spec = importlib.util.spec_from_file_location("acting_without_the_library", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)

@@ -20,6 +20,7 @@ COMMANDS: dict[str, type] = {
     "play": trained.Play,
     "inspect": trained.Inspect,
     "export": trained.Export,
+    "push": trained.Push,
     "runs": listing.Runs,
     "compare": studies.Compare,
     "sweep": studies.Sweep,

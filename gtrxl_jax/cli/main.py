@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gtrxl_jax.cli import doctor, listing, studies
 from gtrxl_jax.cli.parsing import SIZES, Parser, parse
 from gtrxl_jax.cli.plan import plan
-from gtrxl_jax.cli.trained import evaluate, export, inspect, play
+from gtrxl_jax.cli.trained import evaluate, export, inspect, play, push
 from gtrxl_jax.files import is_full, printable
 from gtrxl_jax.plugins import with_name
 from gtrxl_jax.validation import require_choice
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "play": play,
         "inspect": inspect,
         "export": export,
+        "push": push,
         "runs": listing.runs,
         "compare": studies.compare,
         "sweep": studies.sweep,

@@ -1,6 +1,7 @@
-"""The commands on trained runs: `gtrxl evaluate`, `play`, `inspect` and `export`."""
+"""The commands on trained runs: `gtrxl evaluate`, `play`, `inspect`, `export` and `push`."""
 
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ class TrainedRun:
     """Options of every command on a trained run."""
 
     folder: tyro.conf.Positional[Path]
-    """The folder of the run, or of an exported one."""
+    """The folder of the run, or of an exported one; or hf://OWNER/NAME, which is downloaded."""
     best: bool = False
     """Use the best checkpoint instead of the newest, for a run with --checkpoint.best."""
     modules: tuple[str, ...] = ()
@@ -30,6 +31,19 @@ class TrainedRun:
     def import_modules(self) -> None:
         """Import the modules."""
         import_plugins(f"{name}:" for name in self.modules)
+
+    @functools.cached_property
+    def run(self) -> Path:
+        """The folder of the run, on this machine."""
+        from gtrxl_jax.runs.hub import local_folder
+
+        return local_folder(self.folder)
+
+    def beside(self, name: str) -> Path:
+        """Return the default path of a file that the command writes."""
+        from gtrxl_jax.runs.hub import is_address
+
+        return Path(name) if is_address(self.folder) else self.folder / name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +125,16 @@ class Evaluate(ActingRun):
 
 @dataclasses.dataclass(frozen=True)
 class Play(ActingRun):
-    """Play episodes with the trained agent of a run, and write them as a GIF.
+    """Play episodes with the trained agent of a run, and write them as a GIF or an MP4.
 
-    A run with several tasks gets a GIF for each, and its name ends in _task_0, _task_1, ...
+    A run with several tasks gets a file for each, and its name ends in _task_0, _task_1, ...
     """
 
     episodes: int = 1
-    """Number of episodes, one after another in the GIF."""
+    """Number of episodes, one after another in the file."""
     to: Path | None = None
-    """The GIF file; by default play.gif in the folder of the run."""
+    """The file, in .gif, or in .mp4, which requires the extra "hub"; by default play.gif in the
+    folder of the run, or here for an agent of the hub."""
     actions: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(0, at_least=0)
@@ -138,8 +153,8 @@ class Inspect(ActingRun):
     others: tyro.conf.Positional[tuple[Path, ...]] = ()
     """The folders of further runs."""
     to: Path | None = None
-    """The file; by default inspect.html in the folder of the first run. With a name in .gif, an
-    animation of a single run with attention instead."""
+    """The file; by default inspect.html in the folder of the first run, or here for an agent of the
+    hub. With a name in .gif, an animation of a single run with attention instead."""
     actions: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(0, at_least=0)
@@ -166,6 +181,22 @@ class Export(TrainedRun):
     """Also write step.stablehlo, one acting step with its parameters, which runs on JAX alone."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Push(TrainedRun):
+    """Upload the trained agent of a run to the Hugging Face hub, for others to load.
+
+    The repository gets the parameters (params.safetensors), config.json, the model card and a
+    replay, if the environment can be drawn. Requires the extra "hub", and a token.
+    """
+
+    repository: tyro.conf.Positional[str] = ""
+    """OWNER/NAME, created if missing."""
+    seed: int | None = None
+    """Which of several seeds to upload, as numbered in the run; the first by default."""
+    private: bool = False
+    """Make a new repository private."""
+
+
 def evaluate(arguments: Sequence[str]) -> None:
     """Run `gtrxl evaluate`."""
     command = parse(Evaluate, arguments, prog="gtrxl evaluate")
@@ -176,11 +207,12 @@ def evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
     from gtrxl_jax.runs.directory import is_export, status_of
+    from gtrxl_jax.runs.hub import is_address
     from gtrxl_jax.runs.results import describe
 
     command.import_modules()
     scores, loaded = loading.evaluate(
-        command.folder,
+        command.run,
         command.episodes,
         _known_selection(command.actions),
         command.seed,
@@ -198,10 +230,13 @@ def evaluate(arguments: Sequence[str]) -> None:
         f"{describe(scores)}{changed} | {command.episodes} episodes for each of "
         f"{len(loaded.params_per_seed)} seed(s) | step {loaded.step:,}"
     )
-    if not is_export(command.folder):
-        status = status_of(command.folder)
+    if not is_export(command.run):
+        status = status_of(command.run)
         if status.result is None:
             line += f" of a run that is {status}"
+    if is_address(command.folder):
+        print(line)
+        return
     try:
         kept = loading.keep_evaluation(
             command.folder, scores, loaded, command.seed, best=command.best
@@ -216,16 +251,16 @@ def play(arguments: Sequence[str]) -> None:
     """Run `gtrxl play`."""
     command = parse(Play, arguments, prog="gtrxl play")
     validate(command)
-    path = command.to or command.folder / "play.gif"
-    if path.suffix != ".gif":
-        raise ValueError(f"to must be the name of a GIF file, {path}.gif, not {path}")
+    path = command.to or command.beside("play.gif")
+    if path.suffix not in (".gif", ".mp4"):
+        raise ValueError(f"to must be the name of a GIF or an MP4 file, {path}.gif, not {path}")
     actions = _known_selection(command.actions)
     from gtrxl_jax.acting.evaluation import record_episodes
     from gtrxl_jax.envs.extensions import require_renderer
-    from gtrxl_jax.plots.report import draw_gif, of_task
+    from gtrxl_jax.plots.report import draw_animation, of_task
 
     command.import_modules()
-    loaded = _load(command.folder, command, actions)
+    loaded = _load(command.run, command, actions)
     for stream in loaded.tasks:
         require_renderer(stream.env)
     for task, stream in enumerate(loaded.tasks):
@@ -233,7 +268,7 @@ def play(arguments: Sequence[str]) -> None:
             loaded.policy, stream, loaded.params, command.seed, command.episodes
         )
         drawn = of_task(path, task, len(loaded.tasks))
-        draw_gif(stream, episodes, drawn)
+        draw_animation(stream, episodes, drawn)
         successes = [episode.success for episode in episodes if episode.success is not None]
         success = f"success {sum(successes):g} of {len(successes)}; " if successes else ""
         sums = [float(episode.timesteps.reward.sum()) for episode in episodes]
@@ -246,7 +281,7 @@ def inspect(arguments: Sequence[str]) -> None:
     command = parse(Inspect, arguments, prog="gtrxl inspect")
     validate(command)
     folders = [command.folder, *command.others]
-    path = command.to or command.folder / "inspect.html"
+    path = command.to or command.beside("inspect.html")
     if path.suffix not in (".html", ".gif"):
         raise ValueError(f"to must be the name of an HTML or a GIF file, {path}.html, not {path}")
     if path.suffix == ".gif" and command.others:
@@ -255,6 +290,7 @@ def inspect(arguments: Sequence[str]) -> None:
     from gtrxl_jax.inspection.animation import save_memory_gif
     from gtrxl_jax.inspection.episode import inspect_episode
     from gtrxl_jax.inspection.page import save_page
+    from gtrxl_jax.runs.hub import is_address
 
     command.import_modules()
     runs = [_load(folder, command, actions) for folder in folders]
@@ -264,7 +300,8 @@ def inspect(arguments: Sequence[str]) -> None:
     if path.suffix == ".gif":
         save_memory_gif(episodes[0], path)
     else:
-        save_page(episodes, path, [folder.resolve().name for folder in folders])
+        names = [folder.name if is_address(folder) else folder.resolve().name for folder in folders]
+        save_page(episodes, path, names)
     for episode in episodes:
         success = "" if episode.success is None else f"success {episode.success:g}; "
         print(printable(f"{success}return {format_number(episode.episode_return)} | {path}"))
@@ -279,7 +316,7 @@ def export(arguments: Sequence[str]) -> None:
 
     command.import_modules()
     export(
-        command.folder,
+        command.run,
         command.to,
         seed=command.seed,
         best=command.best,
@@ -287,6 +324,22 @@ def export(arguments: Sequence[str]) -> None:
     )
     for path in sorted(command.to.iterdir()):
         print(printable(f"{path.stat().st_size / 1e6:8.3f} MB  {path}"))
+
+
+def push(arguments: Sequence[str]) -> None:
+    """Run `gtrxl push`."""
+    command = parse(Push, arguments, prog="gtrxl push")
+    from gtrxl_jax.exporting import push
+
+    command.import_modules()
+    commit = push(
+        command.run,
+        command.repository,
+        seed=command.seed,
+        best=command.best,
+        private=command.private,
+    )
+    print(printable(f"gtrxl play hf://{command.repository} | {commit}"))
 
 
 def _load(folder: Path, command: ActingRun, actions: str) -> Any:

@@ -1,12 +1,15 @@
-"""Episodes as GIF animations."""
+"""Episodes as animations, GIF or MP4."""
 
+import itertools
 import os
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from gtrxl_jax.extras import install_command
 from gtrxl_jax.files import atomic
 
 _SMALLEST_SIDE = 256
@@ -35,18 +38,7 @@ def save_gif(
       TypeError: if the frames are not uint8.
       ValueError: if the frames are not `[T, H, W, 3]`, there are none, or fps is out of range.
     """
-    frames_THWC = np.asarray(frames_THWC)
-    if frames_THWC.dtype != np.uint8:
-        raise TypeError(f"frames must be uint8, 0 to 255; got {frames_THWC.dtype}")
-    if frames_THWC.ndim != 4 or frames_THWC.shape[-1] != 3 or 0 in frames_THWC.shape:
-        raise ValueError(
-            f"frames must be [frames, height, width, 3]; got shape {list(frames_THWC.shape)}"
-        )
-    if not 0 < fps <= 50:
-        raise ValueError(f"fps must be above 0 and at most 50; got {fps}")
-    factor = max(-(-_SMALLEST_SIDE // min(frames_THWC.shape[1:3])), 1)
-    large = (frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in frames_THWC)
-    images = map(Image.fromarray, large)
+    images = map(Image.fromarray, _large_frames(frames_THWC, fps))
     ends = np.rint(100 / fps * np.arange(len(frames_THWC) + 1)).astype(int)
     milliseconds = 10 * np.diff(ends)
     for frame in pauses:
@@ -60,3 +52,70 @@ def save_gif(
             duration=milliseconds.tolist(),
             loop=0,
         )
+
+
+def save_mp4(
+    frames_THWC: UInt8[np.ndarray, "T H W 3"],
+    path: str | os.PathLike[str],
+    fps: float = 10.0,
+    pauses: Sequence[int] = (-1,),
+) -> None:
+    """Write frames as an MP4 video, H.264, which players and browsers show; see `save_gif`.
+
+    Raises:
+      ModuleNotFoundError: if the extra "hub" is not installed.
+      TypeError, ValueError: see `save_gif`.
+    """
+    program, frames = _encoder(), _large_frames(frames_THWC, fps)
+    # The format has half as many rows and columns of colors.
+    even = (np.pad(x, [(0, x.shape[0] % 2), (0, x.shape[1] % 2), (0, 0)], "edge") for x in frames)
+    held_T = np.ones(len(frames_THWC), int)
+    held_T[list(pauses)] = max(1, round(fps * _PAUSE_SECONDS))
+    first = next(even)
+    given = f"-f rawvideo -pix_fmt rgb24 -s {first.shape[1]}x{first.shape[0]} -r {fps:g} -i -"
+    written = "-c:v libx264 -pix_fmt yuv420p -movflags faststart -f mp4 -y"
+    with atomic(path) as temporary:
+        command = [program, "-loglevel", "error", *given.split(), *written.split(), temporary]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as encoder:
+            assert encoder.stdin
+            for frame, held in zip(itertools.chain([first], even), held_T, strict=True):
+                encoder.stdin.write(held * frame.tobytes())
+        if encoder.returncode:
+            raise OSError(f"{path} cannot be encoded: {program} ended with {encoder.returncode}")
+
+
+def can_save_mp4() -> bool:
+    """Return whether the encoder of MP4 is installed."""
+    try:
+        _encoder()
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def _encoder() -> str:
+    """Return the path of ffmpeg."""
+    try:
+        import imageio_ffmpeg
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"MP4 requires imageio-ffmpeg: {install_command('hub')}, or write a GIF"
+        ) from error
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
+
+
+def _large_frames(
+    frames_THWC: UInt8[np.ndarray, "T H W 3"], fps: float
+) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
+    """Check frames, and return them enlarged, see `save_gif`."""
+    frames_THWC = np.asarray(frames_THWC)
+    if frames_THWC.dtype != np.uint8:
+        raise TypeError(f"frames must be uint8, 0 to 255; got {frames_THWC.dtype}")
+    if frames_THWC.ndim != 4 or frames_THWC.shape[-1] != 3 or 0 in frames_THWC.shape:
+        raise ValueError(
+            f"frames must be [frames, height, width, 3]; got shape {list(frames_THWC.shape)}"
+        )
+    if not 0 < fps <= 50:
+        raise ValueError(f"fps must be above 0 and at most 50; got {fps}")
+    factor = max(-(-_SMALLEST_SIDE // min(frames_THWC.shape[1:3])), 1)
+    return (frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in frames_THWC)

@@ -15,7 +15,7 @@ from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.plots.attention import plot_attention_map, plot_attention_over_episode
 from gtrxl_jax.plots.curves import plot_learning_curves, plot_success_against_horizon
-from gtrxl_jax.plots.episodes import save_gif
+from gtrxl_jax.plots.episodes import save_gif, save_mp4
 from gtrxl_jax.plots.updates import plot_updates
 from gtrxl_jax.runs.directory import status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
@@ -107,20 +107,22 @@ def draw_episodes(folder: Path, policy: Policy, tasks: Sequence[Stream], params:
             )
         if renderer_of(stream.env) is not None:
             paths.append(of_task(folder / "episode.gif", k, len(tasks)))
-            draw_gif(stream, [episode], paths[-1])
+            draw_animation(stream, [episode], paths[-1])
     return paths
 
 
-def draw_gif(stream: Stream, episodes: Sequence[RecordedEpisode], path: Path) -> None:
-    """Draw episodes as a GIF, one after another.
+def draw_animation(stream: Stream, episodes: Sequence[RecordedEpisode], path: Path) -> None:
+    """Draw episodes one after another, as an MP4 if the file is named so, else as a GIF.
 
     Raises:
       ValueError: if the environment cannot be drawn.
+      ModuleNotFoundError: if MP4 is asked for without the extra "hub".
     """
     renderer = require_renderer(stream.env)
     clips = [clip for e in episodes if (clip := render_episode(stream, e)) is not None]
     ends = np.cumsum([len(clip) for clip in clips]) - 1
-    save_gif(np.concatenate(clips), path, renderer.fps, pauses=ends.tolist())
+    save = save_mp4 if path.suffix == ".mp4" else save_gif
+    save(np.concatenate(clips), path, renderer.fps, pauses=ends.tolist())
 
 
 def of_task(path: Path, task: int, num_tasks: int) -> Path:

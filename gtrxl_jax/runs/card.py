@@ -1,6 +1,10 @@
-"""Model cards: the scores, provenance and use of a trained model."""
+"""Model cards: the scores, provenance and use of a trained model.
+
+A card is the README.md of its folder, and begins with the YAML that the Hugging Face hub reads.
+"""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,38 +18,51 @@ from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.runs.results import NOT_EVALUATED, Score, main_scores
 from gtrxl_jax.statistics import SOLVED
 
+CARD = "README.md"
+"""The name of a card's file."""
+TYPES = {"return": "mean_reward"}
+"""The hub's names of scores."""
+
 
 def write_card(
     folder: str | os.PathLike[str],
     title: str,
+    config: Mapping[str, Any],
     record: dict[str, Any],
     params: Any,
     notes: Sequence[str] = (),
 ) -> Path:
-    """Write card.md into the folder of a run.
+    """Write the card of a run into its folder.
 
     Args:
       folder: the folder of the run.
       title: what was trained, and on what.
+      config: the run's config, as in config.json.
       record: its result, see `gtrxl_jax.runs.results.record_of`.
       params: its parameters, which are counted.
       notes: lines on how it reads its observations.
     """
-    path = Path(folder, "card.md")
+    path = Path(folder, CARD)
     with atomic(path) as temporary:
         parameters = sum(leaf.size for leaf in jax.tree.leaves(weights(params)))
-        text = card(title, record, parameters, Path(folder).name, notes)
+        text = card(title, config, record, parameters, Path(folder).resolve().name, notes)
         temporary.write_text(text, "utf-8", errors="backslashreplace")
     return path
 
 
 def card(
-    title: str, record: dict[str, Any], parameters: int, name: str, notes: Sequence[str] = ()
+    title: str,
+    config: Mapping[str, Any],
+    record: dict[str, Any],
+    parameters: int,
+    name: str,
+    notes: Sequence[str] = (),
 ) -> str:
     """Return the text of a card.
 
     Args:
       title: as in `write_card`.
+      config: as in `write_card`.
       record: as in `write_card`.
       parameters: number of parameters of the network.
       name: name of the folder.
@@ -56,6 +73,8 @@ def card(
     origin = record.get("init_from")
     scores = {name: Score.of(score) for name, score in record["evaluation"].items()}
     lines = [
+        *metadata(config, scores, name),
+        "",
         f"# {title}",
         "",
         f"{parameters:,} parameters{' for each seed' if several else ''}.",
@@ -88,6 +107,40 @@ def card(
         "",
     ]
     return "\n".join(lines)
+
+
+def metadata(config: Mapping[str, Any], scores: Mapping[str, Score], name: str) -> list[str]:
+    """Return the lines of YAML by which the hub lists and compares models.
+
+    Args:
+      config: the run's config, as in config.json.
+      scores: the scores of its evaluation.
+      name: name of the model.
+    """
+    parts = [config.get(part, {}).get("name") for part in ("core", "model", "algorithm", "env")]
+    task = str(parts[-1] or config.get("data", {}).get("path") or "its own data")
+    tags = ["reinforcement-learning", *dict.fromkeys(part for part in parts if part)]
+    metrics = [
+        {"type": TYPES.get(kind := score.partition("/")[0], kind), "name": score, "value": value}
+        for score in main_scores(scores)
+        if (value := _center(scores[score])) is not None
+    ]
+    result = {
+        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+        "dataset": {"name": task, "type": task},
+        "metrics": metrics,
+    }
+    index = [{"name": name, "results": [result]}]
+    # YAML contains JSON.
+    fields = {"library_name": "gtrxl_jax", "pipeline_tag": "reinforcement-learning", "tags": tags}
+    fields |= {"model-index": index} if metrics else {}
+    return ["---", *(f"{field}: {json.dumps(value)}" for field, value in fields.items()), "---"]
+
+
+def _center(score: Score) -> float | None:
+    """Return the mean of one seed, or the median of several, to three digits; None without."""
+    value = score.median if score.mean is None else score.mean
+    return round(value, 3) if value is not None and math.isfinite(value) else None
 
 
 _OTHER_STEP = (

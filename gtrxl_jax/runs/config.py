@@ -64,8 +64,9 @@ class RunConfig:
     on_divergence: str = choice("stop", ("stop", "continue"))
     """When a seed diverges. stop: end the run. continue: report it, and train the other seeds."""
     init_from: str = ""
-    """Folder of a trained run whose parameters the run starts from. Everything else, such as the
-    optimizer's state, starts fresh. Once it has a checkpoint, a run resumes from it."""
+    """Folder of a trained run, or an address on the hub, whose parameters the run starts from. The
+    rest, such as the optimizer's state, starts fresh. Once it has a checkpoint, a run resumes from
+    it."""
     init_only: tuple[str, ...] = ()
     """Patterns of the paths of the parameters that init_from provides, such as 'core/*'; all by
     default. The others are initialized as usual."""

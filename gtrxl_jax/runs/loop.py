@@ -8,7 +8,7 @@ A run folder contains
     metrics.jsonl     its metrics, one line for each iteration
     checkpoints/      its state (see `checkpoint`)
     result.json       the final evaluation, with command, commit, device, date, seeds and times
-    card.md           what was trained, its scores, its provenance and its use
+    README.md         what was trained, its scores, its provenance and its use
     *.png, *.gif      plots
 
 However the process ends, `train` with the same config and folder resumes from the last checkpoint,
@@ -19,6 +19,7 @@ dropped and rewritten.
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import signal
 import time
@@ -107,7 +108,8 @@ def train(
         if hosts.is_first():
             record = record_of(trainer.config, trained.result)
             params = trained.params_per_seed[0]
-            write_card(folder, trainer.title, record, params, trainer.notes)
+            config = json.loads(trainer.config_json)
+            write_card(folder, trainer.title, config, record, params, trainer.notes)
             write_result(folder, record)
     return trained
 

@@ -4,7 +4,7 @@ An export is a folder with
 
     params.safetensors   the parameters by path, `core/blocks/gate/kernel`, and their step
     config.json          the config of the run, of a single seed
-    card.md              the model card
+    README.md            the model card
 
 The parameters have the format of the library safetensors: reading it executes nothing.
 """
@@ -30,6 +30,7 @@ from gtrxl_jax.runs.directory import (
     read_config,
     require_version,
 )
+from gtrxl_jax.runs.hub import local_folder
 from gtrxl_jax.runs.trainer import Trainer
 
 
@@ -87,6 +88,7 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
     source, patterns = config.init_from, config.init_only
     if not source or (folder and available_steps(folder)):
         return {}
+    source = local_folder(source)
     here = by_name(jax.eval_shape(trainer.init, 0).params)
     _require_matches(here, patterns)
     try:

@@ -243,7 +243,7 @@ OTHERS = {
     "play nothing --episodes 0": "episodes must be at least 1, not 0",
     "play nothing --seed -1": "seed must be at least 0, not -1",
     "play nothing --actions best": "unknown actions 'best'",
-    "play nothing --to film.mp4": "to must be the name of a GIF file, film.mp4.gif, not film.mp4",
+    "play nothing --to film.avi": "to must be the name of a GIF or an MP4 file, film.avi.gif, not film.avi",
     "inspect": "Missing from gtrxl inspect",
     "inspect nothing": "nothing holds no run: it has no config.json",
     "inspect nothing --episode-steps 0": "episode_steps must be at least 1, not 0",

@@ -101,7 +101,7 @@ def test_debug_job_writes_complete_run(debug):
     for name in plots:
         assert (folder / name).stat().st_size > 500
         assert name in err
-    records = {"config.json", "options.json", "metrics.jsonl", "result.json", "card.md"}
+    records = {"config.json", "options.json", "metrics.jsonl", "result.json", "README.md"}
     expected = {"checkpoints", *records, *plots}
     assert {path.name for path in folder.iterdir()} == expected
 
@@ -158,7 +158,7 @@ def test_played_episodes_are_drawn(debug, tmp_path):
     assert sum(duration >= 1000 for duration in durations) == 2
     assert durations[-1] >= 1000
     error = refused("play", debug[0], "--to", tmp_path / "two.mp4")
-    assert "to must be the name of a GIF file" in error
+    assert "to must be the name of a GIF or an MP4 file" in error
 
 
 @pytest.mark.integration
@@ -186,7 +186,7 @@ def test_runs_are_inspected_side_by_side(debug, tmp_path):
 def test_exported_agent_evaluates_as_its_run(debug, tmp_path):
     folder, to = debug[0], tmp_path / "agent"
     out, _ = call("export", folder, "--to", to)
-    assert all(str(to / name) in out for name in ("params.safetensors", "config.json", "card.md"))
+    assert all(str(to / name) in out for name in ("params.safetensors", "config.json", "README.md"))
     scores = [call("evaluate", path, "--episodes", 64)[0].split("|")[0] for path in (folder, to)]
     assert scores[0] == scores[1]
     assert "exists already: choose another folder" in refused("export", folder, "--to", to)

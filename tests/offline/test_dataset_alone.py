@@ -62,7 +62,7 @@ def test_run_says_that_it_was_not_evaluated(run, command, capsys):
     record = json.loads((run / "result.json").read_text())
     assert record["evaluation"] == {}
     assert record["evaluated"] is False
-    card = (run / "card.md").read_text()
+    card = (run / "README.md").read_text()
     assert card.startswith("# bc-mlp, trained offline for set\n")
     assert "It was not evaluated, since the run has no environment." in card
     assert np.isfinite(json.loads((run / "metrics.jsonl").read_text())["loss"])

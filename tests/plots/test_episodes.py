@@ -1,8 +1,10 @@
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from gtrxl_jax.plots.episodes import save_gif
+from gtrxl_jax.plots.episodes import save_gif, save_mp4
 
 
 def make_frames(steps=6, height=7, width=9, colors=200):
@@ -77,4 +79,19 @@ def test_repeated_frames_keep_their_duration(tmp_path):
 def test_invalid_frames_raise(tmp_path, frames, fps, error, message):
     with pytest.raises(error, match=message):
         save_gif(frames, tmp_path / "a.gif", fps)
+    assert not list(tmp_path.iterdir())
+
+
+def test_video_has_all_frames_and_a_pause(tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    save_mp4(make_frames(height=15, width=301), tmp_path / "a.mp4", fps=10)
+    frames, seconds = ffmpeg.count_frames_and_secs(str(tmp_path / "a.mp4"))
+    assert (frames, round(seconds, 2)) == (5 + 10, 1.5)
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.mp4"]
+
+
+def test_video_without_encoder_names_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(ModuleNotFoundError, match="requires imageio-ffmpeg: pip install .* GIF"):
+        save_mp4(make_frames(), tmp_path / "a.mp4")
     assert not list(tmp_path.iterdir())
