@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gtrxl_jax.cli import doctor, listing, studies
+from gtrxl_jax.cli import datasets, doctor, listing, studies
 from gtrxl_jax.cli.parsing import SIZES, Parser, parse
 from gtrxl_jax.cli.plan import plan
 from gtrxl_jax.cli.trained import evaluate, export, inspect, play
@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "compare": studies.compare,
         "sweep": studies.sweep,
         "collect": _collect,
+        "data": datasets.data,
         "list": listing.names,
         "doctor": doctor.doctor,
     }

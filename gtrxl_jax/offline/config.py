@@ -38,8 +38,8 @@ class DataConfig:
     """The trajectories to train on."""
 
     path: str = ""
-    """A Minari dataset, as written by `gtrxl collect`. If empty, the environment's oracle generates
-    the episodes."""
+    """A dataset: Minari's, as written by `gtrxl collect`, D4RL's, DQN-replay's or Memory Maze's. If
+    empty, the environment's oracle generates the episodes."""
     episodes: int = 2000
     """Number of oracle episodes of each length."""
     stream: bool = False
@@ -49,6 +49,13 @@ class DataConfig:
     skip_bad: bool = False
     """Leave out the episodes of data.path that are damaged or have invalid numbers, and name them.
     By default, the first such episode ends the run before it starts."""
+    keys: tuple[str, ...] = ()
+    """The keys to keep of observations of data.path that are dicts; by default all."""
+    drop: tuple[str, ...] = ()
+    """The keys to leave out of observations of data.path that are dicts."""
+    clip_actions: float = number(0.0, at_least=0)
+    """How far actions of data.path may exceed their bounds, to which they are then clipped. They
+    always may by rounding."""
     start: str = choice("", STARTS)
     """Where windows begin: episode (at its first step) or uniform (at any step). The default
     depends on the environment."""
@@ -130,11 +137,11 @@ class OfflineConfig(RunConfig):
         }.items():
             if value and not self.env.name:
                 raise ValueError(f"{field} requires an environment: set env.name, or omit {field}")
-        for field in ("stream", "skip_bad"):
+        for field in ("stream", "skip_bad", "keys", "drop", "clip_actions"):
             if getattr(self.data, field) and not self.data.path:
                 raise ValueError(
                     f"data.{field} requires a dataset on disk: set data.path (`gtrxl collect` "
-                    f"writes datasets), or disable data.{field}"
+                    f"writes datasets), or omit data.{field}"
                 )
         if self.data.stream and self.num_seeds > 1:
             raise ValueError(
