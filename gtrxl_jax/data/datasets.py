@@ -276,7 +276,7 @@ def find_format(path: Folder) -> tuple[type[Format], Path]:
         if (found := kind.find(Path(path))) is not None:
             return kind, found
     raise FileNotFoundError(
-        f"{path} holds no dataset: give {', '.join(kind.layout for kind in FORMATS)}"
+        f"{path} holds no dataset: give {', '.join(dict.fromkeys(kind.layout for kind in FORMATS))}"
     )
 
 

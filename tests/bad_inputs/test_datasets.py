@@ -264,7 +264,7 @@ DAMAGE = {
         metadata(total_episodes=10**12),
         "is damaged: it has 5 episodes, and 1,000,000,000,000 in its metadata.json",
     ),
-    "other format": (metadata(data_format="arrow"), "'arrow': only 'hdf5' is supported"),
+    "other format": (metadata(data_format="csv"), "data_format 'csv', which is unknown"),
     "half of ours": (metadata(gtrxl_jax={"env_name": "x"}), UNREADABLE),
     "link to a file": (
         link("episode_2", h5py.ExternalLink("/etc/passwd", "/")),

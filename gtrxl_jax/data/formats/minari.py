@@ -10,6 +10,7 @@ import dataclasses
 import io
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,8 +42,6 @@ class Minari(Format):
 
     def __init__(self, path: Path):
         minari = import_minari()
-        import h5py
-
         self.path = path
         described = json.loads(inside(path, "metadata.json").read_text("utf-8"))
         _require_metadata(path, described)
@@ -51,17 +50,28 @@ class Minari(Format):
             for field in ("observation_space", "action_space")
         )
         self.metadata = _metadata(described)
-        self._jpeg_encoding = described.get("jpeg_encoding", True)
+        self._jpeg_encoding = bool(described.get("jpeg_encoding", True))
         self._is_image = minari.dataset.minari_storage.is_image_space
         self.num_episodes = described["total_episodes"]
-        self._file = h5py.File(inside(path, "main_data.hdf5"), "r")
-        found = len(self._file.keys())
+        found = self._open(described["data_format"])
         if self.num_episodes > 2 * found:
             self.close()
             raise DatasetError(
                 f"{path} is damaged: it has {found:,} episodes, and {self.num_episodes:,} in its "
                 "metadata.json: get it again"
             )
+
+    def _open(self, data_format: str) -> int:
+        """Open the files of the data, and return the number of episodes in them."""
+        import h5py
+
+        if data_format != "hdf5":
+            raise DatasetError(
+                f"{self.path} has data_format {data_format!r}, which is unknown: load it with "
+                "Minari and save it as hdf5, arrow or parquet"
+            )
+        self._file = h5py.File(inside(self.path, "main_data.hdf5"), "r")
+        return len(self._file.keys())
 
     def num_actions(self, episode: int) -> int:
         return len(self._part(episode, "rewards"))
@@ -80,11 +90,16 @@ class Minari(Format):
     def read(self, episode: int, field: str, space: Any, start: int, stop: int) -> Any:
         def decode(leaf: Any, node: Any, _: str) -> Any:
             values = node[start:stop]
-            if kind_of(leaf) != "text" and self._jpeg_encoding and self._is_image(leaf):
-                return np.stack([np.asarray(Image.open(io.BytesIO(image))) for image in values])
-            return values
+            return self._decode_images(values) if self._is_encoded(leaf) else values
 
         return map_leaves(decode, space, _nodes(self._part(episode, field), space), field=field)
+
+    def _is_encoded(self, leaf: Any) -> bool:
+        """Return whether the values of a space are images, each stored as a JPEG."""
+        return kind_of(leaf) != "text" and self._jpeg_encoding and self._is_image(leaf)
+
+    def _decode_images(self, images: Iterable[Any]) -> np.ndarray:
+        return np.stack([np.asarray(Image.open(io.BytesIO(image))) for image in images])
 
     def require_whole(self, episode: int) -> None:
         length = self.num_actions(episode)
@@ -159,10 +174,6 @@ def _require_metadata(path: Path, described: Any) -> None:
                 f"{path / 'metadata.json'} has no {field}: it was written neither by "
                 "gtrxl_jax nor by Minari 0.5, give a dataset of theirs"
             )
-    if described["data_format"] != "hdf5":
-        raise DatasetError(
-            f"{path} has data_format {described['data_format']!r}: only 'hdf5' is supported"
-        )
 
 
 def _metadata(described: dict[str, Any]) -> Metadata:
