@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gtrxl_jax.runs import loop
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.programs import Programs
 
 
@@ -19,12 +20,13 @@ def compiled_once(key: Callable[[Any], Hashable] = lambda trainer: trainer) -> I
     """
     made: dict[Hashable, Programs] = {}
 
-    def programs(trainer: Any, compiling: Any) -> Programs:
+    def programs(trainer: Any, compiling: Any, devices: Any = None) -> Programs:
         own = copy.copy(made[key(trainer)]) if key(trainer) in made else Programs(trainer)
         own._trainer = trainer
         made[key(trainer)] = own
         return own
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Programs", programs)
+        for kind in (OnlineTrainer, OfflineTrainer):
+            patch.setattr(kind, "programs", programs)
         yield

@@ -132,11 +132,11 @@ def _train(arguments: Sequence[str]) -> None:
 
     command = parse_train(arguments)
     # Slow imports, delayed until the arguments have been validated.
-    from gtrxl_jax.online.trainer import OnlineTrainer
+    from gtrxl_jax.online.host import make_trainer
     from gtrxl_jax.plots import report
 
     config = command.config
-    trainer = OnlineTrainer(config)
+    trainer = make_trainer(config)
     with _folder(command, config.env.name, config.core.name) as folder:
         options = Options(command.log, command.plots)
         title = f"{config.core.name} on {config.env.name}"

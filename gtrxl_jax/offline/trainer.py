@@ -9,9 +9,11 @@ An update samples a batch of windows of K segments of T steps, or selects one th
 disk, and the algorithm learns from it; see `offline.algorithm`.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -46,6 +48,7 @@ from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
 from gtrxl_jax.runs.divergence import finite, over_updates, take_checks
+from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.segments import Segments, zero_segment
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
@@ -215,6 +218,14 @@ class OfflineTrainer:
         for batch in self._data.observations():
             variables = update(variables, batch)
         return statistics(variables["params"])
+
+    def programs(
+        self,
+        compiling: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        devices: Sequence[Any] | None = None,
+    ) -> Programs:
+        """Return the programs of the run, see `Trainer.programs`."""
+        return Programs(self, compiling, devices)
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """Return the mesh of the devices that share the batch, see `Trainer.mesh`."""
