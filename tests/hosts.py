@@ -26,16 +26,25 @@ class Counter(gymnasium.Env):
       raise_at: raise an error at this step, counted over all episodes, of the first instances.
       failures: how many instances, of all that were made, raise it.
       fault: what is wrong at that step instead of an error: "nan", "shape", "sleep".
+      slow: seconds that a step takes.
+      anonymous: say 0 instead of which instance it is.
     """
 
     made = 0
     failed = 0
 
-    def __init__(self, raise_at: int = -1, failures: int = 0, fault: str = "", slow: float = 0.0):
+    def __init__(
+        self,
+        raise_at: int = -1,
+        failures: int = 0,
+        fault: str = "",
+        slow: float = 0.0,
+        anonymous: bool = False,
+    ):
         self.observation_space = spaces.Box(-1, 1e6, (4,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._at, self._failures, self._fault, self._slow = raise_at, failures, fault, slow
-        self._instance = Counter.made
+        self._instance = 0 if anonymous else Counter.made
         Counter.made += 1
         self._episode = self._count = 0
         self._step = 0

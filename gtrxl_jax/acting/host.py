@@ -189,11 +189,9 @@ def require_values(
 
     def require(part: str, x: np.ndarray, right: np.ndarray) -> None:
         if not right.all():
-            place = tuple(np.argwhere(~right)[0])
-            row = place[0]
-            refuse_value(
-                name, part, int(episode_B[row]), int(arrival.episode.length[row]), x[place]
-            )
+            row, *_ = place = tuple(np.argwhere(~right)[0])
+            step = int(arrival.episode.length[row])
+            refuse_value(name, part, int(episode_B[row]), step, float(x[place]))
 
     require("reward", arrival.reward, np.isfinite(arrival.reward))
     map_leaves(

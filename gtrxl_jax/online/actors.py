@@ -1,9 +1,10 @@
 """Actors: threads that act in environments on the host, and pass segments to the learner.
 
-    with Actors(programs, stream, config, mesh, 0, key, seed) as actors:
-        actors.publish(0, params)       version n: after n updates
+    with Actors(programs, stream, config, mesh, first=0, seed=seed) as actors:
+        actors.start(key)
+        actors.publish(params)          before update 0
         experience = actors.take()      what update 0 learns from
-        actors.publish(1, params)
+        actors.publish(params)          before update 1
 
 Each actor has a share of the environments and the memory of its agents. For update n it acts with
 the parameters after n - lag updates, exactly: with a lag of 0 it waits for the learner, with a lag
@@ -386,10 +387,10 @@ class Actors:
       config: settings.
       mesh: the devices of the run.
       first: the number of the first update, counted from 0.
-      key: the PRNG key of the run.
       seed: the seed of the environments.
 
     Attributes:
+      started: whether they have been started.
       lag: how many updates the parameters behind the last `take` were behind, averaged over the
         actors.
       waited: seconds that the last `take` waited.
@@ -402,29 +403,37 @@ class Actors:
         config: ActorsConfig,
         mesh: Mesh,
         first: int,
-        key: Key[Array, ""],
         seed: int,
     ):
         self.programs, self.stream, self.config = programs, stream, config
-        self.first, self.key, self.seed = first, key, seed
+        self.first, self.seed = first, seed
+        self.started = False
         self.agent = programs.policy.agent
         self.versions = _Versions()
         self.lag = self.waited = 0.0
+        self._version = first
         self._mesh = mesh
         self._devices = mesh.local_devices
         rows = np.split(local_rows(mesh, stream.num_envs), config.count)
         self._actors = [_Actor(self, index, part.tolist()) for index, part in enumerate(rows)]
 
     def __enter__(self) -> "Actors":
-        for actor in self._actors:
-            actor.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.versions.close()
         end = time.monotonic() + _CLOSING_SECONDS
-        for actor in self._actors:
+        for actor in self._actors if self.started else ():
             actor.join(max(end - time.monotonic(), 0))
+
+    def start(self, key: Key[Array, ""]) -> None:
+        """Start to act, given the PRNG key of the run."""
+        self.started, self.key = (
+            True,
+            jax.random.wrap_key_data(np.asarray(jax.random.key_data(key))),
+        )
+        for actor in self._actors:
+            actor.start()
 
     def zero_action(self, batch: int) -> Any:
         """Return the actions before the first ones."""
@@ -443,9 +452,10 @@ class Actors:
 
         return jax.tree.map(copy_of, params)
 
-    def publish(self, version: int, params: Any) -> None:
-        """Pass on the parameters after `version` updates, which are on every device."""
-        self.versions.publish(version, params, version - self.config.lag)
+    def publish(self, params: Any) -> None:
+        """Pass on the parameters before the next update, which are on every device."""
+        self.versions.publish(self._version, params, self._version - self.config.lag)
+        self._version += 1
 
     def take(self) -> Experience:
         """Return the rollout of all environments for the next update, on the mesh.

@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.envs.faults import score_names
+from gtrxl_jax.envs.host import wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
 from gtrxl_jax.online.actors import ActingPrograms, Actors
@@ -41,6 +42,7 @@ def make_host_stream(config: OnlineConfig) -> HostStream:
       ValueError: if an option is of jitted environments only, or an environment does not fit.
     """
     env = config.env
+    wrappers.check(env.wrappers)
     for name, _ in env.members:
         if not is_host_env(name):
             raise ValueError(f"env.tasks: {name} is jitted, and {env.name} is not: use one kind")
@@ -140,7 +142,6 @@ class HostPrograms(Programs):
     ):
         super().__init__(trainer, compiling, devices)
         config = trainer.config
-        self._host = trainer
         self._acting = ActingPrograms(
             trainer.algorithm.behavior,
             trainer.stream,
@@ -159,14 +160,14 @@ class HostPrograms(Programs):
             ),
             out_shardings=self._everywhere,
         )
-        self._actors: Actors | None = None
-        self._version = 0
-        self._resources = contextlib.ExitStack()
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
-        """Yield (None, None) for each iteration; the actors end when it is closed."""
-        with self._resources:
-            yield from super().feed(first)
+        """Yield None and the actors for each iteration; they end when it is closed."""
+        config = self._trainer.config
+        updates = (first - 1) * config.updates_per_iteration
+        stream = self._trainer.stream
+        with Actors(self._acting, stream, config.actors, self.mesh, updates, config.seed) as actors:
+            yield from ((stage, actors) for stage, _ in super().feed(first))
 
     def iteration(self, stage: Hashable, data: Any) -> Callable[..., Any]:
         """Return the function from (state, data) to new state and metrics; it donates the state."""
@@ -182,10 +183,10 @@ class HostPrograms(Programs):
         over_batch = NamedSharding(self.mesh, PartitionSpec(AXES))
         experience = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=over_batch),
-            self._host.experience(),
+            self._trainer.experience(),
         )
         program = jax.jit(
-            self._host.update,
+            self._trainer.update,
             donate_argnums=0,
             out_shardings=(self._placed, self._everywhere),
             compiler_options=self._options,
@@ -193,18 +194,19 @@ class HostPrograms(Programs):
         with jax.set_mesh(self.mesh):
             return program.lower(self.like, experience)
 
-    def _iterate(self, state: TrainState, data: Any) -> tuple[TrainState, Any]:
+    def _iterate(self, state: TrainState, actors: Actors) -> tuple[TrainState, Any]:
         """Make the updates of an iteration."""
+        if not actors.started:
+            actors.start(state.key)
+            actors.publish(self._publish(state.learner))
         began, waited, lags, metrics = time.monotonic(), 0.0, [], []
-        actors = self._actors or self._start(state)
-        for _ in range(self._host.config.updates_per_iteration):
+        for _ in range(self._trainer.config.updates_per_iteration):
             experience = actors.take()
             waited += actors.waited
             lags.append(actors.lag)
             with jax.set_mesh(self.mesh):
                 state, of_update = self._update(state, experience)
-            self._version += 1
-            actors.publish(self._version, self._publish(state.learner))
+            actors.publish(self._publish(state.learner))
             metrics.append(of_update)
         summary = jax.device_get(self._summarize(metrics, state))
         seconds = time.monotonic() - began
@@ -213,30 +215,12 @@ class HostPrograms(Programs):
             "actors/learner_waits": np.float32(waited / seconds),
         }
 
-    def _start(self, state: TrainState) -> Actors:
-        config = self._host.config
-        self._version = int(state.update)
-        key = jax.random.wrap_key_data(np.asarray(jax.random.key_data(state.key)))
-        self._actors = self._resources.enter_context(
-            Actors(
-                self._acting,
-                self._host.stream,
-                config.actors,
-                self.mesh,
-                first=self._version,
-                key=key,
-                seed=config.seed,
-            )
-        )
-        self._actors.publish(self._version, self._publish(state.learner))
-        return self._actors
-
     def score_names(self) -> list[str]:
         """Return the names of the scores that `evaluate` returns."""
-        return score_names(jax.eval_shape(self._host.score_shapes))
+        return score_names(jax.eval_shape(self._trainer.score_shapes))
 
     def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, " E"]]:
         """Return the scores after iteration `number`, `[E]`."""
         (own,) = self.to_host(params)
-        scores = self._host.evaluate(own, self._evaluation_keys(number))
+        scores = self._trainer.evaluate(own, self._evaluation_keys(number))
         return {name: np.array(score, np.float64) for name, score in scores.items()}

@@ -183,6 +183,10 @@ class OnlineTrainer:
     def make_stream(self) -> Any:
         """Create the environments, divided equally among the tasks, with common spaces."""
         env = self.config.env
+        if env.wrappers:
+            raise ValueError(
+                f"env.wrappers are of environments on the host, unlike {env.name}: omit them"
+            )
         share = env.num_envs // env.num_tasks
         streams = [
             require_consistent_env(Stream(*make_env(name, **params), num_envs=share))

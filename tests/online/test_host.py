@@ -15,6 +15,7 @@ from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
 from tests import hosts
+from tests.programs import compiled_once
 
 pytestmark = pytest.mark.integration
 
@@ -65,7 +66,7 @@ def learned(lines):
     ("parts", "segments", "devices"),
     [
         ({"algorithm": "ppo"}, 2, 1),
-        pytest.param({"algorithm": "vmpo", "core": "lstm"}, 1, 8),
+        pytest.param({"algorithm": "vmpo", "core": "lstm"}, 1, 8, marks=pytest.mark.slow),
         pytest.param({"algorithm": "vmpo"}, 1, 1, marks=pytest.mark.slow),
         pytest.param({"algorithm": "ppo", "core": "lstm"}, 1, 8, marks=pytest.mark.slow),
         pytest.param({"algorithm": "r2d2", "core": "lstm"}, 1, 1, marks=pytest.mark.slow),
@@ -133,62 +134,85 @@ def require_whole(taken, segments=1):
     return restarts
 
 
+@pytest.fixture(scope="module")
+def compiled():
+    """Let the runs of this module share their programs."""
+
+    def key(trainer):
+        config = trainer.config
+        return trainer.stream.env.name, config.segments, config.actors.count, config.unroll
+
+    with compiled_once(key):
+        yield
+
+
+def counting(actors=None, **params):
+    """Return a run of two actors on counters, of six updates."""
+    steps = {"segments": 2, "total_steps": 8 * 8 * 6}
+    return small("tests.hosts:counter", {"count": 2} | (actors or {}), params=params, **steps)
+
+
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_every_step_is_learned_from_once(lag, monkeypatch):
+def test_every_step_is_learned_from_once(lag, compiled, monkeypatch):
     taken = counters(monkeypatch)
-    run(small("tests.hosts:counter", {"lag": lag, "count": 2}, segments=2, total_steps=8 * 8 * 6))
+    run(counting({"lag": lag}))
     assert len(taken) == 6
     assert require_whole(taken, segments=2) == 0
 
 
-def test_an_environment_that_fails_starts_anew(monkeypatch, capsys):
+def test_an_environment_that_fails_starts_anew(compiled, monkeypatch, capsys):
     taken = counters(monkeypatch)
-    params = {"raise_at": 7, "failures": 2}
-    run(small("tests.hosts:counter", {"count": 2}, params=params))
-    assert require_whole(taken) == 8
+    run(counting(raise_at=7, failures=2))
+    # All four environments of an actor, in the first rollout, of which nothing was passed on.
+    assert require_whole(taken, segments=2) == 0
+    run(counting(raise_at=15, failures=4))
+    assert require_whole(taken[6:], segments=2) in (4, 8)
     errors = capsys.readouterr().err
-    assert errors.count("RuntimeError: the simulator crashed") == 2
+    assert errors.count("RuntimeError: the simulator crashed") == 4
     assert "is started anew" in errors
 
 
-def test_an_environment_that_fails_too_often_ends_the_run(monkeypatch):
+def test_an_environment_that_fails_too_often_ends_the_run(compiled, monkeypatch):
     counters(monkeypatch)
-    params = {"raise_at": 7, "failures": 100}
-    with pytest.raises(ActorError, match="actor 0: tests.hosts:counter has failed 3 times"):
-        run(small("tests.hosts:counter", {"restarts": 2}, params=params))
+    with pytest.raises(ActorError, match="actor .: tests.hosts:counter has failed 3 times"):
+        run(counting({"restarts": 2}, raise_at=7, failures=100))
 
 
-def test_a_wrong_shape_is_named(monkeypatch, capsys):
+def test_a_wrong_shape_is_named(compiled, monkeypatch, capsys):
     counters(monkeypatch)
-    params = {"raise_at": 7, "failures": 1, "fault": "shape"}
-    run(small("tests.hosts:counter", params=params))
+    run(counting(raise_at=7, failures=1, fault="shape"))
     assert "observation has shape (3,)" in capsys.readouterr().err
 
 
-def test_an_environment_that_hangs_ends_the_run(monkeypatch):
+def test_an_environment_that_hangs_ends_the_run(compiled, monkeypatch):
     counters(monkeypatch)
-    params = {"raise_at": 7, "failures": 1, "fault": "sleep"}
     with pytest.raises(TimeoutError, match="has not answered for 0.5 s: raise actors.timeout"):
-        run(small("tests.hosts:counter", {"timeout": 0.5}, params=params))
+        run(counting({"timeout": 0.5}, raise_at=7, failures=1, fault="sleep"))
 
 
-def test_runs_are_repeatable(monkeypatch):
-    counters(monkeypatch)
-    config = small("tests.hosts:counter", {"lag": 1, "count": 2})
-    (one, _), (other, _) = run(config), run(config)
+def test_a_slow_actor_loses_nothing(compiled, monkeypatch):
+    taken = counters(monkeypatch)
+    run(counting(slow=0.005))
+    assert require_whole(taken, segments=2) == 0
+
+
+def test_runs_are_repeatable(compiled, monkeypatch):
+    one, other = [], []
+    for lines in (one, other):
+        counters(monkeypatch)
+        lines += run(counting(anonymous=True))[0]
     for (_, numbers), (_, others) in zip(learned(one), learned(other), strict=True):
         for name, number in numbers.items():
-            if name != "loss/value":  # the instances' numbers differ
-                assert number.shape == others[name].shape
+            np.testing.assert_array_equal(others[name], number, err_msg=name)
 
 
-def test_a_run_resumes(tmp_path, monkeypatch):
+def test_a_run_resumes(tmp_path, compiled, monkeypatch):
     counters(monkeypatch)
-    config = small("tests.hosts:counter")
-    run(dataclasses.replace(config, total_steps=8 * 4 * 3), tmp_path)
+    config = counting()
+    run(dataclasses.replace(config, total_steps=8 * 8 * 3), tmp_path)
     lines, trained = run(config, tmp_path)
-    assert [step for step, _ in lines] == [8 * 4 * 6]
-    assert trained.result.steps == 8 * 4 * 6
+    assert [step for step, _ in lines] == [8 * 8 * 6]
+    assert trained.result.steps == 8 * 8 * 6
 
 
 @pytest.mark.parametrize(

@@ -363,8 +363,9 @@ class HostStream:
 
 def seeds(seed: int | Sequence[int], row: int) -> int:
     """Return the seed of the environment of a row, independent of the others'."""
-    numbers_ = (seed,) if isinstance(seed, int) else tuple(seed)
-    return int(np.random.SeedSequence([*numbers_, row]).generate_state(1)[0] >> 1)
+    entropy = (seed,) if isinstance(seed, int) else tuple(seed)
+    # From 1, since zeros at the end change nothing.
+    return int(np.random.SeedSequence([*entropy, row + 1]).generate_state(1)[0] >> 1)
 
 
 def _describe(facts: Facts) -> dict[str, Any]:
