@@ -95,9 +95,8 @@ class JaxEnv(gymnasium.Env):
     def __init__(self, name: str, run_seed: int = 0, **params: Any):
         self._env, self._params = make_env(name, **params)
         with standard_dtype_promotion():
-            self.observation_space = self._env.observation_space(self._params)
+            box: Any = self._env.observation_space(self._params)
             self.action_space = spaces.Discrete(int(self._env.action_space(self._params).n))
-            box = self.observation_space
             self.observation_space = spaces.Box(
                 np.float32(box.low), np.float32(box.high), box.shape, np.float32
             )

@@ -75,12 +75,12 @@ def make_evaluate(
       environments of each task. `done` is false if the environment exceeded its time limit. It is
       pure unless the environments are on the host; it then raises FaultError for what is wrong.
     """
-    tasks = [tasks] if isinstance(tasks, AnyTask) else tasks
-    if isinstance(tasks[0], HostStream):
-        return functools.partial(_evaluate_on_host, policy, tasks, episodes)
-    stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
+    given: Any = [tasks] if isinstance(tasks, AnyTask) else tasks
+    if isinstance(given[0], HostStream):
+        return functools.partial(_evaluate_on_host, policy, given, episodes)
+    stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in given))
     space = stream.observation_space if observation_space is None else observation_space
-    limits = [time_limit(task.env, task.params) for task in tasks]
+    limits = [time_limit(task.env, task.params) for task in given]
     limit = jnp.max(jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits]))
 
     def evaluate(params: Any, key: Key[Array, ""]) -> EvaluatedEpisodes:

@@ -100,7 +100,8 @@ class ActingPrograms:
             jax.random.key(0)
         )
         timestep, episode = jax.device_get((first, state.episode))
-        arrival = Arrival(*(getattr(timestep, name) for name in Arrival._fields[:-1]), ())
+        seen_before = (getattr(timestep, name) for name in Arrival._fields[:-1])
+        arrival = Arrival._make((*seen_before, ()))
         key_KT, key_K = self.keys(jax.random.key(0), np.int32(0), 0)
         segment, task_B = np.int32(0), np.zeros(self.batch, np.int32)
         episodes = jax.tree.map(lambda x: np.stack([x] * self.unroll, axis=1), episode)
@@ -428,10 +429,8 @@ class Actors:
 
     def start(self, key: Key[Array, ""]) -> None:
         """Start to act, given the PRNG key of the run."""
-        self.started, self.key = (
-            True,
-            jax.random.wrap_key_data(np.asarray(jax.random.key_data(key))),
-        )
+        data: Any = np.asarray(jax.random.key_data(key))  # without its devices
+        self.started, self.key = True, jax.random.wrap_key_data(data)
         for actor in self._actors:
             actor.start()
 

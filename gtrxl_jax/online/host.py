@@ -141,6 +141,7 @@ class HostPrograms(Programs):
         devices: Sequence[Any] | None = None,
     ):
         super().__init__(trainer, compiling, devices)
+        self._trainer: Any = trainer
         config = trainer.config
         self._acting = ActingPrograms(
             trainer.algorithm.behavior,

@@ -118,7 +118,7 @@ class Arrival(NamedTuple):
     discount: Float[np.ndarray, " B"]
     first: Bool[np.ndarray, " B"]
     last: Bool[np.ndarray, " B"]
-    episode: EpisodeStats
+    episode: Any
 
     def timestep(self, previous: Any) -> TimeStep:
         """Return the time step, given the previous actions, in the layout of `ActionSpec`."""
@@ -174,14 +174,15 @@ class HostBatch:
     def reset(self) -> Arrival:
         """Start an episode in every environment."""
         if isinstance(self._vector, AsyncVectorEnv):
-            self._vector.reset_async(seed=self._seeds)
+            self._vector.reset_async(seed=[*self._seeds])
             observation, _ = self._wait(self._vector.reset_wait)
         else:
-            observation, _ = self._vector.reset(seed=self._seeds)
+            seeds_B: Any = self._seeds  # of all of them, which the annotation lacks
+            observation, _ = self._vector.reset(seed=seeds_B)
         number = len(self._envs)
         no, zero = np.zeros(number, bool), np.zeros(number, np.float32)
         info = dict.fromkeys(self._names, zero)
-        before = EpisodeStats(~no, zero, np.zeros(number, np.int32), *_success_and_rest(info))
+        before = _statistics(~no, zero, np.zeros(number, np.int32), *_success_and_rest(info))
         return self._arrive(before, observation, zero, no, no, info)
 
     def step(self, action: Any) -> Arrival:
@@ -230,12 +231,12 @@ class HostBatch:
         truncated: Bool[np.ndarray, " B"],
         info: dict[str, Float[np.ndarray, " B"]],
     ) -> Arrival:
-        first = before.done
+        first = np.asarray(before.done)
         last = terminated | truncated
         success, rest = _success_and_rest(
             {name: np.where(first, np.float32(0), value) for name, value in info.items()}
         )
-        self._episode = EpisodeStats(
+        self._episode = _statistics(
             done=last,
             episode_return=np.where(first, np.float32(0), before.episode_return + reward),
             length=np.where(first, np.int32(0), before.length + np.int32(1)),
@@ -244,6 +245,10 @@ class HostBatch:
         )
         discount = 1 - terminated.astype(np.float32)
         return Arrival(observation, reward, discount, first, last, self._episode)
+
+
+_statistics: Any = EpisodeStats
+"""Statistics in NumPy, unlike the annotation."""
 
 
 def _success_and_rest(info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

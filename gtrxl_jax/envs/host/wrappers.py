@@ -79,8 +79,9 @@ def check(given: Mapping[str, Any]) -> None:
     """Raise ValueError if a wrapper is unknown, or its value is of another type or below 1."""
     for name, value in given.items():
         kind, _ = WRAPPERS[require_choice("env.wrappers", name, WRAPPERS)]
-        if type(value) is not kind or value is False or (kind is int and value < 1):
-            needed = {int: "a positive whole number", bool: "true", str: "names"}[kind]
+        is_positive = not isinstance(value, int) or value > 0  # False is 0
+        if type(value) is not kind or not is_positive:
+            needed: str = {int: "a positive whole number", bool: "true", str: "names"}[kind]
             raise ValueError(f"env.wrappers {name} must be {needed}, got {value!r}")
 
 
