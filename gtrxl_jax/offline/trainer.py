@@ -116,14 +116,16 @@ class OfflineTrainer:
             self.progress_metrics += ("loss/validation",)
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
-        self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
-        self.notes: Sequence[str] = describe_arrays(self.model)
+        model = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
+        self.notes: Sequence[str] = describe_arrays(model)
         evaluation = config.evaluation
         setup = Setup(
-            self.model,
+            model,
             *spaces,
             optimizer=config.optimizer,
             num_updates=self.num_iterations * self.steps_per_iteration,
+            unroll=config.unroll,
+            is_recurrent=config.model.is_recurrent,
             bptt=config.bptt,
             remat=config.remat,
             actions=evaluation.actions,
@@ -132,6 +134,7 @@ class OfflineTrainer:
         )
         with wrap_errors("algorithm", config.algorithm):
             self.algorithm = config.algorithm.make(setup)
+        self.model: Any = self.algorithm.model
         self._require_consistent_parts()
 
     def _require_consistent_parts(self) -> None:
@@ -312,7 +315,8 @@ class OfflineTrainer:
         """Compute means over an iteration's updates, and the loss of the windows held out."""
         metrics = dict(metrics)
         checks = take_checks(metrics)
-        means = {name: jnp.mean(x_U) for name, x_U in metrics.items()}
+        # What only some updates compute is NaN in the others.
+        means = {name: jnp.nanmean(x_U) for name, x_U in metrics.items()}
         _, held_out = data
         if held_out is not None:
             scores = self.algorithm.validate(state.learner, held_out)
