@@ -257,11 +257,11 @@ def rewriting_table() -> list[str]:
         "without memory": "memoryless",
     }
     columns = [(maze, "success") for maze in mazes] + [("5 fixed", longer)]
-    names = [f"{maze.replace(' ', ', ')}" for maze in mazes] + ["5, of 30 moves instead of 10"]
+    names = [maze.replace(" ", ", ") for maze in mazes] + ["5, of 30 moves instead of 10"]
 
     def entry(core: str, column: tuple[str, str]) -> str:
-        score = each(of("corridors", column[0], core), column[1])
-        return score
+        maze, score = column
+        return each(of("corridors", maze, core), score)
 
     return table(["corridors", *names], rows(entry, cores, columns))
 
@@ -269,16 +269,15 @@ def rewriting_table() -> list[str]:
 def rewriting_causes_table() -> list[str]:
     """Success in the Endless T-Maze of each seed, with what may make a GTrXL fail."""
     of = cells("rewriting", "study", "task", "core")
-    tried = {
-        core: mazes for core, mazes in rewriting.CAUSES.items() if of("causes", mazes[0], core)
-    }
-    mazes = [maze for maze in rewriting.MAZES if any(of("causes", maze, core) for core in tried)]
 
     def entry(core: str, maze: str) -> str:
         return each(of("causes", maze, core))
 
-    names = {core: core for core in tried}
-    return table(["", *(maze.replace(" ", ", ") for maze in mazes)], rows(entry, names, mazes))
+    every = {core: [entry(core, maze) for maze in rewriting.MAZES] for core in rewriting.CAUSES}
+    tried = {core: core for core, entries in every.items() if any(entries)}
+    mazes = [maze for maze in rewriting.MAZES if any(entry(core, maze) for core in tried)]
+    head = ["corridors", *(maze.replace(" ", ", ") for maze in mazes)]
+    return table(head, rows(entry, tried, mazes))
 
 
 def depth_and_gates_table() -> list[str]:
@@ -517,8 +516,8 @@ def summary_table() -> list[str]:
         "the same from images, solved": lambda core: of(worlds(f"{maze}, images", core)),
         "MemoryChain of 100 steps, solved, with PPO and with V-MPO": both,
         "T-Maze of 200 steps, solved, with V-MPO": lambda core: of(mazes("whole", core, 200)),
-        "Endless T-Maze of 5 corridors, success in corridors three times as long": lambda core: (
-            each(chains("corridors", "5 fixed", core), longer)
+        "Endless T-Maze of 5, success in corridors three times as long": lambda core: each(
+            chains("corridors", "5 fixed", core), longer
         ),
         "POPGym's RepeatPreviousHard, return": lambda core: each(
             popgym("RepeatPreviousHard-v0", core), "return"

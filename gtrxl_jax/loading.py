@@ -20,17 +20,19 @@ import numpy as np
 from jaxtyping import Array, Key, Shaped
 
 from gtrxl_jax.acting.actor import Actor
-from gtrxl_jax.acting.evaluation import make_evaluate, summarize
+from gtrxl_jax.acting.evaluation import AnyTask, make_evaluate, summarize
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.faults import require_no_faults
+from gtrxl_jax.envs.host.simulators import is_host_env
+from gtrxl_jax.envs.host.stream import HostEnv, HostStream
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.files import append_line
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
-from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.online.host import make_trainer
 from gtrxl_jax.runs.arrays import by_name, require_same_arrays
 from gtrxl_jax.runs.config import kind_of
 from gtrxl_jax.runs.directory import Folder, read_config, read_config_text, require_version
@@ -45,7 +47,7 @@ from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import require_choice
 
 TRAINERS: dict[str, Callable[[str], Trainer]] = {
-    "online": lambda text: OnlineTrainer(config.from_json(text)),
+    "online": lambda text: make_trainer(config.from_json(text)),
     "offline": lambda text: OfflineTrainer(offline_config.from_json(text)),
 }
 """Functions that create a trainer from the text of a run's config.json, by kind of run."""
@@ -68,7 +70,7 @@ class Loaded:
     params_per_seed: list[Any]
     step: int
     sampled: dict[str, list[float]]
-    other_env: tuple[str, dict[str, Any], Stream] | None = None
+    other_env: tuple[str, dict[str, Any], AnyTask] | None = None
 
     @property
     def config(self) -> Any:
@@ -86,9 +88,14 @@ class Loaded:
         return self.other_env[:2] if self.other_env else self.trainer.environment
 
     @property
-    def tasks(self) -> tuple[Stream, ...]:
+    def tasks(self) -> tuple[AnyTask, ...]:
         """The environments in which it is evaluated."""
         return self.other_env[2:] if self.other_env else self.trainer.tasks
+
+    @property
+    def is_jitted(self) -> bool:
+        """Whether these are jitted; if not, they step on the host."""
+        return all(isinstance(task, Stream) for task in self.tasks)
 
     @property
     def params(self) -> Any:
@@ -203,7 +210,7 @@ def evaluate(
     loaded = with_evaluation(
         loaded, episodes=episodes, actions=actions or loaded.config.evaluation.actions
     )
-    play = jax.jit(loaded.evaluate)
+    play = jax.jit(loaded.evaluate) if loaded.is_jitted else loaded.evaluate
     keys = jax.random.split(jax.random.key(seed), len(loaded.params_per_seed))
     played = [play(params, key) for params, key in zip(loaded.params_per_seed, keys, strict=True)]
     found = {
@@ -275,7 +282,7 @@ def with_settings(
 
 def environment_for(
     loaded: Loaded, name: str, params: Mapping[str, Any]
-) -> tuple[str, dict[str, Any], Stream]:
+) -> tuple[str, dict[str, Any], AnyTask]:
     """Create an environment in which the agent of a run can act.
 
     Args:
@@ -302,7 +309,12 @@ def environment_for(
         name, params = own_name, {**own_params, **params}
     if not name:
         raise ValueError("env.name must be given, since the run was trained without an environment")
-    stream = require_consistent_env(Stream(*make_env(name, **params), 1))
+    stream: AnyTask
+    if is_host_env(name):
+        wrappers = getattr(loaded.config.env, "wrappers", {})
+        stream = HostStream((HostEnv(name, params, wrappers),), 1)
+    else:
+        stream = require_consistent_env(Stream(*make_env(name, **params), 1))
     for what, spec in (("observation", observation_spec), ("action", action_spec)):
         here, there = (spec(getattr(one, f"{what}_space")) for one in (stream, trainer))
         if here != there:

@@ -103,9 +103,18 @@ def require_settings(
             )
 
 
+HOSTS = ("gymnasium", "envpool")
+"""Libraries whose environments are named `gymnasium:NAME`, see `envs.host`."""
+
+
+def is_host_name(name: str) -> bool:
+    """Return whether a name is of an environment of one of the libraries in `HOSTS`."""
+    return isinstance(name, str) and name.partition(":")[0] in HOSTS and ":" in name
+
+
 def is_plugin(name: str) -> bool:
     """Return whether a name is of the form `package.module:Name`."""
-    return isinstance(name, str) and ":" in name
+    return isinstance(name, str) and ":" in name and not is_host_name(name)
 
 
 def import_plugins(names: Iterable[str]) -> None:
@@ -164,16 +173,30 @@ def find_plugin(field: str, name: str, kind: type) -> Any:
     Raises:
       ValueError: if the module has not been imported, or has no such class.
     """
+    found = find_object(field, name)
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        module, _, attribute = name.partition(":")
+        raise ValueError(
+            f"{field} {name!r}: {module} has no {kind.__name__} named {attribute!r}, in "
+            f"{_file(sys.modules[module])}"
+        )
+    return found
+
+
+def find_object(field: str, name: str) -> Any:
+    """Return what a module that has been imported has under a name; None if it has nothing.
+
+    Args:
+      field: name of the config field, for error messages.
+      name: `package.module:Name`.
+
+    Raises:
+      ValueError: if the module has not been imported.
+    """
     module, _, attribute = name.partition(":")
     if module not in sys.modules:
         raise ValueError(
             f"{field} {name!r} needs the module {module}: import it first, with --modules {module} "
             "on the command line"
         )
-    found = getattr(sys.modules[module], attribute, None)
-    if not (isinstance(found, type) and issubclass(found, kind)):
-        raise ValueError(
-            f"{field} {name!r}: {module} has no {kind.__name__} named {attribute!r}, in "
-            f"{_file(sys.modules[module])}"
-        )
-    return found
+    return getattr(sys.modules[module], attribute, None)

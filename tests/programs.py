@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from gtrxl_jax.runs import loop
+from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.host import HostPrograms, HostTrainer
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.programs import Programs
 
 
@@ -18,13 +20,16 @@ def compiled_once(key: Callable[[Any], Hashable] = lambda trainer: trainer) -> I
     So do runs of trainers with an equal `key`, which may differ in the number of iterations only.
     """
     made: dict[Hashable, Programs] = {}
+    make = {OnlineTrainer: Programs, OfflineTrainer: Programs, HostTrainer: HostPrograms}
 
-    def programs(trainer: Any, compiling: Any) -> Programs:
-        own = copy.copy(made[key(trainer)]) if key(trainer) in made else Programs(trainer)
+    def programs(trainer: Any, compiling: Any, devices: Any = None) -> Programs:
+        is_new = key(trainer) not in made
+        own = make[type(trainer)](trainer) if is_new else copy.copy(made[key(trainer)])
         own._trainer = trainer
         made[key(trainer)] = own
         return own
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "Programs", programs)
+        for kind in make:
+            patch.setattr(kind, "programs", programs)
         yield

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
-from gtrxl_jax.data import check, minari
+from gtrxl_jax.data import check, datasets, minari
 from gtrxl_jax.loading import load
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
@@ -48,10 +48,10 @@ def test_oracle_dataset_and_metadata(tmp_path):
     assert (done.episodes, done.steps, done.mean_return, done.success) == (10, 40, 1.0, 1.0)
     assert [so_far.episodes for so_far in seen] == sorted({so_far.episodes for so_far in seen})
     assert seen[-1] == done
-    whole = minari.load(tmp_path / "set")
+    whole = datasets.load(tmp_path / "set")
     np.testing.assert_array_equal(whole.length, [4] * 10)
     assert (whole.observations[:, 0, 1] == 1).sum() == 5
-    assert minari.load_metadata(tmp_path / "set") == minari.Metadata(
+    assert datasets.load_metadata(tmp_path / "set") == minari.Metadata(
         "TMazePassive-v0", MAZE.params, "oracle", 3
     )
 
@@ -59,7 +59,7 @@ def test_oracle_dataset_and_metadata(tmp_path):
 def test_collection_is_deterministic(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         collect_dataset(make(policy="random", balance=False, seed=seed), tmp_path / name)
-    a, b, c = (minari.load(tmp_path / name) for name in "abc")
+    a, b, c = (datasets.load(tmp_path / name) for name in "abc")
     jax.tree.map(np.testing.assert_array_equal, a, b)
     assert (a.observations[:, 0] != c.observations[:, 0]).any()
 
@@ -68,8 +68,8 @@ def test_explorer_dataset_has_unbounded_observations(tmp_path):
     env = CollectionEnvConfig("Numpad-v0", {"size": 2, "max_steps_in_episode": 100}, 8)
     done = collect_dataset(make(env=env, policy="explorer", episodes=8), tmp_path / "set")
     assert done.mean_return > 8
-    assert minari.load_metadata(tmp_path / "set").policy == "explorer"
-    spaces = minari.load(tmp_path / "set").spaces
+    assert datasets.load_metadata(tmp_path / "set").policy == "explorer"
+    spaces = datasets.load(tmp_path / "set").spaces
     assert np.isinf(spaces.observation.high).any()
     assert spaces.action.shape == (3,)
 
@@ -80,9 +80,9 @@ def test_agent_actions_match_segment_form(tmp_path, agent_run):
     config = make(env=CollectionEnvConfig(num_envs=4), policy=str(folder), actions="mode")
     done = collect_dataset(config, tmp_path / "set")
     assert done.episodes == 10
-    whole = minari.load(tmp_path / "set")
+    whole = datasets.load(tmp_path / "set")
     check(whole)
-    metadata = minari.load_metadata(tmp_path / "set")
+    metadata = datasets.load_metadata(tmp_path / "set")
     assert metadata.env_name == "TMazePassive-v0"
     assert metadata.env_params == {"corridor_length": 2, "max_steps_in_episode": 6}
 
@@ -107,7 +107,7 @@ def test_agent_actions_match_segment_form(tmp_path, agent_run):
 def test_agent_with_other_environment_parameters(tmp_path, agent_run):
     env = CollectionEnvConfig(params={"corridor_length": 3}, num_envs=10)
     collect_dataset(make(env=env, policy=str(agent_run[0]), actions="sample"), tmp_path / "set")
-    assert minari.load_metadata(tmp_path / "set").env_params == {
+    assert datasets.load_metadata(tmp_path / "set").env_params == {
         "corridor_length": 3,
         "max_steps_in_episode": 6,
     }
@@ -167,9 +167,9 @@ def test_offline_model_uses_training_length(tmp_path):
     config = CollectionConfig(policy=str(tmp_path / "run"), episodes=6, balance=False)
     done = collect_dataset(config, tmp_path / "set")
     assert done.episodes == 6
-    whole = minari.load(tmp_path / "set")
+    whole = datasets.load(tmp_path / "set")
     # 2 segments of 4 steps: a corridor of 6 and a time limit of 8 actions.
-    assert minari.load_metadata(tmp_path / "set").env_params["corridor_length"] == 6
+    assert datasets.load_metadata(tmp_path / "set").env_params["corridor_length"] == 6
     assert whole.length.max() <= 8
     policy, params = trainer.policy, load(tmp_path / "run").params
     timestep = zero_timestep(trainer.observation_space, trainer.action_space, 6)

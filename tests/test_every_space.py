@@ -10,7 +10,7 @@ import pytest
 
 from gtrxl_jax.acting.stepping import export_step
 from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
-from gtrxl_jax.data import check, dataset_spaces, minari, sample_segments
+from gtrxl_jax.data import check, dataset_spaces, datasets, minari, sample_segments
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.envs.registry import register_env
 from gtrxl_jax.loading import evaluate, load
@@ -77,7 +77,7 @@ def test_every_command(name, tmp_path):
         ),
         tmp_path / "data",
     )
-    whole = minari.load(tmp_path / "data")
+    whole = datasets.load(tmp_path / "data")
     check(whole)
     assert whole.length.tolist() == [3] * 6
 
@@ -123,7 +123,7 @@ def test_streamed_segments_equal_those_in_memory(acted, tmp_path):
     whole = make_set(LENGTHS[:3], dataset_spaces(OBSERVATIONS["tuple"], space))
     minari.save(whole, tmp_path / "set")
     key = jax.random.key(0)
-    with minari.MinariReader(tmp_path / "set") as reader:
+    with datasets.DatasetReader(tmp_path / "set") as reader:
         batches = load_segments(reader, key, 4, 2, 3)
         streamed = next(batches)
         batches.close()

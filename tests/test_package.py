@@ -53,7 +53,7 @@ def test_dependencies_are_imported_lazily(code, unloaded):
 # Packages that only environments, training, plots, data and the command line require.
 UNNEEDED = [
     "PIL", "gymnasium", "gymnax", "grain", "h5py", "matplotlib", "minari", "optax", "orbax",
-    "safetensors", "tyro",
+    "pyarrow", "safetensors", "tyro",
 ]  # fmt: skip
 APPLY_CORE = f"""
 import importlib.abc

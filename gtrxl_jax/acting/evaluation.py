@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped, UInt8
 
+from gtrxl_jax.acting.host import play_episodes, record_steps, row_of
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin, rollout
 from gtrxl_jax.envs.extensions import renderer_of, time_limit
@@ -23,6 +24,7 @@ from gtrxl_jax.envs.faults import (
     refuse_unfinished,
     wrong_values,
 )
+from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
@@ -49,9 +51,13 @@ class EvaluatedEpisodes(EpisodeStats):
 Evaluate = Callable[[Any, Key[Array, ""]], EvaluatedEpisodes]
 
 
+AnyTask = Stream | HostStream
+"""The environments of a task, jitted or on the host."""
+
+
 def make_evaluate(
     policy: Policy,
-    tasks: Stream | Sequence[Stream],
+    tasks: AnyTask | Sequence[AnyTask],
     episodes: int,
     observation_space: Any = None,
 ) -> Evaluate:
@@ -65,13 +71,16 @@ def make_evaluate(
         tasks.
 
     Returns:
-      A pure function of (params, key) that returns statistics `[N, E]`, with one episode for each
-      of E environments of each task. `done` is false if the environment exceeded its time limit.
+      A function of (params, key) that returns statistics `[N, E]`, with one episode for each of E
+      environments of each task. `done` is false if the environment exceeded its time limit. It is
+      pure unless the environments are on the host; it then raises FaultError for what is wrong.
     """
-    tasks = [tasks] if isinstance(tasks, Stream) else tasks
-    stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in tasks))
+    given: Any = [tasks] if isinstance(tasks, AnyTask) else tasks
+    if isinstance(given[0], HostStream):
+        return functools.partial(_evaluate_on_host, policy, given, episodes)
+    stream = MultiTaskStream(tuple(dataclasses.replace(task, num_envs=episodes) for task in given))
     space = stream.observation_space if observation_space is None else observation_space
-    limits = [time_limit(task.env, task.params) for task in tasks]
+    limits = [time_limit(task.env, task.params) for task in given]
     limit = jnp.max(jnp.stack([jnp.asarray(limit, jnp.int32) for limit in limits]))
 
     def evaluate(params: Any, key: Key[Array, ""]) -> EvaluatedEpisodes:
@@ -120,6 +129,26 @@ def make_evaluate(
         )
 
     return evaluate
+
+
+def _evaluate_on_host(
+    policy: Policy, tasks: Sequence[HostStream], episodes: int, params: Any, key: Key[Array, ""]
+) -> EvaluatedEpisodes:
+    """Play episodes in environments on the host, see `make_evaluate`."""
+    ended_N = []
+    for number, task in enumerate(tasks):
+        ended: dict[int, EpisodeStats] = {}
+        of_task = jax.random.fold_in(key, number)
+        for episode, row, _, arrival in play_episodes(policy, params, task, of_task, episodes):
+            if arrival.last[row]:
+                ended[episode] = row_of(arrival.episode, row)
+        ended_N.append(_stack([ended[episode] for episode in range(episodes)]))
+    episodes_NE = jax.tree.map(jnp.asarray, _stack(ended_N))
+    return EvaluatedEpisodes(**vars(episodes_NE), wrong={}, values={})
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *x: np.stack(x), *trees)
 
 
 def summarize(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
@@ -191,7 +220,7 @@ class RecordedEpisode:
 
 
 def record_episode(
-    policy: Policy, stream: Stream, params: Any, key: Key[Array, ""]
+    policy: Policy, stream: AnyTask, params: Any, key: Key[Array, ""]
 ) -> RecordedEpisode:
     """Play one episode and record all of it, including the policy's attention.
 
@@ -200,6 +229,8 @@ def record_episode(
     Raises:
       ValueError: if the episode goes on beyond its time limit.
     """
+    if isinstance(stream, HostStream):
+        return _record_on_host(policy, stream, params, key)
     limit = int(time_limit(stream.env, stream.params))
     num_steps = min(limit, MAX_CHUNK_STEPS)
     key_stream, key_act = jax.random.split(key)
@@ -229,8 +260,24 @@ def record_episode(
     )
 
 
+def _record_on_host(
+    policy: Policy, stream: HostStream, params: Any, key: Key[Array, ""]
+) -> RecordedEpisode:
+    """Play and record an episode on the host, whose states are its frames."""
+    steps, frames, episode = record_steps(policy, params, stream, key)
+    timesteps = _stack([step.timestep for step in steps])
+    return RecordedEpisode(
+        timesteps=timesteps,
+        extras=_stack([step.extras for step in steps[:-1]]),
+        states=frames,
+        attention=policy.attention(params, timesteps),
+        cue=None,
+        success=None if episode.success is None else float(episode.success),
+    )
+
+
 def record_episodes(
-    policy: Policy, stream: Stream, params: Any, seed: int, episodes: int
+    policy: Policy, stream: AnyTask, params: Any, seed: int, episodes: int
 ) -> list[RecordedEpisode]:
     """Play several episodes, one after another; see `record_episode`."""
     key = jax.random.key(seed)
@@ -280,7 +327,7 @@ def _concatenate(*parts: Any) -> Any:
 
 
 def render_episode(
-    stream: Stream, episode: RecordedEpisode, max_frames: int = 500
+    stream: AnyTask, episode: RecordedEpisode, max_frames: int = 500
 ) -> UInt8[np.ndarray, "T H W 3"] | None:
     """Render the first frames of an episode; None if the environment cannot be drawn."""
     if (renderer := renderer_of(stream.env)) is None:

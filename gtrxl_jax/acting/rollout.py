@@ -17,12 +17,13 @@ from flax import struct
 from jaxtyping import Array, Int, Key
 
 from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.envs.multitask import MultiTaskStream
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.parallel.placement import gather_parameters, split_batch
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
 
-AnyStream = Stream | MultiTaskStream
+AnyStream = Stream | MultiTaskStream | HostStream
 
 
 @struct.dataclass

@@ -1,6 +1,7 @@
 """What the commands are for and which options they have, from the classes of their arguments."""
 
 import contextlib
+import dataclasses
 import inspect
 import io
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-from gtrxl_jax.cli import arguments, collecting, doctor, listing, studies, trained
+from gtrxl_jax.cli import arguments, collecting, datasets, doctor, listing, studies, trained
 from gtrxl_jax.cli.parsing import options_of
 
 COMMANDS: dict[str, type] = {
@@ -25,6 +26,8 @@ COMMANDS: dict[str, type] = {
     "compare": studies.Compare,
     "sweep": studies.Sweep,
     "collect": collecting.Collect,
+    "data show": datasets.Show,
+    "data convert": datasets.Convert,
     "list": listing.Names,
     "doctor": doctor.Doctor,
 }
@@ -63,10 +66,25 @@ def _options(command: type) -> list[str]:
 
 def completion(shell: str) -> str:
     """Return a script that completes commands and options in bash, zsh or fish."""
-    every: Any = Union[  # noqa: UP007, of types that are computed
-        tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items())
-    ]
+    groups: dict[str, dict[str, type]] = {}
+    for name, kind in COMMANDS.items():
+        group, _, inner = name.partition(" ")
+        groups.setdefault(group, {})[inner] = kind
+    commands = {
+        name: kinds[""]
+        if "" in kinds
+        else dataclasses.make_dataclass(name.title(), [("command", _one_of(kinds))])
+        for name, kinds in groups.items()
+    }
+    every = _one_of(commands)
     script = io.StringIO()
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
         tyro.cli(every, args=["--tyro-print-completion", shell], prog="gtrxl")
     return script.getvalue()
+
+
+def _one_of(commands: dict[str, type]) -> Any:
+    """Return the type of the arguments of one of several commands."""
+    return Union[  # noqa: UP007, of types that are computed
+        tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in commands.items())
+    ]

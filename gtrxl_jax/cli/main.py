@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gtrxl_jax.cli import doctor, listing, studies
+from gtrxl_jax.cli import datasets, doctor, listing, studies
 from gtrxl_jax.cli.parsing import SIZES, Parser, parse
 from gtrxl_jax.cli.plan import plan
 from gtrxl_jax.cli.trained import evaluate, export, inspect, play, push
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "compare": studies.compare,
         "sweep": studies.sweep,
         "collect": _collect,
+        "data": datasets.data,
         "list": listing.names,
         "doctor": doctor.doctor,
     }
@@ -132,11 +133,11 @@ def _train(arguments: Sequence[str]) -> None:
 
     command = parse_train(arguments)
     # Slow imports, delayed until the arguments have been validated.
-    from gtrxl_jax.online.trainer import OnlineTrainer
+    from gtrxl_jax.online.host import make_trainer
     from gtrxl_jax.plots import report
 
     config = command.config
-    trainer = OnlineTrainer(config)
+    trainer = make_trainer(config)
     with _folder(command, config.env.name, config.core.name) as folder:
         options = Options(command.log, command.plots)
         title = f"{config.core.name} on {config.env.name}"

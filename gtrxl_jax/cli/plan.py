@@ -21,14 +21,14 @@ def plan(arguments: Sequence[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     from gtrxl_jax.cli.arguments import PlanTrain, parse_plan
     from gtrxl_jax.offline.trainer import OfflineTrainer
-    from gtrxl_jax.online.trainer import OnlineTrainer
+    from gtrxl_jax.online.host import make_trainer
     from gtrxl_jax.parallel.topologies import devices_of
     from gtrxl_jax.runs.plan import NeedsMemoryError, plan
 
     command: Any = parse_plan(arguments)
     is_online, config = isinstance(command, PlanTrain), command.config
     devices = devices_of(command.topology)
-    trainer: Any = OnlineTrainer(config) if is_online else OfflineTrainer(config)
+    trainer: Any = make_trainer(config) if is_online else OfflineTrainer(config)
     trainer.mesh(devices)
     if not command.quiet and not command.json:
         print(f"compiling for {command.topology}, which may take minutes", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Offline data: trajectories, their files, and the segments on which models are trained.
 
-`minari` (files) and `loader` (data that exceed memory) require the extra "offline".
+`datasets` (reading), `minari` (writing) and `loader` (data that exceed memory) require the extra
+"offline".
 """
 
 from gtrxl_jax.data.segments import Sampling, cut_segments, sample_segments

@@ -1,4 +1,7 @@
-"""A file for HDF5 to write, which crashes the process if it cannot write what it has begun."""
+"""HDF5: nodes without links, and a file that a full disk cannot crash.
+
+HDF5 crashes the process if it cannot write what it has begun, see `ForgivingFile`.
+"""
 
 import io
 import os
@@ -120,3 +123,22 @@ class ForgivingFile(io.RawIOBase):
         if self._error is not None:
             self._pages[number] = page
         return page
+
+
+def node_of(group: Any, name: str) -> Any:
+    """Return a node of a group that is in the file itself: links would read any other file.
+
+    Raises:
+      KeyError: if there is none.
+      ValueError: if it is a link, or its data are in another file.
+    """
+    import h5py
+
+    if name not in group.keys():  # noqa: SIM118, `in group` follows links
+        raise KeyError(f"there is no {name}")
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise ValueError(f"{name} is a link, and only data in the file itself are read")
+    node = group[name]
+    if isinstance(node, h5py.Dataset) and (node.external or node.is_virtual):
+        raise ValueError(f"{name} is in another file, and only data in the file itself are read")
+    return node

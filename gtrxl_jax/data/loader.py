@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt
 
-from gtrxl_jax.data.reader import MinariReader, naming
+from gtrxl_jax.data.datasets import DatasetReader, naming
 from gtrxl_jax.data.segments import Sampling, draw_windows
 from gtrxl_jax.data.trajectories import check_rewards, check_steps, returns_to_go
 from gtrxl_jax.extras import install_command
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_segments(
-    reader: MinariReader,
+    reader: DatasetReader,
     key: Key[Array, ""] | UInt[Array, "2"],
     batch: int,
     segments: int,
@@ -103,7 +103,7 @@ def load_segments(
 
 
 def read_segments(
-    reader: MinariReader,
+    reader: DatasetReader,
     episode: Int[np.ndarray, " B"],
     start: Int[np.ndarray, " B"],
     segments: int,
@@ -137,7 +137,7 @@ def read_segments(
 
 
 def _read_window(
-    reader: MinariReader, episode: int, begin: int, stop: int, needs: tuple[str, ...]
+    reader: DatasetReader, episode: int, begin: int, stop: int, needs: tuple[str, ...]
 ) -> dict[str, Any]:
     """Read and check steps of an episode, whose rewards are read in full for returns-to-go."""
     reader.require_whole(episode)

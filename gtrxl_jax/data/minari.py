@@ -1,8 +1,7 @@
-"""Read and write trajectories in the format of Minari, Farama's library of offline datasets.
+"""Write trajectories in the format of Minari, Farama's library of offline datasets.
 
-A dataset is a folder with `data/metadata.json` and `data/main_data.hdf5`. The format is compatible
-with Minari in both directions. Reading never executes or unpickles data and never accesses the
-network. Requires the extra "offline".
+A dataset is a folder with `data/metadata.json` and `data/main_data.hdf5`, which Minari reads, and
+`datasets.load`. Requires the extra "offline".
 """
 
 import contextlib
@@ -10,30 +9,22 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from gtrxl_jax.data.format import Folder, Metadata
+from gtrxl_jax.data.formats.minari import import_minari
 from gtrxl_jax.data.hdf5 import ForgivingFile
-from gtrxl_jax.data.reader import Folder, Metadata, MinariReader, import_minari, naming
 from gtrxl_jax.data.spaces import Spaces
-from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
+from gtrxl_jax.data.trajectories import Trajectories, check
 from gtrxl_jax.files import atomic
 from gtrxl_jax.specs.spaces import kind_of, map_leaves, texts_of
 
-__all__ = [
-    "BadEpisodeError",
-    "Metadata",
-    "MinariReader",
-    "checked_episodes",
-    "load",
-    "load_metadata",
-    "require_writable",
-    "save",
-]
+__all__ = ["Metadata", "require_writable", "save"]
 
 
 def save(
@@ -100,75 +91,6 @@ def require_writable(path: Folder) -> None:
     import_minari()
     if Path(path).exists():
         raise FileExistsError(f"{path} exists already: choose another folder")
-
-
-class BadEpisodeError(ValueError):
-    """Raised for an episode that is damaged, or whose arrays do not match the dataset's spaces.
-
-    Attributes:
-      number: its number in the dataset.
-    """
-
-    def __init__(self, message: str, number: int):
-        super().__init__(message)
-        self.number = number
-
-
-OnBad = Callable[[BadEpisodeError], None]
-
-
-def load(path: Folder, on_bad: OnBad | None = None) -> Trajectories:
-    """Read a whole dataset into memory, as NumPy arrays.
-
-    Args:
-      path: the dataset's folder, or its id in the local Minari storage ("D4RL/door/human-v2").
-      on_bad: see `checked_episodes`.
-
-    Raises:
-      FileNotFoundError: if there is no such dataset.
-      TypeError: if `Spaces` does not support its spaces.
-      ValueError: if it is damaged; a `BadEpisodeError` if a single episode is.
-      ImportError: if the extra "offline" is not installed.
-    """
-    with MinariReader(path) as reader:
-        return concatenate([episode for _, episode in checked_episodes(reader, on_bad)])
-
-
-def checked_episodes(
-    reader: MinariReader, on_bad: OnBad | None = None
-) -> Iterator[tuple[int, Trajectories]]:
-    """Read and check one episode after the other; yield its number, and it as a set with E = 1.
-
-    Args:
-      reader: the dataset.
-      on_bad: called with the error of each bad episode, which is then left out.
-
-    Raises:
-      BadEpisodeError: for the first bad episode, if `on_bad` is None.
-      ValueError: if all episodes are bad.
-    """
-    num_bad = 0
-    for e, number in enumerate(reader.numbers):
-        try:
-            episode = reader.episode(e)
-            with naming(reader.path):
-                check(episode, number)
-        except (TypeError, ValueError) as error:
-            bad = BadEpisodeError(str(error), number)
-            if on_bad is None:
-                raise bad from error
-            on_bad(bad)
-            num_bad += 1
-            if num_bad == reader.num_episodes:
-                raise ValueError(f"{error}; all of its {num_bad} episodes are bad") from None
-            continue
-        yield number, episode
-
-
-def load_metadata(path: Folder) -> Metadata:
-    """Return the metadata of a dataset without reading its data. Raises as `load` does."""
-    with MinariReader(path) as reader:
-        return reader.metadata
 
 
 def _valid(trajectories: Trajectories | None, spaces: Spaces | None = None) -> Trajectories:

@@ -143,8 +143,8 @@ def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[
     return marked_E
 
 
-def clip_rounding(actions: Any, space: Any) -> Any:
-    """Clip the parts of actions that exceed the bounds of a Box by no more than rounding.
+def clip_actions(actions: Any, space: Any, tolerance: float = 0.0) -> Any:
+    """Clip the parts of actions that exceed the bounds of a Box by rounding, or by a tolerance.
 
     Others, and values of other spaces, are returned as they are.
     """
@@ -152,15 +152,18 @@ def clip_rounding(actions: Any, space: Any) -> Any:
     def clipped(leaf: Any, x: Any, _: str) -> Any:
         if kind_of(leaf) != "box":
             return x
-        low, high = _tolerated(leaf)
+        low, high = _tolerated(leaf, tolerance)
         return np.where((x >= low) & (x <= high), np.clip(x, leaf.low, leaf.high), x)
 
     return map_leaves(clipped, space, actions)
 
 
-def _tolerated(space: gymnasium.spaces.Box) -> tuple[Any, Any]:
-    """Return the bounds of a Box, widened by some rounding errors of float32."""
-    slack_low, slack_high = (1e-6 * np.maximum(1, np.abs(x)) for x in (space.low, space.high))
+def _tolerated(space: gymnasium.spaces.Box, tolerance: float = 0.0) -> tuple[Any, Any]:
+    """Return the bounds of a Box, widened by a tolerance or some rounding errors of float32."""
+    slack_low, slack_high = (
+        np.maximum(1e-6 * np.maximum(1, np.abs(x)), tolerance).astype(x.dtype)
+        for x in (space.low, space.high)
+    )
     return space.low - slack_low, space.high + slack_high
 
 
@@ -169,7 +172,7 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
 
     Observations must belong to their space, see `specs.values`: its floats may exceed their bounds,
     as the spaces of published environments do. Actions may exceed theirs by rounding, see
-    `clip_rounding`.
+    `clip_actions`.
 
     Args:
       trajectories: the set.

@@ -76,6 +76,8 @@ def renderer_of(env: environment.Environment) -> Renderer | None:
 
     A wrapper without a `render` of its own is drawn as the environment in it.
     """
+    if not getattr(env, "can_render", True):
+        return None
     for kind in type(env).__mro__:
         if kind is Wrapper:
             return renderer_of(env.env)

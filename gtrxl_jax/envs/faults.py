@@ -95,8 +95,13 @@ def score_names(names: Iterable[str]) -> list[str]:
 def _refuse(name: str, of: str, episode: int, step: int, value: float) -> NoReturn:
     if name.startswith(UNFINISHED):
         refuse_unfinished(of, step, step - 1)  # an evaluation goes one action further
+    refuse_value(of, name.removeprefix(PREFIX), episode, step, value)
+
+
+def refuse_value(of: str, part: str, episode: int, step: int, value: float) -> NoReturn:
+    """Raise FaultError for a wrong value in a part of a time step, see `wrong_values`."""
     rule = f"is {value:.9g}, outside its space," if np.isfinite(value) else "is not finite"
     raise FaultError(
-        f"{of}: {name.removeprefix(PREFIX)} {rule} at step {step:,} of the episode of "
+        f"{of}: {part} {rule} at step {step:,} of the episode of "
         f"environment {episode} of the evaluation: correct the environment"
     )

@@ -47,7 +47,7 @@ class StreamState:
 
 _NEVER = np.iinfo(np.int32).max
 
-_OTHER_SCORES = ("discount", "ended", "length", "normalized", "return")
+OTHER_SCORES = ("discount", "ended", "length", "normalized", "return")
 """Entries of `info` that are not reported: the discount of gymnax, and names of other scores."""
 
 _Seen = tuple[Any, Any]
@@ -329,7 +329,7 @@ def _is_reported(name: str, leaf: Any) -> bool:
     """Return whether an entry of `info`, as a `ShapeDtypeStruct`, is a score."""
     if name == "success":
         return True
-    if name in _OTHER_SCORES or not isinstance(leaf, jax.ShapeDtypeStruct) or leaf.shape:
+    if name in OTHER_SCORES or not isinstance(leaf, jax.ShapeDtypeStruct) or leaf.shape:
         return False
     return any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
 

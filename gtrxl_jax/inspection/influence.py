@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from gtrxl_jax.acting.policy import AgentPolicy, Policy
 from gtrxl_jax.offline.policy import SequencePolicy
-from gtrxl_jax.ops.distributions import Categorical, Gaussian
+from gtrxl_jax.ops.distributions import Categorical, Gaussian, SquashedGaussian
 from gtrxl_jax.timestep import TimeStep
 
 CHUNK = 32
@@ -152,6 +152,8 @@ def _scores(output: Any, actions: Any) -> Float[Array, "... P"]:
     policy = getattr(output, "policy", output)
     if isinstance(policy, Categorical):
         return _lead(policy.logits, actions, jax.nn.logsumexp)
+    if isinstance(policy, SquashedGaussian):
+        policy = policy.base
     if isinstance(policy, Gaussian):
         return policy.mean / policy.scale
     scores = [

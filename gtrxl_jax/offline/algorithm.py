@@ -45,6 +45,8 @@ class Setup:
       observation_space, action_space: the spaces of the environment, or of the data.
       optimizer: settings of the optimizer.
       num_updates: number of updates of the run.
+      unroll: T, the number of steps of a segment.
+      is_recurrent: whether the model reads a window segment by segment, see `ModelConfig`.
       bptt: number of previous segments that the gradient reaches; None: all.
       remat: whether to recompute a segment's activations in the backward pass.
       actions: "sample" or "mode", see `SequencePolicy`.
@@ -57,6 +59,8 @@ class Setup:
     action_space: Any
     optimizer: AdamWConfig
     num_updates: int
+    unroll: int
+    is_recurrent: bool
     bptt: int | None = None
     remat: bool = False
     actions: str = "mode"
@@ -70,7 +74,7 @@ class OfflineAlgorithm(abc.ABC):
     Attributes:
       config: the algorithm's config, an `OfflineAlgorithmConfig`.
       setup: what it gets from its run.
-      model: the model that acts.
+      model: the model that acts: the run's, maybe with another head.
     """
 
     def __init__(self, config: Any, setup: Setup):
@@ -121,8 +125,8 @@ class OfflineAlgorithmConfig(abc.ABC):
     """Settings of every algorithm. The config of an algorithm adds its own, and creates it."""
 
     name: str = ""
-    """imitation, another registered name, or package.module:Name, the config of a custom
-    algorithm."""
+    """imitation, cql, iql, td3-bc, another registered name, or package.module:Name, the config of a
+    custom algorithm."""
 
     needs: ClassVar[tuple[str, ...]] = ()
     """The optional fields of `Segments` that the algorithm reads, of `segments.OPTIONAL`."""

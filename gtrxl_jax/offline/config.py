@@ -11,12 +11,20 @@ from gtrxl_jax.data.segments import STARTS, WEIGHTS
 from gtrxl_jax.nn.sequence.model import ModelConfig
 from gtrxl_jax.nn.sequence.rate import RATEConfig
 from gtrxl_jax.nn.sequence.registry import model_config
-from gtrxl_jax.offline.algorithm import OfflineAlgorithmConfig
+from gtrxl_jax.offline.algorithm import OfflineAlgorithmConfig, register_offline_algorithm
+from gtrxl_jax.offline.cql import CQLConfig
 from gtrxl_jax.offline.imitation import ImitationConfig
+from gtrxl_jax.offline.iql import IQLConfig
 from gtrxl_jax.offline.optimizer import AdamWConfig
+from gtrxl_jax.offline.td3_bc import TD3BCConfig
 from gtrxl_jax.runs import config as run_config
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.validation import MOST_STEPS, choice, number, require_choice
+
+register_offline_algorithm("imitation", ImitationConfig)
+register_offline_algorithm("cql", CQLConfig)
+register_offline_algorithm("iql", IQLConfig)
+register_offline_algorithm("td3-bc", TD3BCConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +46,8 @@ class DataConfig:
     """The trajectories to train on."""
 
     path: str = ""
-    """A Minari dataset, as written by `gtrxl collect`. If empty, the environment's oracle generates
-    the episodes."""
+    """A dataset: Minari's, as written by `gtrxl collect`, D4RL's, DQN-replay's or Memory Maze's. If
+    empty, the environment's oracle generates the episodes."""
     episodes: int = 2000
     """Number of oracle episodes of each length."""
     stream: bool = False
@@ -49,6 +57,13 @@ class DataConfig:
     skip_bad: bool = False
     """Leave out the episodes of data.path that are damaged or have invalid numbers, and name them.
     By default, the first such episode ends the run before it starts."""
+    keys: tuple[str, ...] = ()
+    """The keys to keep of observations of data.path that are dicts; by default all."""
+    drop: tuple[str, ...] = ()
+    """The keys to leave out of observations of data.path that are dicts."""
+    clip_actions: float = number(0.0, at_least=0)
+    """How far actions of data.path may exceed their bounds, to which they are then clipped. They
+    always may by rounding."""
     start: str = choice("", STARTS)
     """Where windows begin: episode (at its first step) or uniform (at any step). The default
     depends on the environment."""
@@ -81,8 +96,9 @@ class OfflineEvaluationConfig(EvaluationConfig):
     """Lengths of the episodes in steps, as counted by RATE, for T-Maze and AssociativeRetrieval. By
     default the training length, unroll * segments."""
     target_return: float | None = number(None, at_least=-math.inf)
-    """Return on which the model is conditioned; by default the mean return of the best tenth of the
-    data, without episodes that were cut: truncated before the time limit of the data."""
+    """Return on which the model is conditioned by imitation; by default the mean return of the best
+    tenth of the data, without episodes that were cut: truncated before the time limit of the data.
+    """
     restart_return: bool = False
     """Reset the return-to-go to the target return in each segment, as RATE does in MuJoCo."""
     memory_noise: bool = False
@@ -91,7 +107,7 @@ class OfflineEvaluationConfig(EvaluationConfig):
 
 @dataclasses.dataclass(frozen=True)
 class OfflineConfig(RunConfig):
-    """An offline run: learn to predict the actions of trajectories, then act."""
+    """An offline run: learn from trajectories, by default to predict their actions, then act."""
 
     env: OfflineEnvConfig = dataclasses.field(default_factory=OfflineEnvConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -107,8 +123,9 @@ class OfflineConfig(RunConfig):
     segments: int = 3
     """Number of segments of a trajectory, K. Models without memory see all K * T steps at once."""
     bptt: int | None = number(None, at_least=0)
-    """Number of previous segments that the gradient reaches through the memory; all by default. The
-    optimizer takes a step for every bptt + 1 segments, so 0 is the scheme of RATE's authors."""
+    """Number of previous segments that the gradient reaches through the memory; all by default.
+    Imitation takes an optimizer step for every bptt + 1 segments, so 0 is the scheme of RATE's
+    authors; other algorithms take one for each batch."""
     curriculum: bool = False
     """Train on trajectories of one segment first, then of two, and so on (RATE, appendix C)."""
     batch_size: int = 64
@@ -130,11 +147,11 @@ class OfflineConfig(RunConfig):
         }.items():
             if value and not self.env.name:
                 raise ValueError(f"{field} requires an environment: set env.name, or omit {field}")
-        for field in ("stream", "skip_bad"):
+        for field in ("stream", "skip_bad", "keys", "drop", "clip_actions"):
             if getattr(self.data, field) and not self.data.path:
                 raise ValueError(
                     f"data.{field} requires a dataset on disk: set data.path (`gtrxl collect` "
-                    f"writes datasets), or disable data.{field}"
+                    f"writes datasets), or omit data.{field}"
                 )
         if self.data.stream and self.num_seeds > 1:
             raise ValueError(

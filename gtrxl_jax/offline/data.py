@@ -13,15 +13,16 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
 from gtrxl_jax.data.fingerprint import Fingerprint
 from gtrxl_jax.data.loader import load_segments
-from gtrxl_jax.data.minari import MinariReader
+from gtrxl_jax.data.outcomes import Outcomes
 from gtrxl_jax.data.segments import Sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories, held_out
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.environments import (
+    open_dataset,
     require_spaces,
     sound_episodes,
     warn_of_other_environment,
@@ -43,7 +44,7 @@ Feed = Generator[tuple[int, tuple[Any, Segments | None]], None, None]
 class Data(Protocol):
     """The data of a run."""
 
-    def outcomes(self) -> "Outcomes":
+    def outcomes(self) -> Outcomes:
         """Return how each episode ended."""
 
     def fingerprint(self) -> str:
@@ -80,7 +81,7 @@ class InMemory:
         self._sampling = sampling
         self._trajectories = trajectories
 
-    def outcomes(self) -> "Outcomes":
+    def outcomes(self) -> Outcomes:
         return Outcomes.of(self._trajectories)
 
     def fingerprint(self) -> str:
@@ -132,7 +133,7 @@ class Streamed:
         self._config = config
         self._sampling = sampling
 
-    def outcomes(self) -> "Outcomes":
+    def outcomes(self) -> Outcomes:
         return self._checked.outcomes
 
     def fingerprint(self) -> str:
@@ -143,7 +144,7 @@ class Streamed:
         """Read all episodes once."""
         config, fingerprint = self._config, Fingerprint()
         outcomes: dict[int, Outcomes] = {}
-        with MinariReader(config.data.path) as reader:
+        with open_dataset(config) as reader:
             require_spaces(config, reader.spaces)
             with sound_episodes(config, reader) as episodes:
                 for number, episode in episodes:
@@ -154,8 +155,7 @@ class Streamed:
         return _Checked(together, bad, str(fingerprint))
 
     def observations(self) -> Iterator[Any]:
-        path, bad = self._config.data.path, self._checked.bad
-        with MinariReader(path, leave_out=bad) as reader:
+        with open_dataset(self._config, self._checked.bad) as reader:
             length_E = reader.length
             yield from _observations(
                 self._config, length_E, lambda e: reader.observations(e, 0, int(length_E[e]))
@@ -166,7 +166,7 @@ class Streamed:
         config = self._config
         updates, batch_size = config.updates_per_iteration, config.batch_size
         rows = local_rows(mesh, batch_size)
-        with MinariReader(config.data.path, leave_out=self._checked.bad) as reader:
+        with open_dataset(config, self._checked.bad) as reader:
             warn_of_other_environment(config, reader.metadata)
             # For all stages now, so that one without episodes raises before training begins.
             episodes = [episodes_of(config, n, reader.length) for n in config.stages]
@@ -218,7 +218,7 @@ class _Checked(NamedTuple):
       fingerprint: the fingerprint of the sound episodes.
     """
 
-    outcomes: "Outcomes"
+    outcomes: Outcomes
     bad: set[int]
     fingerprint: str
 
@@ -287,48 +287,3 @@ def episodes_of(config: OfflineConfig, segments: int, length: Int[np.ndarray, " 
             "episodes"
         )
     return Episodes(training, validation)
-
-
-class Outcomes(NamedTuple):
-    """How episodes ended.
-
-    Attributes:
-      returns_E: the sum of each episode's rewards.
-      length_E: its number of actions.
-      terminated_E: whether it terminated; otherwise it was truncated.
-    """
-
-    returns_E: Float[np.ndarray, " E"]
-    length_E: Int[np.ndarray, " E"]
-    terminated_E: Bool[np.ndarray, " E"]
-
-    @classmethod
-    def of(cls, trajectories: Trajectories) -> "Outcomes":
-        """Return the outcomes of trajectories in memory."""
-        rewards_ET, length_E, terminated_E = (
-            np.asarray(getattr(trajectories, name)) for name in ("rewards", "length", "terminated")
-        )
-        inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
-        returns_E = np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
-        return cls(returns_E, length_E, terminated_E)
-
-    @property
-    def is_whole_E(self) -> Bool[np.ndarray, " E"]:
-        """Whether each episode ended by itself or by a time limit, rather than being cut earlier.
-
-        The time limit is the length of the longest episodes, if several of them were truncated.
-        Otherwise, what was truncated after fewer steps than an episode that terminated was cut;
-        and if none terminated, there is no telling.
-        """
-        longest = self.length_E.max()
-        if np.sum(~self.terminated_E & (self.length_E == longest)) > 1:
-            limit = longest
-        else:
-            limit = max(self.length_E[self.terminated_E], default=0)
-        return self.terminated_E | (self.length_E >= limit)
-
-    @property
-    def best_tenth(self) -> float:
-        """The mean return of the best tenth of the whole episodes."""
-        returns = self.returns_E[self.is_whole_E]
-        return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())

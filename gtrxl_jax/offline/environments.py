@@ -3,14 +3,20 @@
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import jax
 
 from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.scripted import OraclePolicy
-from gtrxl_jax.data import minari
+from gtrxl_jax.data.datasets import (
+    BadEpisodeError,
+    DatasetReader,
+    Selection,
+    checked_episodes,
+)
+from gtrxl_jax.data.format import Metadata
 from gtrxl_jax.data.segments import Sampling
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spaces
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
@@ -95,7 +101,7 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
       ImportError: if the extra "offline" is not installed.
     """
     if config.data.path:
-        with minari.MinariReader(config.data.path) as reader:
+        with open_dataset(config) as reader:
             require_spaces(config, reader.spaces)
             with sound_episodes(config, reader) as episodes:
                 trajectories = concatenate([episode for _, episode in episodes])
@@ -129,17 +135,44 @@ def data_spaces(config: OfflineConfig) -> Spaces:
     if config.env.spaces:
         return from_record(config.env.spaces)
     _require_source(config)
-    with minari.MinariReader(config.data.path) as reader:
+    with open_dataset(config) as reader:
         return reader.spaces
+
+
+def open_dataset(config: OfflineConfig, leave_out: Collection[int] = ()) -> DatasetReader:
+    """Open the dataset of a run, without the episodes of the given numbers.
+
+    Raises:
+      ValueError: if it is damaged, or cannot be streamed, see also `trajectories_of`.
+    """
+    data = config.data
+    reader = DatasetReader(
+        data.path,
+        leave_out=leave_out,
+        selection=Selection(data.keys, data.drop, data.clip_actions),
+        spaces=_known_spaces(config),
+    )
+    if data.stream and not reader.format.is_seekable:
+        reader.close()
+        raise ValueError(
+            f"data.stream cannot read parts of {reader.path}, since {reader.format.name} are "
+            "compressed as a whole: convert them with gtrxl data convert, or disable data.stream"
+        )
+    return reader
+
+
+def _known_spaces(config: OfflineConfig) -> Spaces | None:
+    """Return the spaces of a run, unless they are those of its data."""
+    if config.env.name:
+        stream = make_stream(config)
+        return dataset_spaces(stream.observation_space, stream.action_space)
+    return from_record(config.env.spaces) if config.env.spaces else None
 
 
 def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
     """Raise ValueError if the spaces of the data differ from the run's spaces."""
-    if config.env.name:
-        stream, of = make_stream(config), f"env.name {config.env.name}"
-        expected = dataset_spaces(stream.observation_space, stream.action_space)
-    else:
-        expected, of = data_spaces(config), "the run"
+    expected = _known_spaces(config) or data_spaces(config)
+    of = f"env.name {config.env.name}" if config.env.name else "the run"
     if not same_spaces(spaces, expected):
         raise ValueError(
             f"data.path {config.data.path} has {spaces}, but {of} has {expected}: choose a "
@@ -149,28 +182,32 @@ def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
 
 @contextlib.contextmanager
 def sound_episodes(
-    config: OfflineConfig, reader: minari.MinariReader
+    config: OfflineConfig, reader: DatasetReader
 ) -> Iterator[Iterator[tuple[int, Trajectories]]]:
     """Yield the iterator over the sound episodes of a dataset, see `checked_episodes`.
 
-    With `data.skip_bad`, the others are named on standard error when the block ends.
+    What is missing from the files is said on standard error when the block ends and, with
+    `data.skip_bad`, which episodes are bad.
 
     Raises:
       ValueError: if an episode is bad; with `data.skip_bad`, if all are.
     """
-    bad: list[minari.BadEpisodeError] = []
+    bad: list[BadEpisodeError] = []
     try:
-        yield minari.checked_episodes(reader, bad.append if config.data.skip_bad else None)
-    except minari.BadEpisodeError as error:
+        yield checked_episodes(reader, bad.append if config.data.skip_bad else None)
+    except BadEpisodeError as error:
         raise ValueError(
             f"{error}; repair it, or leave out all bad episodes with data.skip_bad"
         ) from None
+    if hosts.is_first():
+        for line in reader.describe_missing():
+            print(f"{reader.path}: {line}", file=sys.stderr)
     if bad and hosts.is_first():
         lines = [f"{len(bad)} of {reader.num_episodes} episodes are left out:", *map(str, bad)]
         print("\n  ".join(lines), file=sys.stderr)
 
 
-def warn_of_other_environment(config: OfflineConfig, metadata: minari.Metadata) -> None:
+def warn_of_other_environment(config: OfflineConfig, metadata: Metadata) -> None:
     """Print a line if the data were recorded in an environment of another name than the run's."""
     ours, theirs = config.env.name, metadata.env_name
     if ours and theirs and ours != theirs:

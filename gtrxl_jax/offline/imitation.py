@@ -21,7 +21,6 @@ from gtrxl_jax.offline.algorithm import (
     OfflineAlgorithm,
     OfflineAlgorithmConfig,
     Setup,
-    register_offline_algorithm,
 )
 from gtrxl_jax.ops.imitation import action_loss, action_scores
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
@@ -37,9 +36,6 @@ class ImitationConfig(OfflineAlgorithmConfig):
 
     def make(self, setup: Setup) -> "Imitation":
         return Imitation(self, setup)
-
-
-register_offline_algorithm("imitation", ImitationConfig)
 
 
 @struct.dataclass

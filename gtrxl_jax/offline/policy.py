@@ -37,7 +37,8 @@ class SequencePolicy(Policy):
     """A sequence model as a policy; `act` also returns the distribution of the actions.
 
     The model is conditioned on a target return, from which each reward is subtracted (Chen et al.
-    2021, algorithm 1). Both start anew at the first step of each episode.
+    2021, algorithm 1), unless `is_conditioned` is false. Both start anew at the first step of each
+    episode.
 
     Attributes:
       model: a model, see `gtrxl_jax.nn.sequence.model`.
@@ -47,6 +48,7 @@ class SequencePolicy(Policy):
       restart_every: number of steps after which the return-to-go is reset to the target return
         (RATE, appendix C); 0: never.
       memory_noise: whether to replace memory tokens by noise, see `gtrxl_jax.nn.sequence.rate`.
+      is_conditioned: whether the model gets the return-to-go; otherwise it gets 0.
     """
 
     model: nn.Module
@@ -55,6 +57,7 @@ class SequencePolicy(Policy):
     actions: str = "mode"
     restart_every: int = 0
     memory_noise: bool = False
+    is_conditioned: bool = True
 
     def init(self, params: Any, batch_size: int) -> PlayingState:
         return PlayingState(
@@ -81,6 +84,8 @@ class SequencePolicy(Policy):
             again_B |= steps_B % self.restart_every == 0
         left_B = state.return_to_go - timestep.reward.astype(jnp.float32)
         asked_B = jnp.where(again_B, jnp.float32(self.target_return), left_B)
+        if not self.is_conditioned:
+            asked_B = jnp.zeros_like(asked_B)
         seen = asked_B, timestep.observation, timestep.first
         model, distribution = self._apply(params, state.model, *seen, method="decode")
         return PlayingState(model, asked_B, steps_B + 1), distribution
@@ -98,6 +103,7 @@ class SequencePolicy(Policy):
         if self.restart_every:
             step = np.arange(len(asked))
             asked += self.target_return - asked[step // self.restart_every * self.restart_every]
+        asked *= self.is_conditioned
         return attention_by_step(self.model, params, timesteps, asked, self.action)
 
     def _apply(self, params: Any, *arguments: Any, method: str) -> Any:

@@ -9,9 +9,11 @@ An update samples a batch of windows of K segments of T steps, or selects one th
 disk, and the algorithm learns from it; see `offline.algorithm`.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -46,6 +48,7 @@ from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
 from gtrxl_jax.runs.divergence import finite, over_updates, take_checks
+from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.segments import Segments, zero_segment
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
@@ -113,14 +116,16 @@ class OfflineTrainer:
             self.progress_metrics += ("loss/validation",)
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
-        self.model: Any = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
-        self.notes: Sequence[str] = describe_arrays(self.model)
+        model = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
+        self.notes: Sequence[str] = describe_arrays(model)
         evaluation = config.evaluation
         setup = Setup(
-            self.model,
+            model,
             *spaces,
             optimizer=config.optimizer,
             num_updates=self.num_iterations * self.steps_per_iteration,
+            unroll=config.unroll,
+            is_recurrent=config.model.is_recurrent,
             bptt=config.bptt,
             remat=config.remat,
             actions=evaluation.actions,
@@ -129,6 +134,7 @@ class OfflineTrainer:
         )
         with wrap_errors("algorithm", config.algorithm):
             self.algorithm = config.algorithm.make(setup)
+        self.model: Any = self.algorithm.model
         self._require_consistent_parts()
 
     def _require_consistent_parts(self) -> None:
@@ -216,6 +222,14 @@ class OfflineTrainer:
             variables = update(variables, batch)
         return statistics(variables["params"])
 
+    def programs(
+        self,
+        compiling: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        devices: Sequence[Any] | None = None,
+    ) -> Programs:
+        """Return the programs of the run, see `Trainer.programs`."""
+        return Programs(self, compiling, devices)
+
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """Return the mesh of the devices that share the batch, see `Trainer.mesh`."""
         config = self.config
@@ -301,7 +315,8 @@ class OfflineTrainer:
         """Compute means over an iteration's updates, and the loss of the windows held out."""
         metrics = dict(metrics)
         checks = take_checks(metrics)
-        means = {name: jnp.mean(x_U) for name, x_U in metrics.items()}
+        # What only some updates compute is NaN in the others.
+        means = {name: jnp.nanmean(x_U) for name, x_U in metrics.items()}
         _, held_out = data
         if held_out is not None:
             scores = self.algorithm.validate(state.learner, held_out)

@@ -30,7 +30,8 @@ class EnvConfig:
     """The environment and its number of parallel instances."""
 
     name: str = "TMazePassive-v0"
-    """Name of an environment of gymnax or of this package."""
+    """Name of an environment of gymnax or of this package; or of one on the host, as in
+    gymnasium:CartPole-v1, or package.module:make_env."""
     params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs: --env.params corridor_length 30 penalty behind"""
     tasks: tyro.conf.UseAppendAction[tuple[dict[str, bool | int | float | str], ...]] = ()
@@ -38,6 +39,9 @@ class EnvConfig:
     --env.tasks corridor_length 10 --env.tasks corridor_length 30. The pair `name NAME` names
     another environment, without `params`; `--env.name A B` is short for one task of each. The
     environments are divided equally among the tasks."""
+    wrappers: dict[str, bool | int | str] = dataclasses.field(default_factory=dict)
+    """Wrappers of an environment on the host, as name value pairs in their order: --env.wrappers
+    repeat 4 grey true resize 84 stack 4, see `gtrxl_jax.envs.host.wrappers`."""
     num_envs: int = 32
     """Number of parallel environments, B: the batch size of the learner."""
     stagger: bool = False
@@ -68,6 +72,23 @@ class EnvConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ActorsConfig:
+    """How to act in environments on the host, see `gtrxl_jax.online.actors`."""
+
+    count: int = 1
+    """Number of actors, threads with equal shares of the environments."""
+    lag: int = number(1, at_least=0)
+    """How many updates the acting parameters are behind. 0: acting and learning take turns."""
+    processes: bool = False
+    """Give every environment a process of its own; otherwise, those of an actor step in its
+    thread."""
+    timeout: float = number(60.0, at_least=0.1)
+    """The most seconds that a step of the environments may take."""
+    restarts: int = number(3, at_least=0)
+    """How often the environments of an actor are started anew after an error."""
+
+
+@dataclasses.dataclass(frozen=True)
 class OnlineConfig(RunConfig):
     """An online run: an agent and its algorithm in a batch of jitted environments."""
 
@@ -80,6 +101,7 @@ class OnlineConfig(RunConfig):
     """Hyperparameters sampled log-uniformly for each seed, as in the V-MPO paper, with their
     bounds: --sweep entropy_cost 0.01 0.1 learning_rate 1e-4 1e-3"""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    actors: ActorsConfig = dataclasses.field(default_factory=ActorsConfig)
     total_steps: int = number(200_000, at_most=MOST_STEPS)
     """Number of environment steps for each seed, rounded up to a multiple of
     env.num_envs * segments * unroll * updates_per_iteration."""

@@ -20,10 +20,12 @@ A single-task agent is a multi-task agent with N = 1: each task has its own valu
 PopArt, its own return statistics. If jax_enable_x64 is set, the whole run uses float64.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -55,6 +57,7 @@ from gtrxl_jax.ops.legal import has_choice
 from gtrxl_jax.parallel.placement import batch_field, gather_parameters, make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
 from gtrxl_jax.runs.divergence import over_updates, take_checks
+from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.specs.values import BELONGS, first_outside
 from gtrxl_jax.timestep import EpisodeStats, TimeStep, zero_timestep
@@ -82,13 +85,13 @@ class TrainState:
 
     Attributes:
       learner: what learning changes, see `online.algorithm.Learner`.
-      actor: what acting changes.
+      actor: what acting changes, an `ActorState`; () if the environments step on the host.
       key: PRNG key of the run; update n uses `fold_in(key, n)`.
       update: int, number of completed updates.
     """
 
     learner: Any
-    actor: ActorState
+    actor: Any
     key: Key[Array, ""]
     update: Int[Array, ""]
 
@@ -98,18 +101,7 @@ class TrainState:
         return self.learner.params
 
 
-def make_stream(config: OnlineConfig) -> MultiTaskStream:
-    """Create the environments of a run, divided equally among its tasks, with common spaces."""
-    env = config.env
-    share = env.num_envs // env.num_tasks
-    streams = [
-        require_consistent_env(Stream(*make_env(name, **params), num_envs=share))
-        for name, params in env.members
-    ]
-    return MultiTaskStream(pad_spaces(streams, [name for name, _ in env.members]))
-
-
-def make_setup(config: OnlineConfig, stream: MultiTaskStream) -> Setup:
+def make_setup(config: OnlineConfig, stream: Any) -> Setup:
     """Return what the algorithm of a run is told about it."""
     return Setup(
         core=make_core(config.core).clone(param_dtype=jnp.result_type(float)),
@@ -170,7 +162,7 @@ class OnlineTrainer:
             config = dataclasses.replace(config, env=env)
         self._references = returns_of_tasks(config.env)
         self.config, self.config_json = config, to_json(config)
-        self.stream = make_stream(config)
+        self.stream: Any = self.make_stream()
         self.algorithm = config.algorithm.make(make_setup(config, self.stream))
         self.agent = self.algorithm.agent
         self.num_iterations = config.num_iterations
@@ -187,6 +179,28 @@ class OnlineTrainer:
         self._play = make_evaluate(self.policy, self.stream.tasks, evaluation.episodes)
         if is_custom(self.algorithm):
             require_consistent_update(self)
+
+    def make_stream(self) -> Any:
+        """Create the environments, divided equally among the tasks, with common spaces."""
+        env = self.config.env
+        if env.wrappers:
+            raise ValueError(
+                f"env.wrappers are of environments on the host, unlike {env.name}: omit them"
+            )
+        share = env.num_envs // env.num_tasks
+        streams = [
+            require_consistent_env(Stream(*make_env(name, **params), num_envs=share))
+            for name, params in env.members
+        ]
+        return MultiTaskStream(pad_spaces(streams, [name for name, _ in env.members]))
+
+    def programs(
+        self,
+        compiling: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        devices: Sequence[Any] | None = None,
+    ) -> Programs:
+        """Return the programs of the run, see `Trainer.programs`."""
+        return Programs(self, compiling, devices)
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """Return the mesh of the devices that share the environments, see `Trainer.mesh`.
@@ -229,11 +243,7 @@ class OnlineTrainer:
         params = replace_arrays(
             self.agent.init(key_network, memory, example)["params"], given or {}
         )
-        stream, timestep = self.stream.reset(key_stream)
-        if self.config.env.stagger:
-            stream = self.stream.stagger(stream, jax.random.fold_in(key_stream, len(self.tasks)))
-        memory = self.agent.initial_memory(self.config.env.num_envs)
-        actor = ActorState(memory, stream, timestep)
+        actor = self.init_actor(key_stream)
         _, experience = jax.eval_shape(self.act, params, actor, key)
         return TrainState(
             learner=self.algorithm.init(params, sampled, experience),
@@ -241,6 +251,14 @@ class OnlineTrainer:
             key=key,
             update=jnp.zeros((), jnp.int32),
         )
+
+    def init_actor(self, key: Key[Array, ""]) -> ActorState:
+        """Start every environment, with the memory of its agent."""
+        stream, timestep = self.stream.reset(key)
+        if self.config.env.stagger:
+            stream = self.stream.stagger(stream, jax.random.fold_in(key, len(self.tasks)))
+        memory = self.agent.initial_memory(self.config.env.num_envs)
+        return ActorState(memory, stream, timestep)
 
     def sampled_hyperparameters(self, state: TrainState) -> dict[str, Any]:
         """Return the hyperparameters in `sweep`, see `Trainer.sampled_hyperparameters`."""
@@ -347,7 +365,10 @@ class OnlineTrainer:
 
         With references, also the normalized scores, of all episodes together.
         """
-        episodes = self._play(params, key)
+        return self.scores(self._play(params, key))
+
+    def scores(self, episodes: EpisodeStats) -> dict[str, Shaped[Array, " _"]]:
+        """Return the scores of the episodes `[N, E]` of an evaluation."""
         scores = summarize(episodes)
         if self._references is not None:
             scores |= normalized_scores(episodes.episode_return, *self._references)
@@ -395,7 +416,7 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
 
     def update(state: TrainState) -> Any:
         params = algorithm.acting_params(state.learner)
-        _, experience = trainer.act(params, state.actor, state.key)
+        _, experience = trainer.act(params, trainer.init_actor(state.key), state.key)
         returned = algorithm.update(state.learner, experience, state.key)
         require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
         return returned

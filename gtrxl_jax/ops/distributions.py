@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -145,6 +146,79 @@ class Gaussian:
             "mean": 0.5 * jnp.sum(jnp.square(shift), axis=-1),
             "covariance": 0.5 * jnp.sum(jnp.expm1(log_ratio) - log_ratio, axis=-1),
         }
+
+
+@struct.dataclass
+class SquashedGaussian:
+    """A Gaussian that a tanh maps into a range; actions are `[..., C]` floats.
+
+        a = center + half tanh(u),    u ~ base
+
+    (Haarnoja et al. 2018, "Soft actor-critic", appendix C).
+
+    Attributes:
+      base: the Gaussian of u.
+      center, half: the middle and the half-width of the range.
+    """
+
+    base: Gaussian
+    center: Float[Array, "... C"]
+    half: Float[Array, "... C"]
+
+    @property
+    def mean(self) -> Float[Array, "... C"]:
+        """The action at the mean of u."""
+        return self._squash(self.base.mode())
+
+    @property
+    def scale(self) -> Float[Array, "... C"]:
+        """The standard deviation of an action to first order in that of u."""
+        slope = jnp.exp(self._log_slope(self.base.mode()))
+        return slope * _widen(self.base.scale)
+
+    def sample(self, key: PRNGKeyArray) -> Float[Array, "... C"]:
+        return self._squash(self.base.sample(key))
+
+    def sample_and_log_prob(
+        self, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "... C"], Float[Array, "..."]]:
+        """Return a sample and its log density, precise also where the tanh is saturated."""
+        u = self.base.sample(key)
+        log_prob = self.base.log_prob(u) - jnp.sum(self._log_slope(u), axis=-1)
+        return self._squash(u), log_prob
+
+    def mode(self) -> Float[Array, "... C"]:
+        """Return `mean`, the median, not the maximum of the density."""
+        return self.mean
+
+    def log_prob(self, action: Float[Array, "... C"]) -> Float[Array, "..."]:
+        """Return the log density; actions outside the range are moved into it."""
+        center, half = _widen(self.center), _widen(self.half)
+        largest = 1 - jnp.finfo(half.dtype).eps
+        unit = jnp.clip((action.astype(half.dtype) - center) / half, -largest, largest)
+        u = jnp.arctanh(unit)
+        return self.base.log_prob(u) - jnp.sum(self._log_slope(u), axis=-1)
+
+    def entropy(self) -> Float[Array, "..."]:
+        """Return the differential entropy in nats, by Gauss-Hermite quadrature."""
+        mean, scale = (_widen(x)[..., None] for x in (self.base.mean, self.base.scale))
+        node_N, weight_N = np.polynomial.hermite.hermgauss(32)
+        node = jnp.asarray(math.sqrt(2) * node_N, mean.dtype).reshape(*(1,) * (mean.ndim - 1), -1)
+        weight = jnp.asarray(weight_N / math.sqrt(math.pi), mean.dtype)
+        slopes = self._log_slope(mean + scale * node, _widen(self.half)[..., None])
+        return self.base.entropy() + jnp.sum(slopes @ weight, axis=-1)
+
+    def kl_parts(self, other: "SquashedGaussian") -> dict[str, Float[Array, "..."]]:
+        """Return the parts of the KL of the Gaussians, which a common tanh does not change."""
+        return self.base.kl_parts(other.base)
+
+    def _squash(self, u: Float[Array, "... C"]) -> Float[Array, "... C"]:
+        return _widen(self.center) + _widen(self.half) * jnp.tanh(u)
+
+    def _log_slope(self, u: Array, half: Array | None = None) -> Array:
+        """Return log da/du, with log(1 - tanh(u)^2) in a form without cancellation."""
+        half = _widen(self.half) if half is None else half
+        return jnp.log(half) + 2 * (math.log(2) - u - jax.nn.softplus(-2 * u))
 
 
 @struct.dataclass

@@ -6,7 +6,13 @@ import chex
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
+from gtrxl_jax.ops.distributions import (
+    ActionDistribution,
+    Categorical,
+    Gaussian,
+    Hybrid,
+    SquashedGaussian,
+)
 
 
 def action_loss(distribution: ActionDistribution, actions: Any) -> Float[Array, "..."]:
@@ -43,7 +49,7 @@ def action_scores(
     """
     if isinstance(distribution, Categorical):
         return {"accuracy": distribution.mode() == actions}
-    if isinstance(distribution, Gaussian):
+    if isinstance(distribution, Gaussian | SquashedGaussian):
         mean = distribution.mode()
         return {"error": jnp.mean(jnp.abs(mean - actions.astype(mean.dtype)), axis=-1)}
     if not isinstance(distribution, Hybrid):

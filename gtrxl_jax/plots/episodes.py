@@ -75,7 +75,7 @@ def save_mp4(
     given = f"-f rawvideo -pix_fmt rgb24 -s {first.shape[1]}x{first.shape[0]} -r {fps:g} -i -"
     written = "-c:v libx264 -pix_fmt yuv420p -movflags faststart -f mp4 -y"
     with atomic(path) as temporary:
-        command = [program, "-loglevel", "error", *given.split(), *written.split(), temporary]
+        command = [program, "-loglevel", "error", *given.split(), *written.split(), str(temporary)]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as encoder:
             assert encoder.stdin
             for frame, held in zip(itertools.chain([first], even), held_T, strict=True):

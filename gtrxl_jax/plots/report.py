@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gtrxl_jax.acting.evaluation import RecordedEpisode, record_episodes, render_episode
+from gtrxl_jax.acting.evaluation import AnyTask, RecordedEpisode, record_episodes, render_episode
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.envs.extensions import chance_of, renderer_of, require_renderer
 from gtrxl_jax.envs.registry import make_env
-from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.plots.attention import plot_attention_map, plot_attention_over_episode
 from gtrxl_jax.plots.curves import plot_learning_curves, plot_success_against_horizon
 from gtrxl_jax.plots.episodes import save_gif, save_mp4
@@ -90,7 +89,9 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     return paths
 
 
-def draw_episodes(folder: Path, policy: Policy, tasks: Sequence[Stream], params: Any) -> list[Path]:
+def draw_episodes(
+    folder: Path, policy: Policy, tasks: Sequence[AnyTask], params: Any
+) -> list[Path]:
     """Play and draw an episode of each task: attention if the policy has it, and a GIF.
 
     File names end in `_task_0`, `_task_1`, ... if there are several tasks.
@@ -111,7 +112,7 @@ def draw_episodes(folder: Path, policy: Policy, tasks: Sequence[Stream], params:
     return paths
 
 
-def draw_animation(stream: Stream, episodes: Sequence[RecordedEpisode], path: Path) -> None:
+def draw_animation(stream: AnyTask, episodes: Sequence[RecordedEpisode], path: Path) -> None:
     """Draw episodes one after another, as an MP4 if the file is named so, else as a GIF.
 
     Raises:

@@ -41,7 +41,6 @@ from gtrxl_jax.runs.logging.writers import JsonLinesWriter, MetricWriter, Writer
 from gtrxl_jax.runs.params import initial_params, params_of
 from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 from gtrxl_jax.runs.profiling import Profile
-from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.validation import require_choice
@@ -169,7 +168,7 @@ class _Loop:
         with contextlib.ExitStack() as resources:
             resources.enter_context(self._writer)
             resources.enter_context(self._profile)
-            self._programs = Programs(self._trainer, self._compiling)
+            self._programs = self._trainer.programs(self._compiling)
             self._require_score()
             restored = self._restored()
             progress = self._progress

@@ -23,7 +23,6 @@ from jax.sharding import Mesh, NamedSharding
 from gtrxl_jax.parallel.hlo import collectives, instructions
 from gtrxl_jax.parallel.placement import AXES
 from gtrxl_jax.parallel.topologies import CHIPS, GIB, GPU_OPTIONS, bandwidth, devices_of
-from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.runs.trainer import Trainer
 
 SCOPES = ("act", "env", "learn")
@@ -116,7 +115,7 @@ def plan(trainer: Trainer, topology: str) -> Plan:
       ModuleNotFoundError: if the compiler is not installed.
       NeedsMemoryError: if the program needs more memory than a device has.
     """
-    programs = Programs(trainer, devices=devices_of(topology))
+    programs = trainer.programs(devices=devices_of(topology))
     devices = programs.mesh.devices.flat
     kind, is_gpu = devices[0].device_kind, devices[0].platform == "gpu"
     chip = CHIPS[kind]

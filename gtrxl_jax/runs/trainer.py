@@ -1,6 +1,7 @@
 """The interface between a trainer and the host's loop: pure functions and iteration counts."""
 
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import Mesh
@@ -61,6 +62,13 @@ class Trainer(Protocol):
     @property
     def policy(self) -> Any:
         """The trained model as it acts in evaluations, an `acting.policy.Policy`."""
+
+    def programs(
+        self,
+        compiling: Callable[[], AbstractContextManager[None]] = ...,
+        devices: Sequence[Any] | None = None,
+    ) -> Any:
+        """Return the `programs.Programs` of the run; see there."""
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """Return the mesh of the run's devices.

@@ -26,7 +26,7 @@ from gtrxl_jax.machine import available_cpus, share_of_cpus
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import OnlineConfig, to_json
-from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.online.host import make_trainer
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.directory import read_final_result
 from gtrxl_jax.runs.logging.console import ConsoleWriter
@@ -286,7 +286,7 @@ def _train_seed(cell: Cell, seed: int) -> Record:
     job: Any = cell.job
     config = dataclasses.replace(job, seed=seed, num_seeds=1, on_divergence="continue")
     trainer: Any = (
-        OnlineTrainer(config) if isinstance(config, OnlineConfig) else OfflineTrainer(config)
+        make_trainer(config) if isinstance(config, OnlineConfig) else OfflineTrainer(config)
     )
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
@@ -317,7 +317,7 @@ def _is_finished(config: OnlineConfig, folder: Path) -> bool:
 
 
 def _train(config: OnlineConfig, folder: Path, log: Sequence[str]) -> None:
-    trainer = OnlineTrainer(config)
+    trainer = make_trainer(config)
     loggers = make_loggers(log, folder, trainer.config_json)
     writers = [*_console(trainer, str(folder)), *loggers]
     loop.train(trainer, writers=writers, folder=folder)

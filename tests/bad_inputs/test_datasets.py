@@ -10,9 +10,9 @@ import minari as theirs
 import numpy as np
 import pytest
 
-from gtrxl_jax.data import dataset_spaces, minari
+from gtrxl_jax.data import dataset_spaces, datasets, minari
+from gtrxl_jax.data.datasets import DatasetReader
 from gtrxl_jax.data.loader import read_segments
-from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.spaces import same_spaces
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.data import Streamed
@@ -29,12 +29,12 @@ DISCRETE = gymnasium.spaces.Discrete(3)
 
 def stream(path):
     """Read the first step of each episode, as a run that streams its data does."""
-    with MinariReader(path) as reader:
+    with DatasetReader(path) as reader:
         episodes = np.arange(reader.num_episodes, dtype=np.int32)
         return read_segments(reader, episodes, np.zeros_like(episodes), 1, 1)
 
 
-HOW = {"held": minari.load, "streamed": stream}
+HOW = {"held": datasets.load, "streamed": stream}
 
 
 def rejected(read, path, message, error=ValueError):
@@ -62,7 +62,8 @@ def test_unsupported_spaces(tmp_path, observation, action, message):
     path = tmp_path / "data"
     path.mkdir()
     theirs.dataset.minari_storage.MinariStorage.new(path, observation, action)
-    rejected(minari.load, tmp_path, message, TypeError)
+    h5py.File(path / "main_data.hdf5", "w").close()
+    rejected(datasets.load, tmp_path, message, TypeError)
 
 
 VALUES = {
@@ -94,9 +95,9 @@ VALUES = {
         dict(actions=lambda x: x[:-1]),
         "episode 0 has 4 rewards and 3 actions, not 4",
     ),
-    "lost observation": (
-        dict(observations=lambda x: x[1:]),
-        "episode 0 has 4 rewards and 4 observations, not 5",
+    "lost observations": (
+        dict(observations=lambda x: x[2:]),
+        "episode 0 has 4 rewards and 3 observations, not 5",
     ),
     "lost termination": (
         dict(terminations=lambda x: x[1:]),
@@ -150,11 +151,11 @@ def test_bad_episodes_are_left_out(tmp_path):
         file["episode_1/observations"][5, 0] = np.nan
         del file["episode_2/rewards"]
     bad = []
-    np.testing.assert_array_equal(minari.load(path, bad.append).length, [6, 3])
+    np.testing.assert_array_equal(datasets.load(path, bad.append).length, [6, 3])
     assert [error.number for error in bad] == [1, 2]
     assert "episode 1, step 5: observations[0] is" in str(bad[0])
     assert "episode 2 cannot be read as a Minari dataset" in str(bad[1])
-    with MinariReader(path, leave_out=(1, 2)) as reader:
+    with DatasetReader(path, leave_out=(1, 2)) as reader:
         assert reader.numbers == (0, 3)
         np.testing.assert_array_equal(reader.length, [6, 3])
         np.testing.assert_array_equal(reader.episode(1).rewards, whole.rewards[3:, :3])
@@ -167,14 +168,14 @@ def test_step_of_window_is_named(tmp_path):
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         file["episode_1/observations"][5, 0] = np.nan
     one = np.array([1], np.int32)
-    with MinariReader(path) as reader:
+    with DatasetReader(path) as reader:
         read_segments(reader, one, np.array([2], np.int32), 1, 3)
         with pytest.raises(ValueError, match=r"episode 1, step 5: observations\[0\] is"):
             read_segments(reader, one, np.array([4], np.int32), 1, 3)
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         file["episode_1/rewards"][8] = np.inf
     with (
-        MinariReader(path) as reader,
+        DatasetReader(path) as reader,
         pytest.raises(ValueError, match="episode 1, step 8: rewards is inf"),
     ):
         read_segments(reader, one, np.array([2], np.int32), 1, 3)
@@ -245,7 +246,7 @@ UNREADABLE = "cannot be read as a Minari dataset, it is damaged or of another fo
 DAMAGE = {
     "cut short": (cut_short, UNREADABLE),
     "foreign": (foreign, UNREADABLE),
-    "no data": (no_data, UNREADABLE),
+    "no data": (no_data, "main_data.hdf5 is missing: get the whole dataset again"),
     "lost episode": (lose("episode_2"), f"{UNREADABLE}.*episode_2"),
     "lost array": (lose("episode_2/terminations"), f"episode 2 {UNREADABLE}.*terminations"),
     "half of metadata": (text(b'{"total_episodes": '), UNREADABLE),
@@ -263,7 +264,7 @@ DAMAGE = {
         metadata(total_episodes=10**12),
         "is damaged: it has 5 episodes, and 1,000,000,000,000 in its metadata.json",
     ),
-    "other format": (metadata(data_format="arrow"), "'arrow': only 'hdf5' is supported"),
+    "other format": (metadata(data_format="csv"), "data_format 'csv', which is unknown"),
     "half of ours": (metadata(gtrxl_jax={"env_name": "x"}), UNREADABLE),
     "link to a file": (
         link("episode_2", h5py.ExternalLink("/etc/passwd", "/")),

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.data import minari
+from gtrxl_jax.data import datasets, minari
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.checkpoint import SaveError
 from gtrxl_jax.runs.directory import available_steps
@@ -74,7 +74,7 @@ def test_data_set_beyond_largest_file(tmp_path, size):
         minari.save((make_set((400,) * 4) for _ in range(20)), tmp_path / "set")
     assert list(tmp_path.iterdir()) == []
     minari.save(make_set(), tmp_path / "set")
-    assert minari.load(tmp_path / "set").num_episodes == 5
+    assert datasets.load(tmp_path / "set").num_episodes == 5
 
 
 @pytest.mark.integration

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import gtrxl_jax
-from gtrxl_jax.data import Sampling, check, concatenate, held_out, minari, select
+from gtrxl_jax.data import Sampling, check, concatenate, datasets, held_out, minari, select
+from gtrxl_jax.data.datasets import DatasetReader
 from gtrxl_jax.data.loader import load_segments
-from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline import config as offline_config
@@ -98,7 +98,7 @@ CALLS = {
     ),
     "folder": (lambda: gtrxl_jax.load("nowhere"), FileNotFoundError, "nowhere holds no run"),
     "empty folder": (lambda: gtrxl_jax.load(""), FileNotFoundError, "holds no run"),
-    "data set": (lambda: minari.load("nowhere"), FileNotFoundError, "nowhere holds no Minari"),
+    "data set": (lambda: datasets.load("nowhere"), FileNotFoundError, "nowhere holds no dataset"),
     "no sets": (lambda: concatenate([]), ValueError, "no trajectories to concatenate: pass at"),
     "other spaces": (
         lambda: concatenate([make_set(), make_set(spaces=NESTED)]),
@@ -226,7 +226,7 @@ def test_entries_of_dicts_are_named():
 def reader(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "set"
     minari.save(make_set(), path)
-    with MinariReader(path) as reader:
+    with DatasetReader(path) as reader:
         yield reader
 
 

@@ -23,7 +23,9 @@ def printed(*arguments):
 
 def test_catalog_has_every_command(tmp_path):
     line = refused(tmp_path, "no-such-command").strip()
-    assert line.partition("Valid: ")[2].split(", ") == sorted(catalog.COMMANDS)
+    assert line.partition("Valid: ")[2].split(", ") == sorted(
+        {name.split()[0] for name in catalog.COMMANDS}
+    )
 
 
 def test_help_says_what_each_command_is_for():

@@ -157,7 +157,7 @@ def test_played_episodes_are_drawn(debug, tmp_path):
     # A second at the end of each episode.
     assert sum(duration >= 1000 for duration in durations) == 2
     assert durations[-1] >= 1000
-    error = refused("play", debug[0], "--to", tmp_path / "two.mp4")
+    error = refused("play", debug[0], "--to", tmp_path / "two.avi")
     assert "to must be the name of a GIF or an MP4 file" in error
 
 

@@ -6,8 +6,11 @@ import pytest
 
 from gtrxl_jax.cli.arguments import parse_train_offline
 from gtrxl_jax.cli.main import main
+from gtrxl_jax.loading import load
 from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
+from gtrxl_jax.offline.cql import CQLConfig
 from gtrxl_jax.offline.environments import make_stream
+from gtrxl_jax.runs.logging.writers import read_metrics
 from tests.jobs import changed
 from tests.nn.models import Shallow
 
@@ -51,6 +54,25 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
         main([*command, "--folder", str(folder), "--unroll", "5"])
     assert exit_.value.code == 2
     assert "another run" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_critics_train_resume_and_export(tmp_path, capsys):
+    folder, to = tmp_path / "run", tmp_path / "export"
+    command = ["train-offline", "--preset", "debug", "--model.name", "bc-mlp", "--baselines"]
+    command += ["--algorithm.name", "cql", "--algorithm.alpha", "2", "--algorithm.head-width", "8"]
+    command += ["--updates-per-iteration", "1", "--evaluation.episodes", "4", "--devices", "1"]
+    command += ["--data.validation", "0.25", "--no-plots", "--folder", str(folder)]
+    main([*command, "--total-updates", "1"])
+    main([*command, "--total-updates", "2"])
+    assert "td_error/validation" in read_metrics(folder / "bc-mlp" / "metrics.jsonl")
+    main(["export", str(folder / "bc-mlp"), "--to", str(to)])
+    exported = load(to)
+    assert exported.config.algorithm == CQLConfig(alpha=2.0, head_width=8)
+    assert not exported.policy.is_conditioned
+    with pytest.raises(SystemExit):
+        main([*command[:7], "td3-bc", *command[-2:]])
+    assert "td3-bc needs continuous actions" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", PRESETS)

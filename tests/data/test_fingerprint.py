@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.data import concatenate, minari, select
+from gtrxl_jax.data import concatenate, datasets, minari, select
 from gtrxl_jax.data.fingerprint import Fingerprint
 from tests.data.sets import NESTED, make_episode, make_set
 
@@ -60,7 +60,7 @@ def test_array_types_and_storage_do_not_matter(tmp_path):
     rewards = jnp.asarray(WHOLE.rewards)
     assert of(WHOLE.replace(rewards=rewards)) == expected
     minari.save(WHOLE, tmp_path / "set")
-    assert of(minari.load(tmp_path / "set")) == expected
-    with minari.MinariReader(tmp_path / "set") as reader:
-        assert of(*(episode for _, episode in minari.checked_episodes(reader))) == expected
-    np.testing.assert_array_equal(minari.load(tmp_path / "set").length, WHOLE.length)
+    assert of(datasets.load(tmp_path / "set")) == expected
+    with datasets.DatasetReader(tmp_path / "set") as reader:
+        assert of(*(episode for _, episode in datasets.checked_episodes(reader))) == expected
+    np.testing.assert_array_equal(datasets.load(tmp_path / "set").length, WHOLE.length)

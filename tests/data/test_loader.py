@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.data import Sampling, minari, sample_segments
+from gtrxl_jax.data.datasets import DatasetReader
 from gtrxl_jax.data.loader import load_segments, read_segments
-from gtrxl_jax.data.minari import MinariReader
 from gtrxl_jax.data.segments import STARTS, WEIGHTS, take_segments
 from gtrxl_jax.data.trajectories import select
 from gtrxl_jax.extras import install_command
@@ -23,7 +23,7 @@ KEY = jax.random.key(5)
 @pytest.fixture
 def reader(tmp_path):
     minari.save(make_set(), tmp_path / "set")
-    with MinariReader(tmp_path / "set") as reader:
+    with DatasetReader(tmp_path / "set") as reader:
         yield reader
 
 
@@ -38,7 +38,7 @@ def test_read_segments_matches_take_segments(tmp_path, spaces, needs):
     minari.save(whole, tmp_path / "set")
     windows = [(e, start) for e, n in enumerate(LENGTHS) for start in range(n)]
     episode_B, start_B = np.array(windows, np.int32).T
-    with MinariReader(tmp_path / "set") as reader, jax.enable_x64(True):
+    with DatasetReader(tmp_path / "set") as reader, jax.enable_x64(True):
         read = read_segments(reader, episode_B, start_B, 2, 3, needs)
         taken = jax.device_get(take_segments(whole, episode_B, start_B, 2, 3, needs))
     assert jax.tree.map(lambda x: x.dtype, read) == jax.tree.map(lambda x: x.dtype, taken)

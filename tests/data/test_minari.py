@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax import __version__
-from gtrxl_jax.data import Trajectories, concatenate, dataset_spaces, minari
+from gtrxl_jax.data import Trajectories, concatenate, dataset_spaces, datasets, minari
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.specs.spaces import kind_of, map_leaves
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
@@ -45,14 +45,14 @@ def valid_text(whole):
 def test_round_trip(tmp_path, spaces):
     whole = valid_text(make_set(spaces=spaces))
     minari.save(whole, tmp_path / "new" / "set")
-    assert_same(minari.load(tmp_path / "new" / "set"), whole)
+    assert_same(datasets.load(tmp_path / "new" / "set"), whole)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["set"]
 
 
 def test_several_sets_are_saved_in_order(tmp_path):
     sets = [make_set(LENGTHS[:2], seed=1), make_set(LENGTHS[2:], seed=2)]
     minari.save(iter(sets), tmp_path / "both")
-    assert_same(minari.load(tmp_path / "both"), concatenate(sets))
+    assert_same(datasets.load(tmp_path / "both"), concatenate(sets))
     with pytest.raises(ValueError, match="no trajectories to save"):
         minari.save([], tmp_path / "none")
     with pytest.raises(ValueError, match="same spaces"):
@@ -65,7 +65,7 @@ def test_several_sets_are_saved_in_order(tmp_path):
 def test_relative_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     minari.save(make_set(), "sets/mine")
-    assert minari.load("sets/mine").num_episodes == len(LENGTHS)
+    assert datasets.load("sets/mine").num_episodes == len(LENGTHS)
 
 
 def test_minari_reads_saved_datasets(tmp_path, monkeypatch):
@@ -87,7 +87,7 @@ def test_minari_reads_saved_datasets(tmp_path, monkeypatch):
         assert len(episode.rewards) == n
         assert episode.terminations.tolist() == [False] * (n - 1) + [n % 2 == 1]
         assert episode.truncations.tolist() == [False] * (n - 1) + [n % 2 == 0]
-    assert_same(minari.load("ours-v3"), whole)  # by its id, too
+    assert_same(datasets.load("ours-v3"), whole)  # by its id, too
 
 
 @pytest.mark.parametrize("name", ["observed nested", "observed text", "acted nested"])
@@ -115,10 +115,10 @@ def test_metadata_round_trip(tmp_path):
         seed=7,
     )
     minari.save(make_set(), tmp_path / "a", metadata)
-    assert minari.load_metadata(tmp_path / "a") == metadata
+    assert datasets.load_metadata(tmp_path / "a") == metadata
     assert metadata.version == __version__
     minari.save(make_set(), tmp_path / "b")
-    assert minari.load_metadata(tmp_path / "b") == minari.Metadata()
+    assert datasets.load_metadata(tmp_path / "b") == minari.Metadata()
 
 
 @pytest.mark.filterwarnings("ignore")  # Minari warns about missing authors and links
@@ -133,7 +133,7 @@ def test_reads_datasets_collected_by_minari(tmp_path, monkeypatch):
             done = terminated or truncated
     dataset = env.create_dataset("cartpole/test-v0", algorithm_name="random")
     env.close()
-    read = minari.load("cartpole/test-v0")
+    read = datasets.load("cartpole/test-v0")
     assert read.actions.dtype == np.int32
     for e, episode in enumerate(dataset):
         n = len(episode.rewards)
@@ -142,7 +142,7 @@ def test_reads_datasets_collected_by_minari(tmp_path, monkeypatch):
         np.testing.assert_array_equal(read.observations[e, : n + 1], episode.observations)
         np.testing.assert_array_equal(read.actions[e, :n], episode.actions)
         np.testing.assert_array_equal(read.rewards[e, :n], episode.rewards)
-    metadata = minari.load_metadata("cartpole/test-v0")
+    metadata = datasets.load_metadata("cartpole/test-v0")
     assert (metadata.env_name, metadata.policy) == ("CartPole-v1", "random")
 
 
@@ -154,7 +154,7 @@ DISCRETE = gymnasium.spaces.Discrete(3)
 def test_reads_jpeg_images(tmp_path, shape):
     space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
     storage = write_theirs(tmp_path / "x" / "data", space, DISCRETE)
-    read = minari.load(tmp_path / "x")
+    read = datasets.load(tmp_path / "x")
     assert read.observations.dtype == np.uint8
     for e, episode in enumerate(storage.get_episodes(range(2))):
         images = episode["observations"]
@@ -163,8 +163,8 @@ def test_reads_jpeg_images(tmp_path, shape):
 
 def test_missing_dataset_raises(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    with pytest.raises(FileNotFoundError, match="nowhere/at-all-v0 holds no Minari dataset"):
-        minari.load("nowhere/at-all-v0")
+    with pytest.raises(FileNotFoundError, match="at-all-v0 holds no dataset: give Minari's"):
+        datasets.load("nowhere/at-all-v0")
     assert not (tmp_path / "root").exists()  # reading creates no folder
 
 
@@ -172,7 +172,7 @@ def test_save_never_overwrites(tmp_path):
     minari.save(make_set(seed=0), tmp_path / "a")
     with pytest.raises(FileExistsError, match="a exists already: choose another folder"):
         minari.save(make_set(seed=1), tmp_path / "a")
-    assert_same(minari.load(tmp_path / "a"), make_set(seed=0))
+    assert_same(datasets.load(tmp_path / "a"), make_set(seed=0))
 
 
 def test_concurrent_saves_let_one_succeed(tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_concurrent_saves_let_one_succeed(tmp_path, monkeypatch):
     minari.save(make_set(seed=0), tmp_path / "a")
     with pytest.raises(FileExistsError, match="a exists already"):
         minari.save(make_set(seed=1), tmp_path / "a")
-    assert_same(minari.load(tmp_path / "a"), make_set(seed=0))
+    assert_same(datasets.load(tmp_path / "a"), make_set(seed=0))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -213,7 +213,7 @@ def test_missing_packages_name_command(tmp_path, monkeypatch):
     for package in ("minari", "h5py"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, package, None)
-            for call in (minari.load, minari.require_writable):
+            for call in (datasets.load, minari.require_writable):
                 with pytest.raises(ImportError, match=re.escape(install_command("offline"))):
                     call(tmp_path / "a")
 
@@ -221,7 +221,7 @@ def test_missing_packages_name_command(tmp_path, monkeypatch):
 def test_saves_device_arrays(tmp_path):
     whole = make_set(spaces=FLAT)
     minari.save(jax.device_put(whole), tmp_path / "a")
-    assert_same(minari.load(tmp_path / "a"), whole)
+    assert_same(datasets.load(tmp_path / "a"), whole)
 
 
 def test_unbounded_spaces_round_trip(tmp_path):
@@ -237,4 +237,4 @@ def test_unbounded_spaces_round_trip(tmp_path):
         spaces=spaces,
     )
     minari.save(one, tmp_path / "a")
-    assert_same(minari.load(tmp_path / "a"), one)
+    assert_same(datasets.load(tmp_path / "a"), one)

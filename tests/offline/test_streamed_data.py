@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.data import minari, sample_segments, select
+from gtrxl_jax.data import datasets, minari, sample_segments, select
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.loading import load
 from gtrxl_jax.offline.config import preset
@@ -151,7 +151,7 @@ def test_bad_episode_ends_run_before_it_starts(damaged, stream, tmp_path, monkey
 def test_bad_episodes_are_left_out_and_named(path, damaged, capsys):
     """Streamed or not, the batches are those of the rest of the data."""
     rest = select(
-        minari.load(path), [e for e in range(minari.load(path).num_episodes) if e not in (3, 7)]
+        datasets.load(path), [e for e in range(datasets.load(path).num_episodes) if e not in (3, 7)]
     )
     batches, fingerprints = [], set()
     for stream in (False, True):

@@ -12,7 +12,7 @@ from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.on_policy import draw_minibatches
-from gtrxl_jax.online.trainer import OnlineTrainer, make_stream
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.programs import make_iteration
 from tests.jobs import acting, small_job
 from tests.tiers import slow_except
@@ -153,7 +153,7 @@ def test_only_memory_carries_cue_to_junction():
     job = small_job(agent__memoryless=True, env__num_envs=4)
     memoryless = OnlineTrainer(job)
     state = jax.jit(memoryless.init)(0)
-    stream = make_stream(job)
+    stream = memoryless.stream
 
     def walk(key):
         """Walk straight to the junction; return time steps `[B, 3]`, the last one there."""

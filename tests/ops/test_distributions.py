@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
+from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid, SquashedGaussian
 
 LEADING = [(), (3,), (2, 5)]
 
@@ -198,3 +198,44 @@ def test_mismatched_action_spaces_are_rejected(rng):
         hybrid(rng).kl_parts(hybrid(rng, with_gaussian=False))
     with pytest.raises(AssertionError):
         categorical(rng).log_prob(jnp.zeros((2, 4), jnp.int32))
+
+
+def squashed(rng, leading=(2, 5)):
+    """Return a distribution over [-1, 3], [0, 1] and [-1, 1]."""
+    base = gaussian(rng, leading)
+    center, half = (np.broadcast_to(x, base.mean.shape) for x in ([1, 0.5, 0.0], [2, 0.5, 1.0]))
+    return SquashedGaussian(base, jnp.asarray(center), jnp.asarray(half))
+
+
+def test_squashed_density_equals_its_definition(x64, rng):
+    """The density of u divided by da/du, which is found by finite differences."""
+    p = squashed(rng)
+    u, step = rng.normal(size=p.base.mean.shape), 1e-5
+
+    def squash(u):
+        return np.asarray(p.center) + np.asarray(p.half) * np.tanh(u)
+
+    slope = (squash(u + step) - squash(u - step)) / (2 * step)
+    expected = np.sum(
+        scipy.stats.norm.logpdf(u, p.base.mean, p.base.scale) - np.log(slope), axis=-1
+    )
+    np.testing.assert_allclose(p.log_prob(jnp.asarray(squash(u))), expected, rtol=1e-7)
+    np.testing.assert_allclose(p.mode(), squash(np.asarray(p.base.mean)), rtol=1e-12)
+    action, log_prob = p.sample_and_log_prob(jax.random.key(0))
+    np.testing.assert_array_equal(action, p.sample(jax.random.key(0)))
+    np.testing.assert_allclose(log_prob, p.log_prob(action), rtol=1e-6)
+
+
+def test_squashed_entropy_is_the_mean_of_samples(x64, rng):
+    p = squashed(rng, ())
+    sample = jax.vmap(p.sample_and_log_prob)(jax.random.split(jax.random.key(0), 100_000))
+    np.testing.assert_allclose(p.entropy(), -np.mean(sample[1]), atol=0.03)
+
+
+def test_squashed_actions_at_the_bounds_are_finite(rng):
+    p = squashed(rng, ())
+    assert np.isfinite(p.log_prob(p.center + p.half))
+    saturated = SquashedGaussian(Gaussian(jnp.full(3, 40.0), jnp.ones(3)), p.center, p.half)
+    action, log_prob = saturated.sample_and_log_prob(jax.random.key(0))
+    np.testing.assert_array_equal(action, p.center + p.half)
+    assert np.isfinite(log_prob)

@@ -10,6 +10,7 @@ from flax import struct
 from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
 from gtrxl_jax.runs.divergence import over_updates
+from gtrxl_jax.runs.programs import Programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Counter:
 
     def measured(self):
         return {}
+
+    def programs(self, *arguments, **options):
+        return Programs(self, *arguments, **options)
 
     def sampled_hyperparameters(self, state):
         return {}

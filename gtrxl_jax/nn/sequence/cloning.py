@@ -80,7 +80,14 @@ class MLPCloning(nn.Module):
         self, memory: tuple[()], segment: Segments, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
         """Return the empty memory and the policy `[B, T]` at each step."""
-        return memory, self._policy(segment.observations, deterministic)
+        memory, y_BTD = self.features(memory, segment, deterministic)
+        return memory, self.head(y_BTD)
+
+    def features(
+        self, memory: tuple[()], segment: Segments, deterministic: bool = True
+    ) -> tuple[tuple[()], Float[Array, "B T D"]]:
+        """Return the empty memory and what the head gets at each step."""
+        return memory, self._hidden(segment.observations, deterministic)
 
     def encode(self, observation: Any) -> Array:
         """Encode observations, see `nn.normalizer.update_normalizers`."""
@@ -99,17 +106,17 @@ class MLPCloning(nn.Module):
     ) -> tuple[tuple[()], ActionDistribution]:
         """Return the state and the policy at a step `[B]`."""
         del return_to_go_B, first_B
-        return state, self._policy(observation, True)
+        return state, self.head(self._hidden(observation, True))
 
     def observe_action(self, state: tuple[()], action: Any) -> tuple[()]:
         """Return the state unchanged: actions are not inputs."""
         return state
 
-    def _policy(self, observation: Any, deterministic: bool) -> ActionDistribution:
+    def _hidden(self, observation: Any, deterministic: bool) -> Float[Array, "... D"]:
         x = self.encoder(observation)
         for hidden in self.hidden:
             x = self.dropout(nn.relu(hidden(x)), deterministic)
-        return self.head(x)
+        return x
 
 
 class RecurrentCloning(nn.Module):
@@ -136,9 +143,16 @@ class RecurrentCloning(nn.Module):
         self, memory: Any, segment: Segments, deterministic: bool = True
     ) -> tuple[Any, ActionDistribution]:
         """Run a segment; return the memory after it and the policy `[B, T]` at each step."""
-        x_BTD = self.dropout(self._features(segment.observations), deterministic)
+        memory, y_BTD = self.features(memory, segment, deterministic)
+        return memory, self.head(y_BTD)
+
+    def features(
+        self, memory: Any, segment: Segments, deterministic: bool = True
+    ) -> tuple[Any, Float[Array, "B T D"]]:
+        """Run a segment; return the memory after it and what the head gets at each step."""
+        x_BTD = self.dropout(self._project(segment.observations), deterministic)
         memory, y_BTD = self.core(memory, x_BTD, jnp.zeros(segment.mask.shape, bool))
-        return memory, self.head(self.dropout(y_BTD, deterministic))
+        return memory, self.dropout(y_BTD, deterministic)
 
     def encode(self, observation: Any) -> Array:
         """Encode observations, see `nn.normalizer.update_normalizers`."""
@@ -157,12 +171,12 @@ class RecurrentCloning(nn.Module):
     ) -> tuple[Any, ActionDistribution]:
         """Return the state and the policy at a step `[B]`, with a new memory where `first_B`."""
         del return_to_go_B
-        state, y_BD = self.core.step(state, self._features(observation), first_B)
+        state, y_BD = self.core.step(state, self._project(observation), first_B)
         return state, self.head(y_BD)
 
     def observe_action(self, state: Any, action: Any) -> Any:
         """Return the state unchanged: actions are not inputs."""
         return state
 
-    def _features(self, observation: Any) -> Float[Array, "... D"]:
+    def _project(self, observation: Any) -> Float[Array, "... D"]:
         return self.projection(self.encoder(observation))

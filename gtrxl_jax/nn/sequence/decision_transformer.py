@@ -125,8 +125,15 @@ class DecisionTransformer(nn.Module):
         self, memory: tuple[()], segment: Segments, deterministic: bool = True
     ) -> tuple[tuple[()], ActionDistribution]:
         """Return the empty memory and the policy `[B, T]` at each step."""
+        memory, y_BTD = self.features(memory, segment, deterministic)
+        return memory, self.head(y_BTD)
+
+    def features(
+        self, memory: tuple[()], segment: Segments, deterministic: bool = True
+    ) -> tuple[tuple[()], Float[Array, "B T D"]]:
+        """Return the empty memory and what the head gets at each step."""
         tokens_BT3D = self._with_time(self.embedding(segment), segment.timesteps)
-        return memory, self.head(self._transform(tokens_BT3D, segment.mask, deterministic))
+        return memory, self._transform(tokens_BT3D, segment.mask, deterministic)
 
     def encode(self, observation: Any) -> Array:
         """Encode observations, see `nn.normalizer.update_normalizers`."""

@@ -9,9 +9,13 @@
     state = model.apply(params, state, action_B, method="observe_action")
 
 Both return the same policies. Where `first_B`, an episode begins, which sees nothing of the one
-before. A model may have a method `encode(observation)`, through which its encoder's normalizers get
-the statistics of the data, and `memory_metrics(before, after)`, which returns scalars about the
-memories before and after a segment.
+before. A model may also have
+
+  - `encode(observation)`, through which its encoder's normalizers get the statistics of the data;
+  - `memory_metrics(before, after)`, scalars about the memories before and after a segment;
+  - an attribute `head`, which maps features to the policy, and `features(memory, segment)`, as
+    `__call__` but with those of each step in place of the policy. They depend on the history up to
+    the step's observation, not on its action. Algorithms with critics need both.
 """
 
 import abc

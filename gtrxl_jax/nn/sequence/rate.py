@@ -256,17 +256,14 @@ class RATE(nn.Module):
         Returns:
           The memory and the policy `[B, T]` at each step.
         """
-        memory, y_BTD = self._segment(memory, self.embedding(segment), segment.mask, deterministic)
+        memory, y_BTD = self.features(memory, segment, deterministic)
         return memory, self.head(y_BTD)
 
-    def _segment(
-        self,
-        memory: RATEMemory,
-        tokens_BT3D: Float[Array, "B T 3 D"],
-        mask_BT: Bool[Array, "B T"],
-        deterministic: bool = True,
+    def features(
+        self, memory: RATEMemory, segment: Segments, deterministic: bool = True
     ) -> tuple[RATEMemory, Float[Array, "B T D"]]:
-        """Return the memory after a segment and the outputs at its o tokens."""
+        """Run one segment; return the memory after it and what the head gets at each step."""
+        tokens_BT3D, mask_BT = self.embedding(segment), segment.mask
         batch, num_steps = mask_BT.shape
         tokens = memory.tokens.tokens
         step_tokens = tokens_BT3D.reshape(batch, 3 * num_steps, -1)

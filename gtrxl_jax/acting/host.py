@@ -1,0 +1,206 @@
+"""Act in environments that step on the host, one time step after another.
+
+    player = HostPlayer(policy, env)
+    state = player.begin(params)
+    arrival = envs.reset()
+    state, step = player.step(params, state, arrival, key)
+    arrival = envs.step(step.action)
+
+The policy acts in a compiled program, and the environments in NumPy. Training acts in
+`online.actors`, whose programs also keep what is learned from.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int, Key, UInt8
+
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.envs.faults import refuse_unfinished, refuse_value
+from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream
+from gtrxl_jax.specs import action_spec, environment_action
+from gtrxl_jax.specs.spaces import map_leaves
+from gtrxl_jax.specs.values import belongs
+from gtrxl_jax.timestep import EpisodeStats, TimeStep
+
+
+class HostStep(NamedTuple):
+    """What a policy did at a time step, of B environments, in NumPy.
+
+    Attributes:
+      timestep: the time step, as the policy saw it.
+      action: what the environments get, in the layout of their space.
+      extras: what else the policy computed, see `Policy.act`.
+    """
+
+    timestep: TimeStep
+    action: Any
+    extras: Any
+
+
+def choose_actions(
+    policy: Policy, space: Any, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]
+) -> tuple[Any, Any, Any, Any]:
+    """Act with a policy in environments on the host.
+
+    For the arguments, see `Policy.act`; `space` is the action space of an environment.
+
+    Returns:
+      The new state of the policy; the actions as it chose them, and its extras; and the actions as
+      they enter the environments, in the layouts of `ActionSpec` and of the space.
+    """
+    state, action, extras = policy.act(params, state, timestep, key)
+    spec = action_spec(space)
+    given = spec.clip(jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros()))
+    return state, (action, extras), given, environment_action(space, given)
+
+
+class HostPlayer:
+    """Acts in environments on the host.
+
+    Args:
+      policy: the policy.
+      env: the environment; how many there are is said by `begin`.
+    """
+
+    def __init__(self, policy: Policy, env: HostEnv):
+        self._policy, self._space = policy, env.facts.action_space
+
+        def step(params: Any, state: Any, arrival: Arrival, key: Key[Array, ""]) -> Any:
+            memory, previous = state
+            timestep = arrival.timestep(previous)
+            memory, (_, extras), given, action = choose_actions(
+                policy, self._space, params, memory, timestep, key
+            )
+            return (memory, given), HostStep(timestep, action, extras)
+
+        self._step = jax.jit(step)
+
+    def begin(self, params: Any, batch: int) -> Any:
+        """Return the state before the first time step of a batch of environments."""
+        return self._policy.init(params, batch), action_spec(self._space).zeros(batch)
+
+    def step(
+        self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""]
+    ) -> tuple[Any, HostStep]:
+        """Choose actions; return the new state, and the step, in NumPy."""
+        state, step = self._step(params, state, arrival, key)
+        return state, jax.device_get(step)
+
+
+@functools.lru_cache(maxsize=8)
+def _player(policy: Policy, env: HostEnv) -> HostPlayer:
+    """Return a player whose program is compiled once for a policy and an environment."""
+    return HostPlayer(policy, env)
+
+
+def play_episodes(
+    policy: Policy,
+    params: Any,
+    stream: HostStream,
+    key: Key[Array, ""],
+    episodes: int,
+    most_envs: int = 32,
+) -> Iterator[tuple[int, int, HostStep, Arrival]]:
+    """Play E complete episodes, equally divided among environments that step together.
+
+    Each environment plays its share one after another, so that short episodes are no more frequent
+    than they are.
+
+    Args:
+      policy: the policy.
+      params: parameters of its network.
+      stream: the environments of one task.
+      key: a PRNG key, of the actions and the environments.
+      episodes: E.
+      most_envs: the largest number of environments.
+
+    Yields:
+      For each action of each episode: the number of the episode; its row in the batch; the step,
+      and what arrived after it, of the whole batch.
+
+    Raises:
+      FaultError: if an episode goes on beyond its time limit, has an observation outside its space,
+        or a reward that is not finite.
+    """
+    number = min(episodes, most_envs)
+    player, limit, name = _player(policy, stream.env), stream.env.time_limit(), stream.env.name
+    of_row, space = np.arange(number), stream.observation_space
+    with HostStream(stream.envs, number).open(_seed(key)) as envs:
+        state, arrival = player.begin(params, number), envs.reset()
+        require_values(space, arrival, of_row, name)
+        for count in itertools.count():
+            state, step = player.step(params, state, arrival, jax.random.fold_in(key, count))
+            following = envs.step(step.action)
+            require_values(space, following, of_row, name)
+            counts_B = (of_row < episodes) & ~arrival.last  # after a last step comes the reset
+            for row in np.flatnonzero(counts_B).tolist():
+                length = int(following.episode.length[row])
+                if length >= limit and not following.last[row]:
+                    refuse_unfinished(name, length, limit)
+                yield int(of_row[row]), row, step, following
+                if following.last[row]:
+                    of_row[row] += number
+            if (of_row >= episodes).all():
+                return
+            arrival = following
+
+
+def record_steps(
+    policy: Policy, params: Any, stream: HostStream, key: Key[Array, ""]
+) -> tuple[list[HostStep], UInt8[np.ndarray, "S H W 3"] | None, EpisodeStats]:
+    """Play one episode of T actions.
+
+    Returns:
+      Its T + 1 steps, without a batch axis; the frames of as many, None if the environment draws
+      none; and the statistics of the episode.
+
+    Raises:
+      FaultError: see `play_episodes`.
+    """
+    player, limit, name = _player(policy, stream.env), stream.env.time_limit(), stream.env.name
+    steps, frames = [], []
+    with HostStream(stream.envs, 1).open(_seed(key), render=True) as envs:
+        state, arrival = player.begin(params, 1), envs.reset()
+        for count in range(limit + 1):
+            require_values(stream.observation_space, arrival, np.zeros(1, int), name)
+            frames += [frame for frame in envs.render() if frame is not None]
+            state, step = player.step(params, state, arrival, jax.random.fold_in(key, count))
+            steps.append(HostStep(*(row_of(part, 0) for part in step)))
+            if arrival.last[0]:
+                return steps, np.stack(frames) if frames else None, row_of(arrival.episode, 0)
+            arrival = envs.step(step.action)
+    refuse_unfinished(name, limit, limit)
+
+
+def _seed(key: Key[Array, ""]) -> list[int]:
+    """Return the seed of environments from a PRNG key."""
+    return np.asarray(jax.random.key_data(key)).reshape(-1).tolist()
+
+
+def require_values(
+    space: Any, arrival: Arrival, episode_B: Int[np.ndarray, " B"], name: str
+) -> None:
+    """Raise FaultError for a reward that is not finite, or an observation outside its space."""
+
+    def require(part: str, x: np.ndarray, right: np.ndarray) -> None:
+        if not right.all():
+            row, *_ = place = tuple(np.argwhere(~right)[0])
+            step = int(arrival.episode.length[row])
+            refuse_value(name, part, int(episode_B[row]), step, float(x[place]))
+
+    require("reward", arrival.reward, np.isfinite(arrival.reward))
+    map_leaves(
+        lambda leaf, x, field: require(field, x, np.asarray(belongs(leaf, x))),
+        space,
+        arrival.observation,
+    )
+
+
+def row_of(tree: Any, row: int) -> Any:
+    """Return a row of arrays `[B, ...]`."""
+    return jax.tree.map(lambda x: np.asarray(x)[row], tree)

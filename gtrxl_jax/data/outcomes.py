@@ -1,0 +1,53 @@
+"""How the episodes of a dataset ended, and what a model may be asked for."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from gtrxl_jax.data.trajectories import Trajectories
+
+
+class Outcomes(NamedTuple):
+    """How episodes ended.
+
+    Attributes:
+      returns_E: the sum of each episode's rewards.
+      length_E: its number of actions.
+      terminated_E: whether it terminated; otherwise it was truncated.
+    """
+
+    returns_E: Float[np.ndarray, " E"]
+    length_E: Int[np.ndarray, " E"]
+    terminated_E: Bool[np.ndarray, " E"]
+
+    @classmethod
+    def of(cls, trajectories: Trajectories) -> "Outcomes":
+        """Return the outcomes of trajectories in memory."""
+        rewards_ET, length_E, terminated_E = (
+            np.asarray(getattr(trajectories, name)) for name in ("rewards", "length", "terminated")
+        )
+        inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
+        returns_E = np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
+        return cls(returns_E, length_E, terminated_E)
+
+    @property
+    def is_whole_E(self) -> Bool[np.ndarray, " E"]:
+        """Whether each episode ended by itself or by a time limit, rather than being cut earlier.
+
+        The time limit is the length of the longest episodes, if several of them were truncated.
+        Otherwise, what was truncated after fewer steps than an episode that terminated was cut;
+        and if none terminated, there is no telling.
+        """
+        longest = self.length_E.max()
+        if np.sum(~self.terminated_E & (self.length_E == longest)) > 1:
+            limit = longest
+        else:
+            limit = max(self.length_E[self.terminated_E], default=0)
+        return self.terminated_E | (self.length_E >= limit)
+
+    @property
+    def best_tenth(self) -> float:
+        """The mean return of the best tenth of the whole episodes."""
+        returns = self.returns_E[self.is_whole_E]
+        return float(np.sort(returns)[-max(len(returns) // 10, 1) :].mean())

@@ -1,0 +1,13 @@
+"""Environments that step on the host: simulators with the interface of gymnasium.
+
+    stream = HostStream((HostEnv("gymnasium:CartPole-v1"),), num_envs=8)
+    with stream.open(seed=0) as envs:
+        arrival = envs.reset()
+        arrival = envs.step(action)
+
+| module | has |
+|---|---|
+| `simulators` | one environment, by name, with wrappers and spaces of arrays |
+| `wrappers` | the wrappers that a config can name |
+| `stream` | a batch of them as a stream of time steps, as `envs.stream` is of jitted ones |
+"""

@@ -1,0 +1,274 @@
+"""One environment that steps on the host, by its name, with observations and actions of arrays.
+
+| name | environment |
+|---|---|
+| `gymnasium:NAME` | a registered one; the package of a known family is imported |
+| `package.module:name` | a subclass of `gymnasium.Env`, or a function that returns one |
+
+Observations become arrays: texts are tokens, see `specs.spaces`, and a mission of MiniGrid, whose
+words are known, is a row of words.
+"""
+
+import functools
+import importlib
+import inspect
+import itertools
+import math
+import os
+import string
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from gtrxl_jax.envs.host import wrappers
+from gtrxl_jax.extras import install_command
+from gtrxl_jax.plugins import find_object, is_host_name, is_plugin
+from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, shape_of
+
+FAMILIES = {
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+    "ALE/": ("ale_py", "atari"),
+    "Vizdoom": ("vizdoom.gymnasium_wrapper", "vizdoom"),
+}
+"""The module that registers environments whose names begin so, and the extra that installs it."""
+
+EXTRAS = {"box2d": "box2d", "mujoco": "mujoco"}
+"""The extra for environments of gymnasium whose entry point is in such a module."""
+
+_TEXT = 128
+"""The most characters of a text of unknown length."""
+_MISSIONS = 10_000
+"""The most missions of which the words are collected."""
+_CHARACTERS = string.ascii_letters + string.digits + string.punctuation + " \n"
+
+
+def is_host_env(name: str) -> bool:
+    """Return whether a name is of an environment that steps on the host.
+
+    The module of `package.module:name` must have been imported.
+    """
+    if is_host_name(name):
+        return True
+    if not is_plugin(name):
+        return False
+    module, _, attribute = name.partition(":")
+    found = getattr(sys.modules.get(module), attribute, None)
+    is_env = isinstance(found, type) and issubclass(found, gymnasium.Env)
+    return is_env or inspect.isfunction(found)
+
+
+def make_host_env(
+    name: str, params: Mapping[str, Any], given: Mapping[str, Any], *, render: bool = False
+) -> "Arrays":
+    """Create an environment.
+
+    Args:
+      name: see the module.
+      params: arguments of its constructor or function.
+      given: wrappers by name, see `wrappers`.
+      render: whether it draws frames, if it can.
+
+    Raises:
+      ValueError: if the name or an argument is unknown, or a wrapper or a space does not fit.
+      ImportError: if a package is missing, naming the extra.
+    """
+    # Those that draw with pygame would otherwise look for a sound card.
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    make: Callable[..., Any] = gymnasium.make
+    arguments: dict[str, Any] = dict(params)
+    if is_host_name(name):
+        own = name.partition(":")[2]
+        _register(own)
+        if own not in gymnasium.registry:
+            _refuse_unknown(own)
+        if render and "rgb_array" in _render_modes(own):
+            arguments["render_mode"] = "rgb_array"
+        arguments = {"id": own, **arguments}
+    else:
+        make = find_object("env.name", name)
+        if render and "render_mode" in inspect.signature(make).parameters:
+            arguments["render_mode"] = "rgb_array"
+    try:
+        env = make(**arguments)
+    except TypeError as error:
+        raise ValueError(f"env.params do not fit {name}: {error}") from error
+    except (gymnasium.error.Error, ImportError) as error:
+        raise _missing(name, error) from error
+    if not isinstance(env, gymnasium.Env):
+        raise ValueError(
+            f"env.name {name!r} returned a {type(env).__name__}: return a gymnasium.Env"
+        )
+    return Arrays(wrappers.wrap(env, given), name)
+
+
+def _register(own: str) -> None:
+    """Import the module that registers an environment, if it is of a known family."""
+    if ":" in own:
+        raise ValueError(
+            f"env.name 'gymnasium:{own}' would import a module: name it alone, as in "
+            f"gymnasium:{own.rpartition(':')[2]}, with --modules {own.partition(':')[0]}"
+        )
+    for prefix, (module, extra) in FAMILIES.items():
+        if own.startswith(prefix):
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise ImportError(
+                    f"environment gymnasium:{own} requires {module.partition('.')[0]}: "
+                    f"{install_command(extra)}"
+                ) from error
+
+
+def _refuse_unknown(own: str) -> None:
+    try:
+        gymnasium.spec(own)
+    except gymnasium.error.Error as error:
+        raise ValueError(
+            f"environment 'gymnasium:{own}' is unknown: {str(error).rstrip('.')}; import the "
+            "module that registers it with --modules"
+        ) from None
+
+
+def _render_modes(own: str) -> tuple[str, ...]:
+    entry = gymnasium.spec(own).entry_point
+    try:
+        kind = gymnasium.envs.registration.load_env_creator(entry) if type(entry) is str else entry
+    except ImportError:
+        return ()
+    return tuple(getattr(kind, "metadata", {}).get("render_modes", ()))
+
+
+def _missing(name: str, error: Exception) -> Exception:
+    text = " ".join(str(error).split())
+    entry = str(getattr(gymnasium.registry.get(name.partition(":")[2]), "entry_point", ""))
+    for part, extra in EXTRAS.items():
+        if part in entry:
+            return ImportError(f"environment {name}: {text}: {install_command(extra)}")
+    return ValueError(f"environment {name}: {text}")
+
+
+class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose observations are arrays, and whose outcomes are checked.
+
+    Args:
+      env: the environment.
+      name: its name, for messages.
+
+    Raises:
+      ValueError: if observations cannot be converted to arrays.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str):
+        super().__init__(env)
+        self._name = name
+        self.observation_space, self._convert = _to_arrays(
+            env.observation_space, f"{name}: observation"
+        )
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(**options)
+        return self._convert(observation), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take an action."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return (
+            self._convert(observation),
+            float(self._scalar("reward", reward)),
+            bool(self._scalar("terminated", terminated)),
+            bool(self._scalar("truncated", truncated)),
+            info,
+        )
+
+    def _scalar(self, name: str, x: Any) -> Any:
+        if type(x) in (float, int, bool):
+            return x
+        if np.size(x) != 1:
+            raise ValueError(f"{self._name}: {name} has shape {np.shape(x)}: return one number")
+        return np.asarray(x).reshape(())[()]
+
+
+Convert = Callable[[Any], Any]
+
+
+def _to_arrays(space: Any, field: str) -> tuple[Any, Convert]:
+    """Return the space of the arrays of a space, and the conversion of its observations."""
+    if isinstance(space, spaces.Dict):
+        inside = {name: _to_arrays(part, f"{field}[{name!r}]") for name, part in space.items()}
+        converts = {name: convert for name, (_, convert) in inside.items()}
+        return spaces.Dict({name: part for name, (part, _) in inside.items()}), lambda x: {
+            name: convert(x[name]) for name, convert in converts.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        parts, functions = zip(
+            *(_to_arrays(part, f"{field}[{k}]") for k, part in enumerate(space.spaces)),
+            strict=True,
+        )
+        return spaces.Tuple(parts), lambda x: tuple(
+            convert(part) for convert, part in zip(functions, x, strict=True)
+        )
+    if isinstance(space, spaces.Text):
+        return _from_text(sorted(space.characters), space.max_length, list)
+    if texts := _missions(space):
+        words = sorted({word for text in texts for word in text.split()})
+        return _from_text(words, max(len(text.split()) for text in texts), str.split)
+    if kind_of(space) in ("box", "discrete", "multi-discrete", "multi-binary"):
+        return space, _checked(space, field)
+    if isinstance(space.sample(), str):
+        return _from_text(sorted(_CHARACTERS), _TEXT, list)
+    raise ValueError(
+        f"{field} is {space}, which no encoder reads: choose entries of a dict with "
+        "--env.wrappers keys NAMES"
+    )
+
+
+def _checked(space: Any, field: str) -> Convert:
+    shape, is_whole = shape_of(space), dtype_of(space).kind in "iub"
+
+    def convert(x: Any) -> np.ndarray:
+        array = np.asarray(x)
+        if array.shape != shape:
+            raise ValueError(
+                f"{field} has shape {array.shape}, but {describe(space)} has {shape}: correct the "
+                "environment"
+            )
+        if is_whole and array.dtype.kind == "f":
+            raise TypeError(
+                f"{field} is {array.dtype}, but its space is {describe(space)}: correct the "
+                "environment"
+            )
+        return array
+
+    return convert
+
+
+def _from_text(symbols: list[str], length: int, split: Callable[[str], list[str]]) -> Any:
+    """Return the space of rows of tokens, and the conversion of texts to them.
+
+    Token k + 1 is symbol k, a character or a word, and 0 is padding at the end, or a symbol that is
+    unknown. Longer texts are cut.
+    """
+    token = {symbol: k for k, symbol in enumerate(symbols, start=1)}
+
+    @functools.lru_cache
+    def convert(text: str) -> np.ndarray:
+        row = [token.get(symbol, 0) for symbol in split(text)[:length]]
+        return np.array(row + [0] * (length - len(row)), np.int64)
+
+    return spaces.MultiDiscrete(np.full(length, len(symbols) + 1)), convert
+
+
+def _missions(space: Any) -> list[str]:
+    """Return all texts of a mission of MiniGrid; none of another space, or if too many."""
+    if type(space).__name__ != "MissionSpace":
+        return []
+    places = space.ordered_placeholders or []
+    if math.prod(map(len, places)) > _MISSIONS:
+        return []
+    return [space.mission_func(*chosen) for chosen in itertools.product(*places)]

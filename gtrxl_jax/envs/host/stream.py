@@ -1,0 +1,381 @@
+"""A batch of environments on the host as a stream of time steps, like `envs.stream`'s.
+
+An episode of n actions spans n + 1 steps: the step after a `last` one is the reset, which ignores
+its action. Environments of gymnasium do so with its vector API, in the mode NEXT_STEP.
+"""
+
+import dataclasses
+import functools
+import multiprocessing
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from gtrxl_jax.envs.host.simulators import Arrays, make_host_env
+from gtrxl_jax.envs.stream import OTHER_SCORES
+from gtrxl_jax.specs import action_spec, observation_spec
+from gtrxl_jax.timestep import EpisodeStats, TimeStep, zero_timestep
+from gtrxl_jax.validation import require_count
+
+UNKNOWN_LIMIT = 1_000_000
+"""The time limit of environments that declare none: the longest episode of an evaluation."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostEnv:
+    """An environment on the host, of which any number can be made; has what `Stream.env` has.
+
+    Attributes:
+      name: see `simulators`.
+      params: arguments of its constructor.
+      wrappers: see `wrappers`.
+    """
+
+    name: str
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    wrappers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def make(self, *, render: bool = False) -> Arrays:
+        """Create one; see `simulators.make_host_env`."""
+        return make_host_env(self.name, self.params, self.wrappers, render=render)
+
+    @functools.cached_property
+    def facts(self) -> "Facts":
+        """What one of them says of itself, found by a reset and a step."""
+        env = self.make()
+        try:
+            env.reset(seed=0)
+            *_, info = env.step(_first_action(env.action_space))
+            limit = getattr(env.spec, "max_episode_steps", None)
+            modes = env.metadata.get("render_modes", ())
+            return Facts(
+                env.observation_space,
+                env.action_space,
+                tuple(sorted(name for name, value in info.items() if _is_reported(name, value))),
+                limit or self.wrappers.get("limit") or getattr(env.unwrapped, "max_steps", None),
+                "rgb_array" in modes,
+            )
+        finally:
+            env.close()
+
+    def time_limit(self, params: Any = None) -> int:
+        """Return the number of actions after which every episode has ended, if it is known."""
+        return self.facts.limit or UNKNOWN_LIMIT
+
+    def render(self, state: Any, params: Any = None) -> Any:
+        """Return the frame that is kept as the state of a recorded step."""
+        return state
+
+    @property
+    def can_render(self) -> bool:
+        """Whether it draws frames."""
+        return self.facts.can_render
+
+
+class Facts(NamedTuple):
+    """What an environment says of itself.
+
+    Attributes:
+      observation_space, action_space: its spaces.
+      reported: the entries of its `info` that are scores of episodes, sorted.
+      limit: its time limit; None if unknown.
+      can_render: whether it draws frames.
+    """
+
+    observation_space: Any
+    action_space: Any
+    reported: tuple[str, ...]
+    limit: int | None
+    can_render: bool
+
+
+def _first_action(space: gymnasium.Space[Any]) -> Any:
+    space.seed(0)
+    return space.sample()
+
+
+def _is_reported(name: str, value: Any) -> bool:
+    if name in ("success", "is_success"):
+        return True
+    is_number = isinstance(value, numbers.Real | np.bool_)
+    return name not in OTHER_SCORES and not name.startswith("_") and is_number
+
+
+class Arrival(NamedTuple):
+    """What B environments return at a time step, in NumPy. See `TimeStep` and `EpisodeStats`."""
+
+    observation: Any
+    reward: Float[np.ndarray, " B"]
+    discount: Float[np.ndarray, " B"]
+    first: Bool[np.ndarray, " B"]
+    last: Bool[np.ndarray, " B"]
+    episode: Any
+
+    def timestep(self, previous: Any) -> TimeStep:
+        """Return the time step, given the previous actions, in the layout of `ActionSpec`."""
+        first = jnp.asarray(self.first)
+
+        def unless_first(x: Array) -> Array:
+            return jnp.where(first.reshape(-1, *(1,) * (x.ndim - 1)), jnp.zeros_like(x), x)
+
+        return TimeStep(
+            observation=jax.tree.map(jnp.asarray, self.observation),
+            action=jax.tree.map(unless_first, previous),
+            reward=jnp.asarray(self.reward),
+            discount=jnp.asarray(self.discount),
+            first=first,
+            last=jnp.asarray(self.last),
+        )
+
+
+class HostBatch:
+    """B environments that step together.
+
+    Args:
+      envs: what to make, one entry for each environment.
+      seeds: the seed of the first episode of each.
+      processes: whether each has a process of its own.
+      timeout: the most seconds that a step may take, of environments in processes.
+      render: whether they draw frames, if they can.
+
+    Raises:
+      TimeoutError: from `reset` and `step`, if an environment does not answer.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[HostEnv],
+        seeds: Sequence[int],
+        *,
+        processes: bool = False,
+        timeout: float | None = None,
+        render: bool = False,
+    ):
+        self._envs, self._seeds, self._timeout = envs, list(seeds), timeout
+        self._names = envs[0].facts.reported
+        makers = [functools.partial(env.make, render=render) for env in envs]
+        mode = AutoresetMode.NEXT_STEP
+        self._vector: VectorEnv[Any, Any, Any] = (
+            AsyncVectorEnv(makers, context="forkserver", autoreset_mode=mode)
+            if processes
+            else SyncVectorEnv(makers, autoreset_mode=mode)
+        )
+        self._episode: Any = None
+
+    def reset(self) -> Arrival:
+        """Start an episode in every environment."""
+        if isinstance(self._vector, AsyncVectorEnv):
+            self._vector.reset_async(seed=[*self._seeds])
+            observation, _ = self._wait(self._vector.reset_wait)
+        else:
+            seeds_B: Any = self._seeds  # of all of them, which the annotation lacks
+            observation, _ = self._vector.reset(seed=seeds_B)
+        number = len(self._envs)
+        no, zero = np.zeros(number, bool), np.zeros(number, np.float32)
+        info = dict.fromkeys(self._names, zero)
+        before = _statistics(~no, zero, np.zeros(number, np.int32), *_success_and_rest(info))
+        return self._arrive(before, observation, zero, no, no, info)
+
+    def step(self, action: Any) -> Arrival:
+        """Advance every environment; actions are in the layout of its space, `[B, ...]`."""
+        if isinstance(self._vector, AsyncVectorEnv):
+            self._vector.step_async(action)
+            outcome = self._wait(self._vector.step_wait)
+        else:
+            outcome = self._vector.step(action)
+        observation, reward, terminated, truncated, infos = outcome
+        info = {name: self._reported(infos, name) for name in self._names}
+        reward = reward.astype(np.float32)
+        return self._arrive(self._episode, observation, reward, terminated, truncated, info)
+
+    def render(self) -> tuple[Any, ...]:
+        """Return the frame of each environment, None where it draws none."""
+        return self._vector.render() or ()
+
+    def close(self) -> None:
+        """Close the environments, and end their processes."""
+        if isinstance(self._vector, AsyncVectorEnv):
+            self._vector.close(terminate=True)
+        else:
+            self._vector.close()
+
+    def _wait(self, wait: Any) -> Any:
+        try:
+            return wait(timeout=self._timeout)
+        except multiprocessing.TimeoutError:
+            raise TimeoutError(
+                f"{self._envs[0].name}: an environment has not answered for {self._timeout:g} s"
+            ) from None
+
+    def _reported(self, infos: Mapping[str, Any], name: str) -> Float[np.ndarray, " B"]:
+        values = infos.get(name)
+        if values is None:
+            return np.zeros(len(self._envs), np.float32)
+        return np.asarray(values, np.float32)
+
+    def _arrive(
+        self,
+        before: EpisodeStats,
+        observation: Any,
+        reward: Float[np.ndarray, " B"],
+        terminated: Bool[np.ndarray, " B"],
+        truncated: Bool[np.ndarray, " B"],
+        info: dict[str, Float[np.ndarray, " B"]],
+    ) -> Arrival:
+        first = np.asarray(before.done)
+        last = terminated | truncated
+        success, rest = _success_and_rest(
+            {name: np.where(first, np.float32(0), value) for name, value in info.items()}
+        )
+        self._episode = _statistics(
+            done=last,
+            episode_return=np.where(first, np.float32(0), before.episode_return + reward),
+            length=np.where(first, np.int32(0), before.length + np.int32(1)),
+            success=success,
+            info=rest,
+        )
+        discount = 1 - terminated.astype(np.float32)
+        return Arrival(observation, reward, discount, first, last, self._episode)
+
+
+_statistics: Any = EpisodeStats
+"""Statistics in NumPy, unlike the annotation."""
+
+
+def _success_and_rest(info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the success, if it is reported, and the other entries."""
+    rest = dict(info)
+    found = [rest.pop(name) for name in ("success", "is_success") if name in rest]
+    return (found[0] if found else None), rest
+
+
+@struct.dataclass
+class HostState:
+    """Stands for the state of environments on the host where programs are traced."""
+
+    episode: EpisodeStats
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostStream:
+    """A batch of environments on the host; of N tasks, environment i belongs to task i mod N.
+
+    `reset` and `step` only have the shapes and dtypes of what is to come, for tracing; `open`
+    creates the environments.
+
+    Attributes:
+      envs: the environment of each task.
+      num_envs: B, the number of environments.
+
+    Raises:
+      ValueError: if the spaces of two tasks differ.
+    """
+
+    envs: tuple[HostEnv, ...]
+    num_envs: int
+
+    def __post_init__(self) -> None:
+        require_count("num_envs", self.num_envs)
+        one, *others = (_describe(env.facts) for env in self.envs)
+        for number, other in enumerate(others, start=1):
+            for what, value in other.items():
+                if value != one[what]:
+                    raise ValueError(
+                        f"the {what} of task {number} is {value}, but that of task 0 is "
+                        f"{one[what]}: one agent requires tasks that share it"
+                    )
+
+    @property
+    def env(self) -> HostEnv:
+        """The environment of the first task."""
+        return self.envs[0]
+
+    @property
+    def params(self) -> None:
+        """None: parameters are part of the environment."""
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks, N."""
+        return len(self.envs)
+
+    @property
+    def tasks(self) -> tuple["HostStream", ...]:
+        """A stream for each task."""
+        share = self.num_envs // self.num_tasks
+        return tuple(HostStream((env,), share) for env in self.envs)
+
+    @property
+    def task_B(self) -> Int[Array, " B"]:
+        """The task index of each environment, 0 .. N - 1."""
+        return jnp.arange(self.num_envs, dtype=jnp.int32) % self.num_tasks
+
+    @property
+    def observation_space(self) -> Any:
+        """The observation space of one environment."""
+        return self.env.facts.observation_space
+
+    @property
+    def action_space(self) -> Any:
+        """The action space of one environment."""
+        return self.env.facts.action_space
+
+    def reset(self, key: Key[Array, ""]) -> tuple[HostState, TimeStep]:
+        """Return a state and a first time step of zeros."""
+        timestep = zero_timestep(self.observation_space, self.action_space, self.num_envs)
+        timestep = dataclasses.replace(
+            timestep,
+            reward=timestep.reward.astype(jnp.float32),
+            discount=timestep.discount.astype(jnp.float32),
+        )
+        zero = jnp.zeros(self.num_envs, jnp.float32)
+        success, info = _success_and_rest(dict.fromkeys(self.env.facts.reported, zero))
+        length = jnp.zeros(self.num_envs, jnp.int32)
+        return HostState(EpisodeStats(zero != 0, zero, length, success, info)), timestep
+
+    def step(self, state: HostState, action: Any) -> tuple[HostState, TimeStep]:
+        """Return a state and a time step of zeros."""
+        return self.reset(jax.random.key(0))
+
+    @contextmanager
+    def open(self, seed: int | Sequence[int], **options: Any) -> Iterator[HostBatch]:
+        """Create the environments, and close them at the end of the context.
+
+        Args:
+          seed: the seed of the environments, see `seeds`.
+          options: see `HostBatch`.
+        """
+        batch = self.create(seed, range(self.num_envs), **options)
+        try:
+            yield batch
+        finally:
+            batch.close()
+
+    def create(self, seed: int | Sequence[int], rows: Sequence[int], **options: Any) -> HostBatch:
+        """Create the environments of some rows of the batch; close them after use."""
+        envs = [self.envs[row % self.num_tasks] for row in rows]
+        return HostBatch(envs, [seeds(seed, row) for row in rows], **options)
+
+
+def seeds(seed: int | Sequence[int], row: int) -> int:
+    """Return the seed of the environment of a row, independent of the others'."""
+    entropy = (seed,) if isinstance(seed, int) else tuple(seed)
+    # From 1, since zeros at the end change nothing.
+    return int(np.random.SeedSequence([*entropy, row + 1]).generate_state(1)[0] >> 1)
+
+
+def _describe(facts: Facts) -> dict[str, Any]:
+    return {
+        "observation space": observation_spec(facts.observation_space),
+        "action space": action_spec(facts.action_space),
+        "reported info": facts.reported,
+    }

@@ -1,0 +1,102 @@
+"""The wrappers that a config can name, around environments of gymnasium.
+
+They are applied in the order in which they are given, each with a value:
+
+| name | value | effect |
+|---|---|---|
+| `atari` | side | the usual preprocessing: 30 no-ops, 4 frames an action, grey, side x side |
+| `repeat` | n | each action is taken n times; rewards are summed |
+| `keys` | names, by commas | only these entries of a dict |
+| `grey` | true | grey images |
+| `resize` | side | images of side x side |
+| `stack` | n | the last n observations, in a leading axis |
+| `flatten` | true | one vector |
+| `limit` | n | episodes are truncated after n actions |
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces, wrappers
+
+from gtrxl_jax.validation import require_choice
+
+
+class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes each action n times, or until the episode ends, and sums the rewards.
+
+    Args:
+      env: the environment.
+      n: the number of times.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], n: int):
+        super().__init__(env)
+        self._n = n
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take an action n times."""
+        total: Any = 0.0
+        for _ in range(self._n):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += reward
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+def _keys(env: gymnasium.Env[Any, Any], names: str) -> gymnasium.Env[Any, Any]:
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict):
+        raise ValueError(f"env.wrappers keys {names}: the observation is no dict, but {space}")
+    chosen = [name.strip() for name in names.split(",")]
+    for name in chosen:
+        require_choice("key in env.wrappers keys", name, space.spaces)
+    return wrappers.FilterObservation(env, chosen)
+
+
+def _atari(env: gymnasium.Env[Any, Any], side: int) -> gymnasium.Env[Any, Any]:
+    # The wrapper repeats actions itself.
+    env.unwrapped._frameskip = 1  # type: ignore[attr-defined]
+    return wrappers.AtariPreprocessing(env, screen_size=side, grayscale_newaxis=True)
+
+
+WRAPPERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
+    "atari": (int, _atari),
+    "repeat": (int, RepeatAction),
+    "keys": (str, _keys),
+    "grey": (bool, lambda env, _: wrappers.GrayscaleObservation(env, keep_dim=True)),
+    "resize": (int, lambda env, side: wrappers.ResizeObservation(env, (side, side))),
+    "stack": (int, wrappers.FrameStackObservation),
+    "flatten": (bool, lambda env, _: wrappers.FlattenObservation(env)),
+    "limit": (int, wrappers.TimeLimit),
+}
+"""The type of the value of each wrapper, and the wrapper itself."""
+
+
+def check(given: Mapping[str, Any]) -> None:
+    """Raise ValueError if a wrapper is unknown, or its value is of another type or below 1."""
+    for name, value in given.items():
+        kind, _ = WRAPPERS[require_choice("env.wrappers", name, WRAPPERS)]
+        is_positive = not isinstance(value, int) or value > 0  # False is 0
+        if type(value) is not kind or not is_positive:
+            needed: str = {int: "a positive whole number", bool: "true", str: "names"}[kind]
+            raise ValueError(f"env.wrappers {name} must be {needed}, got {value!r}")
+
+
+def wrap(env: gymnasium.Env[Any, Any], given: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Apply wrappers in their order.
+
+    Raises:
+      ValueError: if one does not fit the environment.
+    """
+    for name, value in given.items():
+        before = env.observation_space
+        try:
+            env = WRAPPERS[name][1](env, value)
+        except (AssertionError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"env.wrappers {name} does not fit observations {before}: {error}"
+            ) from error
+    return env

@@ -1,0 +1,379 @@
+"""What offline algorithms with critics share: windows, networks, targets, optimizer steps.
+
+A critic is a sequence model of the actor's kind with parameters of its own, and a head:
+
+    h_t = features(o_1, a_1, ..., o_t)        Q(h_t, a)    V(h_t)
+
+The features are of the history up to the step's observation, and do not depend on its action, which
+the head gets beside them. So values are causal, and those of any number of actions require a single
+run of the model.
+
+The return-to-go, an input of RATE and Decision Transformers, is always 0, for actors and critics,
+in learning and in acting: it would tell a critic the future that it has to predict.
+
+Each window is read with the step that followed it (`with_following_step`), so that every step of
+the data, also the last one before a truncation, has the value of its next step.
+
+Dimensions in names, besides the usual ones: C critics; S steps of a window, K T; W = S + 1.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from gtrxl_jax.custom import describe_part
+from gtrxl_jax.nn.normalizer import with_normalizers
+from gtrxl_jax.nn.sequence.values import ActionValue
+from gtrxl_jax.offline.algorithm import Metrics, OfflineAlgorithm, OfflineAlgorithmConfig, Setup
+from gtrxl_jax.offline.policy import SequencePolicy
+from gtrxl_jax.ops.imitation import action_scores
+from gtrxl_jax.ops.losses import masked_mean, value_loss
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
+from gtrxl_jax.parallel.placement import gather_parameters, split_batch, split_gradients
+from gtrxl_jax.segments import Segments, zero_segment
+from gtrxl_jax.specs import action_spec
+from gtrxl_jax.timestep import zero_timestep
+from gtrxl_jax.validation import number
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticConfig(OfflineAlgorithmConfig):
+    """Settings of every algorithm with critics."""
+
+    gamma: float = number(0.99, at_most=1)
+    """Discount factor."""
+    target_rate: float = number(0.005, at_most=1)
+    """The part of the difference by which target networks follow the trained ones in each update
+    (Polyak averaging)."""
+    head_width: int = 256
+    """Hidden units of a critic's head."""
+
+    needs: ClassVar[tuple[str, ...]] = ("rewards", "terminated", "next_observations")
+
+
+@struct.dataclass
+class ActorCriticLearner:
+    """What learning changes.
+
+    Attributes:
+      networks: the parameters of each trained network; "actor" is the model that acts.
+      targets: those of the networks that have a target network.
+      optimizers: the state of each network's optimizer.
+      updates: number of completed updates.
+    """
+
+    networks: dict[str, Any]
+    targets: dict[str, Any]
+    optimizers: dict[str, optax.OptState]
+    updates: Int[Array, ""]
+
+    @property
+    def params(self) -> Any:
+        """The parameters with which the policy acts."""
+        return self.networks["actor"]
+
+
+@struct.dataclass
+class Window:
+    """Windows of S steps, and the step that followed each.
+
+    Attributes:
+      steps: `[B, S + 1]`; at the end of an episode, its final observation with no action.
+      actions: the actions of the S steps.
+      rewards: their rewards.
+      terminated: whether the episode terminated with them.
+      mask: which of the S steps are real.
+    """
+
+    steps: Segments
+    actions: Any
+    rewards: Float[Array, "B S"]
+    terminated: Bool[Array, "B S"]
+    mask: Bool[Array, "B S"]
+
+
+class ActorCritic(OfflineAlgorithm):
+    """An actor, critics, and target networks.
+
+    Subclasses implement `make_networks` and `update`.
+
+    Attributes:
+      action: the layout of the actions.
+      with_targets: the names of the networks that have a target network.
+    """
+
+    with_targets: ClassVar[tuple[str, ...]] = ("critics",)
+    config: ActorCriticConfig
+
+    def __init__(self, config: ActorCriticConfig, setup: Setup):
+        super().__init__(config, setup)
+        if not (hasattr(self.model, "features") and hasattr(self.model, "head")):
+            raise ValueError(
+                f"algorithm.name {config.name} needs features and a head, which "
+                f"{describe_part('model', self.model)} does not have: add them, see "
+                "gtrxl_jax.nn.sequence.model, or use imitation"
+            )
+        self.action = action_spec(setup.action_space)
+        self.optimizer, self.schedule = setup.optimizer.make(setup.num_updates)
+        self._action_value = ActionValue(config.head_width, jnp.result_type(float))
+
+    def make_networks(self, params: Any, key: Key[Array, ""]) -> dict[str, Any]:
+        """Return the initial parameters of the networks besides the actor, by name."""
+        return {"critics": self.make_critics(params, key)}
+
+    def init(self, params: Any, key: Key[Array, ""]) -> ActorCriticLearner:
+        networks = {"actor": params, **self.make_networks(params, key)}
+        with standard_dtype_promotion():
+            optimizers = {name: self.optimizer.init(x) for name, x in networks.items()}
+        return ActorCriticLearner(
+            networks=networks,
+            # Copied, since a donated state must not contain the same buffer twice.
+            targets={name: jax.tree.map(jnp.copy, networks[name]) for name in self.with_targets},
+            optimizers=optimizers,
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def policy(self, target_return: float) -> SequencePolicy:
+        """Return the policy, which is not conditioned on a return."""
+        policy = super().policy(target_return)
+        assert isinstance(policy, SequencePolicy)
+        return dataclasses.replace(policy, is_conditioned=False)
+
+    def validate(self, learner: ActorCriticLearner, batch: Segments) -> Metrics:
+        """Return the critics' loss and errors, and the scores of predicted actions, of a batch."""
+        _, metrics = self.update(learner, batch, jax.random.key(0))
+        names = ("loss", "td_error", "q", "accuracy", "error")
+        return {name: metrics[name] for name in names if name in metrics}
+
+    # Networks.
+
+    def make_critic(
+        self, params: Any, key: Key[Array, ""], head: nn.Module, *inputs: Array
+    ) -> dict[str, Any]:
+        """Return initial parameters of a critic: of its sequence model, "history", and its "head".
+
+        Args:
+          params: the actor's parameters, whose statistics of observations the critic shares.
+          key: a PRNG key.
+          head: maps features `[B, T, D]`, and further inputs, to values.
+          inputs: examples of the further inputs, for one step of one window.
+        """
+        key_history, key_head = jax.random.split(key)
+        spaces = self.setup.observation_space, self.setup.action_space
+        step = zero_segment(zero_timestep(*spaces, 1, 1))
+
+        def features(model: Any) -> Any:
+            return model.features(model.initial_memory(1), step)[1]
+
+        h_BTD, variables = nn.init_with_output(features, self.model)(key_history)
+        history = with_normalizers(variables.get("params", {}), params)
+        return {"history": history, "head": head.init(key_head, h_BTD, *inputs)["params"]}
+
+    def make_critics(self, params: Any, key: Key[Array, ""]) -> dict[str, Any]:
+        """Return initial parameters of two independent critics Q(h, a), stacked."""
+        action = jnp.zeros((1, 1, 1, self.action.num_features), jnp.result_type(float))
+
+        def one(key: Key[Array, ""]) -> dict[str, Any]:
+            return self.make_critic(params, key, self._action_value, action)
+
+        return jax.vmap(one)(jax.random.split(key))
+
+    def read(
+        self, params: Any, window: Window, key: Key[Array, ""] | None, method: str = "__call__"
+    ) -> Any:
+        """Run a sequence model on windows, segment by segment.
+
+        Args:
+          params: the model's parameters.
+          window: the windows.
+          key: a PRNG key for dropout; None for no dropout.
+          method: "__call__" for the policy at each of the S + 1 steps, or "features".
+        """
+        setup, apply = self.setup, self.model.apply
+        batch, num_steps = window.mask.shape
+        memory = apply({"params": params}, batch, method="initial_memory")
+
+        def one(memory: Any, segment: Segments, number: Array) -> Any:
+            if setup.bptt is not None:
+                is_cut = (number > 0) & (number % (setup.bptt + 1) == 0)
+                memory = jax.tree.map(
+                    lambda x: jnp.where(is_cut, jax.lax.stop_gradient(x), x), memory
+                )
+            rngs = None if key is None else {"dropout": jax.random.fold_in(key, number)}
+            return apply({"params": params}, memory, segment, key is None, rngs=rngs, method=method)
+
+        if not setup.is_recurrent:
+            return one(memory, window.steps, jnp.zeros((), jnp.int32))[1]
+        length = setup.unroll
+        segments = jax.tree.map(
+            lambda x: jnp.moveaxis(x[:, :-1].reshape(batch, -1, length, *x.shape[2:]), 1, 0),
+            window.steps,
+        )
+        numbers = jnp.arange(num_steps // length, dtype=jnp.int32)
+        step = jax.checkpoint(one) if setup.remat and len(numbers) > 1 else one
+        memory, outputs = jax.lax.scan(
+            lambda m, inputs: step(m, *inputs), memory, (segments, numbers)
+        )
+        outputs = jax.tree.map(
+            lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, num_steps, *x.shape[3:]), outputs
+        )
+        following = jax.tree.map(lambda x: x[:, -1:], window.steps)
+        _, last = one(memory, following, jnp.asarray(len(numbers), jnp.int32))
+        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), outputs, last)
+
+    def critic_features(
+        self, critics: Any, window: Window, key: Key[Array, ""] | None = None
+    ) -> Float[Array, "C B W D"]:
+        """Return the features h of two critics, at the W = S + 1 steps of windows."""
+
+        def one(history: Any) -> Array:
+            return self.read(history, window, key, "features")
+
+        return jax.vmap(one)(critics["history"])
+
+    def action_values(
+        self, critics: Any, h_CBSD: Float[Array, "C B S D"], actions: Any
+    ) -> Float[Array, "C B S"]:
+        """Return Q(h, a) of two critics for one action at each step."""
+        features = self.action.features(actions, h_CBSD.dtype)
+        return self.values_of_features(critics, h_CBSD, features[..., None, :])[..., 0]
+
+    def values_of_features(
+        self, critics: Any, h_CBSD: Float[Array, "C B S D"], features: Float[Array, "B S N F"]
+    ) -> Float[Array, "C B S N"]:
+        """Return Q(h, a) of two critics for N actions at each step, given their features."""
+
+        def one(head: Any, h_BSD: Array) -> Any:
+            return self._action_value.apply({"params": head}, h_BSD, features)
+
+        return jax.vmap(one)(critics["head"], h_CBSD)
+
+    # Learning.
+
+    def step(
+        self,
+        learner: ActorCriticLearner,
+        name: str,
+        loss: Callable[[Any], tuple[Float[Array, ""], Any]],
+    ) -> tuple[ActorCriticLearner, Any, Metrics]:
+        """Take an optimizer step on one network.
+
+        Args:
+          learner: the learner.
+          name: the network.
+          loss: maps the network's parameters to a loss, and auxiliary outputs.
+
+        Returns:
+          The learner, the auxiliary outputs of the loss, and metrics.
+        """
+        params = learner.networks[name]
+        (total, aux), gradients = jax.value_and_grad(loss, has_aux=True)(gather_parameters(params))
+        gradients = split_gradients(gradients)
+        rate = self.schedule(learner.updates.astype(float))
+        with standard_dtype_promotion():
+            changes, state = self.optimizer.update(gradients, learner.optimizers[name], params)
+        params = optax.apply_updates(params, jax.tree.map(lambda x: -rate * x, changes))
+        norm = optax.tree.norm(gradients)
+        metrics = {
+            f"gradient_norm/{name}": norm,
+            f"finite/{name}": jnp.isfinite(total) & jnp.isfinite(norm),
+        }
+        learner = dataclasses.replace(
+            learner,
+            networks=learner.networks | {name: params},
+            optimizers=learner.optimizers | {name: state},
+        )
+        return learner, aux, metrics
+
+    def move_targets(self, learner: ActorCriticLearner) -> ActorCriticLearner:
+        """Move the target networks towards the trained ones."""
+        trained = {name: learner.networks[name] for name in self.with_targets}
+        targets = optax.incremental_update(trained, learner.targets, self.config.target_rate)
+        return dataclasses.replace(learner, targets=targets)
+
+    def finish(
+        self, learner: ActorCriticLearner, metrics: Metrics
+    ) -> tuple[ActorCriticLearner, Metrics]:
+        """Count the update."""
+        rate = self.schedule(learner.updates.astype(float))
+        learner = dataclasses.replace(learner, updates=learner.updates + 1)
+        return learner, metrics | {"learning_rate": rate}
+
+
+def with_following_step(batch: Segments) -> Window:
+    """Return windows of K segments as S = K T steps, with the step that followed each.
+
+    The following step is put after the last real step, where there may be padding. It has an
+    observation, but no action. Returns-to-go are 0.
+
+    Args:
+      batch: `[B, K, T]`, with the optional fields that `ActorCriticConfig` needs.
+    """
+    batch = split_batch(batch)
+    size = len(batch.mask)
+    flat: Segments = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[3:]), batch)
+    count_B = jnp.sum(flat.mask, axis=1, dtype=jnp.int32)
+    place_W = jnp.arange(flat.mask.shape[1] + 1, dtype=jnp.int32)
+
+    def pad(x: Array) -> Array:
+        return jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
+
+    def observe(x: Array, following: Array) -> Array:
+        def one(x: Array, following: Array, count: Array) -> Array:
+            last = jax.lax.dynamic_index_in_dim(following, count - 1, keepdims=True)
+            return jax.lax.dynamic_update_slice_in_dim(x, last, count, axis=0)
+
+        return jax.vmap(one)(pad(x), following, count_B)
+
+    steps = Segments(
+        observations=jax.tree.map(observe, flat.observations, flat.next_observations),
+        actions=jax.tree.map(pad, flat.actions),
+        returns_to_go=jnp.zeros_like(pad(flat.returns_to_go)),
+        timesteps=flat.timesteps[:, :1] + place_W[None],
+        mask=place_W[None] <= count_B[:, None],
+    )
+    rewards, terminated = flat.rewards, flat.terminated
+    assert rewards is not None  # as the config needs them
+    assert terminated is not None
+    return Window(steps, flat.actions, rewards, terminated, flat.mask)
+
+
+def twin_loss(
+    q_CBS: Float[Array, "C B S"], target_BS: Float[Array, "B S"], mask_BS: Bool[Array, "B S"]
+) -> tuple[Float[Array, ""], Metrics]:
+    """Return the sum of the `value_loss` of two critics, and metrics."""
+    total = sum(value_loss(q_BS, target_BS, mask_BS) for q_BS in q_CBS)
+    metrics = {
+        "q": masked_mean(jnp.mean(q_CBS, axis=0), mask_BS),
+        "td_error": masked_mean(jnp.mean(jnp.abs(q_CBS - target_BS[None]), axis=0), mask_BS),
+    }
+    return jnp.asarray(total), metrics
+
+
+def mean_scores(policy: Any, window: Window) -> Metrics:
+    """Return the means of `action_scores` over the real steps of windows.
+
+    Args:
+      policy: the actor's distributions at the S steps.
+      window: the windows.
+    """
+    scores = action_scores(policy, window.actions)
+    dtype = window.rewards.dtype
+    return {name: masked_mean(x.astype(dtype), window.mask) for name, x in scores.items()}
+
+
+def before(x: Any) -> Any:
+    """Return the S steps of windows, of arrays `[B, S + 1, ...]`."""
+    return jax.tree.map(lambda x: x[:, :-1], x)
+
+
+def after(x: Any) -> Any:
+    """Return the S steps that follow those of windows, of arrays `[B, S + 1, ...]`."""
+    return jax.tree.map(lambda x: x[:, 1:], x)

@@ -1,0 +1,492 @@
+"""Actors: threads that act in environments on the host, and pass segments to the learner.
+
+    with Actors(programs, stream, config, mesh, first=0, seed=seed) as actors:
+        actors.start(key)
+        actors.publish(params)          before update 0
+        experience = actors.take()      what update 0 learns from
+        actors.publish(params)          before update 1
+
+Each actor has a share of the environments and the memory of its agents. For update n it acts with
+the parameters after n - lag updates, exactly: with a lag of 0 it waits for the learner, with a lag
+of 1, the default, it acts while the learner learns from what it did before. A run on environments
+that are deterministic given their seeds thus gives the same numbers every time.
+
+Where an environment raises an error, or does not answer, the actor drops the rollout that it is in,
+whose environments start anew. What the learner gets is therefore always whole: no step of a
+segment is lost, and none is in two.
+"""
+
+import dataclasses
+import functools
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, Key
+
+from gtrxl_jax.acting.host import choose_actions
+from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.envs.host.stream import Arrival, HostBatch, HostStream
+from gtrxl_jax.online.algorithm import Experience
+from gtrxl_jax.online.config import ActorsConfig
+from gtrxl_jax.parallel.placement import local_rows, split_local_rows
+from gtrxl_jax.specs import action_spec
+from gtrxl_jax.timestep import TimeStep
+
+_CLOSING_SECONDS = 8.0
+"""The most seconds that actors get to end."""
+
+
+class ActorError(OSError):
+    """Raised when the environments of an actor have failed too often."""
+
+
+@struct.dataclass
+class Acting:
+    """The state of an actor within a segment, on its device.
+
+    Attributes:
+      policy: state of the policy.
+      previous: the previous actions, in the layout of `ActionSpec`.
+      step: number of steps of the segment so far.
+      kept: `[T, B]`, the time steps, actions and extras so far.
+    """
+
+    policy: Any
+    previous: Any
+    step: Int[Array, ""]
+    kept: tuple[TimeStep, Any, Any]
+
+
+class ActingPrograms:
+    """The programs of an actor of B environments.
+
+    Args:
+      policy: the policy that acts.
+      stream: the environments of the run.
+      segments: K, the number of segments of a rollout.
+      unroll: T, the number of steps of a segment.
+      batch: B.
+    """
+
+    def __init__(
+        self, policy: AgentPolicy, stream: HostStream, segments: int, unroll: int, batch: int
+    ):
+        self.policy, self.segments, self.unroll, self.batch = policy, segments, unroll, batch
+        self._stream, self._space = stream, stream.action_space
+        self.begin = jax.jit(self._begin)
+        self.step = jax.jit(self._step, donate_argnums=1)
+        self.finish = jax.jit(self._finish)
+        self.keys = jax.jit(self._keys, static_argnums=2)
+        self.join = jax.jit(self._join)
+
+    def compile(self, like: Any) -> None:
+        """Compile all programs, by running each once on zeros.
+
+        Args:
+          like: the shapes and dtypes of the parameters.
+        """
+        params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+        memory = self.policy.agent.initial_memory(self.batch)
+        state, first = dataclasses.replace(self._stream, num_envs=self.batch).reset(
+            jax.random.key(0)
+        )
+        timestep, episode = jax.device_get((first, state.episode))
+        seen_before = (getattr(timestep, name) for name in Arrival._fields[:-1])
+        arrival = Arrival._make((*seen_before, ()))
+        key_KT, key_K = self.keys(jax.random.key(0), np.int32(0), 0)
+        segment, task_B = np.int32(0), np.zeros(self.batch, np.int32)
+        episodes = jax.tree.map(lambda x: np.stack([x] * self.unroll, axis=1), episode)
+        acting = self.begin(params, memory, timestep.action, arrival)
+        acting, _ = self.step(params, acting, arrival, key_KT, segment)
+        _, experience = self.finish(
+            params, acting, memory, arrival, key_K, segment, episodes, task_B
+        )
+        if self.segments > 1:
+            self.join([experience] * self.segments)
+
+    def _keys(
+        self, key: Key[Array, ""], update: Int[Array, ""], actor: int
+    ) -> tuple[Key[Array, "K T"], Key[Array, " K"]]:
+        """Return the keys of the steps and of the bootstrap steps of a rollout.
+
+        Those of the first actor are those of jitted environments, see `OnlineTrainer.act`.
+        """
+        key = jax.random.fold_in(key, update)
+        if actor:
+            key = jax.random.fold_in(key, self.segments * self.unroll + actor)
+        key_K = key[None] if self.segments == 1 else jax.random.split(key, self.segments)
+        return jax.vmap(lambda key: jax.random.split(key, self.unroll))(key_K), key_K
+
+    def _begin(self, params: Any, memory: Any, previous: Any, arrival: Arrival) -> Acting:
+        """Return the state at the start of a segment."""
+        # Copies, since steps are donated what is passed on.
+        memory, previous = jax.tree.map(jnp.copy, (memory, previous))
+        policy = self.policy.start(params, memory, self.unroll)
+        timestep, key = arrival.timestep(previous), jax.random.key(0)
+        _, chosen, _, _ = jax.eval_shape(
+            functools.partial(choose_actions, self.policy, self._space),
+            params,
+            policy,
+            timestep,
+            key,
+        )
+        kept = jax.tree.map(
+            lambda x: jnp.zeros((self.unroll, *x.shape), x.dtype), (timestep, *chosen)
+        )
+        return Acting(policy, previous, jnp.zeros((), jnp.int32), kept)
+
+    def _step(
+        self, params: Any, acting: Acting, arrival: Arrival, key_KT: Any, segment: Any
+    ) -> tuple[Acting, Any]:
+        """Act at a time step; return the new state, and the actions for the environments."""
+        timestep, key = arrival.timestep(acting.previous), key_KT[segment, acting.step]
+        policy, chosen, given, action = choose_actions(
+            self.policy, self._space, params, acting.policy, timestep, key
+        )
+        kept = jax.tree.map(
+            lambda x_TB, x_B: x_TB.at[acting.step].set(x_B), acting.kept, (timestep, *chosen)
+        )
+        return Acting(policy, given, acting.step + 1, kept), action
+
+    def _finish(
+        self,
+        params: Any,
+        acting: Acting,
+        memory: Any,
+        arrival: Arrival,
+        key_K: Any,
+        segment: Any,
+        episodes: Any,
+        task_B: Int[Array, " B"],
+    ) -> tuple[Any, Experience]:
+        """Return the memory after a segment, and the segment.
+
+        `memory` is the memory before it, `arrival` what arrived after its last action, and
+        `episodes` the statistics after each action, `[B, T]`.
+        """
+        bootstrap_step = arrival.timestep(acting.previous)
+        *_, bootstrap = self.policy.act(params, acting.policy, bootstrap_step, key_K[segment])
+        timesteps, actions, extras = jax.tree.map(lambda x_TB: x_TB.swapaxes(0, 1), acting.kept)
+        experience = Experience(
+            memory=memory,
+            timesteps=jax.tree.map(
+                lambda x_BT, x_B: jnp.concatenate([x_BT, x_B[:, None]], axis=1),
+                timesteps,
+                bootstrap_step,
+            ),
+            actions=actions,
+            extras=extras,
+            bootstrap=bootstrap,
+            episodes=episodes,
+            task=task_B,
+        )
+        return self.policy.finish(params, acting.policy), experience
+
+    def _join(self, segments: Sequence[Experience]) -> Experience:
+        """Return a rollout: the K segments of each environment in consecutive rows."""
+        return jax.tree.map(
+            lambda *x_KB: jnp.stack(x_KB, axis=1).reshape(-1, *x_KB[0].shape[1:]), *segments
+        )
+
+
+class _Closed(Exception):
+    """Raised in an actor that is to end."""
+
+
+class _EnvironmentFailed(Exception):
+    """Raised in an actor for an error of its environments, which is its cause."""
+
+
+class _Versions:
+    """Versions of the acting parameters, of which actors wait for the one that they need."""
+
+    def __init__(self) -> None:
+        self._params: dict[int, Any] = {}
+        self._changed = threading.Condition()
+        self.closed = False
+
+    def publish(self, version: int, params: Any, oldest: int) -> None:
+        """Add a version, and drop those before the oldest that is still needed."""
+        with self._changed:
+            self._params = {v: p for v, p in self._params.items() if v >= oldest}
+            self._params[version] = params
+            self._changed.notify_all()
+
+    def wait(self, version: int) -> Any:
+        """Return a version as soon as there is one.
+
+        Raises:
+          _Closed: if the actors are to end.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or version in self._params)
+            if self.closed:
+                raise _Closed
+            return self._params[version]
+
+    def close(self) -> None:
+        """End all waiting."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+
+@dataclasses.dataclass
+class _Rollout:
+    """What an actor passes on: the experience, and how many updates its parameters were behind."""
+
+    experience: Experience
+    lag: int
+
+
+class _Actor(threading.Thread):
+    """A thread that acts in its share of the environments.
+
+    Attributes:
+      rollouts: what it has done, in order; an error is its last entry.
+      waiting_since: when the environments were last given something to do; None when they are not
+        at work.
+    """
+
+    def __init__(self, actors: "Actors", index: int, rows: Sequence[int]):
+        super().__init__(name=f"actor-{index}", daemon=True)
+        self._all, self._index, self._rows = actors, index, rows
+        self.rollouts: queue.Queue[_Rollout | Exception] = queue.Queue(actors.config.lag + 1)
+        self.waiting_since: float | None = None
+        self._restarts = 0
+        self._envs: HostBatch | None = None
+        self._task_B = np.asarray(rows, np.int32) % np.int32(actors.stream.num_tasks)
+
+    def run(self) -> None:
+        update = self._all.first
+        try:
+            while True:
+                version = max(self._all.first, update - self._all.config.lag)
+                params = self._all.versions.wait(version)
+                try:
+                    experience = self._rollout(params, update)
+                except _EnvironmentFailed as failure:
+                    self._restart(failure.__cause__)
+                    continue
+                self._put(_Rollout(experience, update - version))
+                update += 1
+        except _Closed:
+            pass
+        except Exception as error:  # of this package, or of JAX
+            self._put(error)
+        finally:
+            if self._envs:
+                self._envs.close()
+
+    def _put(self, item: Any) -> None:
+        while not self._all.versions.closed:
+            try:
+                return self.rollouts.put(item, timeout=0.1)
+            except queue.Full:
+                pass
+
+    def _restart(self, error: Any) -> None:
+        """Drop the environments after an error of theirs.
+
+        Raises:
+          ActorError: if they have failed too often.
+        """
+        name, config = self._all.stream.env.name, self._all.config
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        self._restarts += 1
+        if self._restarts > config.restarts:
+            raise ActorError(
+                f"actor {self._index}: {name} has failed {self._restarts} times, at last with "
+                f"{text}: correct the environment, or raise actors.restarts"
+            ) from error
+        print(
+            f"actor {self._index}: {text}; {name} is started anew, for the {self._restarts}. of "
+            f"{config.restarts} times",
+            file=sys.stderr,
+            flush=True,
+        )
+        envs, self._envs = self._envs, None
+        if envs:
+            try:
+                envs.close()
+            except Exception as failure:  # of an environment that is broken already
+                print(f"actor {self._index}: {failure}", file=sys.stderr, flush=True)
+
+    def _start(self, update: int) -> None:
+        """Create the environments, and the memory of the agents in them."""
+        every, config, batch = self._all, self._all.config, len(self._rows)
+        seed = [every.seed, self._restarts, update] if update or self._restarts else every.seed
+        create = functools.partial(
+            every.stream.create, processes=config.processes, timeout=config.timeout
+        )
+        envs = self._envs = self._ask(create, seed, self._rows)
+        self._arrival = self._ask(envs.reset)
+        self._memory = jax.device_put(every.agent.initial_memory(batch), every.device(self._index))
+        self._previous = every.zero_action(batch)
+
+    def _ask(self, function: Any, *arguments: Any) -> Any:
+        """Call what is of the environments, and note since when they are at work.
+
+        Raises:
+          _EnvironmentFailed: for any error.
+        """
+        self.waiting_since = time.monotonic()
+        try:
+            return function(*arguments)
+        except Exception as error:
+            raise _EnvironmentFailed from error
+        finally:
+            self.waiting_since = None
+
+    def _rollout(self, params: Any, update: int) -> Experience:
+        programs, every = self._all.programs, self._all
+        if self._envs is None:
+            self._start(update)
+        assert self._envs is not None
+        params = every.on_device(params, self._index)
+        key_KT, key_K = programs.keys(every.key, np.int32(update), self._index)
+        memory, previous, arrival = self._memory, self._previous, self._arrival
+        segments: list[Experience] = []
+        for segment in map(np.int32, range(programs.segments)):
+            acting, episodes = programs.begin(params, memory, previous, seen(arrival)), []
+            for _ in range(programs.unroll):
+                if every.versions.closed:
+                    raise _Closed
+                acting, action = programs.step(params, acting, seen(arrival), key_KT, segment)
+                arrival = self._ask(self._envs.step, jax.device_get(action))
+                episodes.append(arrival.episode)
+            previous = acting.previous
+            episodes_BT = jax.tree.map(lambda *x_B: np.stack(x_B, axis=1), *episodes)
+            memory, experience = programs.finish(
+                params, acting, memory, seen(arrival), key_K, segment, episodes_BT, self._task_B
+            )
+            segments.append(experience)
+        self._memory, self._previous, self._arrival = memory, previous, arrival
+        return programs.join(segments) if len(segments) > 1 else segments[0]
+
+
+def seen(arrival: Arrival) -> Arrival:
+    """Return what the policy sees of an arrival."""
+    return arrival._replace(episode=())
+
+
+class Actors:
+    """The actors of a process.
+
+    Args:
+      programs: their programs.
+      stream: the environments of the run.
+      config: settings.
+      mesh: the devices of the run.
+      first: the number of the first update, counted from 0.
+      seed: the seed of the environments.
+
+    Attributes:
+      started: whether they have been started.
+      lag: how many updates the parameters behind the last `take` were behind, averaged over the
+        actors.
+      waited: seconds that the last `take` waited.
+    """
+
+    def __init__(
+        self,
+        programs: ActingPrograms,
+        stream: HostStream,
+        config: ActorsConfig,
+        mesh: Mesh,
+        first: int,
+        seed: int,
+    ):
+        self.programs, self.stream, self.config = programs, stream, config
+        self.first, self.seed = first, seed
+        self.started = False
+        self.agent = programs.policy.agent
+        self.versions = _Versions()
+        self.lag = self.waited = 0.0
+        self._version = first
+        self._mesh = mesh
+        self._devices = mesh.local_devices
+        rows = np.split(local_rows(mesh, stream.num_envs), config.count)
+        self._actors = [_Actor(self, index, part.tolist()) for index, part in enumerate(rows)]
+
+    def __enter__(self) -> "Actors":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.versions.close()
+        end = time.monotonic() + _CLOSING_SECONDS
+        for actor in self._actors if self.started else ():
+            actor.join(max(end - time.monotonic(), 0))
+
+    def start(self, key: Key[Array, ""]) -> None:
+        """Start to act, given the PRNG key of the run."""
+        data: Any = np.asarray(jax.random.key_data(key))  # without its devices
+        self.started, self.key = True, jax.random.wrap_key_data(data)
+        for actor in self._actors:
+            actor.start()
+
+    def zero_action(self, batch: int) -> Any:
+        """Return the actions before the first ones."""
+        return jax.device_get(action_spec(self.stream.action_space).zeros(batch))
+
+    def device(self, index: int) -> Any:
+        """Return the device on which an actor acts."""
+        return self._devices[index % len(self._devices)]
+
+    def on_device(self, params: Any, index: int) -> Any:
+        """Return an actor's copy of parameters that are on every device."""
+        device = self.device(index)
+
+        def copy_of(x: jax.Array) -> jax.Array:
+            return next(s.data for s in x.addressable_shards if s.device == device)
+
+        return jax.tree.map(copy_of, params)
+
+    def publish(self, params: Any) -> None:
+        """Pass on the parameters before the next update, which are on every device."""
+        self.versions.publish(self._version, params, self._version - self.config.lag)
+        self._version += 1
+
+    def take(self) -> Experience:
+        """Return the rollout of all environments for the next update, on the mesh.
+
+        Raises:
+          ActorError: if the environments of an actor have failed too often.
+          TimeoutError: if they do not answer.
+        """
+        began = time.monotonic()
+        rollouts = [self._take(actor) for actor in self._actors]
+        self.waited = time.monotonic() - began
+        self.lag = float(np.mean([rollout.lag for rollout in rollouts]))
+        parts = [rollout.experience for rollout in rollouts]
+        if len(parts) == 1 and self._mesh.size == 1:
+            return parts[0]
+        local = jax.tree.map(lambda *x: np.concatenate(list(map(np.asarray, x))), *parts)
+        rows = self.stream.num_envs * self.programs.segments
+        return split_local_rows(local, self._mesh, rows, axis=0)
+
+    def _take(self, actor: _Actor) -> _Rollout:
+        while True:
+            try:
+                item = actor.rollouts.get(timeout=0.5)
+            except queue.Empty:
+                since, timeout = actor.waiting_since, self.config.timeout
+                # Of environments in processes, the actor itself takes notice.
+                if since and time.monotonic() - since > timeout + self.config.processes * 10:
+                    raise TimeoutError(
+                        f"{actor.name}: {self.stream.env.name} has not answered for {timeout:g} s: "
+                        "raise actors.timeout, or set actors.processes, which lets it be restarted"
+                    ) from None
+                continue
+            if isinstance(item, Exception):
+                raise item
+            return item

@@ -1,0 +1,227 @@
+"""Online training in environments that step on the host: actors beside the learner.
+
+    trainer = make_trainer(config)      a `HostTrainer` if the environment's name is of the host
+
+The learner's program is `HostTrainer.update`, which learns as the jitted trainer does, from the
+segments that `actors` bring. Checkpoints keep the learner; the environments, whose state cannot be
+saved in general, start anew when a run resumes.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from gtrxl_jax.envs.faults import score_names
+from gtrxl_jax.envs.host import wrappers
+from gtrxl_jax.envs.host.simulators import is_host_env
+from gtrxl_jax.envs.host.stream import HostEnv, HostStream
+from gtrxl_jax.online.actors import ActingPrograms, Actors
+from gtrxl_jax.online.config import OnlineConfig
+from gtrxl_jax.online.trainer import OnlineTrainer, TrainState
+from gtrxl_jax.parallel.placement import AXES, local_rows
+from gtrxl_jax.runs.programs import Programs
+
+
+def make_trainer(config: OnlineConfig) -> OnlineTrainer:
+    """Return the trainer of a run, by where its environments step."""
+    return (HostTrainer if is_host_env(config.env.name) else OnlineTrainer)(config)
+
+
+def make_host_stream(config: OnlineConfig) -> HostStream:
+    """Create the description of the environments of a run.
+
+    Raises:
+      ValueError: if an option is of jitted environments only, or an environment does not fit.
+    """
+    env = config.env
+    wrappers.check(env.wrappers)
+    for name, _ in env.members:
+        if not is_host_env(name):
+            raise ValueError(f"env.tasks: {name} is jitted, and {env.name} is not: use one kind")
+    if env.stagger:
+        raise ValueError(f"env.stagger is of jitted environments, unlike {env.name}: omit it")
+    if config.num_seeds > 1:
+        raise ValueError(
+            f"num_seeds {config.num_seeds} are trained in one program, but {env.name} steps on the "
+            "host: start a run for each seed, as gtrxl sweep does"
+        )
+    if env.num_envs % (config.actors.count * env.num_tasks):
+        raise ValueError(
+            f"env.num_envs {env.num_envs} does not divide over actors.count "
+            f"{config.actors.count} and {env.num_tasks} tasks: use a multiple of both"
+        )
+    members = [HostEnv(name, params, env.wrappers) for name, params in env.members]
+    return HostStream(tuple(members), env.num_envs)
+
+
+class HostTrainer(OnlineTrainer):
+    """The functions of an online run in environments on the host; implements `Trainer`.
+
+    The state has no actor, whose environments are not arrays. The data of an update are its
+    experience.
+    """
+
+    stream: Any
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The lines of `OnlineTrainer`, and how the run acts."""
+        actors = self.config.actors
+        return [
+            *self._notes,
+            f"{actors.count} actor(s) on the host, {actors.lag} update(s) behind; environments "
+            "start anew when a run resumes",
+        ]
+
+    @notes.setter
+    def notes(self, notes: Sequence[str]) -> None:
+        self._notes = notes
+
+    def make_stream(self) -> HostStream:
+        """Create the environments of the run."""
+        return make_host_stream(self.config)
+
+    def programs(self, *arguments: Any, **options: Any) -> "HostPrograms":
+        """Return the programs of the run."""
+        return HostPrograms(self, *arguments, **options)
+
+    def init(
+        self,
+        seed: Int[Array, ""] | int,
+        hyperparameters: dict[str, Float[Array, ""]] | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
+    ) -> TrainState:
+        """Return the state of a new run, see `OnlineTrainer.init`."""
+        state = super().init(seed, hyperparameters, given=given)
+        return dataclasses.replace(state, actor=())
+
+    def experience(self) -> Any:
+        """Return the shapes and dtypes of what an update learns from."""
+
+        def act() -> Any:
+            state = super(HostTrainer, self).init(0)
+            return self.act(state.params, state.actor, state.key)[1]
+
+        return jax.eval_shape(act)
+
+    def score_shapes(self) -> Any:
+        """Return scores of zeros, for their names."""
+        number = self.config.env.num_tasks
+        state, _ = HostStream(self.stream.envs, number).reset(jax.random.key(0))
+        return self.scores(jax.tree.map(lambda x: x[:, None], state.episode))
+
+    def update(self, state: TrainState, data: Any = None, stage: Hashable = None) -> Any:
+        """Learn from experience. Returns what `OnlineTrainer.update` does."""
+        key = jax.random.fold_in(state.key, state.update)
+        key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
+        learner, metrics = self.learn(state.learner, data, key_learn)
+        return TrainState(learner, (), state.key, state.update + 1), metrics
+
+
+class HostPrograms(Programs):
+    """The programs of a run in environments on the host, and its actors.
+
+    Args:
+      trainer, compiling, devices: see `Programs`.
+    """
+
+    def __init__(
+        self,
+        trainer: HostTrainer,
+        compiling: Callable[[], Any] = contextlib.nullcontext,
+        devices: Sequence[Any] | None = None,
+    ):
+        super().__init__(trainer, compiling, devices)
+        self._trainer: Any = trainer
+        config = trainer.config
+        self._acting = ActingPrograms(
+            trainer.algorithm.behavior,
+            trainer.stream,
+            config.segments,
+            config.unroll,
+            len(local_rows(self.mesh, config.env.num_envs)) // config.actors.count,
+        )
+        # Copies, since the learner's program is donated its state.
+        self._publish = jax.jit(
+            lambda learner: jax.tree.map(jnp.copy, trainer.algorithm.acting_params(learner)),
+            out_shardings=self._everywhere,
+        )
+        self._summarize = jax.jit(
+            lambda metrics, state: trainer.summarize(
+                jax.tree.map(lambda *x: jnp.stack(x), *metrics), state
+            ),
+            out_shardings=self._everywhere,
+        )
+
+    def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
+        """Yield None and the actors for each iteration; they end when it is closed."""
+        config = self._trainer.config
+        updates = (first - 1) * config.updates_per_iteration
+        stream = self._trainer.stream
+        with Actors(self._acting, stream, config.actors, self.mesh, updates, config.seed) as actors:
+            yield from ((stage, actors) for stage, _ in super().feed(first))
+
+    def iteration(self, stage: Hashable, data: Any) -> Callable[..., Any]:
+        """Return the function from (state, data) to new state and metrics; it donates the state."""
+        if stage not in self._iterations:
+            with self._compiling():
+                self._update = self.lower(stage, data).compile()
+                self._acting.compile(self.like.params)
+            self._iterations[stage] = self._iterate
+        return self._iterations[stage]
+
+    def lower(self, stage: Hashable, data: Any) -> jax.stages.Lowered:
+        """Lower the program of an update, to which each process brings its part of the data."""
+        over_batch = NamedSharding(self.mesh, PartitionSpec(AXES))
+        experience = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=over_batch),
+            self._trainer.experience(),
+        )
+        program = jax.jit(
+            self._trainer.update,
+            donate_argnums=0,
+            out_shardings=(self._placed, self._everywhere),
+            compiler_options=self._options,
+        )
+        with jax.set_mesh(self.mesh):
+            return program.lower(self.like, experience)
+
+    def _iterate(self, state: TrainState, actors: Actors) -> tuple[TrainState, Any]:
+        """Make the updates of an iteration."""
+        if not actors.started:
+            actors.start(state.key)
+            actors.publish(self._publish(state.learner))
+        began, waited, lags, metrics = time.monotonic(), 0.0, [], []
+        for _ in range(self._trainer.config.updates_per_iteration):
+            experience = actors.take()
+            waited += actors.waited
+            lags.append(actors.lag)
+            with jax.set_mesh(self.mesh):
+                state, of_update = self._update(state, experience)
+            actors.publish(self._publish(state.learner))
+            metrics.append(of_update)
+        summary = jax.device_get(self._summarize(metrics, state))
+        seconds = time.monotonic() - began
+        return state, summary | {
+            "actors/lag": np.mean(lags, dtype=np.float32),
+            "actors/learner_waits": np.float32(waited / seconds),
+        }
+
+    def score_names(self) -> list[str]:
+        """Return the names of the scores that `evaluate` returns."""
+        return score_names(jax.eval_shape(self._trainer.score_shapes))
+
+    def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, " E"]]:
+        """Return the scores after iteration `number`, `[E]`."""
+        (own,) = self.to_host(params)
+        scores = self._trainer.evaluate(own, self._evaluation_keys(number))
+        return {name: np.array(score, np.float64) for name, score in scores.items()}

@@ -1,0 +1,293 @@
+"""Environments on the host: spaces, wrappers, and the stream of their time steps."""
+
+import sys
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from gtrxl_jax.acting.evaluation import make_evaluate, record_episode
+from gtrxl_jax.acting.host import play_episodes
+from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.envs.faults import FaultError
+from gtrxl_jax.envs.host.simulators import is_host_env, make_host_env
+from gtrxl_jax.envs.host.stream import HostEnv, HostStream, seeds
+from gtrxl_jax.envs.host.wrappers import check
+from gtrxl_jax.specs import action_spec, environment_action, observation_spec
+from tests import hosts
+
+
+class Uniform(Policy):
+    """Acts at random."""
+
+    def __init__(self, space):
+        self._spec = action_spec(space)
+
+    def init(self, params, batch_size):
+        return ()
+
+    def act(self, params, state, timestep, key):
+        return (), self._spec.sample(key, len(timestep.first)), ()
+
+
+class Spaces(gymnasium.Env):
+    """Returns samples of a space, each three steps long, and requires actions of its space."""
+
+    def __init__(self, observation_space, action_space=None, reward=1.0):
+        self.observation_space = observation_space
+        self.action_space = action_space or spaces.Discrete(2)
+        self._reward = reward
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self._steps += 1
+        ends = self._steps == 3
+        return self.observation_space.sample(), self._reward, ends, False, {"score": self._steps}
+
+
+def of_spaces(**arguments):
+    return Spaces(**arguments)
+
+
+def stream_of(name, num_envs=3, **params):
+    return HostStream((HostEnv(name, params),), num_envs)
+
+
+HERE = f"{__name__}:of_spaces"
+
+MISSION = pytest.importorskip("minigrid.core.mission").MissionSpace
+
+
+def test_steps_are_those_of_each_environment_alone(monkeypatch):
+    """An episode of n actions has n + 1 steps, and the step after a last one is the reset."""
+    monkeypatch.setattr(hosts.Counter, "made", 0)
+    stream = stream_of("tests.hosts:counter", anonymous=True)
+    alone = hosts.Counter(anonymous=True)
+    observation, _ = alone.reset()
+    expected = [(observation, 0.0, 1.0, True, False, 0.0, 0)]
+    episode_return, length = 0.0, 0
+    for _ in range(20):
+        if expected[-1][4]:
+            observation, _ = alone.reset()
+            episode_return, length = 0.0, 0
+            expected.append((observation, 0.0, 1.0, True, False, 0.0, 0))
+            continue
+        observation, reward, terminated, truncated, _ = alone.step(0)
+        episode_return, length = episode_return + reward, length + 1
+        ends = terminated or truncated
+        expected.append(
+            (observation, reward, float(not terminated), False, ends, episode_return, length)
+        )
+    with stream.open(0) as envs:
+        arrivals = [envs.reset()] + [envs.step(np.zeros(3, int)) for _ in range(20)]
+    for arrival, one in zip(arrivals, expected, strict=True):
+        found = (*arrival[:5], arrival.episode.episode_return, arrival.episode.length)
+        for x_B, x in zip(found, one, strict=True):
+            np.testing.assert_array_equal(x_B, np.broadcast_to(x, np.shape(x_B)))
+        np.testing.assert_array_equal(arrival.episode.done, arrival.last)
+
+
+OBSERVATIONS = {
+    "box": spaces.Box(-1, 1, (3,), np.float32),
+    "doubles": spaces.Box(-1, 1, (2, 2), np.float64),
+    "image": spaces.Box(0, 255, (3, 16, 16), np.uint8),
+    "discrete": spaces.Discrete(4, start=-1),
+    "multi-discrete": spaces.MultiDiscrete([3, 2], start=[1, 0]),
+    "multi-binary": spaces.MultiBinary(4),
+    "text": spaces.Text(5, min_length=1, charset="abc"),
+    "dict": spaces.Dict(
+        {
+            "b": spaces.Text(3, charset="xy"),
+            "a": spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (1,))]),
+        }
+    ),
+    "mission": MISSION(lambda color: f"find the {color} ball", [["red", "green"]]),
+}
+
+
+@pytest.mark.parametrize("kind", OBSERVATIONS)
+def test_observations_of_every_space(kind):
+    stream = stream_of(HERE, observation_space=OBSERVATIONS[kind])
+    spec = jax.tree.leaves(observation_spec(stream.observation_space))
+    with stream.open(0) as envs:
+        for arrival in (envs.reset(), *(envs.step(np.zeros(3, int)) for _ in range(8))):
+            for one, x in zip(spec, jax.tree.leaves(arrival.observation), strict=True):
+                assert x.shape == (3, *one.shape)
+                assert x.dtype.kind in "iufb"
+    assert stream.env.facts.reported == ("score",)
+
+
+ACTIONS = {
+    "discrete": spaces.Discrete(3, start=5),
+    "box": spaces.Box(np.array([-1, 0], np.float32), np.array([1, 9], np.float32)),
+    "multi-discrete": spaces.MultiDiscrete([2, 4]),
+    "dict": spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "jump": spaces.Discrete(2)}),
+}
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_actions_of_every_space(kind):
+    space = ACTIONS[kind]
+    stream = stream_of(HERE, observation_space=OBSERVATIONS["box"], action_space=space)
+    spec = action_spec(space)
+    with stream.open(0) as envs:
+        envs.reset()
+        for number in range(6):
+            action = spec.sample(jax.random.key(number), 3)
+            envs.step(jax.device_get(environment_action(space, action)))
+
+
+def test_words_of_a_mission_are_told_apart():
+    env = make_host_env(HERE, {"observation_space": OBSERVATIONS["mission"]}, {})
+    assert env.observation_space == spaces.MultiDiscrete([6, 6, 6, 6])
+    red, green = env._convert("find the red ball"), env._convert("find the green ball")
+    np.testing.assert_array_equal(red != green, [False, False, True, False])
+
+
+def test_minigrid_has_arrays():
+    stream = stream_of("gymnasium:MiniGrid-MemoryS7-v0", 2)
+    with stream.open(0) as envs:
+        first = envs.reset()
+        assert first.observation["image"].shape == (2, 7, 7, 3)
+        assert first.observation["mission"].shape[0] == 2
+        assert not np.array_equal(*first.observation["image"])
+    assert stream.env.time_limit() == 245
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        ({"keys": "image"}, {"image": (7, 7, 3)}),
+        ({"keys": "image, direction"}, {"image": (7, 7, 3), "direction": ()}),
+        ({"keys": "image", "flatten": True}, (147,)),
+    ],
+)
+def test_wrappers(given, shape):
+    env = make_host_env("gymnasium:MiniGrid-MemoryS7-v0", {}, given)
+    space = env.observation_space
+    parts = getattr(space, "spaces", None)
+    found = {name: part.shape for name, part in parts.items()} if parts else space.shape
+    assert found == shape
+
+
+def test_wrappers_of_images():
+    params = {"observation_space": spaces.Box(0, 255, (20, 20, 3), np.uint8)}
+    env = make_host_env(HERE, params, {"grey": True, "stack": 4, "limit": 2})
+    observation, _ = env.reset()
+    assert observation.shape == (4, 20, 20, 1)
+    assert [env.step(0)[3] for _ in range(2)] == [False, True]
+
+
+def test_repeated_actions_sum_rewards_and_end():
+    env = make_host_env(HERE, {"observation_space": OBSERVATIONS["box"]}, {"repeat": 2})
+    env.reset()
+    assert env.step(0)[1:3] == (2.0, False)
+    assert env.step(0)[1:3] == (1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gray": True}, "unknown env.wrappers 'gray'.*grey"),
+        ({"stack": 0}, "env.wrappers stack must be a positive whole number"),
+        ({"keys": True}, "env.wrappers keys must be names"),
+        ({"grey": False}, "env.wrappers grey must be true"),
+    ],
+)
+def test_bad_wrappers_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        check(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"keys": "picture"}, "unknown key in env.wrappers keys 'picture'"),
+        ({"grey": True}, "env.wrappers grey does not fit observations Dict"),
+    ],
+)
+def test_wrappers_that_do_not_fit_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_host_env("gymnasium:MiniGrid-MemoryS7-v0", {}, given)
+
+
+def test_rewards_of_one_entry_are_numbers():
+    env = make_host_env(
+        HERE, {"observation_space": OBSERVATIONS["box"], "reward": np.array([2.0])}, {}
+    )
+    env.reset()
+    assert env.step(0)[1] == 2.0
+    env = make_host_env(HERE, {"observation_space": OBSERVATIONS["box"], "reward": np.zeros(2)}, {})
+    env.reset()
+    with pytest.raises(ValueError, match=r"reward has shape \(2,\)"):
+        env.step(0)
+
+
+def test_which_names_are_of_the_host():
+    assert is_host_env("gymnasium:CartPole-v1")
+    assert is_host_env("tests.hosts:counter")
+    assert is_host_env("tests.hosts:Counter")
+    assert not is_host_env("TMazePassive-v0")
+    assert not is_host_env("tests.hosts:MAX_ROWS")
+
+
+def test_no_module_is_imported_by_a_name():
+    assert "wsgiref.util" not in sys.modules
+    with pytest.raises(ValueError, match="would import a module"):
+        make_host_env("gymnasium:wsgiref.util:CartPole-v1", {}, {})
+    with pytest.raises(ValueError, match="import it first"):
+        make_host_env("wsgiref.util:Name", {}, {})
+    assert "wsgiref.util" not in sys.modules
+
+
+def test_seeds_differ_by_environment_and_run():
+    found = {seeds(seed, row) for seed in (0, 1, [0, 1]) for row in range(50)}
+    assert len(found) == 150
+
+
+def test_evaluations_count_whole_episodes(monkeypatch):
+    """Each environment plays its share, so that short episodes are no more frequent."""
+    monkeypatch.setattr(hosts.Counter, "made", 0)
+    stream = stream_of("tests.hosts:counter", anonymous=True)
+    policy = Uniform(stream.action_space)
+    lengths = {}
+    for episode, row, _, arrival in play_episodes(policy, (), stream, jax.random.key(0), 8, 3):
+        assert row == episode % 3
+        lengths[episode] = int(arrival.episode.length[row])
+    # A counter's episodes have 2, 3, 4, ... actions.
+    assert lengths == {e: 2 + e // 3 for e in range(8)}
+    scores = make_evaluate(policy, stream, 8)((), jax.random.key(0))
+    np.testing.assert_array_equal(scores.length, [[2] * 8])
+
+
+def test_wrong_values_of_an_evaluation_are_named(monkeypatch):
+    monkeypatch.setattr(hosts.Counter, "failed", 0)
+    stream = stream_of("tests.hosts:counter", raise_at=3, failures=1, fault="nan")
+    with pytest.raises(FaultError, match="observation is not finite at step 2 of the episode"):
+        make_evaluate(Uniform(stream.action_space), stream, 4)((), jax.random.key(0))
+
+
+def test_a_recorded_episode_has_frames():
+    stream = stream_of("gymnasium:MiniGrid-MemoryS7-v0", 1, max_steps=5)
+    episode = record_episode(Uniform(stream.action_space), stream, (), jax.random.key(0))
+    assert len(episode.timesteps.first) == len(episode.states) <= 6
+    assert episode.states[0].dtype == np.uint8
+    assert episode.timesteps.last[-1]
+    np.testing.assert_array_equal(episode.timesteps.first[:2], [True, False])
+
+
+def test_processes_give_the_same_steps():
+    stream = stream_of("gymnasium:CartPole-v1", 2)
+    arrivals = []
+    for processes in (False, True):
+        with stream.open(3, processes=processes, timeout=60.0) as envs:
+            arrivals.append([envs.reset()] + [envs.step(np.ones(2, int)) for _ in range(12)])
+    for one, other in zip(*arrivals, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
