@@ -28,6 +28,9 @@ SKIPPED = {
     "make": "the targets run the tests, the tools of development, or the default job",
     "pip": "it would change the environment of the tests",
     "source": "the tests run in the environment",
+    "gtrxl push": "it would write to the hub",
+    "gtrxl play hf://me/remembers": "tests/runs/test_hub.py plays such an agent",
+    "gtrxl train --init-from hf://me/remembers": "tests/runs/test_hub.py loads such an agent",
     "gtrxl plan": "tests/runs/test_plan.py compiles such programs",
     "gtrxl train --folder /shared/runs/mine --distributed": "it waits for the other hosts",
     "gtrxl train --preset paper --core.dtype bfloat16 --folder /shared/runs/paper --distributed": (
