@@ -50,6 +50,11 @@ def written(page: Path) -> str:
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 
+def prose(page: Path) -> str:
+    """Return what a page says without its tables, which are looked up rather than read."""
+    return re.sub(r"^ *\|.*$", "", written(page), flags=re.MULTILINE)
+
+
 def count_words(text: str) -> int:
     """Count the words of a text: what stands between spaces and has a letter or a digit."""
     return len(re.findall(r"\S*[A-Za-z0-9]\S*", text))

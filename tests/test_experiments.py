@@ -6,9 +6,11 @@ import re
 import shutil
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from gtrxl_jax.nn.core import CORES
+from gtrxl_jax.nn.cores.gtrxl import GTrXLConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.studies import Options
 from gtrxl_jax.studies.report import fill_tables, markdown
@@ -176,6 +178,24 @@ def test_rocksample_report_has_published_scores(tmp_path):
     measured = "11.0 ± 2.5 | 10.0, 11.0, 12.0 | 15.0 | 30 | 5,000,000 | 60 |"
     for cell, published in (("GTrXL", ""), ("GTrXL, swapped", "about 11"), ("GRU", "12.8")):
         assert f"| {cell} | {published} | {measured}" in text
+
+
+def test_memory_without_positions_has_no_order():
+    """The order of earlier steps does not matter to it, and does to a GTrXL."""
+    import rewriting
+
+    config = rewriting.WithoutPositionsConfig(layers=1, width=16, memory_size=8)
+    plain = GTrXLConfig(layers=1, width=16, memory_size=8)
+    x_BTD = jax.random.normal(jax.random.key(0), (1, 4, 16))
+    first_BT = jnp.zeros((1, 4), bool)
+    for core, has_order in ((config.make(), False), (plain.make(), True)):
+        memory = core.initial_memory(1)
+        params = core.init(jax.random.key(1), memory, x_BTD, first_BT)
+        last = [
+            core.apply(params, memory, x_BTD[:, order], first_BT)[1][0, -1]
+            for order in (jnp.array([0, 1, 2, 3]), jnp.array([2, 0, 1, 3]))
+        ]
+        assert jnp.allclose(*last, atol=1e-6) != has_order
 
 
 def test_craftax_report_has_percentage_of_highest_return():
