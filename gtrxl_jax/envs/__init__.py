@@ -6,6 +6,7 @@ from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.padding import PaddedSpaces, pad_spaces
 from gtrxl_jax.envs.registry import ENVIRONMENTS, make_env, register_env
 from gtrxl_jax.envs.stream import Stream, StreamState
+from gtrxl_jax.envs.trials import Trial
 
 __all__ = [
     "ENVIRONMENTS",
@@ -16,6 +17,7 @@ __all__ = [
     "Stream",
     "StreamState",
     "PaddedSpaces",
+    "Trial",
     "adapt",
     "cue_of",
     "make_env",

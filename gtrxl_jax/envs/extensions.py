@@ -21,6 +21,7 @@ evaluations report the mean of their values at the last step of episodes, and tr
 and so are `discount`, gymnax's own, `return`, `length`, `ended` and `normalized`.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -80,13 +81,21 @@ def renderer_of(env: environment.Environment) -> Renderer | None:
         return None
     for kind in type(env).__mro__:
         if kind is Wrapper:
-            return renderer_of(env.env)
+            return _renderer_of_inner(env)
         if kind in RENDERERS:
             return RENDERERS[kind]
         # Methods of gymnax draw figures of matplotlib instead of images.
         if "render" in vars(kind):
             return None if kind.__module__.startswith("gymnax.") else Renderer(env.render)
     return None
+
+
+def _renderer_of_inner(wrapper: Wrapper) -> Renderer | None:
+    if (inner := renderer_of(wrapper.env)) is None:
+        return None
+    return dataclasses.replace(
+        inner, draw=lambda state, params: inner.draw(wrapper.inner_state(state), params)
+    )
 
 
 def require_renderer(env: environment.Environment) -> Renderer:

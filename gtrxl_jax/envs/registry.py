@@ -15,9 +15,12 @@ from gymnax.environments import environment
 from gtrxl_jax.custom import wrap_errors
 from gtrxl_jax.envs.adapters import Environment, adapt, inner
 from gtrxl_jax.envs.adapters.suites import SUITES
+from gtrxl_jax.envs.check_env import require_consistent_env
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.envs.trials import Trial
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.plugins import find_plugin, is_plugin
-from gtrxl_jax.validation import LARGEST, require_choice
+from gtrxl_jax.validation import LARGEST, require_choice, require_count
 from gtrxl_jax.worlds.apple_maze import AppleMaze
 from gtrxl_jax.worlds.associative import AssociativeRetrieval
 from gtrxl_jax.worlds.battleship import FLEETS, Battleship
@@ -54,12 +57,14 @@ def register_env(name: str, factory: Callable[..., environment.Environment]) -> 
     ENVIRONMENTS[name] = factory
 
 
-def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]:
+def make_env(name: str, *, trial: int = 1, **overrides: Any) -> tuple[environment.Environment, Any]:
     """Create an environment by name.
 
     Args:
       name: a name of `register_env` or of gymnax; or "package.module:Name", a class of a module
         that is imported, which may have another interface (see `adapters.adapt`).
+      trial: number of episodes that are joined into one, see `trials.Trial`; 1 to leave them as
+        they are.
       **overrides: values for fields of the environment's parameters (`corridor_length=50`) or for
         arguments of its constructor (`num_bits=3`).
 
@@ -106,7 +111,12 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
             _require_value(key, value, arguments[key].default)
     if set(overrides) & set(arguments):
         env, params = create(**{k: overrides[k] for k in overrides if k in arguments})
-    return env, params.replace(**{k: overrides[k] for k in overrides if k in fields})
+    params = params.replace(**{k: overrides[k] for k in overrides if k in fields})
+    require_count("trial", trial)
+    if trial > 1:
+        require_consistent_env(Stream(env, params, 1))  # errors name the environment, not the trial
+        env = Trial(env, trial)
+    return env, params
 
 
 def _require_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:

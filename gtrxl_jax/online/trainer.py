@@ -172,7 +172,7 @@ class OnlineTrainer:
         names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
         self.notes: Sequence[str] = describe_arrays(self.agent)
-        self.environment = (config.env.name, dict(config.env.params))
+        self.environment = (config.env.name, config.env.overrides)
         self.tasks = self.stream.tasks
         self.observation_space = self.stream.observation_space
         self.action_space = self.stream.action_space
