@@ -1,6 +1,6 @@
 """How agents meet environments: by name, by adapters, and as streams of time steps."""
 
-from gtrxl_jax.envs.adapters import Brax, LegacyGymnax, adapt
+from gtrxl_jax.envs.adapters import Brax, Jumanji, LegacyGymnax, XMiniGrid, adapt
 from gtrxl_jax.envs.extensions import cue_of, time_limit
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.padding import PaddedSpaces, pad_spaces
@@ -11,6 +11,7 @@ from gtrxl_jax.envs.trials import Trial
 __all__ = [
     "ENVIRONMENTS",
     "Brax",
+    "Jumanji",
     "LegacyGymnax",
     "MultiTaskState",
     "MultiTaskStream",
@@ -18,6 +19,7 @@ __all__ = [
     "StreamState",
     "PaddedSpaces",
     "Trial",
+    "XMiniGrid",
     "adapt",
     "cue_of",
     "make_env",

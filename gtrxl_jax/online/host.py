@@ -48,6 +48,8 @@ def make_host_stream(config: OnlineConfig) -> HostStream:
             raise ValueError(f"env.tasks: {name} is jitted, and {env.name} is not: use one kind")
     if env.stagger:
         raise ValueError(f"env.stagger is of jitted environments, unlike {env.name}: omit it")
+    if env.trial > 1:
+        raise ValueError(f"env.trial is of jitted environments, unlike {env.name}: omit it")
     if config.num_seeds > 1:
         raise ValueError(
             f"num_seeds {config.num_seeds} are trained in one program, but {env.name} steps on the "

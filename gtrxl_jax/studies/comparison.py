@@ -197,9 +197,8 @@ def task_of(env: Mapping[str, Any]) -> str:
     Several tasks are joined by " + ". A task in the environment of the one before is named
     by its parameters only.
     """
-    members = EnvConfig(
-        env["name"], env["params"], tuple(env["tasks"]), env.get("trial", 1)
-    ).members
+    trial = env.get("trial", 1)
+    members = EnvConfig(env["name"], env["params"], tuple(env["tasks"]), trial=trial).members
     texts, before = [], None
     for name, params in members:
         parts = [f"{key} {value}" for key, value in params.items()]

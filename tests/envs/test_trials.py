@@ -244,7 +244,8 @@ def test_tasks_of_trials_are_padded():
 
 
 def test_trial_of_config_reaches_every_task():
-    env = EnvConfig("CartPole-v1", {"gravity": 9.0}, ({}, {"name": "Acrobot-v1", "trial": 5}), 4)
+    tasks = ({}, {"name": "Acrobot-v1", "trial": 5})
+    env = EnvConfig("CartPole-v1", {"gravity": 9.0}, tasks, trial=4)
     assert env.members == (
         ("CartPole-v1", {"gravity": 9.0, "trial": 4}),
         ("Acrobot-v1", {"trial": 5}),
@@ -260,7 +261,7 @@ def test_trial_of_config_reaches_every_task():
         (2.5, TypeError, r"trial must be a whole number, got 2\.5"),
     ],
 )
-def test_invalid_numbers_of_episodes_raise(trial, error, message, unchecked):
+def test_invalid_numbers_of_episodes_raise(trial, error, message):
     with pytest.raises(error, match=message):
         make_env("CartPole-v1", trial=trial)
 
