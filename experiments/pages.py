@@ -27,6 +27,7 @@ import rate_minigrid
 import rate_tmaze
 import rate_two_colors
 import rocksample
+import trials
 
 from gtrxl_jax.cli import catalog
 from gtrxl_jax.files import atomic
@@ -60,6 +61,7 @@ STUDIES = (
     rate_minigrid,
     rate_two_colors,
     rocksample,
+    trials,
 )
 T_MAZES = ("corridors", "curriculum", "memory", "valves")
 """The studies of `rate_tmaze`."""

@@ -9,7 +9,7 @@
                   picture of the walls and the agent, not of the goal. A third of the steps slip.
                   The return is 1 if the goal is found within 50 steps.
 
-The agents are GTrXLs with a memory that holds a trial, trained by PPO. The reference of the bandit
+The agents are GTrXLs whose memory reaches over a trial, trained by PPO. The reference of the bandit
 is Thompson sampling, with a uniform prior, as the arms' probabilities have. Its highest expected
 return, of an agent that knows them, is 2 * 5 / 6 - 1 = 0.67.
 
@@ -60,8 +60,8 @@ WORLDS = {
         num_envs=64,
     ),
 }
-MEMORY = {"bandit": 100, "four rooms": 500}
-"""The actions of a trial."""
+MEMORY = {"bandit": 100, "four rooms": 250}
+"""Two layers with a memory of 250 each reach the 500 actions of a trial."""
 TOTAL_STEPS = {"bandit": 1_000_000, "four rooms": 1_500_000}
 ORACLE = 2 * ARMS / (ARMS + 1) - 1
 
