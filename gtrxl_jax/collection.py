@@ -38,10 +38,10 @@ class CollectionEnvConfig:
     policy is a run, the environment of the run by default."""
     params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs: --env.params corridor_length 88"""
-    wrappers: dict[str, bool | int | str] = dataclasses.field(default_factory=dict)
-    """Wrappers of an environment on the host, as in `gtrxl train`; of a run, its own."""
     num_envs: int = 64
     """Number of parallel environments."""
+    wrappers: dict[str, bool | int | str] = dataclasses.field(default_factory=dict)
+    """Wrappers of an environment on the host, as in `gtrxl train`; of a run, its own."""
 
 
 @dataclasses.dataclass(frozen=True)

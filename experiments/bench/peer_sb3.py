@@ -8,6 +8,7 @@ Prints the steps a second of its updates after the first, as JSON.
 import json
 import sys
 import time
+from typing import Any
 
 import gymnasium
 import minigrid  # noqa: F401, registers its environments
@@ -19,20 +20,20 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 class Clock(BaseCallback):
     """Notes when each rollout begins."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.times = []
+        self.times: list[float] = []
 
-    def _on_rollout_start(self):
+    def _on_rollout_start(self) -> None:
         self.times.append(time.perf_counter())
 
-    def _on_step(self):
+    def _on_step(self) -> bool:
         return True
 
 
-def make(name, keys, params):
+def make(name: str, keys: list[str], params: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     """Create an environment, whose observation is a vector."""
-    env = gymnasium.make(name, **params)
+    env: gymnasium.Env[Any, Any] = gymnasium.make(name, **params)
     if keys:
         env = gymnasium.wrappers.FilterObservation(env, keys)
     return gymnasium.wrappers.FlattenObservation(env)
