@@ -51,7 +51,7 @@ class Lever(gymnasium.Env[np.ndarray, np.int64]):
         self._step += 1
         return self._observe(), float(success), pulls, False, {"success": success}
 
-    def render(self) -> np.ndarray:  # type: ignore[override]
+    def render(self) -> np.ndarray:
         """Draw the observation as four squares."""
         squares = (255 * self._observe()).astype(np.uint8).repeat(32)
         return np.broadcast_to(squares[None, :, None], (32, len(squares), 3)).copy()
