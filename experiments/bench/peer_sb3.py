@@ -17,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 
-class Clock(BaseCallback):  # type: ignore[misc]
+class Clock(BaseCallback):
     """Notes when each rollout begins."""
 
     def __init__(self) -> None:
