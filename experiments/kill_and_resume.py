@@ -8,7 +8,13 @@ and in about half of the cases while a checkpoint is being written. Each time th
 resumes the run. In the end, all lines of metrics.jsonl except wall-clock times, every array of the
 last checkpoint, and the scores must be equal. Takes about ten minutes on two cores.
 
-Writes experiments/results/kill_and_resume.md.
+    python experiments/kill_and_resume.py --host --kills 20 --signals SIGKILL SIGTERM SIGINT
+
+does so with an environment on the host and two actors. It starts anew at each resume, so that the
+numbers differ; each step must have its line of metrics once, and a run that is asked to stop must
+end within ten seconds.
+
+Writes kill_and_resume.md or kill_and_resume_host.md to experiments/results/.
 """
 
 import dataclasses
@@ -39,6 +45,10 @@ from gtrxl_jax.runs.results import provenance, read_result
 RESULTS = Path(__file__).parent / "results"
 STEPS_PER_ITERATION = 20 * 8 * 8
 WALL_CLOCK = ("time", "steps_per_second")
+HOST = (
+    *("--env.name", "gymnasium:CartPole-v1", "--env.params", "max_episode_steps", "50"),
+    *("--actors.count", "2", "--evaluation.episodes", "8"),
+)
 EXIT_CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 75, signal.SIGINT: 130}
 
 
@@ -54,9 +64,13 @@ class Settings:
     """Signals that stop the run, in turn."""
     keep: bool = True
     """Write the report to results."""
+    host: bool = False
+    """Run in an environment on the host."""
 
 
-def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, num_iterations: int, cache: Path, options: tuple[str, ...] = ()
+) -> subprocess.Popen[bytes]:
     """Start the run, or resume it."""
     steps = str(STEPS_PER_ITERATION * num_iterations)
     return subprocess.Popen(
@@ -64,7 +78,7 @@ def start(folder: Path, num_iterations: int, cache: Path) -> subprocess.Popen[by
             *(sys.executable, "-m", "gtrxl_jax.cli", "train", "--preset", "debug"),
             *("--updates-per-iteration", "20", "--total-steps", steps),
             *("--checkpoint.interval", "1", "--evaluation.interval", str(3 * STEPS_PER_ITERATION)),
-            *("--folder", str(folder), "--no-plots"),
+            *("--folder", str(folder), "--no-plots", *options),
         ],
         # All starts compile the same programs, so a persistent cache makes resuming fast.
         env={
@@ -146,8 +160,60 @@ def require_equal(one: Path, other: Path) -> int:
     return len(lines[0])
 
 
+def require_each_step_once(folder: Path, num_iterations: int) -> int:
+    """Assert that a finished run has a line for each iteration; return their number."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    expected = [STEPS_PER_ITERATION * n for n in range(1, num_iterations + 1)]
+    assert [line["step"] for line in lines] == expected, [line["step"] for line in lines]
+    result = read_result(folder)
+    assert result is not None
+    assert result.steps == expected[-1]
+    return len(lines)
+
+
+def main_on_host(settings: Settings) -> None:
+    """Stop and resume a run in an environment on the host."""
+    chance, moments, slowest = random.Random(settings.seed), Counter[str](), 0.0
+    num_iterations = 80 * (settings.kills + 1)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, cache = Path(temporary, "run"), Path(temporary, "cache")
+        for k in range(settings.kills):
+            number = signal.Signals[settings.signals[k % len(settings.signals)]]
+            run = start(folder, num_iterations, cache, HOST)
+            moment = stop(run, folder, number, chance)
+            began = time.monotonic()
+            finish(run, EXIT_CODES[number], 0)
+            seconds = time.monotonic() - began
+            if run.returncode:  # a run that was finishing anyway ends in its own time
+                slowest = max(slowest, seconds)
+            moments[f"{number.name} {moment}"] += 1
+            print(
+                f"{number.name} {moment}, after {lines_of(folder)} iterations; exit code "
+                f"{run.returncode} after {seconds:.1f} s",
+                flush=True,
+            )
+        finish(start(folder, num_iterations, cache, HOST), 0)
+        iterations = require_each_step_once(folder, num_iterations)
+    origin = provenance()
+    counts = ", ".join(f"{count} {moment}" for moment, count in moments.items())
+    report = (
+        "# Kill and resume, with an environment on the host\n\n"
+        f"{settings.kills} signals ({counts}) to a run of {iterations} iterations with two actors: "
+        f"each iteration is in the metrics once, and the slowest end took {slowest:.1f} s.\n\n"
+        f"`{' '.join(['python', 'experiments/kill_and_resume.py', *sys.argv[1:]])}` on "
+        f"{origin['device']}, {origin['date'][:10]}, commit {origin['commit']}.\n"
+    )
+    if settings.keep:
+        with atomic(RESULTS / "kill_and_resume_host.md") as path:
+            path.write_text(report)
+    print(report)
+
+
 def main(settings: Settings) -> None:
     """Stop and resume the run, and compare it with an uninterrupted run."""
+    if settings.host:
+        main_on_host(settings)
+        return
     chance = random.Random(settings.seed)
     num_iterations = 12 * (settings.kills + 1)
     moments: Counter[str] = Counter()

@@ -28,6 +28,7 @@ import rate_tmaze
 import rate_two_colors
 import rewriting
 import rocksample
+import trials
 
 from gtrxl_jax.cli import catalog
 from gtrxl_jax.files import atomic
@@ -62,6 +63,7 @@ STUDIES = (
     rate_two_colors,
     rewriting,
     rocksample,
+    trials,
 )
 T_MAZES = ("corridors", "curriculum", "memory", "valves")
 """The studies of `rate_tmaze`."""

@@ -15,6 +15,9 @@ from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_of
+from gtrxl_jax.envs.host import wrappers
+from gtrxl_jax.envs.host.simulators import is_host_env
+from gtrxl_jax.envs.host.stream import HostEnv
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.loading import environment_for, load
@@ -31,12 +34,14 @@ class CollectionEnvConfig:
     """The environment and its number of parallel instances."""
 
     name: str = ""
-    """Name of an environment of gymnax or of this package. If the policy is a run, the environment
-    of the run by default."""
+    """Name of an environment of gymnax, of this package or on the host, as in `gtrxl train`. If the
+    policy is a run, the environment of the run by default."""
     params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs: --env.params corridor_length 88"""
     num_envs: int = 64
     """Number of parallel environments."""
+    wrappers: dict[str, bool | int | str] = dataclasses.field(default_factory=dict)
+    """Wrappers of an environment on the host, as in `gtrxl train`; of a run, its own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +152,15 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
         )
     if not name:
         raise ValueError(f"env.name must be given, since policy {config.policy} names none")
+    if is_host_env(name):
+        wrappers.check(config.env.wrappers)
+        if config.policy in BUILT_IN:
+            raise ValueError(
+                f"policy {config.policy} is none of {name}, which is on the host: use random, or "
+                "the folder of a run"
+            )
+        host = HostEnv(name, overrides, config.env.wrappers)
+        return name, overrides, host, None, RandomPolicy(host.facts.action_space), ()
     env, params = make_env(name, **overrides)
     stream = require_consistent_env(Stream(env, params, 1))
     if config.policy in BUILT_IN:

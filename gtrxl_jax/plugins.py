@@ -106,15 +106,28 @@ def require_settings(
 HOSTS = ("gymnasium", "envpool")
 """Libraries whose environments are named `gymnasium:NAME`, see `envs.host`."""
 
+LIBRARIES = ("jumanji", "xminigrid")
+"""Libraries of jitted environments, named `jumanji:NAME`, see `envs.adapters.suites`."""
+
 
 def is_host_name(name: str) -> bool:
     """Return whether a name is of an environment of one of the libraries in `HOSTS`."""
-    return isinstance(name, str) and name.partition(":")[0] in HOSTS and ":" in name
+    return _library_of(name) in HOSTS
+
+
+def is_library_name(name: str) -> bool:
+    """Return whether a name is of an environment of one of the `LIBRARIES`."""
+    return _library_of(name) in LIBRARIES
+
+
+def _library_of(name: str) -> str:
+    """Return what is before the colon of a name; empty without one."""
+    return name.partition(":")[0] if isinstance(name, str) and ":" in name else ""
 
 
 def is_plugin(name: str) -> bool:
     """Return whether a name is of the form `package.module:Name`."""
-    return isinstance(name, str) and ":" in name and not is_host_name(name)
+    return bool(_library_of(name)) and not (is_host_name(name) or is_library_name(name))
 
 
 def import_plugins(names: Iterable[str]) -> None:

@@ -309,3 +309,13 @@ def test_core_in_nnx_model_equals_linen():
         return model.core.finish(cache), after
 
     assert_close(*stepped(model), atol=1e-5)
+
+
+def test_an_own_simulator_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    folder = str(tmp_path / "run")
+    options = ["--env.name", "custom_simulator:Lever", "--env.params", "delay", "2"]
+    main(["train", *SMALL, folder, *options, "--total-steps", "1280", "--env.num-envs", "4"])
+    assert "episode/success" in read_metrics(Path(folder, "metrics.jsonl"))
+    main(["play", folder, "--modules", "custom_simulator"])
+    assert Path(folder, "play.gif").exists()

@@ -11,6 +11,7 @@ import numpy as np
 from gymnax.environments import environment
 from jaxtyping import Array, Int, Key
 
+from gtrxl_jax.acting.host import play_episodes, row_of
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
@@ -18,6 +19,7 @@ from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import time_limit
 from gtrxl_jax.envs.faults import refuse_unfinished
+from gtrxl_jax.envs.host.stream import HostEnv, HostStream
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.machine import available_memory
 from gtrxl_jax.specs import environment_action
@@ -43,7 +45,7 @@ def collect(*arguments: Any, **options: Any) -> Trajectories:
 
 
 def collect_rounds(
-    env: environment.Environment,
+    env: environment.Environment | HostEnv,
     params: Any,
     policy: Policy,
     episodes: int,
@@ -60,7 +62,7 @@ def collect_rounds(
     cue, separately for each of its values. The result is a function of the arguments up to `cue`.
 
     Args:
-      env: an environment with the interface of gymnax 1.x.
+      env: an environment with the interface of gymnax 1.x, or one on the host.
       params: parameters of the environment.
       policy: the policy that acts.
       episodes: E, the number of episodes.
@@ -83,6 +85,9 @@ def collect_rounds(
       TypeError: if the environment's spaces are not supported, or its state lacks the cue's field.
     """
     require_count("episodes", episodes)
+    if isinstance(env, HostEnv):
+        yield from _rounds_on_host(env, policy, episodes, key, num_envs, progress, policy_params)
+        return
     stream = Stream(env, params, num_envs)
     spaces = dataset_spaces(stream.observation_space, stream.action_space)
     play = _Play(stream, policy, policy_params, cue)
@@ -102,6 +107,52 @@ def collect_rounds(
             progress(jax.tree.map(lambda *x: np.stack(x), *statistics))
         round_ += 1
         wanted.require_all_seen(round_)
+
+
+def _rounds_on_host(
+    env: HostEnv,
+    policy: Policy,
+    episodes: int,
+    key: Key[Array, ""],
+    num_envs: int,
+    progress: Progress | None,
+    policy_params: Any,
+) -> Iterator[Trajectories]:
+    """Play episodes in environments on the host; yield them as they end."""
+    stream = HostStream((env,), num_envs)
+    spaces = dataset_spaces(stream.observation_space, stream.action_space)
+    running: dict[int, _Episode] = {}
+    ended: list[_Episode] = []
+    number = held = 0
+    played = play_episodes(policy, policy_params, stream, key, episodes, num_envs)
+    for episode, row, step, arrival in played:
+        if arrival.episode.length[row] == 1:
+            running[episode] = _Episode(row_of(step.timestep.observation, row))
+        one = running[episode]
+        # Copies, so that the others' steps are not held in memory.
+        part = {
+            "observation": arrival.observation,
+            "action": step.action,
+            "reward": arrival.reward,
+        }
+        one.parts.append(jax.tree.map(lambda x, b=row: np.asarray(x)[b : b + 1].copy(), part))
+        held += _bytes(one.parts[-1])
+        if not arrival.last[row]:
+            continue
+        one.statistics = row_of(arrival.episode, row)
+        one.terminated = bool(arrival.discount[row] == 0)
+        ended.append(running.pop(episode))
+        number += 1
+        if held < PART_BYTES and number < episodes:
+            continue
+        statistics = [each.statistics for each in ended]
+        while ended:
+            trajectories = _next_set(ended, spaces)
+            check(trajectories, number - len(ended) - trajectories.num_episodes)
+            yield trajectories
+        held = sum(_bytes(each.parts) for each in running.values())
+        if progress is not None:
+            progress(jax.tree.map(lambda *x: np.stack(x), *statistics))
 
 
 class _Wanted:

@@ -147,6 +147,14 @@ def _evaluate_on_host(
     return EvaluatedEpisodes(**vars(episodes_NE), wrong={}, values={})
 
 
+def zero_episodes(tasks: Sequence[HostStream]) -> EvaluatedEpisodes:
+    """Return the statistics `[N, 1]` of no episodes in environments on the host."""
+    task = HostStream(tuple(env for task in tasks for env in task.envs), len(tasks))
+    state, _ = task.reset(jax.random.key(0))
+    episodes_N1 = jax.tree.map(lambda x_N: x_N[:, None], state.episode)
+    return EvaluatedEpisodes(**vars(episodes_N1), wrong={}, values={})
+
+
 def _stack(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *x: np.stack(x), *trees)
 

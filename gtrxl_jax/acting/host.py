@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt8
 
-from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.acting.policy import AgentPolicy, Policy
 from gtrxl_jax.envs.faults import refuse_unfinished, refuse_value
 from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream
 from gtrxl_jax.specs import action_spec, environment_action
@@ -92,10 +92,12 @@ class HostPlayer:
         return state, jax.device_get(step)
 
 
-@functools.lru_cache(maxsize=8)
+_cached_player = functools.lru_cache(maxsize=8)(HostPlayer)
+
+
 def _player(policy: Policy, env: HostEnv) -> HostPlayer:
-    """Return a player whose program is compiled once for a policy and an environment."""
-    return HostPlayer(policy, env)
+    """Return a player, whose program is compiled once for an agent's policy and an environment."""
+    return (_cached_player if isinstance(policy, AgentPolicy) else HostPlayer)(policy, env)
 
 
 def play_episodes(

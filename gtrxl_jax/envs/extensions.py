@@ -21,17 +21,17 @@ evaluations report the mean of their values at the last step of episodes, and tr
 and so are `discount`, gymnax's own, `return`, `length`, `ended` and `normalized`.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
-from gymnax.environments import environment
 
 from gtrxl_jax.envs.rendering import RENDERERS, Renderer
 from gtrxl_jax.envs.wrapper import Wrapper
 from gtrxl_jax.worlds.base import Cue
 
 
-def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
+def time_limit(env: Any, params: Any) -> int | jax.Array:
     """Return the number of actions after which every episode of `env` has ended.
 
     The default is `params.max_steps_in_episode`. If that is None, environments of this package
@@ -42,7 +42,7 @@ def time_limit(env: environment.Environment, params: Any) -> int | jax.Array:
     return params.max_steps_in_episode
 
 
-def params_of_length(env: environment.Environment, length: int) -> Any | None:
+def params_of_length(env: Any, length: int) -> Any | None:
     """Return the parameters for which a solution takes `length` time steps; None by default.
 
     Raises:
@@ -51,27 +51,27 @@ def params_of_length(env: environment.Environment, length: int) -> Any | None:
     return env.params_of_length(length) if hasattr(env, "params_of_length") else None
 
 
-def cue_of(env: environment.Environment) -> Cue | None:
+def cue_of(env: Any) -> Cue | None:
     """Return the variable over which collected episodes are balanced; None by default."""
     return getattr(env, "cue", None)
 
 
-def cue_at_start(env: environment.Environment) -> bool:
+def cue_at_start(env: Any) -> bool:
     """Return whether episodes start with the cue, so that training data must begin there."""
     return getattr(env, "cue_at_start", False)
 
 
-def chance_of(env: environment.Environment) -> float | None:
+def chance_of(env: Any) -> float | None:
     """Return the success rate of the best policy without memory; None if unknown."""
     return getattr(env, "chance", None)
 
 
-def action_names(env: environment.Environment) -> tuple[str, ...] | None:
+def action_names(env: Any) -> tuple[str, ...] | None:
     """Return the names of the choices of a discrete action; None if they have none."""
     return getattr(env, "action_names", None)
 
 
-def renderer_of(env: environment.Environment) -> Renderer | None:
+def renderer_of(env: Any) -> Renderer | None:
     """Return how an environment is drawn, by its own `render` or by `rendering`; None if unknown.
 
     A wrapper without a `render` of its own is drawn as the environment in it.
@@ -80,7 +80,7 @@ def renderer_of(env: environment.Environment) -> Renderer | None:
         return None
     for kind in type(env).__mro__:
         if kind is Wrapper:
-            return renderer_of(env.env)
+            return _renderer_of_inner(env)
         if kind in RENDERERS:
             return RENDERERS[kind]
         # Methods of gymnax draw figures of matplotlib instead of images.
@@ -89,7 +89,15 @@ def renderer_of(env: environment.Environment) -> Renderer | None:
     return None
 
 
-def require_renderer(env: environment.Environment) -> Renderer:
+def _renderer_of_inner(wrapper: Wrapper) -> Renderer | None:
+    if (inner := renderer_of(wrapper.env)) is None:
+        return None
+    return dataclasses.replace(
+        inner, draw=lambda state, params: inner.draw(wrapper.inner_state(state), params)
+    )
+
+
+def require_renderer(env: Any) -> Renderer:
     """Return how an environment is drawn.
 
     Raises:
@@ -100,12 +108,12 @@ def require_renderer(env: environment.Environment) -> Renderer:
     return renderer
 
 
-def restricts_actions(env: environment.Environment) -> bool:
+def restricts_actions(env: Any) -> bool:
     """Return whether an environment has `legal_actions`."""
     return hasattr(env, "legal_actions")
 
 
-def legal_actions(env: environment.Environment, state: Any, params: Any) -> jax.Array | None:
+def legal_actions(env: Any, state: Any, params: Any) -> jax.Array | None:
     """Return which choices are legal in a state, bool `[A]`; None by default: all, always.
 
     The mask has the choices of each discrete dimension of an action, one after another; for a

@@ -14,10 +14,13 @@ from gymnax.environments import environment
 
 from gtrxl_jax.custom import wrap_errors
 from gtrxl_jax.envs.adapters import Environment, adapt, inner
-from gtrxl_jax.envs.adapters.suites import SUITES
+from gtrxl_jax.envs.adapters.suites import SUITES, make_of_library
+from gtrxl_jax.envs.check_env import require_consistent_env
+from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.envs.trials import Trial
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
-from gtrxl_jax.plugins import find_plugin, is_plugin
-from gtrxl_jax.validation import LARGEST, require_choice
+from gtrxl_jax.plugins import find_plugin, is_library_name, is_plugin
+from gtrxl_jax.validation import LARGEST, require_choice, require_count
 from gtrxl_jax.worlds.apple_maze import AppleMaze
 from gtrxl_jax.worlds.associative import AssociativeRetrieval
 from gtrxl_jax.worlds.battleship import FLEETS, Battleship
@@ -58,10 +61,12 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
     """Create an environment by name.
 
     Args:
-      name: a name of `register_env` or of gymnax; or "package.module:Name", a class of a module
-        that is imported, which may have another interface (see `adapters.adapt`).
+      name: a name of `register_env` or of gymnax; or a library and a name there, as in
+        "jumanji:Snake-v1"; or "package.module:Name", a class of a module that is imported, which
+        may have another interface (see `adapters.adapt`).
       **overrides: values for fields of the environment's parameters (`corridor_length=50`) or for
-        arguments of its constructor (`num_bits=3`).
+        arguments of its constructor (`num_bits=3`); and `trial`, the number of episodes that are
+        joined into one, see `trials.Trial` (1: none are).
 
     Returns:
       The environment and its parameters.
@@ -76,6 +81,8 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
 
     def create(**arguments: Any) -> tuple[environment.Environment, Any]:
         with standard_dtype_promotion():
+            if is_library_name(name):
+                return make_of_library(name, **arguments)
             if not is_plugin(name):
                 try:
                     return gymnax.make(name, **arguments)
@@ -89,8 +96,10 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
                 env = adapt(kind(**arguments))
                 return env, env.default_params
 
-    if not is_plugin(name):
+    if not (is_plugin(name) or is_library_name(name)):
         require_choice("environment", name, gymnax.registered_envs)
+    trial = overrides.pop("trial", 1)
+    require_count("trial", trial)
     env, params = create()
     fields = {field.name: field for field in dataclasses.fields(params)}
     arguments = {
@@ -106,7 +115,11 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
             _require_value(key, value, arguments[key].default)
     if set(overrides) & set(arguments):
         env, params = create(**{k: overrides[k] for k in overrides if k in arguments})
-    return env, params.replace(**{k: overrides[k] for k in overrides if k in fields})
+    params = params.replace(**{k: overrides[k] for k in overrides if k in fields})
+    if trial > 1:
+        require_consistent_env(Stream(env, params, 1))  # errors name the environment, not the trial
+        env = Trial(env, trial)
+    return env, params
 
 
 def _require_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""An environment around another one with the same states."""
+"""An environment around another one."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from gymnax.environments import environment
 
 
 class Wrapper(environment.Environment[Any, Any]):
-    """An environment around another one, with the same states.
+    """An environment around another one, with the same states, or with states that contain them.
 
     Attributes that neither this class nor gymnax's defines, such as an oracle, are taken from
     the other one.
@@ -29,3 +29,7 @@ class Wrapper(environment.Environment[Any, Any]):
     def name(self) -> str:
         """The name of the environment."""
         return getattr(self.env, "name", type(self.env).__name__)
+
+    def inner_state(self, state: Any) -> Any:
+        """Return the state of the other environment, by default the same."""
+        return state

@@ -32,11 +32,13 @@ class OfflineEnvConfig:
     """The environment of the data, in which the model is also evaluated, if there is one."""
 
     name: str = "TMazePassive-v0"
-    """Name of an environment of gymnax or of this package, or "" for training without one, on the
-    dataset data.path alone: the model is then not evaluated."""
+    """Name of an environment, as in `gtrxl train`, or "" for training without one, on the dataset
+    data.path alone: the model is then not evaluated."""
     params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs. For T-Maze and AssociativeRetrieval they override
     RATE's parameters for the respective length, see evaluation.lengths."""
+    wrappers: dict[str, bool | int | str] = dataclasses.field(default_factory=dict)
+    """Wrappers of an environment on the host, as in `gtrxl train`."""
     spaces: Annotated[dict[str, Any], tyro.conf.Suppress] = dataclasses.field(default_factory=dict)
     """Without an environment, the spaces of the data; the trainer records them."""
 

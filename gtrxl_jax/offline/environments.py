@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from gtrxl_jax.acting.collecting import collect
+from gtrxl_jax.acting.evaluation import AnyTask
 from gtrxl_jax.acting.scripted import OraclePolicy
 from gtrxl_jax.data.datasets import (
     BadEpisodeError,
@@ -22,13 +23,16 @@ from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spac
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_at_start, cue_of, params_of_length
+from gtrxl_jax.envs.host import wrappers
+from gtrxl_jax.envs.host.simulators import is_host_env
+from gtrxl_jax.envs.host.stream import HostEnv, HostStream
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.parallel import hosts
 
 
-def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
+def make_stream(config: OfflineConfig, length: int | None = None) -> AnyTask:
     """Create the environment of a run.
 
     Args:
@@ -39,8 +43,12 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
     Raises:
       ValueError: if the environment or a parameter is unknown, or a value is out of range.
     """
-    given = config.env.params
-    env, params = make_env(config.env.name, **given)
+    given, name = config.env.params, config.env.name
+    wrappers.check(config.env.wrappers)
+    if is_host_env(name):
+        env = HostEnv(name, given, config.env.wrappers)
+        return HostStream((env,), config.evaluation.episodes)
+    env, params = make_env(name, **given)
     of_length = params_of_length(env, length or config.length)
     if of_length is not None:
         params = of_length.replace(**{k: v for k, v in given.items() if hasattr(of_length, k)})
@@ -49,6 +57,8 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> Stream:
 
 def has_lengths(config: OfflineConfig) -> bool:
     """Return whether the environment has variable length."""
+    if is_host_env(config.env.name):
+        return False
     env, _ = make_env(config.env.name)
     return params_of_length(env, config.length) is not None
 
@@ -57,11 +67,12 @@ def parameters(config: OfflineConfig) -> dict[str, Any]:
     """Return the environment's parameters at the training length, without unset ones."""
     if not config.env.name or not has_lengths(config):
         return dict(config.env.params)
-    of_length = dataclasses.asdict(make_stream(config).params)
+    params: Any = make_stream(config).params
+    of_length = dataclasses.asdict(params)
     return {k: v for k, v in of_length.items() if v is not None} | config.env.params
 
 
-def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
+def evaluation_streams(config: OfflineConfig) -> dict[str, AnyTask]:
     """Return the environment for each evaluation length, by name; without lengths, named "".
 
     Empty for a run without an environment.
@@ -85,7 +96,8 @@ def evaluation_streams(config: OfflineConfig) -> dict[str, Stream]:
 
 def sampling_of(config: OfflineConfig) -> Sampling:
     """Return how windows are sampled: as the config says, or as suits the environment."""
-    at_start = config.env.name and cue_at_start(make_env(config.env.name)[0])
+    name = config.env.name
+    at_start = name and not is_host_env(name) and cue_at_start(make_env(name)[0])
     suitable = Sampling() if at_start else Sampling(start="uniform", weight="length")
     data = config.data
     return Sampling(data.start or suitable.start, data.weight or suitable.weight)
@@ -108,6 +120,11 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
             warn_of_other_environment(config, reader.metadata)
         return trajectories
     _require_source(config)
+    if is_host_env(config.env.name):
+        raise ValueError(
+            f"env.name {config.env.name} is on the host and has no oracle that generates data: set "
+            "data.path, for example to a dataset of gtrxl collect"
+        )
     sets = []
     # Of an environment without variable length, all episodes are alike.
     for number, segments in enumerate(config.stages if has_lengths(config) else (1,)):

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, Shaped
 
-from gtrxl_jax.acting.evaluation import make_evaluate, summarize
+from gtrxl_jax.acting.evaluation import AnyTask, make_evaluate, summarize
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.envs.host.stream import HostStream
 
 Play = Callable[[Any, Key[Array, ""]], dict[str, Shaped[Array, " E"]]]
 
 
-def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> Play:
+def make_play(policy: Policy, streams: Mapping[str, AnyTask], episodes: int) -> Play:
     """Build the function that plays `episodes` complete episodes in each of several environments.
 
     Args:
@@ -24,10 +24,14 @@ def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> P
       episodes: E, the number of episodes in each environment.
 
     Returns:
-      A pure function of (params, key) that returns scores `[E]`, see `EpisodeStats.scores`, with
-      the environment's name if not empty: `success/90`.
+      A function of (params, key) that returns scores `[E]`, see `EpisodeStats.scores`, with the
+      environment's name if not empty: `success/90`. It is pure unless the environment is on the
+      host.
     """
-    first = next(iter(streams.values()))
+    first: Any = next(iter(streams.values()))
+    if isinstance(first, HostStream):
+        evaluate_on_host = make_evaluate(policy, first, episodes)
+        return lambda params, key: summarize(evaluate_on_host(params, key))
 
     def play(params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         def one(env_params: Any) -> dict[str, Shaped[Array, " E"]]:
@@ -40,7 +44,7 @@ def make_play(policy: Policy, streams: Mapping[str, Stream], episodes: int) -> P
             scores = jax.tree.map(lambda value_E: value_E[None], one(first.params))
         else:
             # Environments of all lengths share one program, with their parameters as its inputs.
-            env_params = [jax.tree.map(jnp.asarray, stream.params) for stream in streams.values()]
+            env_params = [jax.tree.map(jnp.asarray, one.params) for one in streams.values()]
             scores = jax.lax.map(one, jax.tree.map(lambda *leaves: jnp.stack(leaves), *env_params))
         return {
             f"{score}/{name}" if name else score: value_NE[n]

@@ -23,12 +23,13 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, Shaped
 
+from gtrxl_jax.acting.evaluation import AnyTask, summarize, zero_episodes
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import is_custom, wrap_errors
 from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories, check
-from gtrxl_jax.envs.stream import Stream
+from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.nn.normalizer import statistics, update_normalizers
 from gtrxl_jax.nn.sequence.model import require_consistent_model
@@ -175,7 +176,7 @@ class OfflineTrainer:
             return self.algorithm.policy(target_return)
 
     @property
-    def tasks(self) -> tuple[Stream, ...]:
+    def tasks(self) -> tuple[AnyTask, ...]:
         """The environment at the training length; none without an environment."""
         return (make_stream(self.config),) if self.config.env.name else ()
 
@@ -322,6 +323,16 @@ class OfflineTrainer:
             scores = self.algorithm.validate(state.learner, held_out)
             means |= {f"{name}/validation": score for name, score in scores.items()}
         return means | over_updates(checks)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the environment is on the host, see `Trainer`."""
+        return any(isinstance(stream, HostStream) for stream in self._streams.values())
+
+    def score_shapes(self) -> dict[str, Shaped[Array, " E"]]:
+        """Return scores of zeros, see `Trainer.score_shapes`."""
+        streams: Any = self._streams.values()
+        return summarize(zero_episodes(list(streams)))
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " E"]]:
         """Play fresh episodes of each length: `success/90`, ...; {} without an environment."""

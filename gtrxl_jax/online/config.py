@@ -42,6 +42,10 @@ class EnvConfig:
     wrappers: dict[str, bool | int | str] = dataclasses.field(default_factory=dict)
     """Wrappers of an environment on the host, as name value pairs in their order: --env.wrappers
     repeat 4 grey true resize 84 stack 4, see `gtrxl_jax.envs.host.wrappers`."""
+    trial: int = 1
+    """Number of episodes in the same world that are joined into one, a trial: the memory is kept
+    from one to the next, so that an agent can learn the world; see `gtrxl_jax.envs.trials`. 1: none
+    are joined."""
     num_envs: int = 32
     """Number of parallel environments, B: the batch size of the learner."""
     stagger: bool = False
@@ -56,13 +60,23 @@ class EnvConfig:
     """The contents of that file; the trainer records them."""
 
     @property
+    def overrides(self) -> dict[str, Any]:
+        """The arguments of `make_env` for the environment `name`."""
+        return {**self.params, **self._trial}
+
+    @property
+    def _trial(self) -> dict[str, int]:
+        return {"trial": self.trial} if self.trial > 1 else {}
+
+    @property
     def members(self) -> tuple[tuple[str, dict[str, Any]], ...]:
         """The name and the parameters of each task's environment."""
         members = []
         for task in self.tasks or ({},):
             own: dict[str, Any] = dict(task)
             name = str(own.pop("name", self.name))
-            members.append((name, {**(self.params if name == self.name else {}), **own}))
+            params = self.params if name == self.name else {}
+            members.append((name, {**params, **self._trial, **own}))
         return tuple(members)
 
     @property

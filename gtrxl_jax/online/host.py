@@ -19,7 +19,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from gtrxl_jax.envs.faults import score_names
 from gtrxl_jax.envs.host import wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
@@ -48,6 +47,8 @@ def make_host_stream(config: OnlineConfig) -> HostStream:
             raise ValueError(f"env.tasks: {name} is jitted, and {env.name} is not: use one kind")
     if env.stagger:
         raise ValueError(f"env.stagger is of jitted environments, unlike {env.name}: omit it")
+    if env.trial > 1:
+        raise ValueError(f"env.trial is of jitted environments, unlike {env.name}: omit it")
     if config.num_seeds > 1:
         raise ValueError(
             f"num_seeds {config.num_seeds} are trained in one program, but {env.name} steps on the "
@@ -112,12 +113,6 @@ class HostTrainer(OnlineTrainer):
             return self.act(state.params, state.actor, state.key)[1]
 
         return jax.eval_shape(act)
-
-    def score_shapes(self) -> Any:
-        """Return scores of zeros, for their names."""
-        number = self.config.env.num_tasks
-        state, _ = HostStream(self.stream.envs, number).reset(jax.random.key(0))
-        return self.scores(jax.tree.map(lambda x: x[:, None], state.episode))
 
     def update(self, state: TrainState, data: Any = None, stage: Hashable = None) -> Any:
         """Learn from experience. Returns what `OnlineTrainer.update` does."""
@@ -215,13 +210,3 @@ class HostPrograms(Programs):
             "actors/lag": np.mean(lags, dtype=np.float32),
             "actors/learner_waits": np.float32(waited / seconds),
         }
-
-    def score_names(self) -> list[str]:
-        """Return the names of the scores that `evaluate` returns."""
-        return score_names(jax.eval_shape(self._trainer.score_shapes))
-
-    def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, " E"]]:
-        """Return the scores after iteration `number`, `[E]`."""
-        (own,) = self.to_host(params)
-        scores = self._trainer.evaluate(own, self._evaluation_keys(number))
-        return {name: np.array(score, np.float64) for name, score in scores.items()}

@@ -34,10 +34,11 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
-from gtrxl_jax.acting.evaluation import make_evaluate, summarize
+from gtrxl_jax.acting.evaluation import make_evaluate, summarize, zero_episodes
 from gtrxl_jax.acting.rollout import ActingState, rollout
 from gtrxl_jax.custom import describe_array, describe_part, is_custom, require_values, wrap_errors
 from gtrxl_jax.envs.check_env import require_consistent_env
+from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.padding import pad_spaces
 from gtrxl_jax.envs.registry import make_env
@@ -172,7 +173,7 @@ class OnlineTrainer:
         names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
         self.notes: Sequence[str] = describe_arrays(self.agent)
-        self.environment = (config.env.name, dict(config.env.params))
+        self.environment = (config.env.name, config.env.overrides)
         self.tasks = self.stream.tasks
         self.observation_space = self.stream.observation_space
         self.action_space = self.stream.action_space
@@ -359,6 +360,15 @@ class OnlineTrainer:
         checks = take_checks(learning)
         means = {name: jnp.mean(x_U) for name, x_U in learning.items()}
         return means | episode_means(sums) | over_updates(checks, outside)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the environments are on the host, see `Trainer`."""
+        return isinstance(self.stream, HostStream)
+
+    def score_shapes(self) -> dict[str, Shaped[Array, " _"]]:
+        """Return scores of zeros, see `Trainer.score_shapes`."""
+        return self.scores(zero_episodes(self.stream.tasks))
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Return the scores of fresh episodes, see `EpisodeStats.scores`, also by task if several.

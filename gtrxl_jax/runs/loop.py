@@ -198,11 +198,12 @@ class _Loop:
             while upcoming and not self._has_diverged.all():
                 program = self._programs.iteration(*upcoming)
                 self._profile.begin_iteration()
+                started = time.monotonic()
                 state, metrics = program(state, upcoming[1])
                 # While it runs: what is left of the previous iteration, and the next data.
                 if running:
                     self._finish_iteration(running)
-                running = metrics, time.monotonic()
+                running = metrics, started
                 upcoming = next(feed, None)
                 requested = self._requested()
                 if requested or self._is_due(saver, upcoming):

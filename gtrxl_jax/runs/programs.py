@@ -134,6 +134,8 @@ class Programs:
 
     def score_names(self) -> list[str]:
         """Return the names of the scores that `evaluate` returns."""
+        if self._trainer.on_host:
+            return faults.score_names(jax.eval_shape(self._trainer.score_shapes))
         return faults.score_names(jax.eval_shape(self._evaluate, self.like.params, 0))
 
     def evaluate(self, params: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
@@ -141,6 +143,14 @@ class Programs:
 
         They include the faults of the episodes, see `envs.faults`.
         """
+        if self._trainer.on_host:
+            keys = self._evaluation_keys(number)
+            of_seed = [
+                self._trainer.evaluate(own, keys[n] if self._several else keys)
+                for n, own in enumerate(self.to_host(params))
+            ]
+            scores = jax.tree.map(lambda *x: np.stack([np.float64(one) for one in x]), *of_seed)
+            return scores if self._several else jax.tree.map(lambda x: x[0], scores)
         if self._evaluation is None:
             with self._compiling():
                 self._evaluation = self.lower_evaluation().compile()

@@ -36,6 +36,8 @@ class Trainer(Protocol):
       steps_per_iteration: number of steps by which an iteration advances the step count of metrics
         and checkpoints.
       progress_metrics: names of the metrics that the console shows.
+      on_host: whether the environments are on the host: `evaluate` is then not pure, and is called
+        outside of programs.
     """
 
     config: Any
@@ -47,6 +49,9 @@ class Trainer(Protocol):
     num_iterations: int
     steps_per_iteration: int
     progress_metrics: tuple[str, ...]
+
+    @property
+    def on_host(self) -> bool: ...
 
     @property
     def config_json(self) -> str:
@@ -138,6 +143,9 @@ class Trainer(Protocol):
           state: the state after the updates.
           data: the data of the iteration.
         """
+
+    def score_shapes(self) -> dict[str, Shaped[Array, " _"]]:
+        """Return scores of zeros, if `on_host`, for their names."""
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Play fresh episodes; return each score by its name, with one entry per episode.

@@ -40,7 +40,7 @@ from gtrxl_jax.studies.settings import flatten
 
 HEAD = ("task", "agent", "solved", "median", "IQM", "steps to the goal", "steps")
 OF_SEEDS = ("seed", "num_seeds", *MAY_CHANGE)
-NO_VARIANT = ("env.name", "env.params", "env.tasks", "sweep", *OF_SEEDS)
+NO_VARIANT = ("env.name", "env.params", "env.tasks", "env.trial", "sweep", *OF_SEEDS)
 STAGES = {"after a quarter": 0.25, "after half": 0.5, "at the end": 1.0}
 """The parts of training at which runs of a single task are ranked, as in GTrXL's figure 5."""
 NAMES = {"success": "success rate", "return": "return", "normalized": "normalized score"}
@@ -197,7 +197,8 @@ def task_of(env: Mapping[str, Any]) -> str:
     Several tasks are joined by " + ". A task in the environment of the one before is named
     by its parameters only.
     """
-    members = EnvConfig(env["name"], env["params"], tuple(env["tasks"])).members
+    trial = env.get("trial", 1)
+    members = EnvConfig(env["name"], env["params"], tuple(env["tasks"]), trial=trial).members
     texts, before = [], None
     for name, params in members:
         parts = [f"{key} {value}" for key, value in params.items()]

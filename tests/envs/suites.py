@@ -3,6 +3,8 @@
 `test_suites.py` checks that the installed packages have the same interfaces.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -194,3 +196,143 @@ class AutoResetWrapper:
     @property
     def action_size(self):
         return self.env.action_size
+
+
+@struct.dataclass
+class GridStep:
+    """The fields of XLand-MiniGrid's `TimeStep`."""
+
+    state: jax.Array
+    step_type: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    observation: jax.Array
+
+
+@struct.dataclass
+class GridParams:
+    """As in XLand-MiniGrid, no leaves of a tree."""
+
+    view_size: int = struct.field(pytree_node=False, default=3)
+    max_steps: int | None = struct.field(pytree_node=False, default=4)
+    ruleset: int = struct.field(pytree_node=True, default=5)
+
+
+class Grid:
+    """The state counts actions; action 1 terminates, and the limit truncates.
+
+    The interface is XLand-MiniGrid's; the ruleset is the color of all cells.
+    """
+
+    def default_params(self, **kwargs):
+        return GridParams(**kwargs)
+
+    def num_actions(self, params):
+        return 3
+
+    def observation_shape(self, params):
+        return params.view_size, params.view_size, 2
+
+    def reset(self, params, key):
+        state = jnp.stack([jnp.int32(0), jnp.asarray(params.ruleset, jnp.int32)])
+        return GridStep(state, jnp.uint8(0), 0.0, 1.0, self.see(params, state))
+
+    def step(self, params, timestep, action):
+        state = timestep.state + jnp.array([1, 0])
+        terminates, over = action == 1, state[0] == params.max_steps
+        return GridStep(
+            state=state,
+            step_type=jnp.where(terminates | over, jnp.uint8(2), jnp.uint8(1)),
+            reward=1.0 * terminates,
+            discount=1.0 - terminates,
+            observation=self.see(params, state),
+        )
+
+    def see(self, params, state):
+        return jnp.broadcast_to(state.astype(jnp.uint8), self.observation_shape(params))
+
+    def render(self, params, timestep):
+        return jnp.full((2, 2, 3), timestep.state[0])
+
+
+class Rulesets:
+    """As a benchmark of XLand-MiniGrid."""
+
+    def sample_ruleset(self, key):
+        return jax.random.randint(key, (), 0, 12)
+
+
+class ArraySpec:
+    """The attributes of Jumanji's specs of arrays."""
+
+    def __init__(self, shape=(), dtype=jnp.float32, **attributes):
+        self.shape, self.dtype = shape, jnp.dtype(dtype)
+        vars(self).update(attributes)
+
+
+class Pot(NamedTuple):
+    """The observation of `Pots`; `action_mask` has the shape that its actions have."""
+
+    contents: jax.Array
+    time: jax.Array
+    action_mask: jax.Array
+
+
+@struct.dataclass
+class Step:
+    """The fields of Jumanji's `TimeStep`."""
+
+    step_type: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    observation: Pot
+    extras: dict
+
+
+class Pots:
+    """Put one of two things into one of three pots; each takes one, and the last one terminates.
+
+    The interface is Jumanji's. With `joint`, the mask is of combinations of a thing and a pot,
+    otherwise two agents choose a pot each, whose rewards are apart.
+    """
+
+    def __init__(self, joint: bool = True, time_limit: int = 9):
+        self.joint, self.time_limit = joint, time_limit
+
+    @property
+    def action_spec(self):
+        sizes = jnp.array([2, 3] if self.joint else [3, 3])
+        return ArraySpec((2,), jnp.int32, num_values=sizes, minimum=0 * sizes, maximum=sizes - 1)
+
+    @property
+    def observation_spec(self):
+        return {
+            "contents": ArraySpec((3,), jnp.bool_, minimum=False, maximum=True),
+            "time": ArraySpec((), jnp.int32, num_values=20, minimum=0, maximum=19),
+            "action_mask": ArraySpec((2, 3), jnp.bool_, minimum=False, maximum=True),
+        }
+
+    def reset(self, key):
+        state = (jnp.zeros(3, bool), 0)
+        return state, Step(
+            jnp.int8(0), self.pay(0.0), self.pay(1.0), self.see(state), self.tell(state)
+        )
+
+    def step(self, state, action):
+        pots = action[1:] if self.joint else action
+        contents, time = state[0].at[pots].set(True), state[1] + 1
+        state, full = (contents, time), contents.all()
+        step_type = jnp.where(full | (time >= self.time_limit), jnp.int8(2), jnp.int8(1))
+        reward = self.pay(jnp.where(action[0] == 1, 1.0, 0.0))
+        return state, Step(
+            step_type, reward, self.pay(1.0 - full), self.see(state), self.tell(state)
+        )
+
+    def pay(self, x):
+        return jnp.asarray(x) if self.joint else jnp.full(2, x)
+
+    def see(self, state):
+        return Pot(state[0], state[1], jnp.broadcast_to(~state[0], (2, 3)))
+
+    def tell(self, state):
+        return {"filled": state[0].sum(), "pots": state[0]}

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from gtrxl_jax.acting import collecting
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode
 from gtrxl_jax.acting.host import play_episodes
 from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.data.trajectories import concatenate
 from gtrxl_jax.envs.faults import FaultError
 from gtrxl_jax.envs.host.simulators import is_host_env, make_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream, seeds
@@ -291,3 +293,33 @@ def test_processes_give_the_same_steps():
             arrivals.append([envs.reset()] + [envs.step(np.ones(2, int)) for _ in range(12)])
     for one, other in zip(*arrivals, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("part_bytes", [1, 1 << 20])
+def test_collected_episodes_are_whole(part_bytes, monkeypatch):
+    monkeypatch.setattr(collecting, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(hosts.Counter, "made", 0)
+    env = HostEnv("tests.hosts:counter", {"anonymous": True})
+    seen = []
+    sets = list(
+        collecting.collect_rounds(
+            env,
+            None,
+            Uniform(env.facts.action_space),
+            6,
+            jax.random.key(0),
+            num_envs=2,
+            progress=seen.append,
+        )
+    )
+    assert len(sets) == (1 if part_bytes > 1 else 6)
+    whole = concatenate(sets)
+    # Each environment has episodes of 2, 3 and 4 actions; the second is truncated.
+    assert sorted(zip(whole.length, whole.terminated, strict=True)) == [
+        (2, True), (2, True), (3, False), (3, False), (4, True), (4, True),
+    ]  # fmt: skip
+    for e, length in enumerate(whole.length):
+        counts = whole.observations[e, : length + 1, 3]
+        np.testing.assert_array_equal(np.diff(counts), 1)
+        np.testing.assert_array_equal(whole.rewards[e, :length], counts[1:])
+    assert sum(len(one.length) for one in seen) == 6

@@ -8,14 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.envs import Stream, adapt, make_env, time_limit
+from gtrxl_jax.acting.rollout import begin, rollout
+from gtrxl_jax.acting.scripted import RandomPolicy
+from gtrxl_jax.envs import Stream, XMiniGrid, adapt, make_env, time_limit
 from gtrxl_jax.envs.adapters.brax import RESETTING
 from gtrxl_jax.envs.adapters.legacy import LIMITS
 from gtrxl_jax.envs.adapters.suites import SUITES
 from gtrxl_jax.envs.check_env import require_consistent_env
+from gtrxl_jax.envs.extensions import require_renderer
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
+from gtrxl_jax.specs.values import BELONGS, first_outside
 from tests.envs import suites
 
 # Packages may warn of their own imports.
@@ -34,6 +38,18 @@ def craftax():
     reason = f"needs Craftax: {install_command('craftax')}"
     with standard_dtype_promotion():
         return pytest.importorskip("craftax.environment_base", reason=reason)
+
+
+@pytest.fixture
+def xminigrid():
+    reason = f"needs XLand-MiniGrid: {install_command('xminigrid')}"
+    return pytest.importorskip("xminigrid", reason=reason)
+
+
+@pytest.fixture
+def jumanji():
+    reason = f"needs Jumanji: {install_command('jumanji')}"
+    return pytest.importorskip("jumanji", reason=reason)
 
 
 def played(stream, steps):
@@ -138,3 +154,39 @@ def test_craftax_has_interface_of_stand_in(craftax):
         _, state = jax.eval_shape(env.reset_env, jax.random.key(0), params)
     assert {"max_timesteps"} == vars(params).keys() & LIMITS.keys()
     assert hasattr(state, LIMITS["max_timesteps"])
+
+
+@pytest.mark.integration
+def test_xminigrid(xminigrid):
+    from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+
+    assert (XMiniGrid.TILES, XMiniGrid.COLORS) == (NUM_TILES, NUM_COLORS)
+    env, params = make_env("xminigrid:MiniGrid-EmptyRandom-5x5", max_steps=3)
+    assert env.num_actions == 6
+    stream = require_consistent_env(Stream(env, params, 4))
+    with standard_dtype_promotion():
+        _, state = env.reset_env(jax.random.key(0), params)
+        assert require_renderer(env).draw(state, params).shape[-1] == 3
+    steps = played(stream, 40)
+    assert steps.observation.shape == (40, 4, *stream.observation_space.shape)
+    np.testing.assert_array_equal(steps.first[1:], steps.last[:-1])
+    ends, starts = (np.nonzero(x[:, 0])[0] for x in (steps.last, steps.first))
+    assert (ends - starts[: len(ends)]).max() == 3
+    assert steps.discount[steps.last].any()
+    assert (steps.discount[~steps.last] == 1).all()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["Maze-v0", "Minesweeper-v0", "Connector-v3", "CVRP-v1"])
+def test_jumanji(name, jumanji):
+    env, params = make_env(f"jumanji:{name}", max_steps_in_episode=6)
+    stream = require_consistent_env(Stream(env, params, 4))
+    policy = RandomPolicy(stream.action_space)
+    state = begin(policy, (), stream, jax.random.key(0))
+    key = jax.random.key(1)
+    _, played = jax.jit(lambda state: rollout(policy, (), stream, state, key, 20))(state)
+    steps = played.timesteps
+    assert first_outside(stream.observation_space, steps.observation)[0] == BELONGS
+    assert steps.legal.any(axis=-1).all()
+    assert steps.last.any()
+    assert jnp.isfinite(steps.reward).all()

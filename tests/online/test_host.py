@@ -221,6 +221,7 @@ def test_a_run_resumes(tmp_path, compiled, monkeypatch):
         ({"num_seeds": 2}, "num_seeds 2 are trained in one program"),
         ({"actors": {"count": 3}}, "does not divide over actors.count 3"),
         ({"env": {"stagger": True}}, "env.stagger is of jitted environments"),
+        ({"env": {"trial": 2}}, "env.trial is of jitted environments"),
         ({"env": {"name": "gymnasium:CartPole-v9"}}, "CartPole"),
         ({"env": {"name": "gymnasium:os:CartPole-v1"}}, "would import a module"),
         ({"env": {"name": "gymnasium:CartPole-v1", "params": {"wind": 3}}}, "env.params"),

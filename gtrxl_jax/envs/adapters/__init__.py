@@ -2,11 +2,14 @@
 
     env = adapt(OldEnv())      # any of the interfaces below
     env, params = make_env("Craftax-Symbolic-v1")    # by name, see `suites`
+    env, params = make_env("jumanji:Snake-v1")
 
 | interface | adapter |
 |---|---|
 | gymnax before 1.0, as in Craftax | `LegacyGymnax` |
 | Brax | `Brax` |
+| XLand-MiniGrid | `XMiniGrid` |
+| Jumanji | `Jumanji` |
 
 `make_env` adapts the environments of `package.module:Name` as well.
 """
@@ -18,6 +21,7 @@ from gymnax.environments import environment
 
 from gtrxl_jax.envs.adapters.brax import Brax
 from gtrxl_jax.envs.adapters.legacy import LegacyGymnax
+from gtrxl_jax.envs.adapters.timesteps import Jumanji, TimeStepEnvironment, XMiniGrid
 
 
 class Environment(abc.ABC):  # noqa: B024, its subclasses are only recognized
@@ -44,15 +48,19 @@ def adapt(env: Any) -> environment.Environment:
         return LegacyGymnax(env)
     if _has(kind, "reset", "step", "action_size"):
         return Brax(env)
+    if _has(kind, "reset", "step", "observation_shape", "default_params"):
+        return XMiniGrid(env)
+    if _has(kind, "reset", "step", "observation_spec", "action_spec"):
+        return Jumanji(env)
     raise ValueError(
-        f"environment {kind.__name__} has none of the known interfaces, gymnax's and Brax's: "
-        "define reset_env and step_env, which does not reset the environment"
+        f"environment {kind.__name__} has none of the known interfaces, of gymnax, Brax, "
+        "XLand-MiniGrid and Jumanji: define reset_env and step_env, which does not reset it"
     )
 
 
 def inner(env: environment.Environment) -> Any:
     """Return the environment in an adapter; other environments are returned as they are."""
-    return env.env if isinstance(env, Brax | LegacyGymnax) else env
+    return env.env if isinstance(env, Brax | LegacyGymnax | TimeStepEnvironment) else env
 
 
 def _is_legacy(kind: type[environment.Environment]) -> bool:

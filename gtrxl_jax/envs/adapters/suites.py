@@ -9,7 +9,9 @@ from typing import Any
 from gymnax.environments import environment
 
 from gtrxl_jax.envs.adapters import adapt
+from gtrxl_jax.envs.adapters.timesteps import XMiniGrid
 from gtrxl_jax.extras import install_command
+from gtrxl_jax.validation import require_choice
 
 _CLASSES = {
     "craftax": {
@@ -44,13 +46,39 @@ def _make(name: str, package: str, **arguments: Any) -> environment.Environment:
       ImportError: if its package is not installed, or cannot be imported.
     """
     module, _, kind = _CLASSES[package][name].partition(":")
+    found = _import(name, package, f"{package}.{module}")
+    return adapt(getattr(found, kind)(**arguments))
+
+
+def make_of_library(name: str, **arguments: Any) -> tuple[environment.Environment, Any]:
+    """Create an environment that a library of `plugins.LIBRARIES` has registered.
+
+    Args:
+      name: the library and its name there, such as "jumanji:Snake-v1".
+      **arguments: arguments of the environment's constructor.
+
+    Returns:
+      The environment and its parameters.
+
+    Raises:
+      ValueError: if there is no environment of this name.
+      ImportError: if the library is not installed, or cannot be imported.
+    """
+    package, _, own = name.partition(":")
+    library = _import(name, package, package)
+    require_choice(f"environment of {package}", own, library.registered_environments())
+    made = library.make(own, **arguments)
+    env = XMiniGrid(*made) if package == "xminigrid" else adapt(made)
+    return env, env.default_params
+
+
+def _import(name: str, package: str, module: str) -> Any:
     try:
-        found = importlib.import_module(f"{package}.{module}")
+        return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
             f"environment {name} requires {package}: {install_command(package)} ({error})"
         ) from None
-    return adapt(getattr(found, kind)(**arguments))
 
 
 SUITES: dict[str, Callable[..., environment.Environment]] = {

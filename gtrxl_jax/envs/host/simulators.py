@@ -77,8 +77,9 @@ def make_host_env(
       ValueError: if the name or an argument is unknown, or a wrapper or a space does not fit.
       ImportError: if a package is missing, naming the extra.
     """
-    # Those that draw with pygame would otherwise look for a sound card.
+    # Those that draw with pygame would otherwise look for a screen and a sound card.
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     make: Callable[..., Any] = gymnasium.make
     arguments: dict[str, Any] = dict(params)
     if is_host_name(name):

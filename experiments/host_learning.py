@@ -1,0 +1,112 @@
+"""The same tasks in environments on the host and in jitted ones, by default settings.
+
+    python experiments/host_learning.py
+    python experiments/host_learning.py --seeds 1 --only "CartPole-v1, gymnasium"
+
+A cell is `gtrxl train --env.name TASK`, with PPO and GTrXL: in gymnasium's environment, with one
+actor that is an update behind, and in the jitted one of this package or of gymnax. The memory size
+and the number of steps depend on the task only. MiniGrid-MemoryS7 has a view of 3 x 3 cells and
+their numbers as observations, in both.
+
+Writes host_learning.jsonl and host_learning.md to experiments/results/.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
+from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
+
+MINIGRID = "MiniGrid-MemoryS7-v0"
+HOST = "gymnasium"
+JITTED = "jitted"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task, with its settings in both kinds of environments."""
+
+    memory_size: int
+    total_steps: int
+    goal: tuple[str, float]
+    params: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    wrappers: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+TASKS = {
+    "CartPole-v1": Task(16, 200_000, ("return", 475)),
+    "Pendulum-v1": Task(16, 500_000, ("return", -200)),
+    "Acrobot-v1": Task(16, 200_000, ("return", -100)),
+    MINIGRID: Task(
+        32,
+        400_000,
+        ("return", 0.9),
+        {HOST: {"agent_view_size": 3}, JITTED: {"view_size": 3, "observation": "symbolic"}},
+        {"keys": "image"},
+    ),
+}
+
+
+def job(name: str, kind: str, total_steps: int | None) -> OnlineConfig:
+    """Return the config of a cell."""
+    task, config = TASKS[name], preset("default")
+    is_host = kind == HOST
+    return dataclasses.replace(
+        config,
+        env=EnvConfig(
+            f"{HOST}:{name}" if is_host else name,
+            task.params.get(kind, {}),
+            wrappers=task.wrappers if is_host else {},
+            num_envs=config.env.num_envs,
+        ),
+        core=core_config("gtrxl", memory_size=task.memory_size),
+        evaluation=dataclasses.replace(config.evaluation, episodes=64),
+        total_steps=total_steps or task.total_steps,
+    )
+
+
+def grid(options: Options) -> list[Cell]:
+    """Return all cells."""
+    return [
+        Cell(
+            {"task": name, "environment": kind},
+            job(name, kind, options.steps),
+            options.seeds or 3,
+            task.goal,
+        )
+        for name, task in TASKS.items()
+        for kind in (HOST, JITTED)
+    ]
+
+
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
+    """Write the table."""
+    rows = []
+    for (name, kind), runs in by_cell(records, "task", "environment").items():
+        score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])
+        scores_S = scores(runs, score)
+        rows.append(
+            [
+                name,
+                kind,
+                solved_share(scores_S, goal),
+                median(scores_S),
+                f"{runs[0]['steps']:,}",
+                median(to_goal(runs, "steps"), digits=0),
+                median(to_goal(runs, "seconds"), digits=0),
+            ]
+        )
+    return "Environments on the host beside jitted ones", [
+        "Seeds at the goal (with the 95 % interval of Wilson), the median of the score, the steps "
+        "of a run, and the steps and seconds after which the running score is first at the goal.",
+        table(["task", "environment", "solved", "score", "steps", "to goal", "seconds"], rows),
+    ]
+
+
+STUDY = Study(__file__, grid, report)
+
+if __name__ == "__main__":
+    STUDY.main()

@@ -1,0 +1,37 @@
+"""Sequence models in environments on the host."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gtrxl_jax.cli.main import main
+from gtrxl_jax.offline import OfflineTrainer, preset
+from gtrxl_jax.offline.config import OfflineEnvConfig
+from tests.jobs import changed
+
+pytestmark = pytest.mark.integration
+
+CARTPOLE = ["--env.name", "gymnasium:CartPole-v1", "--env.params", "max_episode_steps", "40"]
+
+
+def test_data_are_collected_learned_from_and_acted_on(tmp_path, capsys):
+    data, run = str(tmp_path / "data"), str(tmp_path / "run")
+    main(["collect", data, "--policy", "random", "--episodes", "12", "--quiet", *CARTPOLE])
+    sizes = ["--preset", "debug", "--devices", "1", "--no-plots", "--evaluation.episodes", "3"]
+    sizes += ["--evaluation.lengths", "--baselines"]  # none
+    main(["train-offline", *sizes, "--data.path", data, "--folder", run, *CARTPOLE])
+    folder = Path(run, "rate", "result.json")
+    scores = json.loads(folder.read_text())["evaluation"]
+    assert set(scores) == {"return", "length"}
+    assert 0 < scores["return"]["mean"] <= 40
+    main(["evaluate", str(folder.parent), "--episodes", "2"])
+    main(["play", str(folder.parent)])
+    assert (folder.parent / "play.gif").exists()
+
+
+def test_there_are_no_oracles_on_the_host():
+    config = changed(preset("debug"), env=OfflineEnvConfig("gymnasium:CartPole-v1"))
+    config = changed(config, evaluation__lengths=())
+    with pytest.raises(ValueError, match="has no oracle that generates data: set data.path"):
+        OfflineTrainer(config).measured()
