@@ -72,8 +72,8 @@ class DTConfig(ModelConfig):
     """b of the gated identity initialization; the paper's value by default (gru 2, others 1)."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    return_scale: float = 1.0
-    """Divisor of the returns-to-go."""
+    return_scale: float | None = number(None)
+    """Divisor of the returns-to-go; by default the largest return of the data, without its sign."""
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
