@@ -113,6 +113,7 @@ def convert(
     )
     spaces = _spaces(config)
     model = make_model(settings, *spaces, context)
+    assert isinstance(model, DecisionTransformer)
     segment = zero_segment(zero_timestep(*spaces, 1, context), ())
     params = jax.device_get(jax.jit(model.init)(jax.random.key(0), (), segment)["params"])
     arrays = _Arrays(tensors)

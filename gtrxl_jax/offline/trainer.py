@@ -167,9 +167,9 @@ class OfflineTrainer:
     @property
     def notes(self) -> Sequence[str]:
         """Lines on what the model reads, see `Trainer`; they may require the data."""
-        scale = self.return_scale
-        line = f"returns-to-go are divided by {scale:.4g}, the largest return"
-        return self._reading if scale is None else [*self._reading, line]
+        if (scale := self.return_scale) is None:
+            return self._reading
+        return [*self._reading, f"returns-to-go are divided by {scale:.4g}, the largest return"]
 
     @functools.cached_property
     def config_json(self) -> str:
