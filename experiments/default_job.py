@@ -40,7 +40,7 @@ VARIANTS = {
 
 def train(arguments: Sequence[str], seed: int) -> Record:
     """Run `gtrxl train` in a separate process; return its results and its wall time in seconds."""
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary, "run")
         command = ["train", "--seed", str(seed), *arguments]

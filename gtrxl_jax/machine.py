@@ -1,6 +1,7 @@
 """What of this machine a process may use: its memory, CPUs and TPUs."""
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -80,3 +81,27 @@ def set_no_tpu() -> None:
         "TPU_LOG_DIR": "disabled",
     }.items():
         os.environ.setdefault(variable, value)
+
+
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+"""The variable that names the folder in which JAX keeps compiled programs."""
+
+
+def keep_programs() -> None:
+    """Have JAX keep compiled programs in a folder of the user's. Call this before JAX is imported.
+
+    Without effect if the user names a folder, or has disabled the cache, by JAX's variables. Each
+    kind of CPU has a folder of its own, since programs for one may not run on another.
+    """
+    if os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "true").lower() not in ("false", "0"):
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        os.environ.setdefault(CACHE, str(Path(base, "gtrxl_jax", f"programs-{_kind_of_cpu()}")))
+
+
+def _kind_of_cpu() -> str:
+    text = ""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0].splitlines()
+        names = ("model name", "flags", "Features", "CPU part")
+        text = "".join(line for line in lines if line.startswith(names))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

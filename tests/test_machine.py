@@ -1,3 +1,7 @@
+import os
+
+import pytest
+
 from gtrxl_jax import machine
 
 
@@ -22,3 +26,22 @@ def test_limit_of_container_counts(tmp_path, monkeypatch):
     write(tmp_path, "memory/memory.usage_in_bytes", "1500")
     write(tmp_path, "memory/memory.stat", "inactive_file 0")
     assert machine.available_memory() == 500
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"XDG_CACHE_HOME": "/caches"}, "/caches/gtrxl_jax/programs-"),
+        ({"XDG_CACHE_HOME": "", "HOME": "/me"}, "/me/.cache/gtrxl_jax/programs-"),
+        ({machine.CACHE: "/mine"}, "/mine"),
+        ({"JAX_ENABLE_COMPILATION_CACHE": "False"}, None),
+    ],
+)
+def test_programs_are_kept_unless_the_user_says_otherwise(variables, expected, monkeypatch):
+    monkeypatch.delenv(machine.CACHE, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    machine.keep_programs()
+    folder = os.environ.get(machine.CACHE)
+    monkeypatch.delenv(machine.CACHE, raising=False)
+    assert folder is None if expected is None else folder.startswith(expected)

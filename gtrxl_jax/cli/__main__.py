@@ -7,7 +7,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from gtrxl_jax.machine import has_tpu, set_no_tpu
+from gtrxl_jax.machine import has_tpu, keep_programs, set_no_tpu
 from gtrxl_jax.runs.preemption import EXIT_CODES
 
 
@@ -20,6 +20,7 @@ def run() -> None:
         signal.signal(number, _exit_at_once)
     if not has_tpu():
         set_no_tpu()
+    keep_programs()
     from gtrxl_jax.cli.main import main
 
     # From here on, the process cleans up when it ends.

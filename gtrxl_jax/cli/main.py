@@ -18,6 +18,7 @@ from gtrxl_jax.cli.parsing import SIZES, Parser, parse
 from gtrxl_jax.cli.plan import plan
 from gtrxl_jax.cli.trained import evaluate, export, inspect, play, push
 from gtrxl_jax.files import is_full, printable
+from gtrxl_jax.machine import CACHE
 from gtrxl_jax.plugins import with_name
 from gtrxl_jax.validation import require_choice
 
@@ -132,6 +133,7 @@ def _train(arguments: Sequence[str]) -> None:
     from gtrxl_jax.cli.resuming import Options, OptionsWriter
 
     command = parse_train(arguments)
+    _say_where_programs_are_kept(command)
     # Slow imports, delayed until the arguments have been validated.
     from gtrxl_jax.online.host import make_trainer
     from gtrxl_jax.plots import report
@@ -155,6 +157,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.cli.resuming import Options, OptionsWriter
 
     command = parse_train_offline(arguments)
+    _say_where_programs_are_kept(command)
     from gtrxl_jax.offline.environments import trajectories_of
     from gtrxl_jax.offline.trainer import OfflineTrainer
     from gtrxl_jax.plots import report
@@ -288,6 +291,17 @@ def _run(
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
     return trained
+
+
+def _say_where_programs_are_kept(command: "RunOptions") -> None:
+    """Print a line if the folder of compiled programs is new."""
+    folder = os.environ.get(CACHE)
+    if folder and not command.quiet and not Path(folder).exists():
+        print(
+            f"compiled programs are kept in {printable(folder)}, so that the next run starts "
+            "sooner; JAX_ENABLE_COMPILATION_CACHE=false disables this",
+            file=sys.stderr,
+        )
 
 
 def _resuming(command: "RunOptions", options: "OptionsWriter") -> str:

@@ -119,7 +119,7 @@ def without_records(config: Any) -> Any:
     return dataclasses.replace(
         config,
         env=dataclasses.replace(config.env, spaces={}),
-        data=dataclasses.replace(config.data, fingerprint=""),
+        data=dataclasses.replace(config.data, fingerprint="", return_scale=None),
     )
 
 

@@ -47,6 +47,11 @@ class Outcomes(NamedTuple):
         return self.terminated_E | (self.length_E >= limit)
 
     @property
+    def return_scale(self) -> float:
+        """The largest return without its sign; 1 if all are 0."""
+        return float(np.abs(self.returns_E).max()) or 1.0
+
+    @property
     def best_tenth(self) -> float:
         """The mean return of the best tenth of the whole episodes."""
         returns = self.returns_E[self.is_whole_E]

@@ -84,6 +84,8 @@ class DataConfig:
     run."""
     fingerprint: Annotated[str, tyro.conf.Suppress] = ""
     """Hash of the data's contents; the trainer records it."""
+    return_scale: Annotated[float | None, tyro.conf.Suppress] = number(None)
+    """Scale of the returns-to-go that was chosen from the data; the trainer records it."""
 
 
 @dataclasses.dataclass(frozen=True)

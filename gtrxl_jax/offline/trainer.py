@@ -34,6 +34,7 @@ from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.nn.normalizer import statistics, update_normalizers
 from gtrxl_jax.nn.sequence.model import require_consistent_model
 from gtrxl_jax.nn.sequence.registry import make_model
+from gtrxl_jax.nn.sequence.trajectory import return_statistics
 from gtrxl_jax.offline.algorithm import Metrics, Setup, require_consistent_update
 from gtrxl_jax.offline.config import OfflineConfig, to_json
 from gtrxl_jax.offline.data import Data, Feed, InMemory, Streamed
@@ -118,7 +119,7 @@ class OfflineTrainer:
         self.num_iterations = config.num_iterations
         self.steps_per_iteration = config.updates_per_iteration
         model = make_model(config.model, *spaces, config.shape[1], jnp.result_type(float))
-        self.notes: Sequence[str] = describe_arrays(model)
+        self._reading = describe_arrays(model)
         evaluation = config.evaluation
         setup = Setup(
             model,
@@ -157,12 +158,28 @@ class OfflineTrainer:
             return self._data.outcomes().best_tenth if given is None else given
 
     @functools.cached_property
+    def return_scale(self) -> float | None:
+        """The divisor of returns-to-go that is chosen from the data; None if none is."""
+        if getattr(self.config.model, "return_scale", 1.0) is not None:
+            return None
+        return self.config.data.return_scale or self._data.outcomes().return_scale
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines on what the model reads, see `Trainer`; they may require the data."""
+        if (scale := self.return_scale) is None:
+            return self._reading
+        return [*self._reading, f"returns-to-go are divided by {scale:.4g}, the largest return"]
+
+    @functools.cached_property
     def config_json(self) -> str:
         """The config with its target return, so that a trained model acts without the data.
 
-        It also has the fingerprint of a dataset, so that a run never resumes on another.
+        It also has the scale of returns, and the fingerprint of a dataset, so that a run never
+        resumes on another.
         """
-        config, data = self.config, self.config.data
+        config = self.config
+        data = dataclasses.replace(config.data, return_scale=self.return_scale)
         evaluation = dataclasses.replace(config.evaluation, target_return=self.target_return)
         if not data.fingerprint and (data.path or not config.env.name):
             data = dataclasses.replace(data, fingerprint=self._data.fingerprint())
@@ -216,12 +233,14 @@ class OfflineTrainer:
         """Return the statistics of the data by which the model normalizes, see `Trainer`."""
         shapes = {"params": jax.eval_shape(self.init, 0).params}
         variables = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        if not self.config.data.normalize or not statistics(variables["params"]):
-            return {}
+        found, scale = statistics(variables["params"]), self.return_scale
+        returns = {} if scale is None else return_statistics(variables["params"], scale)
+        if not self.config.data.normalize or found.keys() == returns.keys():
+            return returns
         update = jax.jit(lambda variables, x: update_normalizers(self.model, variables, x))
         for batch in self._data.observations():
             variables = update(variables, batch)
-        return statistics(variables["params"])
+        return statistics(variables["params"]) | returns
 
     def programs(
         self,

@@ -29,7 +29,6 @@ class Trainer(Protocol):
         `evaluation`, `checkpoint` and `on_divergence`, with the meaning that they have in
         `OnlineConfig`.
       title: a few words on what is trained, how and on what.
-      notes: lines on how it reads its observations, for the console and the card.
       environment: name and parameters of the environment, as for `make_env`.
       observation_space, action_space: the spaces of the environment.
       num_iterations: number of iterations of the run.
@@ -42,7 +41,6 @@ class Trainer(Protocol):
 
     config: Any
     title: str
-    notes: Sequence[str]
     environment: tuple[str, dict[str, Any]]
     observation_space: Any
     action_space: Any
@@ -52,6 +50,10 @@ class Trainer(Protocol):
 
     @property
     def on_host(self) -> bool: ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines on how it reads its inputs, for the console and the card."""
 
     @property
     def config_json(self) -> str:

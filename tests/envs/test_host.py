@@ -153,6 +153,21 @@ def test_words_of_a_mission_are_told_apart():
     np.testing.assert_array_equal(red != green, [False, False, True, False])
 
 
+def test_words_of_other_texts_are_hashed():
+    class Sentence(gymnasium.Space):
+        def __init__(self):
+            super().__init__(None, str)
+
+        def sample(self, mask=None):
+            return "go to the red door"
+
+    env = make_host_env(HERE, {"observation_space": Sentence()}, {})
+    red, blue = env._convert("go to the red door"), env._convert("Go to the blue door")
+    np.testing.assert_array_equal((red != blue)[:6], [False, False, False, True, False, False])
+    assert env.observation_space.contains(red)
+    assert env._convert("word " * 100).all()
+
+
 def test_minigrid_has_arrays():
     stream = stream_of("gymnasium:MiniGrid-MemoryS7-v0", 2)
     with stream.open(0) as envs:

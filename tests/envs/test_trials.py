@@ -10,7 +10,7 @@ from gymnax.environments import environment, spaces
 from gtrxl_jax import loading
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
-from gtrxl_jax.data import minari
+from gtrxl_jax.data import datasets
 from gtrxl_jax.envs import MultiTaskStream, Stream, Trial, make_env, pad_spaces, time_limit
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import require_renderer
@@ -285,5 +285,5 @@ def test_commands_play_trials(tmp_path):
     assert (tmp_path / "play.gif").exists()
     config = CollectionConfig(CollectionEnvConfig(num_envs=4), policy=str(run), episodes=5)
     assert collect_dataset(config, data).episodes == 5
-    assert minari.load(data).observations.shape[-1] == 3
-    assert minari.load_metadata(data).env_params == {"trial": 2}
+    assert datasets.load(data).observations.shape[-1] == 3
+    assert datasets.load_metadata(data).env_params == {"trial": 2}

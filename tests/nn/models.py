@@ -34,8 +34,11 @@ MODELS = {
     "rate, long cache, gtrxl": {"cache_size": 20, "block": "gtrxl"},
     "rate, cache only": {"memory_tokens": 0, "cache_size": 7, "block": "trxl-i"},
     "rate, one token": {"memory_tokens": 1, "feedforward_width": 0},
+    "elmur": {"name": "elmur", "blend": 0.3, "max_distance": 5},
     "dt": {"name": "dt"},
     "dt-gpt": {"name": "dt-gpt", "max_timestep": 6},
+    "dmamba": {"name": "dmamba"},
+    "core, mlstm": {"name": "core", "core": "mlstm", "core_settings": {"heads": 2}},
     "bc-mlp": {"name": "bc-mlp"},
     "bc-lstm": {"name": "bc-lstm"},
 }

@@ -77,7 +77,7 @@ def naive_segment(params, memory, caches, steps, memory_tokens, cache_size):
 
     tokens = []
     for observation, action, to_go in steps:
-        tokens.append(linear(embed["return_projection"], np.array([to_go])))
+        tokens.append(linear(embed["return_projection"], np.array([to_go / 2])))
         tokens.append(linear(embed["observation_projection"], observation))
         tokens.append(linear(embed["action_projection"], np.eye(4)[action]))
     stream = [*memory, *tokens, *memory]
@@ -118,7 +118,9 @@ def naive_segment(params, memory, caches, steps, memory_tokens, cache_size):
 
 @pytest.mark.parametrize("cache_size", [0, 5, 20])
 def test_segments_equal_plain_loops(cache_size):
-    model, segments, context = small_model("rate", valve="none", cache_size=cache_size)
+    model, segments, context = small_model(
+        "rate", valve="none", cache_size=cache_size, return_scale=2.0
+    )
     steps = random_steps(segments, context)
     params = random_params(model, steps)
     _, logits = run_segments(model, params, steps)

@@ -274,7 +274,7 @@ def test_target_return_of_data_with_cut_episodes(trajectories):
 
 def test_trainer_is_created_without_data(monkeypatch):
     """Neither are episodes played, nor is a dataset opened."""
-    for name in ("collect", "minari"):
+    for name in ("collect", "DatasetReader"):
         monkeypatch.delattr(f"gtrxl_jax.offline.environments.{name}")
     for path in ("", "nowhere"):
         trainer = OfflineTrainer(changed(DEBUG, data__path=path))

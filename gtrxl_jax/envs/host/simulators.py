@@ -5,8 +5,8 @@
 | `gymnasium:NAME` | a registered one; the package of a known family is imported |
 | `package.module:name` | a subclass of `gymnasium.Env`, or a function that returns one |
 
-Observations become arrays: texts are tokens, see `specs.spaces`, and a mission of MiniGrid, whose
-words are known, is a row of words.
+Observations become arrays: texts of a `Text` space are rows of characters, a mission of MiniGrid is
+a row of its known words, and any other text a row of hashed words.
 """
 
 import functools
@@ -15,8 +15,8 @@ import inspect
 import itertools
 import math
 import os
-import string
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,11 +40,10 @@ FAMILIES = {
 EXTRAS = {"box2d": "box2d", "mujoco": "mujoco"}
 """The extra for environments of gymnasium whose entry point is in such a module."""
 
-_TEXT = 128
-"""The most characters of a text of unknown length."""
+_WORDS, _BUCKETS = 24, 256
+"""The most words of a text whose words are not known, and the number of their hashes."""
 _MISSIONS = 10_000
 """The most missions of which the words are collected."""
-_CHARACTERS = string.ascii_letters + string.digits + string.punctuation + " \n"
 
 
 def is_host_env(name: str) -> bool:
@@ -222,7 +221,7 @@ def _to_arrays(space: Any, field: str) -> tuple[Any, Convert]:
     if kind_of(space) in ("box", "discrete", "multi-discrete", "multi-binary"):
         return space, _checked(space, field)
     if isinstance(space.sample(), str):
-        return _from_text(sorted(_CHARACTERS), _TEXT, list)
+        return spaces.MultiDiscrete(np.full(_WORDS, _BUCKETS + 1)), _hash_words
     raise ValueError(
         f"{field} is {space}, which no encoder reads: choose entries of a dict with "
         "--env.wrappers keys NAMES"
@@ -263,6 +262,13 @@ def _from_text(symbols: list[str], length: int, split: Callable[[str], list[str]
         return np.array(row + [0] * (length - len(row)), np.int64)
 
     return spaces.MultiDiscrete(np.full(length, len(symbols) + 1)), convert
+
+
+@functools.lru_cache
+def _hash_words(text: str) -> np.ndarray:
+    """Return the row of words of a text, by a hash from 1 to `_BUCKETS`; longer texts are cut."""
+    row = [zlib.crc32(word.encode()) % _BUCKETS + 1 for word in text.lower().split()[:_WORDS]]
+    return np.array(row + [0] * (_WORDS - len(row)), np.int64)
 
 
 def _missions(space: Any) -> list[str]:

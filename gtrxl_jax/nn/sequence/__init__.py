@@ -1,1 +1,1 @@
-"""Sequence models: RATE, Decision Transformers and behavior cloning."""
+"""Sequence models: RATE, ELMUR, Decision Transformers, memory cores, and behavior cloning."""

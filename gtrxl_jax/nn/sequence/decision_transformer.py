@@ -23,7 +23,11 @@ from gtrxl_jax.nn.sequence.trajectory import (
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
-from gtrxl_jax.validation import number
+from gtrxl_jax.validation import choice, number
+
+ACTIVATIONS = ("gelu", "relu")
+EPSILON = 1e-5
+"""Added to the variance in layer norms, as in PyTorch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +39,10 @@ class GPTConfig(ModelConfig):
     """Number of attention heads, of width D / heads."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    return_scale: float = 1.0
-    """Divisor of the returns-to-go."""
+    return_scale: float | None = number(None)
+    """Divisor of the returns-to-go; by default the largest return of the data, without its sign."""
+    activation: str = choice("gelu", ACTIVATIONS)
+    """Activation of the hidden units: gelu, or relu as in the authors' models for MuJoCo."""
     max_timestep: int = 1000
     """Timesteps from this one on share an embedding."""
 
@@ -55,7 +61,8 @@ class GPTConfig(ModelConfig):
             TrajectoryEmbedding(encoder, action, self.width, self.return_scale, **precision),
             ActionHead(action, param_dtype),
             tuple(
-                GPTBlock(self.width, self.heads, *rates, **precision) for _ in range(self.layers)
+                GPTBlock(self.width, self.heads, *rates, self.activation, **precision)
+                for _ in range(self.layers)
             ),
             context,
             self.max_timestep,
@@ -66,13 +73,14 @@ class GPTConfig(ModelConfig):
 class GPTBlock(nn.Module):
     """A GPT-2 block (Radford et al. 2019).
 
-    Y = E + Attn(LN(E));  E' = Y + f(LN(Y)), where f has 4 D hidden units with GELU.
+    Y = E + Attn(LN(E));  E' = Y + f(LN(Y)), where f has 4 D hidden units with GELU or ReLU.
     """
 
     width: int
     heads: int
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
+    activation: str = "gelu"
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
@@ -84,9 +92,14 @@ class GPTBlock(nn.Module):
         dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
         attended = nn.MultiHeadDotProductAttention(
             num_heads=self.heads, dropout_rate=self.attention_dropout_rate, **precision
-        )(LayerNorm(**precision)(x_BSD), mask=mask_B1SS, deterministic=deterministic)
+        )(
+            LayerNorm(epsilon=EPSILON, **precision)(x_BSD),
+            mask=mask_B1SS,
+            deterministic=deterministic,
+        )
         x_BSD = x_BSD + dropout(attended)
-        hidden = nn.gelu(Dense(4 * self.width, **precision)(LayerNorm(**precision)(x_BSD)))
+        hidden = Dense(4 * self.width, **precision)(LayerNorm(epsilon=EPSILON, **precision)(x_BSD))
+        hidden = getattr(nn, self.activation)(hidden)
         return x_BSD + dropout(Dense(self.width, **precision)(hidden))
 
 
@@ -113,8 +126,8 @@ class DecisionTransformer(nn.Module):
         first = self.blocks[0]
         precision: dict[str, Any] = {"dtype": first.dtype, "param_dtype": first.param_dtype}
         self.timestep_embedding = nn.Embed(self.max_timestep + 1, first.width, **precision)
-        self.input_norm = LayerNorm(**precision)
-        self.output_norm = LayerNorm(**precision)
+        self.input_norm = LayerNorm(epsilon=EPSILON, **precision)
+        self.output_norm = LayerNorm(epsilon=EPSILON, **precision)
         self.dropout = nn.Dropout(self.dropout_rate)
 
     def initial_memory(self, batch_size: int) -> tuple[()]:

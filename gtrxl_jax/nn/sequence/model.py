@@ -47,8 +47,8 @@ class ModelConfig(abc.ABC):
     """Settings of every sequence model. The config of a model adds its own, and creates it."""
 
     name: str = ""
-    """rate, dt, dt-gpt, bc-mlp, bc-lstm, another registered name, or package.module:Name, the
-    config of a custom model."""
+    """rate, rmt, trxl, elmur, dt, dt-gpt, dmamba, core, bc-mlp, bc-lstm, another registered name,
+    or package.module:Name, the config of a custom model."""
     layers: int = 2
     """Number of layers."""
     width: int = 64

@@ -14,7 +14,8 @@ attended to, and the memory is updated after whole segments, including the last 
 If a PRNG key named "memory_noise" is given, acting replaces the memory tokens by noise from the
 normal distribution: the ablation of section 5, question 1.
 
-With m = 0 and no cache this is a Decision Transformer, which acts with a sliding window.
+With m = 0 and no cache this is a Decision Transformer, which acts with a sliding window. Memory
+tokens alone, without a valve, are a Recurrent Memory Transformer, a cache alone a Transformer-XL.
 """
 
 import dataclasses
@@ -72,8 +73,8 @@ class DTConfig(ModelConfig):
     """b of the gated identity initialization; the paper's value by default (gru 2, others 1)."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    return_scale: float = 1.0
-    """Divisor of the returns-to-go."""
+    return_scale: float | None = number(None)
+    """Divisor of the returns-to-go; by default the largest return of the data, without its sign."""
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
@@ -144,6 +145,37 @@ class RATEConfig(DTConfig):
         valve = make_valve(self.valve, self.valve_heads, **self.precision(param_dtype))
         sizes = {"memory_tokens": self.memory_tokens, "cache_size": self.cache_size}
         return {"valve": valve, **sizes}
+
+
+@dataclasses.dataclass(frozen=True)
+class RMTConfig(DTConfig):
+    """Settings of the Recurrent Memory Transformer (Bulatov et al. 2022): memory tokens alone.
+
+    It is RATE without a valve and a cache.
+    """
+
+    name: str = "rmt"
+    memory_tokens: int = 5
+    """Number of memory tokens, m."""
+
+    is_recurrent = True
+
+    def make_memory(self, param_dtype: Any) -> dict[str, Any]:
+        return {"valve": NoValve(), "memory_tokens": self.memory_tokens, "cache_size": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerXLConfig(DTConfig):
+    """Settings of Transformer-XL (Dai et al. 2019): a cache alone. It is RATE without tokens."""
+
+    name: str = "trxl"
+    cache_size: int = 90
+    """Number of tokens whose hidden states are cached for the next segment, C."""
+
+    is_recurrent = True
+
+    def make_memory(self, param_dtype: Any) -> dict[str, Any]:
+        return {"valve": NoValve(), "memory_tokens": 0, "cache_size": self.cache_size}
 
 
 @struct.dataclass

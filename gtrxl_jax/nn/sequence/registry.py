@@ -7,20 +7,27 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gtrxl_jax.nn.sequence.cloning import MLPCloningConfig, RecurrentCloningConfig
+from gtrxl_jax.nn.sequence.core_model import CoreModelConfig
 from gtrxl_jax.nn.sequence.decision_transformer import GPTConfig
+from gtrxl_jax.nn.sequence.elmur import ELMURConfig
 from gtrxl_jax.nn.sequence.model import ModelConfig, register_model
-from gtrxl_jax.nn.sequence.rate import DTConfig, RATEConfig
+from gtrxl_jax.nn.sequence.rate import DTConfig, RATEConfig, RMTConfig, TransformerXLConfig
 from gtrxl_jax.validation import require_choice, validate
 
 register_model("rate", RATEConfig)
+register_model("rmt", RMTConfig)
+register_model("trxl", TransformerXLConfig)
+register_model("elmur", ELMURConfig)
 register_model("dt", DTConfig)
 register_model("dt-gpt", GPTConfig)
+register_model("dmamba", CoreModelConfig)
+register_model("core", CoreModelConfig)
 register_model("bc-mlp", MLPCloningConfig)
 register_model("bc-lstm", RecurrentCloningConfig)
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": dict(),
-    "debug": dict(layers=1, width=16, heads=2, head_width=8, memory_tokens=2),
+    "debug": dict(layers=1, width=16, heads=2, head_width=8, memory_tokens=2, memory_slots=2),
     # RATE's table 5 and the configurations that its authors published.
     "tmaze": dict(layers=8, heads=10, cache_size=2, dropout=0.05),
     "aar": dict(layers=6, heads=8, cache_size=2, dropout=0.1, attention_dropout=0.05),

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.layers import Dense
+from gtrxl_jax.nn.normalizer import Normalizer, statistics
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import ActionSpec
@@ -26,7 +27,8 @@ class TrajectoryEmbedding(nn.Module):
       observation: the observation's encoder, to features `[..., F]`.
       action: the layout of the actions.
       width: D, the width of a token.
-      return_scale: divisor of the returns-to-go.
+      return_scale: divisor of the returns-to-go. None: their deviation in a normalizer, which the
+        trainer sets, see `return_statistics`.
       dtype: computation dtype; None for `param_dtype`.
       param_dtype: dtype of the parameters.
     """
@@ -34,7 +36,7 @@ class TrajectoryEmbedding(nn.Module):
     observation: nn.Module
     action: ActionSpec
     width: int
-    return_scale: float = 1.0
+    return_scale: float | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
@@ -43,10 +45,17 @@ class TrajectoryEmbedding(nn.Module):
         self.return_projection = Dense(self.width, **precision)
         self.observation_projection = Dense(self.width, **precision)
         self.action_projection = Dense(self.width, **precision)
+        if self.return_scale is None:
+            self.return_normalizer = Normalizer()
 
     def observe(self, returns_to_go: Float[Array, "..."], observation: Any) -> Array:
         """Return the R and o tokens, `[..., 2, D]`."""
-        scaled = (returns_to_go / self.return_scale).astype(self.dtype or self.param_dtype)
+        # Scaled before they are rounded to the computation's dtype.
+        if self.return_scale is None:
+            scaled = self.return_normalizer(returns_to_go)
+        else:
+            scaled = returns_to_go / self.return_scale
+        scaled = scaled.astype(self.dtype or self.param_dtype)
         features = self.observation(observation)
         return jnp.stack(
             [self.return_projection(scaled[..., None]), self.observation_projection(features)],
@@ -61,6 +70,17 @@ class TrajectoryEmbedding(nn.Module):
         """Return the R, o and a tokens of each step of a segment `[B, T]`."""
         observed = self.observe(segment.returns_to_go, segment.observations)
         return jnp.concatenate([observed, self.act(segment.actions)[..., None, :]], axis=-2)
+
+
+def return_statistics(params: Any, scale: float) -> dict[str, Array]:
+    """Return the statistics, by path, with which a model divides returns-to-go by a scale."""
+    found = statistics(params)
+    values = {"count": 1.0, "mean": 0.0, "variance": scale**2}
+    return {
+        path: jnp.asarray(values[path.rpartition("/")[2]], array.dtype)
+        for path, array in found.items()
+        if "return_normalizer" in path.split("/")
+    }
 
 
 class ActionHead(nn.Module):
