@@ -31,7 +31,7 @@ class EnvConfig:
 
     name: str = "TMazePassive-v0"
     """Name of an environment of gymnax or of this package; or of one on the host, as in
-    gymnasium:CartPole-v1, or package.module:make_env."""
+    gymnasium:CartPole-v1, envpool:Pong-v5, or package.module:make_env."""
     params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Environment parameters as name value pairs: --env.params corridor_length 30 penalty behind"""
     tasks: tyro.conf.UseAppendAction[tuple[dict[str, bool | int | float | str], ...]] = ()

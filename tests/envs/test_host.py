@@ -1,6 +1,8 @@
 """Environments on the host: spaces, wrappers, and the stream of their time steps."""
 
+import itertools
 import sys
+import types
 
 import gymnasium
 import jax
@@ -338,3 +340,81 @@ def test_collected_episodes_are_whole(part_bytes, monkeypatch):
         np.testing.assert_array_equal(np.diff(counts), 1)
         np.testing.assert_array_equal(whole.rewards[e, :length], counts[1:])
     assert sum(len(one.length) for one in seen) == 6
+
+
+class FakePool:
+    """Has the interface of envpool's environments: episodes of three steps in a box of rows."""
+
+    observation_space = spaces.Box(0, 10, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+    spec = types.SimpleNamespace(config=types.SimpleNamespace(max_episode_steps=3))
+
+    def __init__(self, name, num_envs, seed, size=1):
+        self._number, self._steps, self.closed = num_envs, np.zeros(num_envs, np.int32), False
+
+    def reset(self):
+        self._steps[:] = 0
+        return self._observe(), {"env_id": np.arange(self._number)}
+
+    def step(self, action):
+        assert action.dtype == np.int32
+        ended = self._steps == 3
+        self._steps = np.where(ended, 0, self._steps + 1)
+        last = self._steps == 3
+        info = {"lives": self._steps * 2, "env_id": np.arange(self._number), "players": {}}
+        no = np.zeros_like(last)
+        return self._observe(), np.where(ended, 0, 1.0), no, last, info
+
+    def close(self):
+        self.closed = True
+
+    def _observe(self):
+        return np.stack([self._steps, np.arange(self._number)], 1).astype(np.float32)
+
+
+@pytest.fixture
+def envpool(monkeypatch):
+    fake = types.ModuleType("envpool")
+    vars(fake).update(list_all_envs=lambda: ["Fake-v1"], make_gymnasium=FakePool)
+    monkeypatch.setitem(sys.modules, "envpool", fake)
+
+
+def test_pools_have_the_same_time_steps(envpool):
+    stream = stream_of("envpool:Fake-v1", 2)
+    assert stream.env.facts[2:] == (("lives",), 3, False)
+    with stream.open(0) as envs:
+        arrivals = [envs.reset(), *(envs.step(np.zeros(2, int)) for _ in range(5))]
+    first = [arrival.first[0] for arrival in arrivals]
+    last = [arrival.last[1] for arrival in arrivals]
+    returns = [arrival.episode.episode_return[1] for arrival in arrivals]
+    assert first == [True, False, False, False, True, False]
+    assert last == [False, False, False, True, False, False]
+    assert returns == [0, 1, 2, 3, 0, 1]
+    assert [arrival.discount[0] for arrival in arrivals] == [1] * 6
+    assert [arrival.episode.info["lives"][0] for arrival in arrivals] == [0, 2, 4, 6, 0, 2]
+
+
+def test_settings_that_do_not_fit_a_pool_are_named(envpool):
+    with pytest.raises(ValueError, match="unknown environment of envpool 'Pong-v9'"):
+        stream_of("envpool:Pong-v9")
+    with pytest.raises(ValueError, match="env.params do not fit envpool:Fake-v1"):
+        stream_of("envpool:Fake-v1", wind=3)
+    with pytest.raises(ValueError, match="whose options are env.params"):
+        HostStream((HostEnv("envpool:Fake-v1", wrappers={"stack": 4}),), 2)
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(ImportError, match="envpool:Pong-v5 requires envpool: pip install"):
+        stream_of("envpool:Pong-v5")
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+def test_envpool_itself_has_the_same_time_steps():
+    pytest.importorskip("envpool")
+    with stream_of("envpool:CartPole-v1", 3).open(0) as envs:
+        arrivals = [envs.reset(), *(envs.step(np.ones(3, int)) for _ in range(40))]
+    for before, after in itertools.pairwise(arrivals):
+        np.testing.assert_array_equal(after.first, before.last)
+        np.testing.assert_array_equal(after.episode.length[after.first], 0)
+        assert np.all(np.abs(after.observation[after.first]) < 0.06)

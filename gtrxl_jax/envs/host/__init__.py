@@ -8,6 +8,7 @@
 | module | has |
 |---|---|
 | `simulators` | one environment, by name, with wrappers and spaces of arrays |
+| `pools` | those of envpool, which steps many in threads of its own |
 | `wrappers` | the wrappers that a config can name |
 | `stream` | a batch of them as a stream of time steps, as `envs.stream` is of jitted ones |
 """

@@ -3,6 +3,7 @@
 | name | environment |
 |---|---|
 | `gymnasium:NAME` | a registered one; the package of a known family is imported |
+| `envpool:NAME` | one of envpool's, see `pools` |
 | `package.module:name` | a subclass of `gymnasium.Env`, or a function that returns one |
 
 Observations become arrays: texts of a `Text` space are rows of characters, a mission of MiniGrid is

@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from gtrxl_jax.envs.host import pools
 from gtrxl_jax.envs.host.simulators import Arrays, make_host_env
 from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.specs import action_spec, observation_spec
@@ -48,9 +49,16 @@ class HostEnv:
         """Create one; see `simulators.make_host_env`."""
         return make_host_env(self.name, self.params, self.wrappers, render=render)
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a batch of them is made as a whole, see `pools`."""
+        return self.name.partition(":")[0] == pools.LIBRARY
+
     @functools.cached_property
     def facts(self) -> "Facts":
         """What one of them says of itself, found by a reset and a step."""
+        if self.is_pooled:
+            return self._facts_of_pool()
         env = self.make()
         try:
             env.reset(seed=0)
@@ -66,6 +74,21 @@ class HostEnv:
             )
         finally:
             env.close()
+
+    def _facts_of_pool(self) -> "Facts":
+        if self.wrappers:
+            raise ValueError(
+                f"env.wrappers do not apply to {self.name}, whose options are env.params: omit them"
+            )
+        pool = pools.Pool(self.name, self.params, 1, seed=0)
+        try:
+            pool.reset()
+            action = np.asarray(_first_action(pool.action_space))[None]
+            *_, info = pool.step(action)
+            reported = tuple(sorted(name for name in info if name not in OTHER_SCORES))
+            return Facts(pool.observation_space, pool.action_space, reported, pool.limit, False)
+        finally:
+            pool.close()
 
     def time_limit(self, params: Any = None) -> int:
         """Return the number of actions after which every episode has ended, if it is known."""
@@ -162,14 +185,19 @@ class HostBatch:
     ):
         self._envs, self._seeds, self._timeout = envs, list(seeds), timeout
         self._names = envs[0].facts.reported
+        self._episode: Any = None
+        if envs[0].is_pooled:
+            if any(env is not envs[0] for env in envs):
+                raise ValueError(f"env.tasks: {envs[0].name} is made as a whole: use one task")
+            self._vector: Any = pools.Pool(envs[0].name, envs[0].params, len(envs), seeds[0])
+            return
         makers = [functools.partial(env.make, render=render) for env in envs]
         mode = AutoresetMode.NEXT_STEP
-        self._vector: VectorEnv[Any, Any, Any] = (
+        self._vector = (
             AsyncVectorEnv(makers, context="forkserver", autoreset_mode=mode)
             if processes
             else SyncVectorEnv(makers, autoreset_mode=mode)
         )
-        self._episode: Any = None
 
     def reset(self) -> Arrival:
         """Start an episode in every environment."""
