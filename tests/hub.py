@@ -71,6 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
                 siblings = [{"rfilename": file} for file in files]
                 self.answer({"id": f"{owner}/{name}", "sha": _sha(files), "siblings": siblings})
             return
+        if "/resolve/" not in path:
+            self.answer({"error": "no such page"}, 404)
+            return
         owner, name, _, _, file = path.split("/", 4)
         if (files := self.files_of(f"{owner}/{name}")) is not None:
             if file not in files:
