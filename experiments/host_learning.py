@@ -5,8 +5,8 @@
 
 A cell is `gtrxl train --env.name TASK`, with PPO and GTrXL: in gymnasium's environment, with one
 actor that is an update behind, and in the jitted one of this package or of gymnax. The memory size
-and the number of steps depend on the task only. MiniGrid-MemoryS7 has a view of 3 x 3 cells and
-their numbers as observations, in both.
+and the number of steps depend on the task only. MiniGrid-MemoryS7 has the numbers of the cells in
+view as observations, in both.
 
 Writes host_learning.jsonl and host_learning.md to experiments/results/.
 """
@@ -42,9 +42,9 @@ TASKS = {
     "Acrobot-v1": Task(16, 200_000, ("return", -100)),
     MINIGRID: Task(
         32,
-        400_000,
+        600_000,
         ("return", 0.9),
-        {HOST: {"agent_view_size": 3}, JITTED: {"view_size": 3, "observation": "symbolic"}},
+        {JITTED: {"observation": "symbolic"}},
         {"keys": "image"},
     ),
 }

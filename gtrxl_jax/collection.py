@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from gtrxl_jax.acting.collecting import collect_rounds
+from gtrxl_jax.acting.host import FunctionPolicy
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.data import minari
@@ -22,6 +23,7 @@ from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.loading import environment_for, load
 from gtrxl_jax.ops.distributions import SELECTIONS
+from gtrxl_jax.plugins import find_object, is_plugin
 from gtrxl_jax.timestep import EpisodeStats
 from gtrxl_jax.validation import choice, number, validate
 
@@ -51,7 +53,8 @@ class CollectionConfig:
     env: CollectionEnvConfig = dataclasses.field(default_factory=CollectionEnvConfig)
     policy: str = "oracle"
     """The policy that acts: oracle or explorer (if provided by the environment), random, or the
-    folder of an online or offline run, whose first seed is used."""
+    folder of an online or offline run, whose first seed is used; or, in an environment on the host,
+    module:function, from an observation of arrays to an action."""
     actions: str = choice("", SELECTIONS)
     """How a run's agent chooses actions: mode or sample. By default, as in the run's
     evaluations."""
@@ -134,7 +137,8 @@ def collect_dataset(
 def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Policy, Any]:
     """Return the environment's name, overrides, instance and parameters; the policy and its own."""
     name, overrides = config.env.name, dict(config.env.params)
-    if config.policy not in (*BUILT_IN, "random"):
+    is_function = is_plugin(config.policy)
+    if not is_function and config.policy not in (*BUILT_IN, "random"):
         if not Path(config.policy).exists():
             raise FileNotFoundError(
                 f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
@@ -160,7 +164,17 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
                 "the folder of a run"
             )
         host = HostEnv(name, overrides, config.env.wrappers)
+        if is_function:
+            function = find_object("policy", config.policy)
+            if not callable(function):
+                raise ValueError(f"policy {config.policy!r} is no function of its module")
+            return name, overrides, host, None, FunctionPolicy(function), ()
         return name, overrides, host, None, RandomPolicy(host.facts.action_space), ()
+    if is_function:
+        raise ValueError(
+            f"policy {config.policy} acts in NumPy, but {name} is jitted: use an environment on "
+            "the host"
+        )
     env, params = make_env(name, **overrides)
     stream = require_consistent_env(Stream(env, params, 1))
     if config.policy in BUILT_IN:

@@ -135,3 +135,8 @@ class JaxEnv(gymnasium.Env):
 def jitted(**params: Any) -> gymnasium.Env:
     """Return a T-Maze as an environment of gymnasium."""
     return JaxEnv("TMazePassive-v0", **params)
+
+
+def alternate(observation):
+    """Act by the parity of a counter's count."""
+    return int(observation[3]) % 2

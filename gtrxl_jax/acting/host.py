@@ -10,9 +10,10 @@ The policy acts in a compiled program, and the environments in NumPy. Training a
 `online.actors`, whose programs also keep what is learned from.
 """
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -92,11 +93,55 @@ class HostPlayer:
         return state, jax.device_get(step)
 
 
+@dataclasses.dataclass(frozen=True)
+class FunctionPolicy(Policy):
+    """A function of NumPy as a policy, in environments on the host only.
+
+    Attributes:
+      function: maps an observation of one environment, of arrays, to an action of its space.
+    """
+
+    function: Callable[[Any], Any]
+
+    def init(self, params: Any, batch_size: int) -> Any:
+        """Return (): a function has no state."""
+        return ()
+
+    def act(self, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]) -> Any:
+        """Raise TypeError: it cannot act in a compiled program."""
+        raise TypeError("a function of NumPy acts in environments on the host only")
+
+
+class FunctionPlayer:
+    """Acts with a function, like a `HostPlayer`."""
+
+    def __init__(self, policy: FunctionPolicy):
+        self._function = policy.function
+
+    def begin(self, params: Any, batch: int) -> Any:
+        """Return the state before the first time step."""
+        return ()
+
+    def step(
+        self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""]
+    ) -> tuple[Any, HostStep]:
+        """Call the function for each environment."""
+        rows = range(len(arrival.first))
+        actions = [self._function(row_of(arrival.observation, row)) for row in rows]
+        action = jax.tree.map(lambda *x: np.stack(x), *actions)
+        # What was done before is no input of a function.
+        outcome: Any = arrival[1:5]
+        timestep = TimeStep(arrival.observation, (), *outcome)
+        return state, HostStep(timestep, action, ())
+
+
 _cached_player = functools.lru_cache(maxsize=8)(HostPlayer)
 
 
-def _player(policy: Policy, env: HostEnv) -> HostPlayer:
+def _player(policy: Policy, env: HostEnv) -> HostPlayer | FunctionPlayer:
     """Return a player, whose program is compiled once for an agent's policy and an environment."""
+    if isinstance(policy, FunctionPolicy):
+        return FunctionPlayer(policy)
     return (_cached_player if isinstance(policy, AgentPolicy) else HostPlayer)(policy, env)
 
 

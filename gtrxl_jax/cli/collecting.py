@@ -32,7 +32,8 @@ class Collect:
 def collect(arguments: Sequence[str]) -> None:
     """Run `gtrxl collect`."""
     command = parse(Collect, arguments, prog="gtrxl collect")
-    import_plugins([command.config.env.name, *(f"{name}:" for name in command.modules)])
+    named = (command.config.env.name, command.config.policy)
+    import_plugins([*named, *(f"{name}:" for name in command.modules)])
     with ConsoleWriter(
         command.config.episodes,
         ("return", "success"),

@@ -63,8 +63,9 @@ def cache_bytes(trainer: Any, devices: Sequence[Any]) -> int:
 
     state = jax.eval_shape(trainer.init, 0)
     params = jax.eval_shape(trainer.algorithm.acting_params, state.learner)
+    memory = jax.eval_shape(trainer.init_actor, jax.random.key(0)).memory
     with jax.set_mesh(mesh):
-        program = jax.make_jaxpr(start)(params, state.actor.memory).jaxpr
+        program = jax.make_jaxpr(start)(params, memory).jaxpr
     total = 0
     for variable in program.outvars:
         array: Any = variable.aval

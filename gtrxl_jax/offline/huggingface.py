@@ -115,7 +115,7 @@ def convert(
     model = make_model(settings, *spaces, context)
     assert isinstance(model, DecisionTransformer)
     segment = zero_segment(zero_timestep(*spaces, 1, context), ())
-    params = jax.device_get(jax.jit(model.init)(jax.random.key(0), (), segment)["params"])
+    shapes = jax.eval_shape(model.init, jax.random.key(0), (), segment)["params"]
     arrays = _Arrays(tensors)
     # Every token there gets the embedding of position 0, after the norm.
     norm = arrays.norm("embed_ln", width)
@@ -148,7 +148,7 @@ def convert(
         for n in range(layers)
     }
     arrays.require_all_used()
-    return model, _filled(params, converted)
+    return model, _filled(shapes, converted)
 
 
 def _activation(config: Mapping[str, Any]) -> str:
@@ -243,13 +243,11 @@ def _block(arrays: _Arrays, name: str, width: int, heads: int) -> dict[str, Any]
     }
 
 
-def _filled(params: Any, converted: Any) -> Any:
-    """Return the parameters with those that were converted."""
-    if not isinstance(params, Mapping):
-        assert converted.shape == params.shape
-        return jnp.asarray(converted, params.dtype)
-    assert converted.keys() <= params.keys()
-    return {
-        name: _filled(child, converted[name]) if name in converted else child
-        for name, child in params.items()
-    }
+def _filled(shapes: Any, converted: Any, name: str = "") -> Any:
+    """Return parameters of these shapes; where none was converted, a normalizer's first values."""
+    if not isinstance(shapes, Mapping):
+        value = float(name == "variance") if converted is None else converted
+        return jnp.broadcast_to(jnp.asarray(value, shapes.dtype), shapes.shape)
+    inner = converted or {}
+    assert inner.keys() <= shapes.keys()
+    return {child: _filled(shape, inner.get(child), child) for child, shape in shapes.items()}

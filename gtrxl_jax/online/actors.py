@@ -353,7 +353,8 @@ class _Actor(threading.Thread):
             self._start(update)
         assert self._envs is not None
         params = every.on_device(params, self._index)
-        key_KT, key_K = programs.keys(every.key, np.int32(update), self._index)
+        number = jax.process_index() * every.config.count + self._index
+        key_KT, key_K = programs.keys(every.key, np.int32(update), number)
         memory, previous, arrival = self._memory, self._previous, self._arrival
         segments: list[Experience] = []
         for segment in map(np.int32, range(programs.segments)):
@@ -390,6 +391,9 @@ class Actors:
       first: the number of the first update, counted from 0.
       seed: the seed of the environments.
 
+    Raises:
+      ValueError: if they do not divide the environments of this process.
+
     Attributes:
       started: whether they have been started.
       lag: how many updates the parameters behind the last `take` were behind, averaged over the
@@ -415,7 +419,13 @@ class Actors:
         self._version = first
         self._mesh = mesh
         self._devices = mesh.local_devices
-        rows = np.split(local_rows(mesh, stream.num_envs), config.count)
+        own = local_rows(mesh, stream.num_envs)
+        if len(own) % config.count:
+            raise ValueError(
+                f"env.num_envs {stream.num_envs} leaves {len(own)} to a process, which do not "
+                f"divide over actors.count {config.count}: use a multiple of it"
+            )
+        rows = np.split(own, config.count)
         self._actors = [_Actor(self, index, part.tolist()) for index, part in enumerate(rows)]
 
     def __enter__(self) -> "Actors":

@@ -118,7 +118,8 @@ class HostTrainer(OnlineTrainer):
         """Learn from experience. Returns what `OnlineTrainer.update` does."""
         key = jax.random.fold_in(state.key, state.update)
         key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
-        learner, metrics = self.learn(state.learner, data, key_learn)
+        with jax.named_scope("learn"):
+            learner, metrics = self.learn(state.learner, data, key_learn)
         return TrainState(learner, (), state.key, state.update + 1), metrics
 
 
@@ -137,6 +138,7 @@ class HostPrograms(Programs):
     ):
         super().__init__(trainer, compiling, devices)
         self._trainer: Any = trainer
+        self.updates = 1
         config = trainer.config
         self._acting = ActingPrograms(
             trainer.algorithm.behavior,

@@ -127,8 +127,8 @@ def plan(trainer: Trainer, topology: str) -> Plan:
     with _naming_memory(kind), without_cache():
         compiled: Any = lowered.compile(GPU_OPTIONS if is_gpu else None)
     compile_seconds = time.monotonic() - began
-    updates = trainer.config.updates_per_iteration
-    steps = trainer.config.num_seeds * trainer.steps_per_iteration / updates
+    config, updates = trainer.config, programs.updates
+    steps = config.num_seeds * trainer.steps_per_iteration / config.updates_per_iteration
     sizes, text = compiled.memory_analysis(), compiled.as_text()
     exchanges = _exchanges(text, updates)
     kernels: Counter[str] = Counter()
@@ -143,7 +143,7 @@ def plan(trainer: Trainer, topology: str) -> Plan:
         # An all-reduce sends everything twice, and other collectives once.
         sent = sum(one.num_bytes * (1 + (one.kind == "all-reduce")) for one in exchanges)
         exchange_seconds = sent / sent_per_second
-    if seconds:
+    if seconds and not trainer.on_host:  # whose environments are not in the program
         speed = steps / (sum(seconds.values()) + (exchange_seconds or 0))
     made = Plan(
         topology=topology,

@@ -34,6 +34,7 @@ class Programs:
     Attributes:
       mesh: the devices of the run.
       like: shapes, dtypes and shardings of the run's state.
+      updates: number of updates of a program.
 
     Raises:
       ValueError: if the requested devices are not available.
@@ -50,6 +51,7 @@ class Programs:
         self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         self._trainer = trainer
         self._compiling = compiling
+        self.updates: int = config.updates_per_iteration
         self._several = config.num_seeds > 1
         self._seeds: Any = config.seed
         if self._several:

@@ -1,5 +1,6 @@
 """Environments on the host: spaces, wrappers, and the stream of their time steps."""
 
+import dataclasses
 import itertools
 import sys
 import types
@@ -14,6 +15,8 @@ from gtrxl_jax.acting import collecting
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode
 from gtrxl_jax.acting.host import play_episodes
 from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
+from gtrxl_jax.data.datasets import load
 from gtrxl_jax.data.trajectories import concatenate
 from gtrxl_jax.envs.faults import FaultError
 from gtrxl_jax.envs.host.simulators import is_host_env, make_host_env
@@ -340,6 +343,22 @@ def test_collected_episodes_are_whole(part_bytes, monkeypatch):
         np.testing.assert_array_equal(np.diff(counts), 1)
         np.testing.assert_array_equal(whole.rewards[e, :length], counts[1:])
     assert sum(len(one.length) for one in seen) == 6
+
+
+def test_functions_collect(tmp_path):
+    env = CollectionEnvConfig("tests.hosts:counter", {"anonymous": True}, num_envs=2)
+    config = CollectionConfig(env, policy="tests.hosts:alternate", episodes=4)
+    assert collect_dataset(config, tmp_path / "data").episodes == 4
+    read = load(tmp_path / "data")
+    for e, length in enumerate(read.length):
+        counts = read.observations[e, :length, 3]
+        np.testing.assert_array_equal(read.actions[e, :length], counts % 2)
+    jitted = dataclasses.replace(config, env=CollectionEnvConfig("TMazePassive-v0"))
+    with pytest.raises(ValueError, match="acts in NumPy, but TMazePassive-v0 is jitted"):
+        collect_dataset(jitted, tmp_path / "other")
+    wrong = dataclasses.replace(config, policy="tests.hosts:MAX_ROWS")
+    with pytest.raises(ValueError, match="is no function of its module"):
+        collect_dataset(wrong, tmp_path / "other")
 
 
 class FakePool:

@@ -14,6 +14,7 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.plan import plan
 from tests import hosts
 from tests.programs import compiled_once
 
@@ -242,3 +243,14 @@ def test_bad_settings_are_named(changes, message):
 def test_where_environments_step_decides_the_trainer():
     assert type(make_trainer(small("tests.hosts:counter"))) is HostTrainer
     assert type(make_trainer(small("TMazePassive-v0"))) is OnlineTrainer
+
+
+@pytest.mark.slow
+def test_a_plan_is_of_the_learner():
+    """Its program exchanges gradients, and has no environments."""
+    pytest.importorskip("libtpu")
+    made = plan(make_trainer(small("tests.hosts:counter", devices=0)), "v5e:2x2")
+    assert {"learn"} <= made.seconds.keys()
+    assert not {"act", "env"} & made.seconds.keys()
+    assert made.exchanges
+    assert made.steps_per_second is None

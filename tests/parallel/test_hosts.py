@@ -132,6 +132,20 @@ def test_two_processes_match_one(command, start, tmp_path):
 
 
 @pytest.mark.slow
+def test_actors_of_two_processes_match_two_actors_of_one(start, tmp_path):
+    env = ["--env.name", "tests.hosts:counter", "--env.params", "anonymous", "True"]
+    command = [*ONLINE, "--total-steps", str(4 * ITERATION), *env]
+    codes, said = ended(start(*command, "--folder", tmp_path / "two"))
+    assert codes == [0, 0], said
+    main([*command, "--folder", str(tmp_path / "one"), "--devices", "4", "--actors.count", "2"])
+    for ours, theirs in zip(lines(tmp_path / "two"), lines(tmp_path / "one"), strict=True):
+        for name in ours:
+            if name != "actors/learner_waits":
+                pair = float(ours[name]), float(theirs[name])
+                np.testing.assert_allclose(*pair, 1e-4, 1e-4, err_msg=name)
+
+
+@pytest.mark.slow
 def test_two_processes_find_finished_run(start, tmp_path):
     for _ in range(2):
         codes, said = ended(start(*OFFLINE, "--folder", tmp_path / "two"))
