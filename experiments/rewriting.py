@@ -312,7 +312,7 @@ def draw(cells: dict[Any, list[Record]], options: Options) -> None:
     axes_RC = figure.subplots(len(mazes), len(panels), squeeze=False, sharey=True, sharex="col")
     entries: dict[str, Any] = {}
     for maze, axes_C in zip(mazes, axes_RC, strict=True):
-        for (label, points), axes in zip(panels.items(), axes_C, strict=True):
+        for points, axes in zip(panels.values(), axes_C, strict=True):
             for core, look in assign_styles(tuple(CORES)):
                 if runs := cells.get((maze, core)):
                     names = [f"success/{n} of {length}" for _, n, length in points]
@@ -321,9 +321,9 @@ def draw(cells: dict[Any, list[Record]], options: Options) -> None:
             axes.set_ylim(-0.03, 1.03)
             axes.set_title(f"trained on {maze.replace(' ', ', ')}", fontsize=9)
             style_axes(axes)
-            if axes_C is axes_RC[-1]:
-                axes.set_xlabel(label)
         axes_C[0].set_ylabel("success")
+    for label, axes in zip(panels, axes_RC[-1], strict=True):
+        axes.set_xlabel(label)
     legend_outside(figure, "", entries)
     save_figure(figure, options.results / "rewriting.png")
 
