@@ -52,7 +52,12 @@ SMALL = {
 }
 """Options that are appended to the commands that begin so."""
 
-PACKAGES = {"brax-": "brax", "Craftax-": "craftax"}
+PACKAGES = {
+    "brax-": "brax",
+    "Craftax-": "craftax",
+    "jumanji:": "jumanji",
+    "xminigrid:": "xminigrid",
+}
 """Packages without which a command is skipped, by a part of it."""
 
 SHORT = ["max_steps_in_episode", "20"]
@@ -84,7 +89,7 @@ def small(words):
         if not {"--devices", "--parameter-shards"} & {*words}:
             words += ["--devices", "1"]
     if words[0] == "gtrxl" and re.search(
-        "MemoryMaze|TwoColors|AppleMaze|MiniGrid|vizdoom|minigrid|memory-maze", line
+        "MemoryMaze|TwoColors|AppleMaze|(?<!xminigrid:)MiniGrid|vizdoom|minigrid|memory-maze", line
     ):
         if "--env.params" not in words:
             words += ["--env.params"]
