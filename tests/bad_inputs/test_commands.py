@@ -29,7 +29,7 @@ TRAIN = {
     "--unroll -1 --folder here": "unroll must be at least 1, not -1",
     "--core.layers 0": "core.layers must be at least 1, not 0",
     "--core.width 18 --core.heads 4": "core.width 18 does not divide into core.heads 4",
-    "--agent.reconstruction -1": "agent.reconstruction must be at least 0, not -1",
+    "--agent.reconstruction -1": "agent.reconstruction must be at least 0 and finite, not -1",
     "--agent.pixel-control 0.1": "pixel_control needs an image, which the observation has not",
     "--agent.head-width 0": "agent.head_width must be at least 1, not 0",
     "--env.num-envs 12": "env.num_envs 12 does not divide over 8 devices",
