@@ -113,9 +113,12 @@ def program_of(page):
 
 
 def typed():
-    """Return each page, line and command, once, and each page with code in Python."""
+    """Return each page, line and command, once, and each page with code in Python.
+
+    The README is last, since the pages write the data that its commands read.
+    """
     found = {}
-    for page in pages():
+    for page in sorted(pages(), key=lambda page: page == README):
         for number, words in commands(page):
             if SKIPPED.keys().isdisjoint((words[0], " ".join(words[:2]), shlex.join(words))):
                 found.setdefault(shlex.join(words), (page, number, words))
