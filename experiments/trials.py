@@ -1,19 +1,17 @@
 """Trials: the return of each of ten episodes in one world, of an agent that learned to learn it.
 
     python experiments/trials.py
-    python experiments/trials.py --only bandit --seeds 1
+    python experiments/trials.py --seeds 1
 
-    bandit        five arms, each of which pays with a probability that is drawn for each trial;
-                  an episode is ten pulls. Its return is the mean of 1 for a pull that pays, and -1.
-    four rooms    gymnax's FourRooms, with a start and a goal that are drawn for each trial, and a
-                  picture of the walls and the agent, not of the goal. A third of the steps slip.
-                  The return is 1 if the goal is found within 50 steps.
+The world is a bandit of five arms, each of which pays with a probability that is drawn for each
+trial, uniform in [0, 1]; an episode is ten pulls. Its return is the mean of 1 for a pull that pays
+and -1 for one that does not.
 
-The agents are GTrXLs whose memory reaches over a trial, trained by PPO. The reference of the bandit
-is Thompson sampling, with a uniform prior, as the arms' probabilities have. Its highest expected
-return, of an agent that knows them, is 2 * 5 / 6 - 1 = 0.67.
+The agents are GTrXLs whose memory holds a trial, trained by PPO. The reference is Thompson sampling
+with the right prior. The highest expected return, of an agent that knows the probabilities, is
+2 * 5 / 6 - 1 = 0.67.
 
-On one CPU core, a run takes 6 minutes in the bandit and 20 in the four rooms.
+On two CPU cores that others use too, a run takes 11 minutes.
 
 Writes trials.jsonl, trials.md and trials.png to experiments/results/.
 """
@@ -27,53 +25,34 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import EnvConfig, EvaluationConfig, OnlineConfig
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.plots.style import (
-    FONT_SIZE,
+    COLORS,
     GREY,
-    assign_styles,
     legend_outside,
     new_figure,
     save_figure,
     style_axes,
 )
-from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies import Cell, Options, Record, Study, scores
 from gtrxl_jax.studies.report import Paragraph, mean_entry, table
 
 EPISODES = 10
 """Episodes of a trial."""
 ARMS, PULLS = 5, 10
-WORLDS = {
-    "bandit": EnvConfig(
-        "MultiarmedBanditEasy-v0",
-        {"num_arms": ARMS, "episode_length": PULLS},
-        trial=EPISODES,
-        num_envs=64,
-    ),
-    "four rooms": EnvConfig(
-        "FourRooms-misc",
-        {
-            "use_visual_obs": True,
-            "resample_init_pos": True,
-            "resample_goal_pos": True,
-            "max_steps_in_episode": 50,
-        },
-        trial=EPISODES,
-        num_envs=64,
-    ),
-}
-MEMORY = {"bandit": 100, "four rooms": 250}
-"""Two layers with a memory of 250 each reach the 500 actions of a trial."""
-TOTAL_STEPS = {"bandit": 1_000_000, "four rooms": 1_500_000}
+TOTAL_STEPS = 1_000_000
 ORACLE = 2 * ARMS / (ARMS + 1) - 1
 
 
-def job(world: str, total_steps: int) -> OnlineConfig:
-    """Return the config of a world."""
+def job(total_steps: int) -> OnlineConfig:
+    """Return the config of the runs."""
     return OnlineConfig(
-        env=WORLDS[world],
-        core=core_config("gtrxl", "small", memory_size=MEMORY[world]),
-        algorithm=PPOConfig(
-            gae_lambda=0.5 if world == "bandit" else 0.95, entropy_cost=0.02, minibatches=4
+        env=EnvConfig(
+            "MultiarmedBanditEasy-v0",
+            {"num_arms": ARMS, "episode_length": PULLS},
+            trial=EPISODES,
+            num_envs=64,
         ),
+        core=core_config("gtrxl", "small", memory_size=EPISODES * PULLS),
+        algorithm=PPOConfig(gae_lambda=0.5, entropy_cost=0.02, minibatches=4),
         evaluation=EvaluationConfig(episodes=256, interval=0, actions="sample"),
         total_steps=total_steps,
         unroll=100,
@@ -84,12 +63,11 @@ def grid(options: Options) -> list[Cell]:
     """Return all runs."""
     return [
         Cell(
-            {"world": world},
-            job(world, options.steps or TOTAL_STEPS[world]),
+            {"world": "bandit"},
+            job(options.steps or TOTAL_STEPS),
             options.seeds or 3,
             goal=("return", np.inf),
         )
-        for world in WORLDS
     ]
 
 
@@ -116,49 +94,39 @@ def by_episode(runs: Sequence[Record]) -> Float[np.ndarray, "S K"]:
 def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure."""
     shown = (1, 2, 3, 5, EPISODES)
-    cells = {world: by_episode(runs) for world, runs in by_cell(records, "world").items()}
-    rows = [
-        [world, *(mean_entry(return_SK[:, n - 1]) for n in shown)]
-        for world, return_SK in cells.items()
-    ]
-    reference = {"Thompson sampling": thompson()}
-    rows += [
-        [f"bandit, {name}", *(f"{return_K[n - 1]:.2f}" for n in shown)]
-        for name, return_K in reference.items()
-    ]
-    draw(options, cells, reference["Thompson sampling"])
+    return_SK, thompson_K = by_episode(records), thompson()
+    draw(options, return_SK, thompson_K)
     return "Trials of ten episodes", [
-        f"Return of the n-th of {EPISODES} episodes in one world, of GTrXL agents trained by PPO: "
-        "the mean over seeds with its 95 % interval (Student's t), each of 256 fresh trials with "
-        "sampled actions.",
-        table(["world", *(f"n = {n}" for n in shown)], rows),
-        f"The highest in the bandit is {ORACLE:.2f}, of an agent that knows the arms.",
+        f"Return of the n-th of {EPISODES} episodes in one bandit of {ARMS} arms, of {PULLS} pulls "
+        "each. GTrXL, trained by PPO: the mean over seeds with its 95 % interval (Student's t), "
+        "each of 256 fresh trials with sampled actions.",
+        table(
+            ["", *(f"n = {n}" for n in shown)],
+            [
+                ["GTrXL", *(mean_entry(return_SK[:, n - 1]) for n in shown)],
+                ["Thompson sampling", *(f"{thompson_K[n - 1]:.2f}" for n in shown)],
+            ],
+        ),
+        f"The highest is {ORACLE:.2f}, of an agent that knows the arms.",
     ]
 
 
 def draw(
-    options: Options,
-    cells: dict[str, Float[np.ndarray, "S K"]],
-    thompson_K: Float[np.ndarray, " K"],
+    options: Options, return_SK: Float[np.ndarray, "S K"], thompson_K: Float[np.ndarray, " K"]
 ) -> None:
-    """Draw the return of each episode, a panel for each world and a line for each seed."""
+    """Draw the return of each episode, a line for each seed."""
     figure = new_figure(6.5, 2.6)
-    panels = figure.subplots(1, len(cells), squeeze=False)[0]
+    axes = figure.add_subplot()
     episode_K = np.arange(1, EPISODES + 1)
-    for (world, return_SK), (_, look), axes in zip(
-        cells.items(), assign_styles(cells), panels, strict=True
-    ):
-        for seed, return_K in enumerate(return_SK):
-            label = None if seed else f"GTrXL, {world} ({len(return_SK)} seeds)"
-            axes.plot(episode_K, return_K, **look, markersize=4, linewidth=1.2, label=label)
-        if world == "bandit":
-            axes.plot(episode_K, thompson_K, color=GREY, linestyle="--", label="Thompson sampling")
-            axes.axhline(ORACLE, color=GREY, linestyle=":", label="the arms known")
-        axes.set_title(world, fontsize=FONT_SIZE)
-        axes.set_xlabel("episode of the trial")
-        axes.set_ylim(0, None)
-        style_axes(axes)
-    panels[0].set_ylabel("return")
+    for seed, return_K in enumerate(return_SK):
+        label = None if seed else f"GTrXL ({len(return_SK)} seeds)"
+        axes.plot(episode_K, return_K, "o-", color=COLORS[0], markersize=4, label=label)
+    axes.plot(episode_K, thompson_K, "--", color=GREY, label="Thompson sampling")
+    axes.axhline(ORACLE, color=GREY, linestyle=":", label="the arms known")
+    axes.set_xlabel("episode of the trial")
+    axes.set_ylabel("return")
+    axes.set_ylim(0, None)
+    style_axes(axes)
     legend_outside(figure, "")
     save_figure(figure, options.results / "trials.png")
 

@@ -161,8 +161,8 @@ def _actions(extras: Any, actions: Any, spec: Any) -> dict[str, Any]:
         "choices": tuple(choices),
         "has_probabilities": has_probabilities,
         "chosen": parts.get("discrete", none_T0.astype(np.int32)),
-        "means": none_T0 if gaussian is None else gaussian.mean,
-        "scales": none_T0 if gaussian is None else gaussian.scale,
+        "means": none_T0 if gaussian is None else np.asarray(gaussian.mean),
+        "scales": none_T0 if gaussian is None else np.asarray(gaussian.scale),
         "continuous": parts.get("continuous", none_T0),
     }
 

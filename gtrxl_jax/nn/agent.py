@@ -29,12 +29,13 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from gtrxl_jax.nn.auxiliary import PixelControl, Reconstruction
 from gtrxl_jax.nn.core import MemoryCore, require_consistent_core
 from gtrxl_jax.nn.cores.clock import with_clock
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
 from gtrxl_jax.nn.heads import DuelingHead, PolicyHead, ValueHead
 from gtrxl_jax.ops.distributions import ActionDistribution
-from gtrxl_jax.specs import action_spec
+from gtrxl_jax.specs import ActionSpec, ArraySpec, action_spec, observation_spec
 from gtrxl_jax.timestep import TimeStep
 
 
@@ -63,11 +64,15 @@ class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
       memoryless: present every step to the core as the first of an episode, which disables its
         memory: the ablation of memory. The previous action and reward are still inputs; a clock
         stays at 0.
+      reconstruction: an auxiliary loss on the core's output, see `nn.auxiliary`; None for none.
+      pixel_control: another one.
     """
 
     encoder: nn.Module
     core: MemoryCore
     memoryless: bool = False
+    reconstruction: nn.Module | None = None
+    pixel_control: nn.Module | None = None
 
     @abc.abstractmethod
     def heads(self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None) -> Any:
@@ -83,11 +88,21 @@ class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
         return memory, self.heads(y_BTD, timesteps.legal)
 
     def features(self, memory: Any, timesteps: TimeStep) -> tuple[Any, Float[Array, "B T D"]]:
-        """Run the encoder and the core on a segment; return the memory and the heads' input."""
-        return self.core(memory, self.encoder(timesteps), self._first(timesteps))
+        """Run the encoder and the core on a segment; return the memory and the heads' input.
+
+        Where an algorithm collects losses, the auxiliary ones are computed.
+        """
+        memory, y_BTD = self.core(memory, self.encoder(timesteps), self._first(timesteps))
+        if self.is_mutable_collection("losses"):
+            for auxiliary in (self.reconstruction, self.pixel_control):
+                if auxiliary is not None:
+                    auxiliary(y_BTD, timesteps)
+        return memory, y_BTD
 
     def encode(self, timesteps: TimeStep) -> Float[Array, "... D"]:
         """Encode time steps of any leading axes, see `nn.normalizer.update_normalizers`."""
+        if self.reconstruction is not None:
+            self.reconstruction.targets(timesteps)
         return self.encoder(timesteps)
 
     def start(self, memory: Any, num_steps: int | None = None) -> Any:
@@ -154,6 +169,8 @@ def make_agent(
     max_scale: float = 1.0,
     clock: bool = False,
     memoryless: bool = False,
+    reconstruction: float = 0.0,
+    pixel_control: float = 0.0,
 ) -> Agent:
     """Build an agent around a core for an environment's spaces, in the core's precision.
 
@@ -173,10 +190,14 @@ def make_agent(
       clock: add the number of steps since the start of the episode to the core's inputs, see
         `ClockedCore`.
       memoryless: see `Agent`.
+      reconstruction: weight of the loss of `nn.auxiliary.Reconstruction`; 0 for none.
+      pixel_control: weight of the loss of `nn.auxiliary.PixelControl`, which requires an image and
+        a single discrete action; 0 for none.
 
     Raises:
       ValueError: if the encoder is unknown or does not fit the observations, a number is not
-        positive, or a custom core returns other shapes than it should.
+        positive, pixel control does not fit the spaces, or a custom core returns other shapes than
+        it should.
       TypeError: if a space is not supported or `core` is not a module.
     """
     _require_positive(
@@ -195,6 +216,8 @@ def make_agent(
         image_axes=image_axes,
         clock=clock,
         memoryless=memoryless,
+        reconstruction=reconstruction,
+        pixel_control=pixel_control,
     )
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
     return Agent(
@@ -225,8 +248,8 @@ def make_q_network(
       observation_space: see `make_agent`.
       action_space: a space of one discrete choice.
       head_width: hidden units of V and of A, see `DuelingHead`.
-      **trunk: `encoder`, `encoders`, `encoder_width`, `image_axes`, `clock` and `memoryless` of
-        `make_agent`.
+      **trunk: `encoder`, `encoders`, `encoder_width`, `image_axes`, `clock`, `memoryless`,
+        `reconstruction` and `pixel_control` of `make_agent`.
 
     Raises:
       ValueError: as `make_agent`, and if an action is not one discrete choice.
@@ -255,6 +278,8 @@ def _make_trunk(
     image_axes: str = "auto",
     clock: bool = False,
     memoryless: bool = False,
+    reconstruction: float = 0.0,
+    pixel_control: float = 0.0,
 ) -> dict[str, Any]:
     """Return all of a `MemoryNetwork` but its heads; see `make_agent`."""
     if not isinstance(core, MemoryCore):
@@ -271,11 +296,31 @@ def _make_trunk(
             image_axes=image_axes,
             **precision,
         )
-    return {
-        "encoder": InputEncoder(encoder, action_spec(action_space), core.width, **precision),
+    action = action_spec(action_space)
+    trunk = {
+        "encoder": InputEncoder(encoder, action, core.width, **precision),
         "core": with_clock(core) if clock else core,
         "memoryless": memoryless,
     }
+    arrays = tuple(jax.tree.leaves(observation_spec(observation_space, channels=image_axes)))
+    if reconstruction:
+        trunk["reconstruction"] = Reconstruction(arrays, action, reconstruction, **precision)
+    if pixel_control:
+        trunk["pixel_control"] = _make_pixel_control(arrays, action, pixel_control, precision)
+    return trunk
+
+
+def _make_pixel_control(
+    arrays: tuple[ArraySpec, ...], action: ActionSpec, cost: float, precision: dict[str, Any]
+) -> PixelControl:
+    """Return the auxiliary task for the first image of an observation."""
+    images = [number for number, spec in enumerate(arrays) if spec.is_image]
+    if not images:
+        raise ValueError("pixel_control needs an image, which the observation has not: omit it")
+    if action.is_hybrid or action.continuous:
+        raise ValueError("pixel_control needs a single discrete action: omit it")
+    (choices,) = action.discrete
+    return PixelControl(arrays[images[0]], images[0], choices, cost, **precision)
 
 
 def _require_positive(**values: float) -> None:

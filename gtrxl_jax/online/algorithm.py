@@ -29,7 +29,7 @@ from gtrxl_jax.online.optimizer import OptimizerConfig
 from gtrxl_jax.plugins import Registry
 from gtrxl_jax.specs import IMAGE_AXES
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
-from gtrxl_jax.validation import choice
+from gtrxl_jax.validation import choice, number
 
 Metrics = dict[str, Real[Array, ""]]
 """Scalars by name."""
@@ -65,6 +65,12 @@ class AgentConfig:
     clock: bool = False
     """Add the number of steps since the start of the episode to the core's inputs: for tasks where
     what has to be remembered depends on it, which attention with relative positions cannot know."""
+    reconstruction: float = number(0.0, at_least=0)
+    """Weight of an auxiliary loss, for any core: to reconstruct the observation, the previous
+    action and its reward from the core's output, as MERLIN does. 0: none."""
+    pixel_control: float = number(0.0, at_least=0)
+    """Weight of an auxiliary loss for images, of UNREAL: values of the actions for changing the
+    pixels of each cell of a grid. 0: none."""
     memoryless: bool = False
     """Present every step to the core as the first of an episode, as a control without memory. A
     clock then stays at 0."""
@@ -265,12 +271,17 @@ def sum_losses(
 ) -> tuple[Float[Array, ""], Metrics]:
     """Return the sum of loss terms and of the modules' auxiliary losses, and a metric for each.
 
+    Losses of cores and encoders are summed up to `loss/auxiliary`. Those of other modules have the
+    name of the module, such as `loss/reconstruction`.
+
     Args:
       terms: the terms by name.
       reports: what modules reported, see `run_segment`.
     """
-    if auxiliary := reports.get("losses"):
-        terms["auxiliary"] = jnp.sum(jnp.stack(list(auxiliary.values())))
+    for path, loss in reports.get("losses", {}).items():
+        module = path.partition("/")[0]
+        name = "auxiliary" if module in ("core", "encoder") else module
+        terms[name] = terms[name] + loss if name in terms else loss
     metrics = {f"loss/{name}": term for name, term in terms.items()}
     return jnp.sum(jnp.stack(list(terms.values()))), metrics | reports.get("metrics", {})
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gtrxl_jax.specs.observation import QUANTITY
 from gtrxl_jax.specs.spaces import (
     align,
     bounds_of,
@@ -61,6 +62,12 @@ class ActionSpec:
     def num_features(self) -> int:
         """The size of the last axis of `features`, F."""
         return self.num_continuous + sum(self.discrete)
+
+    @property
+    def feature_groups(self) -> Int[np.ndarray, " F"]:
+        """What each feature is, see `ArraySpec.feature_groups`."""
+        choices = np.repeat(np.arange(len(self.discrete)), self.discrete)
+        return np.concatenate([np.full(self.num_continuous, QUANTITY), choices]).astype(int)
 
     def center_and_half_width(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the center and half-width of each continuous range; 0 and 1 where unbounded."""

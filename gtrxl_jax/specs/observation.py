@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.specs.spaces import (
     align,
@@ -33,6 +33,9 @@ FLOAT_TOLERANCE = 10.0
 MIN_IMAGE_SIDE = 8
 # Large images have at least this side; smaller ones may be grids of cells.
 LARGE_IMAGE_SIDE = 32
+
+QUANTITY, FLAG = -1, -2
+"""What a feature is that belongs to no choice, see `ArraySpec.feature_groups`."""
 
 IMAGE_AXES = ("auto", "hwc", "chw")
 """Where the channels of images are: last, first, or recognized, see `image_axes`."""
@@ -125,6 +128,21 @@ class ArraySpec:
         Only if `has_quantities`.
         """
         return ~self._entries[2] if isinstance(self.categories, tuple) else None
+
+    @property
+    def feature_groups(self) -> Int[np.ndarray, " F"]:
+        """What each of the flattened features is: `QUANTITY`, `FLAG`, or the number of a choice.
+
+        The one-hot features of a choice have the same number.
+        """
+        size = math.prod(self.feature_shape)
+        if isinstance(self.categories, int):
+            return np.arange(size) // self.categories
+        if self.categories is None:
+            return np.full(size, QUANTITY if self.has_quantities else FLAG)
+        entry_F, _, is_category_F = self._entries
+        rows = np.arange(size // len(entry_F))[:, None] * len(self.categories)
+        return np.where(is_category_F, entry_F + rows, QUANTITY).reshape(-1)
 
     @property
     def statistics_shape(self) -> tuple[int, ...]:

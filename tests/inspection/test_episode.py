@@ -10,7 +10,7 @@ from gtrxl_jax.inspection.animation import save_memory_gif
 from gtrxl_jax.inspection.episode import _actions, inspect_episode
 from gtrxl_jax.nn.agent import AgentOutput
 from gtrxl_jax.online.trainer import OnlineTrainer
-from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
+from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid, SquashedGaussian
 from gtrxl_jax.specs import ActionSpec
 from tests.jobs import small_job
 from tests.saved import save
@@ -117,3 +117,8 @@ def test_hybrid_actions_and_action_values():
     np.testing.assert_array_equal(found["choices"][0], logits)
     assert not found["has_probabilities"]
     assert found["means"].shape == found["continuous"].shape == (5, 0)
+
+    squashed = SquashedGaussian(Gaussian(mean, mean), np.zeros((5, 2)), np.ones((5, 2)))
+    found = _actions(squashed, taken["continuous"], ActionSpec(((-1.0, 1.0), (-1.0, 1.0))))
+    np.testing.assert_allclose(found["means"], np.tanh(mean), rtol=1e-5)
+    assert isinstance(found["scales"], np.ndarray)

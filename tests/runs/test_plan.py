@@ -214,7 +214,7 @@ def test_bandwidth():
 @needs_libtpu
 @pytest.mark.slow
 def test_program_that_does_not_fit():
-    job = small_job(core__memory_size=20_000_000)
+    job = small_job(core__memory_size=100_000_000)
     with pytest.raises(NeedsMemoryError, match=r"needs [\d.]+ GiB of each TPU v5 lite, which has "):
         plan(OnlineTrainer(job), "v5e:2x2")
 

@@ -52,7 +52,12 @@ SMALL = {
 }
 """Options that are appended to the commands that begin so."""
 
-PACKAGES = {"brax-": "brax", "Craftax-": "craftax"}
+PACKAGES = {
+    "brax-": "brax",
+    "Craftax-": "craftax",
+    "jumanji:": "jumanji",
+    "xminigrid:": "xminigrid",
+}
 """Packages without which a command is skipped, by a part of it."""
 
 SHORT = ["max_steps_in_episode", "20"]
@@ -84,7 +89,7 @@ def small(words):
         if not {"--devices", "--parameter-shards"} & {*words}:
             words += ["--devices", "1"]
     if words[0] == "gtrxl" and re.search(
-        "MemoryMaze|TwoColors|AppleMaze|MiniGrid|vizdoom|minigrid|memory-maze", line
+        "MemoryMaze|TwoColors|AppleMaze|(?<!xminigrid:)MiniGrid|vizdoom|minigrid|memory-maze", line
     ):
         if "--env.params" not in words:
             words += ["--env.params"]
@@ -108,9 +113,12 @@ def program_of(page):
 
 
 def typed():
-    """Return each page, line and command, once, and each page with code in Python."""
+    """Return each page, line and command, once, and each page with code in Python.
+
+    The README is last, since the pages write the data that its commands read.
+    """
     found = {}
-    for page in pages():
+    for page in sorted(pages(), key=lambda page: page == README):
         for number, words in commands(page):
             if SKIPPED.keys().isdisjoint((words[0], " ".join(words[:2]), shlex.join(words))):
                 found.setdefault(shlex.join(words), (page, number, words))

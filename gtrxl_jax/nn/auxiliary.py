@@ -1,0 +1,188 @@
+"""Auxiliary losses on the output of any core: reconstruction, and pixel control.
+
+Both are modules that sow `cost * loss` into "losses", which algorithms add to their own, see
+`online.algorithm.sum_losses`. Acting does not compute them.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from gtrxl_jax.nn.encoders import Features
+from gtrxl_jax.nn.layers import Dense
+from gtrxl_jax.nn.normalizer import Normalizer
+from gtrxl_jax.ops.pixel_control import cell_size, pixel_changes, pixel_control_loss
+from gtrxl_jax.ops.reconstruction import reconstruction_error
+from gtrxl_jax.specs import ActionSpec, ArraySpec
+from gtrxl_jax.timestep import TimeStep
+
+
+class Deconvolution(nn.Module):
+    """A vector to an image: a linear layer with ReLU, then transposed convolutions of stride 2.
+
+    Attributes:
+      height, width: the size of the image, to which the result is cropped.
+      channels: the output channels of each transposed convolution; ReLU between them.
+      kernel: the side of their kernels.
+      dtype, param_dtype: see `Encoder`.
+    """
+
+    height: int
+    width: int
+    channels: tuple[int, ...]
+    kernel: int = 4
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... H W C"]:
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        lead, scale, start = x.shape[:-1], 2 ** len(self.channels), 32
+        rows, columns = math.ceil(self.height / scale), math.ceil(self.width / scale)
+        x = Dense(rows * columns * start, **precision)(x)
+        x_NHWC = x.reshape(-1, rows, columns, start)
+        for channels in self.channels:
+            kernel = (self.kernel, self.kernel)
+            x_NHWC = nn.ConvTranspose(channels, kernel, (2, 2), **precision)(nn.relu(x_NHWC))
+        x_NHWC = x_NHWC[:, : self.height, : self.width]
+        return x_NHWC.reshape(*lead, *x_NHWC.shape[1:])
+
+
+class Reconstruction(nn.Module):
+    """Reconstructs the observation, the previous action and its reward from the core's output.
+
+    The targets are normalized as encoders normalize them, by statistics of their own. The loss of a
+    step is the mean over the arrays of the observation, plus the action's and the reward's unless
+    it is the first of an episode; of each array it is the mean over its entries, see
+    `ops.reconstruction`. Reported are the three parts.
+
+    Attributes:
+      specs: the arrays of the observation, in the order of `jax.tree.leaves`.
+      action: the layout of the previous action.
+      cost: weight of the loss.
+      hidden: units of the hidden layer.
+      dtype, param_dtype: see `Encoder`.
+    """
+
+    specs: tuple[ArraySpec, ...]
+    action: ActionSpec
+    cost: float
+    hidden: int = 256
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        wide = np.promote_types(self.param_dtype, np.float32)
+        self.arrays = [Features(spec, wide) for spec in self.specs]
+        self.reward_normalizer = Normalizer()
+        self.layer = Dense(self.hidden, **precision)
+        self.decoders = [self._decoder(spec, precision) for spec in self.specs]
+        self.rest = Dense(self.action.num_features + 1, param_dtype=self.param_dtype)
+
+    def _decoder(self, spec: ArraySpec, precision: dict[str, Any]) -> nn.Module:
+        if not spec.is_image:
+            return Dense(math.prod(spec.feature_shape), param_dtype=self.param_dtype)
+        height, width, channels = (*spec.feature_shape, 1)[:3]
+        return Deconvolution(height, width, (32, 16, channels), **precision)
+
+    def targets(self, timesteps: TimeStep) -> list[Float[Array, "... F"]]:
+        """Return the features of each array of the observation, of the action and the reward."""
+        wide, lead = np.promote_types(self.param_dtype, np.float32), timesteps.first.shape
+        arrays = jax.tree.leaves(timesteps.observation)
+        features = [
+            array(x).reshape(*lead, -1) for array, x in zip(self.arrays, arrays, strict=True)
+        ]
+        reward = self.reward_normalizer(timesteps.reward.astype(wide), ~timesteps.first)
+        return [*features, self.action.features(timesteps.action, wide), reward[..., None]]
+
+    def __call__(self, y: Float[Array, "... D"], timesteps: TimeStep) -> None:
+        """Sow the loss on time steps, given the core's output."""
+        x = nn.relu(self.layer(y))
+        wide = x.astype(np.promote_types(self.param_dtype, np.float32))
+        *arrays, action, reward = self.targets(timesteps)
+        errors = []
+        for spec, decoder, target in zip(self.specs, self.decoders, arrays, strict=True):
+            output = decoder(x if spec.is_image else wide).reshape(target.shape)
+            errors.append(
+                reconstruction_error(output.astype(target.dtype), target, spec.feature_groups)
+            )
+        outputs = self.rest(wide)
+        parts = {
+            "observation": sum(errors) / len(errors),
+            "action": reconstruction_error(outputs[..., :-1], action, self.action.feature_groups),
+            "reward": jnp.square(outputs[..., -1] - jax.lax.stop_gradient(reward[..., 0])),
+        }
+        for name in ("action", "reward"):
+            parts[name] = jnp.where(timesteps.first, 0, parts[name])
+        self.sow("losses", "loss", self.cost * jnp.mean(sum(parts.values())))
+        if not self.is_initializing():
+            for name, part in parts.items():
+                self.sow("metrics", name, jnp.mean(part))
+
+
+class PixelControl(nn.Module):
+    """Values of the actions for changing each cell of an image, and their loss.
+
+    The values are dueling: those of the state and the advantages of the actions are maps, by
+    transposed convolutions of the core's output. See `ops.pixel_control`.
+
+    Attributes:
+      spec: the image.
+      leaf: number of the image among the leaves of the observation.
+      num_actions: A.
+      cost: weight of the loss.
+      dtype, param_dtype: see `Encoder`.
+    """
+
+    spec: ArraySpec
+    leaf: int
+    num_actions: int
+    cost: float
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, y_BSD: Float[Array, "B S D"], timesteps: TimeStep) -> None:
+        """Sow the loss on a segment, given the core's output."""
+        height, width, *_ = self.spec.feature_shape
+        cell = cell_size(height, width)
+        q_BSHWA = self.values(y_BSD, height // cell, width // cell)
+        loss = jnp.zeros((), q_BSHWA.dtype)
+        if y_BSD.shape[1] > 1:  # otherwise there is no transition, as in initialization
+            loss = pixel_control_loss(
+                q_BSHWA=q_BSHWA,
+                change_BSHW=pixel_changes(self.image(timesteps, q_BSHWA.dtype), cell),
+                action_BS=timesteps.action,
+                discount_BS=timesteps.discount.astype(q_BSHWA.dtype),
+                last_BS=timesteps.last,
+            )
+        self.sow("losses", "loss", self.cost * loss)
+
+    def values(
+        self, y: Float[Array, "B S D"], rows: int, columns: int
+    ) -> Float[Array, "B S H W A"]:
+        """Return Q = V + A - mean A of each cell."""
+        outputs = Deconvolution(
+            rows,
+            columns,
+            (1 + self.num_actions,),
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name="maps",
+        )(y).astype(np.promote_types(self.param_dtype, np.float32))
+        advantage = outputs[..., 1:]
+        return outputs[..., :1] + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+
+    def image(self, timesteps: TimeStep, dtype: Any) -> Float[Array, "B S H W C"]:
+        """Return the image, from 0 to 1 if the space declares a range, otherwise as it is."""
+        x = self.spec.features(jax.tree.leaves(timesteps.observation)[self.leaf], dtype)
+        if self.spec.range is not None:
+            low, high = self.spec.range
+            x = (x - low) / (high - low)
+        return x.reshape(*x.shape[:2], *(*self.spec.feature_shape, 1)[:3])

@@ -1,0 +1,174 @@
+"""Auxiliary losses in agents: only where losses are collected, and for every space."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import spaces
+
+from gtrxl_jax.nn.agent import make_agent
+from gtrxl_jax.nn.auxiliary import Reconstruction
+from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.nn.normalizer import update_normalizers
+from gtrxl_jax.online.algorithm import run_segment, sum_losses
+from gtrxl_jax.specs import ArraySpec, action_spec
+from gtrxl_jax.timestep import TimeStep
+
+ACTION = spaces.Discrete(3)
+OBSERVATION = spaces.Dict(
+    {
+        "cell": spaces.Discrete(4),
+        "image": spaces.Box(0, 255, (24, 22, 3), jnp.uint8),
+        "numbers": spaces.Box(-9.0, 9.0, (2,)),
+    }
+)
+
+
+def segment(action_space=ACTION, steps=5):
+    """Return time steps `[2, S]`, of which some begin and end episodes."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    lead = (2, steps)
+    last = jnp.zeros(lead, bool).at[0, 1].set(True)
+    return TimeStep(
+        observation={
+            "cell": jax.random.randint(keys[0], lead, 0, 4),
+            "image": jax.random.randint(keys[1], (*lead, 24, 22, 3), 0, 256).astype(jnp.uint8),
+            "numbers": 5 + jax.random.normal(keys[2], (*lead, 2)),
+        },
+        action=action_spec(action_space).sample(keys[3], *lead),
+        reward=jax.random.normal(keys[4], lead),
+        discount=1 - last.astype(jnp.float32),
+        first=jnp.roll(last, 1, axis=1),
+        last=last,
+    )
+
+
+def agent_of(action_space=ACTION, core="lstm", **settings):
+    core = make_core(core, layers=1, width=8)
+    return make_agent(
+        core,
+        OBSERVATION,
+        action_space,
+        encoders={"image": "mlp"},
+        encoder_width=8,
+        head_width=8,
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Return an agent with both losses, its parameters and their gradient, and the reports."""
+    agent, steps = agent_of(reconstruction=0.5, pixel_control=0.1), segment()
+    memory = agent.initial_memory(2)
+
+    @jax.jit
+    def run(key):
+        params = agent.init(key, memory, steps)["params"]
+
+        def loss(params):
+            _, reports = run_segment(agent, params, memory, steps, "features")
+            total, metrics = sum_losses({}, reports)
+            return total, (reports, metrics)
+
+        return params, *jax.grad(loss, has_aux=True)(params)
+
+    return agent, *run(jax.random.key(0))
+
+
+def test_losses_are_named_and_weighted(trained):
+    _, _, _, (reports, metrics) = trained
+    assert set(reports["losses"]) == {"reconstruction/loss", "pixel_control/loss"}
+    parts = [metrics[f"reconstruction/{name}"] for name in ("observation", "action", "reward")]
+    np.testing.assert_allclose(metrics["loss/reconstruction"], 0.5 * sum(parts), rtol=1e-6)
+    assert metrics["loss/pixel_control"] > 0
+    assert "loss/auxiliary" not in metrics
+
+
+def test_losses_train_encoder_core_and_their_own_parameters(trained):
+    _, params, gradient, _ = trained
+    norms = {
+        name: jax.tree.map(lambda x: float(jnp.abs(x).max()), gradient[name]) for name in params
+    }
+    for name in ("encoder", "core", "reconstruction", "pixel_control"):
+        assert any(norm > 0 for norm in jax.tree.leaves(norms[name])), name
+    for name in ("policy_head", "value_head"):
+        assert all(norm == 0 for norm in jax.tree.leaves(norms[name])), name
+
+
+def test_acting_and_outputs_do_not_compute_losses(trained):
+    """The program of an agent without them has the same operations."""
+    agent, params, *_ = trained
+    plain, steps, memory = agent_of(), segment(), agent.initial_memory(2)
+    rest = {k: v for k, v in params.items() if k not in ("reconstruction", "pixel_control")}
+    step = jax.tree.map(lambda x: x[:, 0], steps)
+
+    def programs(agent, params):
+        forms = [
+            lambda p: agent.apply({"params": p}, memory, steps),
+            lambda p: agent.apply({"params": p}, memory, step, method="step"),
+        ]
+        return [len(jax.make_jaxpr(form)(params).jaxpr.eqns) for form in forms]
+
+    assert programs(agent, params) == programs(plain, rest)
+    zero = agent_of(reconstruction=0.0, pixel_control=0.0)
+    shapes = jax.eval_shape(zero.init, jax.random.key(0), memory, steps)["params"]
+    assert shapes.keys() == rest.keys()
+
+
+def test_targets_are_normalized_by_what_was_seen(trained):
+    agent, params, *_ = trained
+    updated = update_normalizers(agent, {"params": params}, segment())["params"]
+    own = updated["reconstruction"]
+    mean = segment().observation["image"].astype(jnp.float32).mean(axis=(0, 1, 2, 3))
+    np.testing.assert_allclose(own["arrays_1"]["normalizer"]["mean"], mean, rtol=1e-5)
+    assert (
+        own["reward_normalizer"]["count"] == 2 * 5 - 1
+    )  # the reward of a first step does not count
+
+
+def test_first_steps_do_not_reconstruct_action_and_reward():
+    steps = segment(steps=2)
+    module = Reconstruction((ArraySpec((2,)),), action_spec(ACTION), cost=2.0, hidden=4)
+    y = jnp.ones((2, 2, 3))
+
+    def reports(first):
+        numbers = steps.observation["numbers"]
+        changed = dataclasses.replace(steps, observation=numbers, first=jnp.full((2, 2), first))
+        params = module.init(jax.random.key(0), y, changed)["params"]
+        _, sown = module.apply({"params": params}, y, changed, mutable=["losses", "metrics"])
+        return {
+            name: float(value[0]) for name, value in {**sown["metrics"], **sown["losses"]}.items()
+        }
+
+    first, later = reports(True), reports(False)
+    assert first["action"] == first["reward"] == 0
+    assert first["loss"] == pytest.approx(2 * first["observation"])
+    assert later["observation"] == first["observation"] > 0
+    assert later["loss"] == pytest.approx(
+        2 * sum(later[part] for part in ("observation", "action", "reward"))
+    )
+
+
+@pytest.mark.parametrize(
+    "action_space",
+    [
+        spaces.Box(-1.0, 1.0, (2,)),
+        spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Discrete(3)}),
+    ],
+)
+def test_reconstruction_takes_every_action_and_pixel_control_one(action_space):
+    agent, steps = agent_of(action_space, reconstruction=1.0), segment(action_space)
+    memory = agent.initial_memory(2)
+    losses = jax.eval_shape(agent.init, jax.random.key(0), memory, steps)["losses"]
+    assert losses["reconstruction"]["loss"][0].shape == ()
+    with pytest.raises(ValueError, match="pixel_control needs a single discrete action: omit it"):
+        agent_of(action_space, pixel_control=1.0)
+
+
+def test_pixel_control_needs_image():
+    core = make_core("lstm", layers=1, width=8)
+    with pytest.raises(ValueError, match="pixel_control needs an image, which the observation"):
+        make_agent(core, spaces.Discrete(3), ACTION, pixel_control=1.0)
