@@ -79,7 +79,7 @@ def test_invalid_json_raises(text, error, message):
 
 
 POSITIVE = [
-    "env.num_envs", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
+    "env.num_envs", "env.trial", "agent.encoder_width", "agent.head_width", "agent.initial_scale",
     "agent.max_scale", "algorithm.clip_epsilon", "algorithm.value_clip",
     *(f"algorithm.{name}" for name in (
         "popart_rate", "gamma", "target_period", "epsilon_eta", "epsilon_alpha", "epsilon_mean",
@@ -93,7 +93,8 @@ OPTIONAL = ["algorithm.value_clip", "optimizer.clip_norm"]
 MAY_BE_ZERO = [
     "optimizer.beta_2", "optimizer.warmup", "optimizer.final", "optimizer.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
-    "algorithm.entropy_cost", "algorithm.entropy_final",
+    "algorithm.entropy_cost", "algorithm.entropy_final", "agent.reconstruction",
+    "agent.pixel_control",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
