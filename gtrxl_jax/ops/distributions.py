@@ -52,7 +52,8 @@ def choose(distribution: ActionDistribution, actions: str, key: PRNGKeyArray) ->
     return distribution.mode() if actions == "mode" else distribution.sample(key)
 
 
-def _widen(x: Array) -> Array:
+def _widen(x: Array | np.ndarray) -> Array:
+    x = jnp.asarray(x)
     return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
 
 
@@ -168,12 +169,12 @@ class SquashedGaussian:
     @property
     def mean(self) -> Float[Array, "... C"]:
         """The action at the mean of u."""
-        return self._squash(self.base.mode())
+        return self._squash(_widen(self.base.mean))
 
     @property
     def scale(self) -> Float[Array, "... C"]:
         """The standard deviation of an action to first order in that of u."""
-        slope = jnp.exp(self._log_slope(self.base.mode()))
+        slope = jnp.exp(self._log_slope(_widen(self.base.mean)))
         return slope * _widen(self.base.scale)
 
     def sample(self, key: PRNGKeyArray) -> Float[Array, "... C"]:
