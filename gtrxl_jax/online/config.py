@@ -96,7 +96,7 @@ class ActorsConfig:
     processes: bool = False
     """Give every environment a process of its own; otherwise, those of an actor step in its
     thread."""
-    timeout: float = number(60.0, at_least=0.1)
+    timeout: float = 60.0
     """The most seconds that a step of the environments may take."""
     restarts: int = number(3, at_least=0)
     """How often the environments of an actor are started anew after an error."""

@@ -87,14 +87,15 @@ POSITIVE = [
         "initial_alpha_mean", "initial_alpha_covariance", "epochs", "minibatches",
     )),
     "optimizer.learning_rate", "evaluation.episodes", "checkpoint.keep", "total_steps", "unroll",
-    "segments", "updates_per_iteration", "num_seeds", "parameter_shards",
+    "segments", "updates_per_iteration", "num_seeds", "parameter_shards", "actors.count",
+    "actors.timeout",
 ]  # fmt: skip
 OPTIONAL = ["algorithm.value_clip", "optimizer.clip_norm"]
 MAY_BE_ZERO = [
     "optimizer.beta_2", "optimizer.warmup", "optimizer.final", "optimizer.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
     "algorithm.entropy_cost", "algorithm.entropy_final", "agent.reconstruction",
-    "agent.pixel_control",
+    "agent.pixel_control", "actors.lag", "actors.restarts",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
