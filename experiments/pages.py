@@ -504,7 +504,6 @@ def summary_table() -> list[str]:
     tasks = cells("default_settings", "task", "core")
     mazes = cells("memory_horizon", "study", "core", "corridor")
     popgym = cells("popgym_baselines", "task", "core")
-    chains = cells("rewriting", "study", "task", "core")
     reactive = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "Catch-bsuite")
     maze, clock = "MiniGrid-Memory 9 x 9", popgym_baselines.TASKS["AutoencodeEasy-v0"].best
     chain = "MemoryChain-v0 of 100"
@@ -524,9 +523,6 @@ def summary_table() -> list[str]:
         "the same from images, solved": lambda core: of(worlds(f"{maze}, images", core)),
         "MemoryChain of 100 steps, solved, with PPO and with V-MPO": both,
         "T-Maze of 200 steps, solved, with V-MPO": lambda core: of(mazes("whole", core, 200)),
-        "Endless T-Maze of 5 corridors, of equal and of random lengths, solved": lambda core: (
-            ", ".join(of(chains("corridors", f"5 {kind}", core)) for kind in ("fixed", "uniform"))
-        ),
         "POPGym's RepeatPreviousHard, return": lambda core: each(
             popgym("RepeatPreviousHard-v0", core), "return"
         ),
