@@ -5,8 +5,8 @@
 
 A cell is `gtrxl train --env.name TASK`, with PPO and GTrXL: in gymnasium's environment, with one
 actor that is an update behind, and in the jitted one of this package or of gymnax. The memory size
-and the number of steps depend on the task only. MiniGrid-MemoryS7 has the numbers of the cells in
-view as observations, in both.
+and the number of steps depend on the task only. MiniGrid-MemoryS7 has the kinds of the cells in
+view, one-hot: on the host all three numbers of each, and jitted those kinds that occur.
 
 Writes host_learning.jsonl and host_learning.md to experiments/results/.
 """
@@ -44,8 +44,7 @@ TASKS = {
         32,
         600_000,
         ("return", 0.9),
-        {JITTED: {"observation": "symbolic"}},
-        {"keys": "image"},
+        wrappers={"keys": "image", "categories": 11},
     ),
 }
 

@@ -199,6 +199,17 @@ def test_wrappers(given, shape):
     assert found == shape
 
 
+def test_whole_numbers_can_be_choices():
+    given = {"keys": "image", "categories": 11}
+    stream = HostStream((HostEnv("gymnasium:MiniGrid-MemoryS7-v0", {}, given),), 2)
+    spec = observation_spec(stream.observation_space)["image"]
+    assert (spec.categories, spec.feature_shape) == (11, (7, 7, 33))
+    with stream.open(0) as envs:
+        assert envs.reset().observation["image"].shape == (2, 7, 7, 3)
+    with pytest.raises(ValueError, match="there are no boxes of whole numbers"):
+        make_host_env(HERE, {"observation_space": OBSERVATIONS["box"]}, {"categories": 3})
+
+
 def test_wrappers_of_images():
     params = {"observation_space": spaces.Box(0, 255, (20, 20, 3), np.uint8)}
     env = make_host_env(HERE, params, {"grey": True, "stack": 4, "limit": 2})

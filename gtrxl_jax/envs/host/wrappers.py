@@ -7,6 +7,7 @@ They are applied in the order in which they are given, each with a value:
 | `atari` | side | the usual preprocessing: 30 no-ops, 4 frames an action, grey, side x side |
 | `repeat` | n | each action is taken n times; rewards are summed |
 | `keys` | names, by commas | only these entries of a dict |
+| `categories` | n | whole numbers are choices from 0 to n - 1, such as kinds of objects |
 | `grey` | true | grey images |
 | `resize` | side | images of side x side |
 | `stack` | n | the last n observations, in a leading axis |
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces, wrappers
 
 from gtrxl_jax.validation import require_choice
@@ -56,6 +58,37 @@ def _keys(env: gymnasium.Env[Any, Any], names: str) -> gymnasium.Env[Any, Any]:
     return wrappers.FilterObservation(env, chosen)
 
 
+class Categories(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Declares whole numbers of observations as choices, which networks get one-hot.
+
+    Args:
+      env: the environment, of boxes of whole numbers, also in a dict.
+      n: the number of choices.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], n: int):
+        super().__init__(env)
+        self._n, self._found = n, False
+        self.observation_space = self._of(env.observation_space)
+        if not self._found:
+            raise ValueError(
+                f"env.wrappers categories {n}: there are no boxes of whole numbers in "
+                f"{env.observation_space}"
+            )
+
+    def observation(self, observation: Any) -> Any:
+        """Return the observation as it is; what exceeds the choices is reported later."""
+        return observation
+
+    def _of(self, space: Any) -> Any:
+        if isinstance(space, spaces.Dict):
+            return spaces.Dict({name: self._of(part) for name, part in space.items()})
+        if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer):
+            self._found = True
+            return spaces.MultiDiscrete(np.full(space.shape, self._n), dtype=np.int32)
+        return space
+
+
 def _atari(env: gymnasium.Env[Any, Any], side: int) -> gymnasium.Env[Any, Any]:
     # The wrapper repeats actions itself.
     env.unwrapped._frameskip = 1  # type: ignore[attr-defined]
@@ -66,6 +99,7 @@ WRAPPERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
     "atari": (int, _atari),
     "repeat": (int, RepeatAction),
     "keys": (str, _keys),
+    "categories": (int, Categories),
     "grey": (bool, lambda env, _: wrappers.GrayscaleObservation(env, keep_dim=True)),
     "resize": (int, lambda env, side: wrappers.ResizeObservation(env, (side, side))),
     "stack": (int, wrappers.FrameStackObservation),
