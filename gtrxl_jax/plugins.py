@@ -103,7 +103,7 @@ def require_settings(
             )
 
 
-HOSTS = ("gymnasium", "envpool")
+HOSTS = ("gymnasium", "envpool", "dmlab")
 """Libraries whose environments are named `gymnasium:NAME`, see `envs.host`."""
 
 LIBRARIES = ("jumanji", "xminigrid")

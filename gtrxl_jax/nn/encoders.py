@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -21,6 +22,7 @@ from flax.core import FrozenDict
 from jaxtyping import Array, Float
 
 from gtrxl_jax.custom import describe_array, describe_part, is_custom, wrap_errors
+from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
@@ -244,6 +246,38 @@ class NatureEncoder(ImageEncoder):
         return x_NHWC
 
 
+class TextEncoder(Encoder):
+    """The last hidden state of an LSTM that reads a row of tokens, each embedded as a vector.
+
+    Tokens 0, the padding at the end of a text and unknown words, are skipped. A text without any
+    others has features of zeros. `width` is unused.
+
+    Attributes:
+      spec: a row of tokens `[N]`, with equal numbers of categories.
+      units: F, the number of units of the LSTM and of the embedding (64 in GTrXL's appendix).
+    """
+
+    units: int = 64
+
+    @nn.compact
+    def __call__(self, observation: Array) -> Float[Array, "... F"]:
+        lead = leading_axes(observation.shape, 1)
+        token_MN = observation.reshape(-1, *self.spec.shape).astype(jnp.int32)
+        embed = nn.Embed(self.spec.categories, self.units, **self.precision, name="embedding")
+        word_MNE = embed(token_MN - self.spec.low)
+        cell = LSTMCell(self.units, orthogonal, **self.precision, name="lstm")
+        zeros_MF = jnp.zeros((len(token_MN), self.units), word_MNE.dtype)
+
+        def read(cell: LSTMCell, carry: Any, word: Any) -> tuple[Any, None]:
+            word_ME, is_word_M = word
+            new, _ = cell(carry, word_ME)
+            return jax.tree.map(partial(jnp.where, is_word_M[:, None]), new, carry), None
+
+        scan = nn.scan(read, variable_broadcast="params", split_rngs={"params": False}, in_axes=1)
+        (_, hidden_MF), _ = scan(cell, (zeros_MF, zeros_MF), (word_MNE, token_MN != 0))
+        return hidden_MF.reshape(*lead, self.units)
+
+
 class DictEncoder(nn.Module):
     """One encoder per key of a dict observation; features are concatenated in sorted key order.
 
@@ -349,6 +383,7 @@ register_encoder("mlp", MLPEncoder)
 register_encoder("conv", SmallConvEncoder)
 register_encoder("nature", NatureEncoder)
 register_encoder("resnet", ResNetEncoder)
+register_encoder("text", TextEncoder)
 
 
 def find_encoder(name: str, field: str = "encoder") -> type[nn.Module] | None:
@@ -393,13 +428,14 @@ def make_encoder(
       observation_space: a space, or arrays like one observation; see
         `gtrxl_jax.specs.observation_spec`.
       name: "linear" (the flattened features, for a linear layer to follow), "mlp", "conv"
-        (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), another
-        registered name, `package.module:Name`, or "auto", which chooses by shape: `images` for
-        images of at least 32 x 32 (36 x 36 if it is "nature"), conv for smaller images of at least
-        3 x 3, and `vectors` otherwise. Images have three axes; or two, if they are grey ones, uint8
-        from 0 to 255 or at least 32 x 32; or four, if they are stacks of frames, which become
-        channels. In a dict or a tuple, encoders with a `min_side` apply to the images, and "auto"
-        to the remaining parts; encoders without one, such as "mlp", apply to every part.
+        (`SmallConvEncoder`), "nature" (`NatureEncoder`), "resnet" (`ResNetEncoder`), "text"
+        (`TextEncoder`), another registered name, `package.module:Name`, or "auto", which chooses
+        by shape: `images` for images of at least 32 x 32 (36 x 36 if it is "nature"), conv for
+        smaller images of at least 3 x 3, and `vectors` otherwise. Images have three axes; or two,
+        if they are grey ones, uint8 from 0 to 255 or at least 32 x 32; or four, if they are stacks
+        of frames, which become channels. In a dict or a tuple, encoders with a `min_side` apply to
+        the images, and "auto" to the remaining parts; encoders without one, such as "mlp", apply to
+        every part.
       encoders: the names for single keys of a dict; in a tuple, the keys are "0", "1", ...
       width: F, the number of features, per key of a dict; "linear" does not use it.
       vectors: an encoder, which "auto" chooses for observations that are not images.
@@ -498,6 +534,11 @@ def _has_image_axes(spec: ArraySpec) -> bool:
 
 def _require_fit(kind: type[nn.Module], name: str, spec: ArraySpec, field: str) -> None:
     shape, least = spec.image_shape, _min_side(kind)
+    if kind is TextEncoder and not (len(shape) == 1 and isinstance(spec.categories, int)):
+        raise ValueError(
+            f"encoder {name!r} needs a row of tokens, but {field} has shape {shape}"
+            f"{'' if spec.categories else ' without categories'}; use 'auto'"
+        )
     if least is None:
         return
     if len(shape) not in (2, 3):

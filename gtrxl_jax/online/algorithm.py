@@ -41,11 +41,11 @@ class AgentConfig:
 
     encoder: str = "auto"
     """Observation encoder: auto, linear, mlp, conv, nature or resnet (used in the paper, and by
-    auto for images; nature is many times faster on CPU), another registered name, or
-    package.module:Name, a custom encoder."""
+    auto for images; nature is many times faster on CPU), text (an LSTM over tokens), another
+    registered name, or package.module:Name, a custom encoder."""
     encoders: dict[str, str] = dataclasses.field(default_factory=dict)
     """Encoders of single keys of a dict, or of a tuple by number, as key name pairs:
-    --agent.encoders image nature text my_module:TextEncoder"""
+    --agent.encoders image nature mission text"""
     encoder_width: int = 64
     """Number of features of an observation."""
     image_axes: str = choice("auto", IMAGE_AXES)

@@ -8,8 +8,9 @@ with the mean return of the evaluation's episodes, and the score of an agent is 
 tasks: the mean capped human-normalized score of DMLab-30 (Espeholt et al. 2018, "IMPALA"), where
 the reference is a human. The cap keeps one easy task from hiding others that are not learned.
 
-The returns of both policies are read from a TOML or JSON file, by the name of the environment, or
-by `task_0`, `task_1`, ... for tasks that differ in their parameters only:
+The returns of both policies are those of a known set of tasks, `dmlab30`, or are read from a TOML
+or JSON file, by the name of the environment, or by `task_0`, `task_1`, ... for tasks that differ in
+their parameters only:
 
     [TMazePassive-v0]
     random = 0.05
@@ -28,21 +29,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gtrxl_jax.envs.host import dmlab30
 from gtrxl_jax.online.config import EnvConfig
 
 FIELDS = ("random", "reference")
 
+KNOWN: dict[str, dict[str, Any]] = {"dmlab30": dmlab30.REFERENCES}
+"""Known returns, by the name of a set of tasks."""
+
 
 def read_returns(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the file of reference returns.
+    """Read the reference returns.
+
+    Args:
+      path: one of `KNOWN`, or a file.
 
     Raises:
       FileNotFoundError: if there is no such file.
       ValueError: if it is neither TOML nor JSON, or does not contain a table.
     """
+    if path in KNOWN:
+        return KNOWN[str(path)]
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"env.references {path} does not exist: name a TOML or JSON file")
+        raise FileNotFoundError(
+            f"env.references {path} does not exist: name a TOML or JSON file, or {', '.join(KNOWN)}"
+        )
     parse = json.loads if path.suffix == ".json" else tomllib.loads
     try:
         table = parse(path.read_text("utf-8"))
@@ -89,12 +101,17 @@ def normalized_scores(
 ) -> dict[str, Float[Array, "1"]]:
     """Return the score `normalized`, the mean over tasks, and with several, each task's.
 
-    Each has a single value rather than one per episode, since the cap applies to means.
+    `normalized/uncapped` is the mean without the cap. Each has a single value rather than one per
+    episode, since the cap applies to means.
     """
     mean_N = jnp.mean(return_NE.astype(float), axis=1)
     low_N, high_N = (jnp.asarray(x, mean_N.dtype) for x in (random_N, reference_N))
-    score_N = jnp.minimum((mean_N - low_N) / (high_N - low_N), 1)
-    scores = {"normalized": jnp.mean(score_N)[None]}
+    uncapped_N = (mean_N - low_N) / (high_N - low_N)
+    score_N = jnp.minimum(uncapped_N, 1)
+    scores = {
+        "normalized": jnp.mean(score_N)[None],
+        "normalized/uncapped": jnp.mean(uncapped_N)[None],
+    }
     if len(score_N) > 1:
         scores |= {f"normalized/task_{k}": score[None] for k, score in enumerate(score_N)}
     return scores

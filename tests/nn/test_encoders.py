@@ -20,6 +20,7 @@ from gtrxl_jax.nn.encoders import (
     MLPEncoder,
     ResNetEncoder,
     SmallConvEncoder,
+    TextEncoder,
     describe_arrays,
     make_encoder,
     register_encoder,
@@ -185,6 +186,36 @@ def test_small_conv_and_mlp_against_numpy():
 
 
 @pytest.mark.usefixtures("x64")
+def test_text_against_numpy():
+    """An LSTM reads the tokens that are not 0, in their order."""
+    rng = np.random.default_rng(5)
+    tokens = np.array([[[3, 1, 4, 0, 0], [3, 0, 1, 4, 0]], [[1, 3, 4, 0, 0], [0, 0, 0, 0, 0]]])
+    encoder = TextEncoder(ArraySpec((5,), "int64", categories=6), 3, param_dtype=jnp.float64)
+    assert encoder.units == 64
+    encoder = encoder.clone(units=4)
+    params = randomized(encoder.init(jax.random.key(0), jnp.asarray(tokens)), rng)
+    layers = jax.tree.map(np.asarray, params["params"])
+    kernel, hidden = layers["lstm"]["input"]["kernel"], layers["lstm"]["hidden"]
+
+    def read(row):
+        c, h = np.zeros(4), np.zeros(4)
+        for token in row[row > 0]:
+            x = layers["embedding"]["embedding"][token]
+            i, f, g, o = np.split(x @ kernel + h @ hidden["kernel"] + hidden["bias"], 4)
+            i, f, o = (1 / (1 + np.exp(-z)) for z in (i, f, o))
+            c = f * c + i * np.tanh(g)
+            h = o * np.tanh(c)
+        return h
+
+    found = encoder.apply(params, jnp.asarray(tokens))
+    expected = np.array([[read(row) for row in rows] for rows in tokens])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(found[0, 0], found[0, 1])
+    assert np.abs(found[0, 0] - found[1, 0]).max() > 1e-3
+    np.testing.assert_allclose(encoder.apply(params, jnp.asarray(tokens[0, 0])), expected[0, 0])
+
+
+@pytest.mark.usefixtures("x64")
 def test_mlp_of_an_image_against_numpy():
     rng = np.random.default_rng(4)
     image = rng.integers(0, 256, (8, 9, 3), dtype=np.uint8)
@@ -296,6 +327,8 @@ def test_dict_features_are_concatenated():
         (spaces.Dict({"state": VECTOR}), "resnet", r"fits no key of observation_space \['state'\]"),
         (spaces.Dict({"a": SYMBOLS, "b": VECTOR}), "resnet", r"observation_space\['a'\] has shape"),
         (spaces.Dict({}), "auto", "fits no key"),
+        (VECTOR, "text", "needs a row of tokens, .* without categories; use 'auto'"),
+        (SYMBOLS, "text", r"needs a row of tokens, but observation_space has shape \(5, 5, 2\)"),
     ],
 )
 def test_unsuitable_encoders_are_rejected(space, name, message):

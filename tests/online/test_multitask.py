@@ -35,8 +35,9 @@ def test_scores_are_capped_means(x64):
     by_task = [scores[f"normalized/task_{k}"] for k in range(3)]
     np.testing.assert_allclose(np.concatenate(by_task), [1.0, 0.5, -0.5], rtol=1e-15)
     np.testing.assert_allclose(scores["normalized"], [1 / 3], rtol=1e-15)
+    np.testing.assert_allclose(scores["normalized/uncapped"], [2 / 3], rtol=1e-15)
     single = normalized_scores(jnp.asarray(return_NE[:1]), np.zeros(1), np.full(1, 40.0))
-    assert single.keys() == {"normalized"}
+    assert single.keys() == {"normalized", "normalized/uncapped"}
     assert single["normalized"] == 0.5
 
 

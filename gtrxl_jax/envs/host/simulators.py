@@ -4,6 +4,7 @@
 |---|---|
 | `gymnasium:NAME` | a registered one; the package of a known family is imported |
 | `envpool:NAME` | one of envpool's, see `pools` |
+| `dmlab:LEVEL` | a level of DeepMind Lab, see `dmlab` |
 | `package.module:name` | a subclass of `gymnasium.Env`, or a function that returns one |
 
 Observations become arrays: texts of a `Text` space are rows of characters, a mission of MiniGrid is
@@ -17,7 +18,6 @@ import itertools
 import math
 import os
 import sys
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +25,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from gtrxl_jax.envs.host import wrappers
+from gtrxl_jax.envs.host import dmlab, wrappers
+from gtrxl_jax.envs.host.texts import hash_words, hashed_space
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.plugins import find_object, is_host_name, is_plugin
 from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, shape_of
@@ -41,8 +42,8 @@ FAMILIES = {
 EXTRAS = {"box2d": "box2d", "mujoco": "mujoco"}
 """The extra for environments of gymnasium whose entry point is in such a module."""
 
-_WORDS, _BUCKETS = 24, 256
-"""The most words of a text whose words are not known, and the number of their hashes."""
+_BUCKETS = 256
+"""The number of hashes of words that are not known."""
 _MISSIONS = 10_000
 """The most missions of which the words are collected."""
 
@@ -82,8 +83,10 @@ def make_host_env(
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     make: Callable[..., Any] = gymnasium.make
     arguments: dict[str, Any] = dict(params)
-    if is_host_name(name):
-        own = name.partition(":")[2]
+    library, _, own = name.partition(":")
+    if library == dmlab.LIBRARY:
+        make = dmlab.find_level(own)
+    elif is_host_name(name):
         _register(own)
         if own not in gymnasium.registry:
             _refuse_unknown(own)
@@ -222,7 +225,7 @@ def _to_arrays(space: Any, field: str) -> tuple[Any, Convert]:
     if kind_of(space) in ("box", "discrete", "multi-discrete", "multi-binary"):
         return space, _checked(space, field)
     if isinstance(space.sample(), str):
-        return spaces.MultiDiscrete(np.full(_WORDS, _BUCKETS + 1)), _hash_words
+        return hashed_space(_BUCKETS), functools.partial(hash_words, buckets=_BUCKETS)
     raise ValueError(
         f"{field} is {space}, which no encoder reads: choose entries of a dict with "
         "--env.wrappers keys NAMES"
@@ -263,13 +266,6 @@ def _from_text(symbols: list[str], length: int, split: Callable[[str], list[str]
         return np.array(row + [0] * (length - len(row)), np.int64)
 
     return spaces.MultiDiscrete(np.full(length, len(symbols) + 1)), convert
-
-
-@functools.lru_cache
-def _hash_words(text: str) -> np.ndarray:
-    """Return the row of words of a text, by a hash from 1 to `_BUCKETS`; longer texts are cut."""
-    row = [zlib.crc32(word.encode()) % _BUCKETS + 1 for word in text.lower().split()[:_WORDS]]
-    return np.array(row + [0] * (_WORDS - len(row)), np.int64)
 
 
 def _missions(space: Any) -> list[str]:
