@@ -261,10 +261,13 @@ class TextEncoder(Encoder):
 
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
+        low, size = self.spec.low, self.spec.categories
+        assert isinstance(low, int)
+        assert isinstance(size, int)
         lead = leading_axes(observation.shape, 1)
         token_MN = observation.reshape(-1, *self.spec.shape).astype(jnp.int32)
-        embed = nn.Embed(self.spec.categories, self.units, **self.precision, name="embedding")
-        word_MNE = embed(token_MN - self.spec.low)
+        embed = nn.Embed(size, self.units, **self.precision, name="embedding")
+        word_MNE = embed(token_MN - low)
         cell = LSTMCell(self.units, orthogonal, **self.precision, name="lstm")
         zeros_MF = jnp.zeros((len(token_MN), self.units), word_MNE.dtype)
 

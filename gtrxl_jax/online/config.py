@@ -247,8 +247,8 @@ def _paper() -> OnlineConfig:
 def _dmlab() -> OnlineConfig:
     from gtrxl_jax.envs.host.dmlab30 import TRAIN_LEVELS  # imports all environments
 
-    paper = _paper()
-    tasks = tuple({"name": f"dmlab:{level}"} for level in TRAIN_LEVELS)
+    paper: Any = _paper()
+    tasks: Any = tuple({"name": f"dmlab:{level}"} for level in TRAIN_LEVELS)
     return dataclasses.replace(
         paper,
         # A batch of 128, as in the paper, cannot be divided equally among 30 levels.
