@@ -18,6 +18,7 @@ import craftax_symbolic
 import default_job
 import default_settings
 import depth_and_gates
+import host_learning
 import memory_horizon
 import memory_worlds
 import numpy as np
@@ -55,6 +56,7 @@ STUDIES = (
     default_job,
     default_settings,
     depth_and_gates,
+    host_learning,
     memory_horizon,
     memory_worlds,
     popgym_baselines,
