@@ -50,7 +50,8 @@ CHAMBERS = {}
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", slow_except(NAMES, ["nested, nested"]))
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_every_command(name, tmp_path):
     """The reward of the environment is NaN for an action outside its space, which ends training."""
     observed, acted = spaces_of(name)

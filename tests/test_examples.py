@@ -311,6 +311,7 @@ def test_core_in_nnx_model_equals_linen():
     assert_close(*stepped(model), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_own_simulator_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     folder = str(tmp_path / "run")

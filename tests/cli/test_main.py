@@ -107,6 +107,7 @@ def test_debug_job_writes_complete_run(debug):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_evaluate_is_deterministic(debug, tmp_path):
     folder, _ = debug
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -162,6 +163,7 @@ def test_played_episodes_are_drawn(debug, tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_runs_are_inspected_side_by_side(debug, tmp_path):
     shutil.copytree(debug[0], tmp_path / "other")
     out, _ = call("inspect", debug[0], tmp_path / "other", "--seed", 2, "--episode-steps", 3)

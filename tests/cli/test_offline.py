@@ -16,6 +16,7 @@ from tests.nn.models import Shallow
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_train_compare_and_evaluate_models(tmp_path, capsys):
     folder = tmp_path / "run"
     small = ["--total-updates", "2", "--updates-per-iteration", "1", "--evaluation.episodes", "4"]

@@ -57,7 +57,7 @@ def encoded(agent, params, timesteps):
     return agent.bind({"params": params}).encode(jax.tree.map(jnp.asarray, timesteps))
 
 
-@pytest.mark.parametrize("core", slow_except(CORES, {"gtrxl", "lstm"}))
+@pytest.mark.parametrize("core", slow_except(CORES, {"gtrxl"}))
 @pytest.mark.parametrize("chunk", slow_except([3, 32], {3}))
 def test_a_step_counts_as_much_as_its_replacement_changes(core, chunk, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", chunk)
@@ -137,7 +137,7 @@ def test_action_values():
     np.testing.assert_allclose(found[:, 1], np.abs(change), rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", slow_except(["rate", "dt", "dt-gpt", "bc-lstm"], {"rate"}))
+@pytest.mark.parametrize("name", slow_except(["rate", "dt", "dt-gpt", "bc-lstm"], {"dt"}))
 def test_offline_models(name, monkeypatch):
     """Their encoder of vectors is linear: it maps the mean observation to the mean encoding."""
     monkeypatch.setattr(module, "CHUNK", 4)
@@ -177,6 +177,7 @@ def test_a_trained_agent_decides_by_the_cue():
     assert past[episode.cue] > 5 * np.delete(past, episode.cue).max()
 
 
+@pytest.mark.slow
 def test_rate_decides_by_a_cue_five_segments_ago():
     """Of all steps before the junction, only the cue counts, which memory tokens have carried."""
     episode = inspect_episode(load(ROOT / "checkpoints" / "rate"), seed=1)

@@ -85,6 +85,7 @@ def test_loop_equals_unrolled_layers(tpu, monkeypatch, name, remat):
     assert jax.tree.leaves(cache.params)[0].shape[0] == 3, "layers are not in a loop"
 
 
+@pytest.mark.slow
 def test_loop_satisfies_the_contract(tpu, loops_only):
     tpu()
     check_core(small_core("gtrxl/gru"), tolerance=1e-9)

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.integration
 CARTPOLE = ["--env.name", "gymnasium:CartPole-v1", "--env.params", "max_episode_steps", "40"]
 
 
+@pytest.mark.slow
 def test_data_are_collected_learned_from_and_acted_on(tmp_path, capsys):
     data, run = str(tmp_path / "data"), str(tmp_path / "run")
     main(["collect", data, "--policy", "random", "--episodes", "12", "--quiet", *CARTPOLE])

@@ -66,7 +66,8 @@ def learned(lines):
 @pytest.mark.parametrize(
     ("parts", "segments", "devices"),
     [
-        ({"algorithm": "ppo"}, 2, 1),
+        ({"algorithm": "ppo", "core": "lstm"}, 2, 1),
+        pytest.param({"algorithm": "ppo"}, 2, 1, marks=pytest.mark.slow),
         pytest.param({"algorithm": "vmpo", "core": "lstm"}, 1, 8, marks=pytest.mark.slow),
         pytest.param({"algorithm": "vmpo"}, 1, 1, marks=pytest.mark.slow),
         pytest.param({"algorithm": "ppo", "core": "lstm"}, 1, 8, marks=pytest.mark.slow),

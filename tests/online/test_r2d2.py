@@ -155,6 +155,7 @@ def test_every_environment_explores_by_its_own_epsilon():
 
 
 @compiled_once(type)  # the learning rate does not depend on the length of the run
+@pytest.mark.slow
 def test_resume_with_and_without_the_replay(tmp_path):
     def run(folder, total_steps, save_replay):
         config = dataclasses.replace(CONFIG, save_replay=save_replay)

@@ -146,7 +146,8 @@ def test_several_seeds_are_split():
     assert_close(metrics, expected[1], 1e-5)
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.slow
 def test_resume_with_different_split(devices, tmp_path, x64):
     """The placement is not part of a run's identity."""
     first, second = trainer_of("online", devices, 1), trainer_of("online", 4, 2)

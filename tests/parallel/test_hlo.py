@@ -75,6 +75,7 @@ def test_data_parallel_sends_gradients_and_scalars(kind):
     assert max(one.times for one in sent) == times
 
 
+@pytest.mark.slow
 def test_replay_sends_gradients_and_scalars():
     """Every environment draws from its own segments, on its own device."""
     steps = 2

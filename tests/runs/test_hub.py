@@ -135,6 +135,7 @@ def test_pushed_agent_has_card_and_replay(server):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_agent_of_the_hub_is_played_by_its_address(tmp_path):
     with Hub() as server:
         server.models["me/tmaze"] = {path.name: path.read_bytes() for path in AGENT.iterdir()}

@@ -74,7 +74,7 @@ def size_of(tree):
 
 
 @needs_libtpu
-@pytest.mark.parametrize("job", slow_except(ONLINE_JOBS, {"PPO", "R2D2", "GTrXL, two hosts"}))
+@pytest.mark.parametrize("job", slow_except(ONLINE_JOBS, {"PPO"}))
 def test_exchange(job):
     """Acting exchanges nothing, and learning gradients and scalars."""
     trainer, made = planned(job)

@@ -95,6 +95,7 @@ def test_crashed_run_resumes_bit_identically(whole, tmp_path):
     assert available_steps(tmp_path) == available_steps(folder)
 
 
+@pytest.mark.slow
 def test_resume_with_other_number_of_devices(whole, tmp_path):
     with pytest.raises(Crash):
         train(TRAINER, writers=[Stop(4, crash)], folder=tmp_path)

@@ -7,7 +7,6 @@ from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.studies import grid, read_sweep, train
 from gtrxl_jax.studies.settings import changes, flatten, online_config
 from gtrxl_jax.studies.sweep import cell_name
-from tests.tiers import slow_except
 
 FILE = """
 seeds = 2
@@ -234,7 +233,8 @@ env.params.corridor_length = [2, 3]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("workers", slow_except(["1", "2"], ["1"]))
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.slow
 def test_sweep_skips_finished_cells_and_compares(workers, tmp_path, capfd):
     arguments = [str(write(tmp_path, SMALL)), "--folder", str(tmp_path / "s")]
     arguments += ["--workers", workers]
