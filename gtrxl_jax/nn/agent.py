@@ -302,6 +302,8 @@ def _make_trunk(
         "core": with_clock(core) if clock else core,
         "memoryless": memoryless,
     }
+    if not (reconstruction or pixel_control):
+        return trunk
     arrays = tuple(jax.tree.leaves(observation_spec(observation_space, channels=image_axes)))
     if reconstruction:
         trunk["reconstruction"] = Reconstruction(arrays, action, reconstruction, **precision)

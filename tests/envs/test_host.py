@@ -271,13 +271,14 @@ def test_which_names_are_of_the_host():
     assert not is_host_env("tests.hosts:MAX_ROWS")
 
 
-def test_no_module_is_imported_by_a_name():
-    assert "wsgiref.util" not in sys.modules
+def test_no_module_is_imported_by_a_name(tmp_path, monkeypatch):
+    (tmp_path / "never_imported.py").write_text("Name = None")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match="would import a module"):
-        make_host_env("gymnasium:wsgiref.util:CartPole-v1", {}, {})
+        make_host_env("gymnasium:never_imported:CartPole-v1", {}, {})
     with pytest.raises(ValueError, match="import it first"):
-        make_host_env("wsgiref.util:Name", {}, {})
-    assert "wsgiref.util" not in sys.modules
+        make_host_env("never_imported:Name", {}, {})
+    assert "never_imported" not in sys.modules
 
 
 def test_seeds_differ_by_environment_and_run():

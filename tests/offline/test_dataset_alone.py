@@ -63,7 +63,7 @@ def test_run_says_that_it_was_not_evaluated(run, command, capsys):
     assert record["evaluation"] == {}
     assert record["evaluated"] is False
     card = (run / "README.md").read_text()
-    assert card.startswith("# bc-mlp, trained offline for set\n")
+    assert "\n# bc-mlp, trained offline for set\n" in card
     assert "It was not evaluated, since the run has no environment." in card
     assert np.isfinite(json.loads((run / "metrics.jsonl").read_text())["loss"])
     assert (run.parent / "loss.png").exists()

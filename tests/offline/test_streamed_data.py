@@ -106,7 +106,7 @@ def test_streamed_run_loads_without_data(path, monkeypatch, tmp_path):
     def load_all(*_):
         raise AssertionError
 
-    monkeypatch.setattr(minari, "load", load_all)
+    monkeypatch.setattr("gtrxl_jax.offline.trainer.trajectories_of", load_all)
     shutil.copytree(path, tmp_path / "data")
     command = (
         "train-offline --preset debug --model.name bc-mlp --baselines bc-mlp --data.stream "

@@ -52,7 +52,7 @@ class TrajectoryEmbedding(nn.Module):
         """Return the R and o tokens, `[..., 2, D]`."""
         # Scaled before they are rounded to the computation's dtype.
         if self.return_scale is None:
-            scaled = self.return_normalizer(returns_to_go)
+            scaled = self.return_normalizer(returns_to_go.astype(self.param_dtype))
         else:
             scaled = returns_to_go / self.return_scale
         scaled = scaled.astype(self.dtype or self.param_dtype)
