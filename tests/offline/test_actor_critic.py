@@ -203,7 +203,7 @@ def test_continuous_cql_equals_naive_loops():
     window = with_following_step(batch)
     keys = jax.random.split(jax.random.key(KEY), 5)
     policy = jax.jit(lambda params: algorithm.read(params, window, None))(learner.params)
-    following = policy.sample(keys[0])[:, 1:][rows, columns]
+    following = jax.tree.map(lambda x: x[:, 1:], policy).sample(keys[0])[rows, columns]
     proposed, log_density = algorithm._propose(policy, keys[1])
 
     # The proposals: their densities are those of their distributions.
