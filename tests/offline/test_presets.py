@@ -113,7 +113,7 @@ def test_updates_decrease_loss(name):
     data = next(trainer.feed(1, trainer.mesh()))[1]
     update = jax.jit(lambda state, data: trainer.update(state, data, 0))
     state, losses = jax.jit(trainer.init)(0), []
-    for _ in range(10):
+    for _ in range(20):
         state, metrics = update(state, data)
         losses.append(float(metrics["loss"]))
     assert all(value for name, value in metrics.items() if name.startswith("finite/"))
