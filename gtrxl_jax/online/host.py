@@ -72,19 +72,14 @@ class HostTrainer(OnlineTrainer):
 
     stream: Any
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """The lines of `OnlineTrainer`, and how the run acts."""
-        actors = self.config.actors
-        return [
-            *self._notes,
+    def __init__(self, config: OnlineConfig):
+        super().__init__(config)
+        actors = config.actors
+        self.notes = [
+            *self.notes,
             f"{actors.count} actor(s) on the host, {actors.lag} update(s) behind; environments "
             "start anew when a run resumes",
         ]
-
-    @notes.setter
-    def notes(self, notes: Sequence[str]) -> None:
-        self._notes = notes
 
     def make_stream(self) -> HostStream:
         """Create the environments of the run."""

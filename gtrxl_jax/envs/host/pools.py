@@ -1,6 +1,6 @@
 """Environments of envpool, which step in threads of its own: `envpool:NAME`.
 
-They are many times as fast as those of gymnasium, for Atari, MuJoCo, ViZDoom, MiniGrid and others.
+It has Atari, MuJoCo, ViZDoom, MiniGrid and others, written in C++ to step many at once.
 What wrappers do elsewhere are arguments here, in `env.params`: `stack_num`, `img_height`,
 `frame_skip`, ...
 """
