@@ -126,7 +126,10 @@ SHOWN = {
         spaces.Box(*FREE, (2,)),
         lambda cue, time: jnp.stack([30_000 + 50.0 * time, _among(1e3, 2e3, 3e3, 0)(cue)]),
     ),
-    "a large offset": (spaces.Box(*FREE, (1,)), _filled((1,), jnp.float32, 30e3, 30050, 30100, 0)),
+    "a large offset": (
+        spaces.Box(*FREE, (1,)),
+        _filled((1,), jnp.float32, 30e3, 30050, 30100, 29950),
+    ),
     "millionths": (spaces.Box(*FREE, (1,)), _filled((1,), jnp.float32, 0, 1e-6, 2e-6, 3e-6)),
     "bounds by entry": (
         spaces.Box(jnp.array([0, 0]), jnp.array([1000, 3]), (2,), jnp.int32),

@@ -74,6 +74,7 @@ def test_explorer_dataset_has_unbounded_observations(tmp_path):
     assert spaces.action.shape == (3,)
 
 
+@pytest.mark.slow
 def test_agent_actions_match_segment_form(tmp_path, agent_run):
     """Collected actions are the modes of the policy that the network computes on whole segments."""
     folder, config = agent_run

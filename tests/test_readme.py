@@ -43,6 +43,7 @@ def test_python_code_runs_with_either_core(core, tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_python_code_of_trained_agents_runs(tmp_path):
     written = code("python", ROOT / "docs" / "trained.md")
     assert written.count("actor(observation, reward, first)") == 1

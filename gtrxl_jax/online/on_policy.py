@@ -390,11 +390,18 @@ def gradient_shares(
       y: the core's output.
       groups: the beginnings of the names of each group's losses.
     """
+    # The losses are traced once, and transposed by group: most are not part of a group's gradient.
+    terms, tangents = jax.linearize(losses, y)
+    dtype = jnp.result_type(*terms.values())
 
-    def total(y: Array, names: tuple[str, ...]) -> Any:
-        return sum(term for name, term in losses(y).items() if name.startswith(names))
+    def gradient(names: tuple[str, ...]) -> Any:
+        def total(y: Array) -> Any:
+            chosen = [term for name, term in tangents(y).items() if name.startswith(names)]
+            return sum(chosen, jnp.zeros((), dtype))
 
-    norms = {group: optax.tree.norm(jax.grad(total)(y, names)) for group, names in groups.items()}
+        return jax.linear_transpose(total, y)(jnp.ones((), dtype))
+
+    norms = {group: optax.tree.norm(gradient(names)) for group, names in groups.items()}
     everything = sum(norms.values())
     everything = jnp.where(everything > 0, everything, 1)
     return {f"share/{group}": norm / everything for group, norm in norms.items()}

@@ -21,7 +21,6 @@ from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.directory import available_steps
 from tests.jobs import changed, small_job
-from tests.tiers import slow_except
 
 
 @struct.dataclass
@@ -273,7 +272,8 @@ JOB = small_job("lstm", env__name="Faulty-v0", env__params={}, total_steps=112)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", slow_except(FAULTS, {"observation"}))
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.slow
 def test_faults_in_evaluations(name, tmp_path, monkeypatch):
     """At the end of training, which is saved and can be finished, and in `gtrxl evaluate`."""
     params, message = FAULTS[name]

@@ -213,6 +213,7 @@ def test_command_that_resumes_is_named(training, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.integration  # generates data
+@pytest.mark.slow
 def test_models_of_an_offline_folder_resume(training, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = ["--data.episodes", 8, "--model.memory-tokens", 2, "--quiet", "--devices", 1]

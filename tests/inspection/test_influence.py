@@ -57,7 +57,7 @@ def encoded(agent, params, timesteps):
     return agent.bind({"params": params}).encode(jax.tree.map(jnp.asarray, timesteps))
 
 
-@pytest.mark.parametrize("core", slow_except(CORES, {"gtrxl"}))
+@pytest.mark.parametrize("core", slow_except(CORES, {"lstm"}))
 @pytest.mark.parametrize("chunk", slow_except([3, 32], {3}))
 def test_a_step_counts_as_much_as_its_replacement_changes(core, chunk, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", chunk)

@@ -1,5 +1,6 @@
 """Layers in a loop, the form on TPUs, equal unrolled layers, the form elsewhere."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -117,3 +118,11 @@ def test_step_reports_the_gates_as_a_segment_does(tpu, loops_only, loop):
     _, reports = core.apply(params, cache, *step, method="step", mutable=["metrics"])
     assert len(jax.tree.leaves(reports)) == 2 * 2
     assert_close(reports, expected)
+
+
+def test_parameters_of_another_number_of_layers_are_refused():
+    params, core = random_params(small_core("gtrxl/gru", layers=2)), small_core("gtrxl/gru")
+    inputs = random_segment(np.random.default_rng(0), 2, 3, jnp.float64)
+    core = core.clone(config=dataclasses.replace(core.config, layers=3))
+    with pytest.raises(ValueError, match="layers is 3, the parameters are of 2"):
+        core.apply(params, core.initial_memory(2), *inputs)

@@ -102,11 +102,9 @@ def test_update_of_whole_size_has_shapes(name):
 # `test_dataset_alone.py` trains on vectors and continuous actions.
 @pytest.mark.parametrize(
     "name",
-    slow_except(
-        ["memory-maze", "mujoco", "vizdoom", "atari", "minigrid, of this package"],
-        quick=["memory-maze"],
-    ),
+    ["memory-maze", "mujoco", "vizdoom", "atari", "minigrid, of this package"],
 )
+@pytest.mark.slow
 def test_updates_decrease_loss(name):
     """One layer of the preset's width and heads, and its encoder."""
     trainer = trainer_of(name, layers=1, dropout=0.0, attention_dropout=0.0)

@@ -90,6 +90,7 @@ def test_trainer_overfits_one_batch(trajectories):
     assert metrics["accuracy"] > 0.8
 
 
+@pytest.mark.slow
 def test_remat_preserves_gradients(trajectories):
     """Recomputation uses the same dropout. (Adam's first step would amplify rounding errors.)"""
     batch = batch_of(make(trajectories))

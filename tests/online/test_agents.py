@@ -35,7 +35,10 @@ CLOCK = EnvConfig(name="Clock-v0", num_envs=8)
             *("trxl-i", {"env": PENDULUM, "core__remat": True}, {"mean", "covariance"}),
             marks=pytest.mark.slow,
         ),
-        ("gtrxl", {"core__dtype": "bfloat16", "agent__clock": True}, {"categorical"}),
+        pytest.param(
+            *("gtrxl", {"core__dtype": "bfloat16", "agent__clock": True}, {"categorical"}),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_cores_and_action_types_learn(core, changes, parts):
@@ -279,7 +282,7 @@ def test_losses_of_core_are_trained_on():
     np.testing.assert_allclose(total, sum(terms), rtol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", slow_except(["vmpo", "ppo"], ["vmpo"]))
+@pytest.mark.parametrize("algorithm", slow_except(["vmpo", "ppo"], ["ppo"]))
 def test_popart_counts_each_step_once_in_several_epochs(algorithm):
     def weight(epochs):
         kind = AlgorithmConfig.named(algorithm)
@@ -296,6 +299,7 @@ def test_popart_counts_each_step_once_in_several_epochs(algorithm):
     np.testing.assert_allclose(weight(4), weight(1), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_update_takes_one_step_per_minibatch():
     trainer = OnlineTrainer(
         small_job("lstm", algorithm__epochs=2, algorithm__minibatches=4, algorithm__popart=False)

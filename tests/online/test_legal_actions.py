@@ -76,7 +76,13 @@ def chosen(timesteps, actions):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("algorithm", [VMPOConfig(), PPOConfig(epochs=1)], ids=["vmpo", "ppo"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(VMPOConfig(), id="vmpo"),
+        pytest.param(PPOConfig(epochs=1), id="ppo", marks=pytest.mark.slow),
+    ],
+)
 def test_mask_of_acting_is_that_of_learning(algorithm):
     env = EnvConfig(name="Ferry-v0", num_envs=8)
     trainer = OnlineTrainer(small_job("lstm", env=env, algorithm=algorithm, devices=1))

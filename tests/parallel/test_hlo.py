@@ -88,7 +88,8 @@ def test_replay_sends_gradients_and_scalars():
     assert 0.9 * steps * gradient <= number <= steps * (gradient + 800)
 
 
-@pytest.mark.parametrize("kind", slow_except(["online", "offline"], ["online"]))
+@pytest.mark.parametrize("kind", ["online", "offline"])
+@pytest.mark.slow
 def test_split_gathers_parameters_but_no_batch(kind):
     make, config = JOBS[kind]
     sent, parameters = crossing(make(changed(config, parameter_shards=2)))

@@ -146,6 +146,7 @@ def test_other_run_in_folder_raises(whole):
 
 
 @compiled_once(type)
+@pytest.mark.slow
 def test_extended_run_equals_longer_run(tmp_path):
     """If nothing depends on the length of the run, such as a decay of the learning rate."""
     constant = {"optimizer__warmup": 0.0, "optimizer__final": 1.0}

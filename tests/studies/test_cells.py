@@ -141,6 +141,7 @@ def test_runs_of_a_dead_worker_have_failed(tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_interruption_stops_all_workers(tmp_path):
     job = functools.partial(functions.interrupt_parent, tmp_path)
     with pytest.raises(KeyboardInterrupt):

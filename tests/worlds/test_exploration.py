@@ -84,6 +84,7 @@ def test_unknown_target_is_searched_and_known_one_approached():
     assert abs(turn) == pytest.approx(np.pi, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_explorer_of_memory_maze_finds_targets():
     env, params = make_env("MemoryMaze-9x9-v0", height=8, width=8, max_steps_in_episode=250)
     stream, policy = Stream(env, params, num_envs=4), ExplorerPolicy(env, params)

@@ -401,7 +401,15 @@ class GTrXLCore(MemoryCore):
     config: GTrXLConfig
 
     def setup(self) -> None:
-        self.blocks = self.param("blocks", self._init_blocks)
+        # Given parameters, `param` would trace their initialization to compare shapes, each time
+        # that the core is applied: a tenth of the time to trace a program.
+        if not self.has_variable("params", "blocks"):
+            self.blocks = self.param("blocks", self._init_blocks)
+            return
+        self.blocks = self.get_variable("params", "blocks")
+        layers = jax.tree.leaves(self.blocks)[0].shape[0]
+        if layers != self.config.layers:
+            raise ValueError(f"layers is {self.config.layers}, the parameters are of {layers}")
 
     @property
     def _block(self) -> RelativeBlock:
