@@ -27,8 +27,8 @@ from gtrxl_jax.validation import require_choice
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
 MAX_DISCRETE_CATEGORIES = 4096
-# Floats with a deviation of 0.1 to 10 are not scaled.
-FLOAT_TOLERANCE = 10.0
+# Floats with a deviation of a third to 3 are not scaled.
+FLOAT_TOLERANCE = 3.0
 # Arrays of bytes with shorter sides are grids of cells rather than images.
 MIN_IMAGE_SIDE = 8
 # Large images have at least this side; smaller ones may be grids of cells.

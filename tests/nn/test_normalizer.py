@@ -91,7 +91,7 @@ def normal(x, tolerance):
     return np.asarray(module.apply(update_normalizers(module, variables, x, method="__call__"), x))
 
 
-@pytest.mark.parametrize("tolerance", [1.0, 10.0])
+@pytest.mark.parametrize("tolerance", [1.0, 3.0])
 @pytest.mark.parametrize("offset", [0.0, 1.0, -3e4])
 @pytest.mark.parametrize("unit", [1e-6, 0.2, 1.0, 7.0, 1e6])
 def test_tolerance(tolerance, offset, unit):
