@@ -161,6 +161,7 @@ def test_mismatched_environment_raises(tmp_path, agent_run):
         collect_dataset(make(env=env, policy=str(agent_run[0])), tmp_path / "set")
 
 
+@pytest.mark.slow
 def test_offline_model_uses_training_length(tmp_path):
     trainer = OfflineTrainer(changed(offline_config.preset("debug"), model__name="bc-lstm"))
     with lock_folder(tmp_path / "run", trainer.config_json), Saver(tmp_path / "run") as saver:

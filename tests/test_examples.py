@@ -25,7 +25,6 @@ from tests.comparison import assert_close
 from tests.data.sets import make_set
 from tests.jobs import acting, changed, small_job
 from tests.saved import save
-from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
@@ -183,7 +182,8 @@ def test_algorithm_follows_the_policy_gradient():
 OFFLINE = ["--model.name", "bc-mlp", "--baselines", "bc-mlp", "--total-updates", "2"]
 
 
-@pytest.mark.parametrize("outside", slow_except([False, True], [True]))
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.slow
 def test_offline_algorithm_by_module(tmp_path, capfd, monkeypatch, outside):
     """Also from a copy of the file, in a folder that knows nothing of the package."""
     if outside:

@@ -180,6 +180,7 @@ def test_rocksample_report_has_published_scores(tmp_path):
         assert f"| {cell} | {published} | {measured}" in text
 
 
+@pytest.mark.slow
 def test_memory_without_positions_has_no_order():
     """The order of earlier steps does not matter to it, and does to a GTrXL."""
     import rewriting

@@ -185,6 +185,7 @@ def test_runs_are_inspected_side_by_side(debug, tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_exported_agent_evaluates_as_its_run(debug, tmp_path):
     folder, to = debug[0], tmp_path / "agent"
     out, _ = call("export", folder, "--to", to)

@@ -14,6 +14,7 @@ from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.worlds import AssociativeRetrieval, PassiveTMaze
 from gtrxl_jax.worlds.popgym import POPGYM
+from tests.tiers import slow_except
 
 # These have tests of their own.
 ELSEWHERE = {*POPGYM, *SUITES}
@@ -37,7 +38,11 @@ FORAGING = {*PICTURES, "Battleship-10", "RockSample-11-11"}
 HYBRID = {"AppleMaze-v0"}
 
 
-@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES - HYBRID - ELSEWHERE))
+TESTED = sorted(set(ENVIRONMENTS) - SIZES - HYBRID - ELSEWHERE)
+DEAR = {"MemoryMaze-9x9-v0", "TwoColors-v0", "Battleship-10"}
+
+
+@pytest.mark.parametrize("name", slow_except(TESTED, {*TESTED} - DEAR))
 def test_observations_and_actions_lie_in_spaces(name):
     env, params = make_env(name, **PICTURES.get(name, {}))
     stream = Stream(env, params, num_envs=4)

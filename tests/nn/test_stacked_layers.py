@@ -64,7 +64,7 @@ def act(core, params, memory, x_BTD, first_BT):
     return jax.jit(run)(params, memory)
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", slow_except([False, True], [False]))
 @pytest.mark.parametrize("name", slow_except(NAMES, {"gtrxl/gru"}))
 def test_loop_equals_unrolled_layers(tpu, monkeypatch, name, remat):
     core = small_core(name, layers=3, remat=remat)
@@ -105,7 +105,7 @@ def test_program_of_a_loop_does_not_grow_with_depth(tpu, loops_only):
     assert products(2) == products(5)
 
 
-@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("loop", slow_except([False, True], [True]))
 def test_step_reports_the_gates_as_a_segment_does(tpu, loops_only, loop):
     core = small_core("gtrxl/gru", layers=2)
     params, memory = random_params(core), core.initial_memory(2)

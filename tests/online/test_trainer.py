@@ -93,7 +93,7 @@ def start(name):
     return trainer, jax.jit(trainer.init), update, hyperparameters
 
 
-@pytest.fixture(scope="module", params=JOBS)
+@pytest.fixture(scope="module", params=slow_except(JOBS, ["one task"]))
 def run(request):
     trainer, init, update, hyperparameters = start(request.param)
     states, rollouts, metrics = [init(0, hyperparameters)], [], []
