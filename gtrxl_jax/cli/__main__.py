@@ -7,7 +7,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from gtrxl_jax.machine import has_tpu, keep_programs, set_no_tpu
+from gtrxl_jax.machine import keep_programs
 from gtrxl_jax.runs.preemption import EXIT_CODES
 
 
@@ -18,8 +18,6 @@ def run() -> None:
     handled = [n for n in EXIT_CODES if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
     for number in handled:
         signal.signal(number, _exit_at_once)
-    if not has_tpu():
-        set_no_tpu()
     keep_programs()
     from gtrxl_jax.cli.main import main
 
