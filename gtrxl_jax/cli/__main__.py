@@ -4,8 +4,9 @@ import io
 import os
 import signal
 import sys
+import threading
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gtrxl_jax.machine import keep_programs
 from gtrxl_jax.runs.preemption import EXIT_CODES
@@ -24,7 +25,20 @@ def run() -> None:
     # From here on, the process cleans up when it ends.
     for number in handled:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else _exit)
+    sys.unraisablehook = send_again
     main()
+
+
+def send_again(unraisable: Any) -> None:
+    """Send a signal again that arrived where Python cannot raise, and would ignore it.
+
+    That is in a destructor or in a callback of the garbage collector, such as JAX's.
+    """
+    numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+    if number := numbers.get(unraisable.exc_type):
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
