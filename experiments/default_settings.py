@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peer_minatar
 
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm import AlgorithmConfig
@@ -41,7 +42,6 @@ AGENTS: dict[str, tuple[AlgorithmConfig, str, dict[str, Any]]] = {
     "lstm, V-MPO": (VMPOConfig(), "lstm", {"width": 120}),
 }
 """The algorithm, the core and its settings, besides the memory size."""
-PEER = "feed-forward PPO of purejaxrl"
 GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 
 
@@ -111,11 +111,9 @@ def grid(options: Settings) -> list[Cell]:
             for agent in AGENTS
         ]
         if options.peer and name in GAMES:
-            import peer_minatar
-
             steps = options.steps or task.total_steps
             play = functools.partial(peer_minatar.train, options.peer, name, steps)
-            cells.append(Cell({"task": name, "core": PEER}, play, seeds, task.goal))
+            cells.append(Cell({"task": name, "core": peer_minatar.NAME}, play, seeds, task.goal))
     return cells
 
 
@@ -123,7 +121,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
     """Write the table."""
     rows = []
     by_core = by_cell(records, "task", "core")
-    for name, core in itertools.product(TASKS, (*AGENTS, PEER)):
+    for name, core in itertools.product(TASKS, (*AGENTS, peer_minatar.NAME)):
         if not (runs := by_core.get((name, core))):
             continue
         score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])

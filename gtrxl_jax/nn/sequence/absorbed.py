@@ -168,14 +168,15 @@ class AbsorbedAttention(AttentionLayer):
         slot_B: Int[Array, " B"],
         exists_BT: Bool[Array, "B T"],
         mask_BTS: Bool[Array, "B T S"],
-    ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
+        queries: slice = slice(None),
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B Q D"]]:
         """Write T inputs into the slots starting at `slot_B` and attend from them to all slots.
 
         Equal to the segment form. Inputs that do not exist are not written, and their outputs are
         meaningless.
 
         Returns:
-          The slots and the outputs.
+          The slots, and the outputs at Q of the inputs, by default at all.
         """
         take = partial(jax.lax.dynamic_slice_in_dim, slice_size=x_BTD.shape[1], axis=0)
         old_BTD = jax.vmap(take)(inputs_BSD, slot_B)
@@ -183,7 +184,8 @@ class AbsorbedAttention(AttentionLayer):
         put = partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
         inputs_BSD = jax.vmap(put)(inputs_BSD, x_BTD, slot_B)
         phi_BTF = jax.vmap(take, in_axes=(None, 0))(weights.phi.T, slot_B)
-        return inputs_BSD, self._attend(weights, inputs_BSD, x_BTD, phi_BTF, mask_BTS)[0]
+        x_BQD, phi_BQF, mask_BQS = (z[:, queries] for z in (x_BTD, phi_BTF, mask_BTS))
+        return inputs_BSD, self._attend(weights, inputs_BSD, x_BQD, phi_BQF, mask_BQS)[0]
 
 
 class AbsorbedBlock(Block):
@@ -238,9 +240,10 @@ class AbsorbedBlock(Block):
         slot_B: Int[Array, " B"],
         exists_BT: Bool[Array, "B T"],
         mask_BTS: Bool[Array, "B T S"],
-    ) -> tuple[Float[Array, "B S D"], Float[Array, "B T D"]]:
+        queries: slice = slice(None),
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B Q D"]]:
         """Run T inputs, written into the slots starting at `slot_B`; see `AbsorbedAttention`."""
-        slots_BSD, attended_BTD = self.attention.decode_step(
-            weights, slots_BSD, self.attention_input(x_BTD), slot_B, exists_BT, mask_BTS
+        slots_BSD, attended_BQD = self.attention.decode_step(
+            weights, slots_BSD, self.attention_input(x_BTD), slot_B, exists_BT, mask_BTS, queries
         )
-        return slots_BSD, self.after_attention(x_BTD, attended_BTD)
+        return slots_BSD, self.after_attention(x_BTD[:, queries], attended_BQD)

@@ -33,10 +33,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock, AbsorbedWeights, Spans
-from gtrxl_jax.nn.sequence.model import SequenceModel
+from gtrxl_jax.nn.sequence.model import ModelConfig
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
-    TrajectoryModelConfig,
+    TrajectoryEmbedding,
     Window,
     act_in_window,
     at_index,
@@ -55,7 +55,7 @@ BLOCKS = ("trxl", "trxl-i", "gtrxl")
 
 
 @dataclasses.dataclass(frozen=True)
-class DTConfig(TrajectoryModelConfig):
+class DTConfig(ModelConfig):
     """Settings of the Decision Transformer with RATE's blocks: RATE without memory and cache."""
 
     name: str = "dt"
@@ -73,6 +73,8 @@ class DTConfig(TrajectoryModelConfig):
     """b of the gated identity initialization; the paper's value by default (gru 2, others 1)."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
+    return_scale: float | None = number(None)
+    """Divisor of the returns-to-go; by default the largest return of the data, without its sign."""
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
@@ -83,7 +85,13 @@ class DTConfig(TrajectoryModelConfig):
         if feedforward_width is None:
             feedforward_width = self.width
         return RATE(
-            embedding=self.make_embedding(observation_space, action_space, param_dtype),
+            embedding=TrajectoryEmbedding(
+                self.make_encoder(observation_space, param_dtype),
+                action,
+                self.width,
+                self.return_scale,
+                **precision,
+            ),
             head=ActionHead(action, param_dtype),
             blocks=tuple(
                 AbsorbedBlock(
@@ -209,7 +217,7 @@ class RATEState:
     segment: Int[Array, " B"]
 
 
-class RATE(SequenceModel):
+class RATE(nn.Module):
     """The model, a stack of `AbsorbedBlock`.
 
     Attributes:
@@ -266,13 +274,27 @@ class RATE(SequenceModel):
             cached=jnp.zeros(batch_size, jnp.int32),
         )
 
+    def __call__(
+        self, memory: RATEMemory, segment: Segments, deterministic: bool = True
+    ) -> tuple[RATEMemory, ActionDistribution]:
+        """Run one segment, as in learning.
+
+        Args:
+          memory: the memory after the previous segment. Gradients flow into its tokens, but not
+            into its cache (Dai et al. 2019).
+          segment: leading axes `[B, T]`.
+          deterministic: disables dropout.
+
+        Returns:
+          The memory and the policy `[B, T]` at each step.
+        """
+        memory, y_BTD = self.features(memory, segment, deterministic)
+        return memory, self.head(y_BTD)
+
     def features(
         self, memory: RATEMemory, segment: Segments, deterministic: bool = True
     ) -> tuple[RATEMemory, Float[Array, "B T D"]]:
-        """Run one segment; return the memory after it and what the head gets at each step.
-
-        Gradients flow into the memory's tokens, but not into its cache (Dai et al. 2019).
-        """
+        """Run one segment; return the memory after it and what the head gets at each step."""
         tokens_BT3D, mask_BT = self.embedding(segment), segment.mask
         batch, num_steps = mask_BT.shape
         tokens = memory.tokens.tokens
@@ -383,8 +405,10 @@ class RATE(SequenceModel):
         seen_B3S = self._seen_by_steps(
             state, before_B[:, None] + jnp.arange(3, dtype=jnp.int32)[None]
         )
-        state, y_B3D = self._extend(state, x_B3D, before_B, exists_B3, seen_B3S)
-        return state, self.head(y_B3D[:, 2])
+        # Of the last layer, only the output at the o token is used.
+        needed = slice(2, None)
+        state, y_B1D = self._extend(state, x_B3D, before_B, exists_B3, seen_B3S, needed)
+        return state, self.head(y_B1D[:, 0])
 
     def _in_window(self, window: Window) -> Float[Array, "B D"]:
         """Return the output at the current step's o token; the last layer computes no other."""
@@ -453,12 +477,15 @@ class RATE(SequenceModel):
         by_write_BMS = jnp.broadcast_to(
             slot_S >= self.cache_size, (batch, self.memory_tokens, len(slot_S))
         )
-        written, y_BTD = self._extend(
+        # Without memory tokens no output is used, but at least one query is required.
+        needed = slice(1 if self.memory_tokens else 0, None)
+        written, y_BMD = self._extend(
             state,
             jnp.concatenate([state.action[:, None], state.tokens.tokens], axis=1),
             jnp.full(batch, write - 1, jnp.int32),
             jnp.ones((batch, 1 + self.memory_tokens), bool),
             jnp.concatenate([by_action_B1S, by_write_BMS], axis=1),
+            needed,
         )
 
         def keep_newest(x_BSD: Array) -> Array:
@@ -467,9 +494,7 @@ class RATE(SequenceModel):
             return jax.lax.dynamic_update_slice_in_dim(x_BSD, newest, 0, axis=1)
 
         segment_B = jnp.where(first_B, 0, state.segment + 1)
-        tokens = rows_where(
-            first_B, self._first_tokens(batch), self._retain(state.tokens, y_BTD[:, 1:])
-        )
+        tokens = rows_where(first_B, self._first_tokens(batch), self._retain(state.tokens, y_BMD))
         cached_B = jnp.minimum(state.cached + 3 * self.context, self.cache_size)
         following = self._read(
             RATEState(
@@ -514,14 +539,21 @@ class RATE(SequenceModel):
         slot_B: Int[Array, " B"],
         exists_BT: Bool[Array, "B T"],
         seen_BTS: Bool[Array, "B T S"],
-    ) -> tuple[RATEState, Float[Array, "B T D"]]:
-        """Run tokens through the layers, writing them into the slots starting at `slot_B`."""
+        needed: slice = slice(None),
+    ) -> tuple[RATEState, Float[Array, "B Q D"]]:
+        """Run tokens through the layers, writing them into the slots starting at `slot_B`.
+
+        Returns:
+          The state, and the last layer's outputs at the tokens that are needed.
+        """
         if not x_BTD.shape[1]:
             return state, x_BTD
+        *_, last = self.blocks
         slots = []
         for block, weights, slots_BSD in zip(self.blocks, state.weights, state.slots, strict=True):
+            queries = needed if block is last else slice(None)
             slots_BSD, x_BTD = block.decode_step(
-                weights, slots_BSD, x_BTD, slot_B, exists_BT, seen_BTS
+                weights, slots_BSD, x_BTD, slot_B, exists_BT, seen_BTS, queries
             )
             slots.append(slots_BSD)
         return dataclasses.replace(state, slots=tuple(slots)), x_BTD

@@ -1,0 +1,195 @@
+"""T-Mazes of up to a million steps, for models that were trained on at most 30.
+
+    python experiments/tmaze_million.py
+    python experiments/tmaze_million.py --only ELMUR --seeds 1
+
+RATE, ELMUR and the Decision Transformer are trained on the same episodes of the oracle, of one, two
+and three segments of 10 steps, with RATE's curriculum:
+
+    RATE                5 memory tokens, valve CA-2, and a cache of the previous segment
+    ELMUR               two slots, of which a rewritten one is 0.79 new, as its authors have it
+    RATE, tokens only   RATE without the cache
+    DT                  without memory; all 30 steps at once, a sliding window in longer episodes
+
+Scores are those of the final parameters and the most likely actions, without selection of
+checkpoints. DT is played for up to 1,000 steps only: it processes its whole window at every step,
+and cannot know the cue once it is outside.
+
+What a memory does over the segments is followed in corridors without an end. After each of them,
+the model is asked what it would do at the junction (`follow`):
+
+    margin    by how much the logit of the right turn exceeds that of the wrong one, the smallest
+              over episodes
+    change    root mean square of the change of the memory over the segment
+
+Writes tmaze_million.jsonl, .md and .png to experiments/results/.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gtrxl_jax.nn.sequence.registry import model_config
+from gtrxl_jax.offline.config import OfflineConfig, OfflineEvaluationConfig
+from gtrxl_jax.offline.environments import make_stream
+from gtrxl_jax.offline.evaluation import make_play
+from gtrxl_jax.plots.curves import plot_success_against_horizon
+from gtrxl_jax.segments import Segments
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
+from gtrxl_jax.worlds.tmaze import DOWN, RIGHT, UP
+
+CONTEXT, SEGMENTS = 10, 3
+SHORT, EPISODES = (9, 30, 90, 1000, 1005), 32
+"""Steps of episodes, and how many of each. All but 9 and 1005 have the junction at the same step of
+a segment as in training."""
+LONG, LONG_EPISODES = (10_000, 100_000, 1_000_000), 4
+MODELS: dict[str, dict[str, Any]] = {
+    "RATE": {"name": "rate", "cache_size": 3 * CONTEXT},
+    "ELMUR": {"name": "elmur", "memory_slots": 2, "blend": 0.79},
+    "RATE, tokens only": {"name": "rate"},
+    "DT": {"name": "dt"},
+}
+BATCH, UPDATES = 32, 450
+MARKS = (1, 2, 3, 10, 100, 1000)
+"""The numbers of segments after which a memory is looked at."""
+PUBLISHED = {"ELMUR, published": {1_000_000: 1.0}}
+"""Success as in ELMUR's abstract, "100% ... with corridors up to one million steps"."""
+
+
+def job(model: str, updates: int | None) -> OfflineConfig:
+    """Return the config of a cell."""
+    config = model_config(**MODELS[model])
+    lengths = SHORT if config.is_recurrent else SHORT[:3]
+    return OfflineConfig(
+        model=config,
+        evaluation=OfflineEvaluationConfig(episodes=EPISODES, lengths=lengths),
+        unroll=CONTEXT,
+        segments=SEGMENTS,
+        curriculum=True,
+        batch_size=BATCH,
+        total_updates=updates or UPDATES,
+        remat=False,
+    )
+
+
+def measure(trained: Any) -> dict[str, float]:
+    """Return the success of a model in long corridors and, of one with memory, see `follow`."""
+    trainer, params = trained.trainer, trained.params_per_seed[0]
+    has_memory = trainer.config.model.is_recurrent
+    lengths = LONG if has_memory else (1000,)
+    streams = {str(n): make_stream(trainer.config, n) for n in lengths}
+    play = jax.jit(make_play(trainer.policy, streams, LONG_EPISODES))
+    played = play(params, jax.random.key(trainer.config.seed))
+    success = {f"success/{n}": float(np.mean(played[f"success/{n}"])) for n in lengths}
+    return success | (follow(trainer, params) if has_memory else {})
+
+
+def follow(trainer: Any, params: Any) -> dict[str, float]:
+    """Return the margin of a model and the change of its memory after some numbers of segments."""
+    model, config = trainer.model, trainer.config
+    cue_B = jnp.where(jnp.arange(EPISODES) % 2 == 0, 1.0, -1.0)
+    right_B = jnp.where(cue_B > 0, UP, DOWN)
+    junction = (CONTEXT * SEGMENTS - 2) % CONTEXT
+
+    def apply(*arguments: Any, **options: Any) -> Any:
+        return model.apply({"params": params}, *arguments, **options)
+
+    def corridor(number: jax.Array) -> Segments:
+        """Return a segment of the oracle's way along a corridor."""
+        key = jax.random.fold_in(jax.random.key(config.seed), number)
+        shape = EPISODES, CONTEXT
+        hint_BT = jnp.zeros(shape).at[:, 0].set(jnp.where(number == 0, cue_B, 0))
+        noise_BT = jax.random.randint(key, shape, -1, 2, jnp.int32).astype(jnp.float32)
+        zeros_BT, step_T = jnp.zeros(shape), jnp.arange(CONTEXT, dtype=jnp.int32)
+        return Segments(
+            observations=jnp.stack([zeros_BT, hint_BT, zeros_BT, noise_BT], axis=-1),
+            actions=jnp.full(shape, RIGHT, jnp.int32),
+            returns_to_go=jnp.full(shape, trainer.target_return, jnp.float32),
+            timesteps=jnp.broadcast_to(number * CONTEXT + step_T[None], shape),
+            mask=jnp.ones(shape, bool),
+        )
+
+    def step(memory: Any, number: jax.Array) -> Any:
+        following, _ = apply(memory, corridor(number))
+        change = model.memory_metrics(memory, following)["memory/change"]
+        last = corridor(number + 1)
+        seen = last.observations.at[:, junction, 2].set(1.0)
+        _, policy = apply(following, dataclasses.replace(last, observations=seen))
+        logits_BA = policy.logits[:, junction]
+        of_right_B, of_wrong_B = (
+            jnp.take_along_axis(logits_BA, turn_B[:, None], axis=1)
+            for turn_B in (right_B, UP + DOWN - right_B)
+        )
+        return following, (jnp.min(of_right_B - of_wrong_B), change)
+
+    @jax.jit
+    def walk() -> Any:
+        memory = apply(EPISODES, method="initial_memory")
+        return jax.lax.scan(step, memory, jnp.arange(max(MARKS), dtype=jnp.int32))[1]
+
+    margin_N, change_N = map(np.asarray, walk())
+    of = {"margin": margin_N, "change": change_N}
+    return {f"{name}/{n}": float(x_N[n - 1]) for name, x_N in of.items() for n in MARKS}
+
+
+def grid(options: Options) -> list[Cell]:
+    """Return all cells."""
+    return [
+        Cell({"model": label}, job(label, options.steps), options.seeds or 3, measure=measure)
+        for label in MODELS
+    ]
+
+
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
+    """Write the tables and the figure of the available records."""
+    lengths, found = (*SHORT, *LONG), by_cell(records, "model")
+    rows, curves = [], {}
+    for label in MODELS:
+        runs = found.get(label, [])
+        played = [n for n in lengths if any(f"success/{n}" in run["scores"] for run in runs)]
+        success = {n: scores(runs, f"success/{n}") for n in played}
+        rows.append([label, *(solved_entry(success[n]) if n in played else "" for n in lengths)])
+        if runs:
+            nothing_S = np.full(len(runs), np.nan)
+            curves[label] = np.stack([success.get(n, nothing_S) for n in lengths], axis=1)
+    for label, known in PUBLISHED.items():
+        rows.append([label, *(f"{known[n]:.2f}" if n in known else "" for n in lengths)])
+    plot_success_against_horizon(
+        curves,
+        lengths,
+        options.results / "tmaze_million.png",
+        x_label=f"steps of an episode; training episodes have at most {CONTEXT * SEGMENTS}",
+        chance=0.5,
+    )
+    followed = [
+        [label, name, *(each(found[label], f"{name}/{n}") for n in MARKS)]
+        for label in found
+        for name in ("margin", "change")
+        if f"{name}/{MARKS[0]}" in found[label][0]["scores"]
+    ]
+    return "T-Mazes of up to a million steps", [
+        f"Success after training on episodes of {', '.join(map(str, SIZES))} steps, on {EPISODES} "
+        f"episodes of each length, of {LONG[0]:,} and more on {LONG_EPISODES}; chance is 0.5. "
+        f"{ENTRIES}",
+        table(["model", *(f"{n:,}" for n in lengths)], rows),
+        "The margin of the right turn, and the change of the memory, after segments of a corridor "
+        f"without an end, of each seed; the margin is the smallest of {EPISODES} episodes:",
+        table(["model", "", *(f"{n:,}" for n in MARKS)], followed),
+    ]
+
+
+def each(runs: Sequence[Record], score: str) -> str:
+    """Return the score of each run, in the order of the seeds."""
+    return ", ".join(f"{value:.3g}" for value in scores(runs, score))
+
+
+SIZES = tuple(CONTEXT * count for count in range(1, SEGMENTS + 1))
+STUDY = Study(__file__, grid, report)
+
+if __name__ == "__main__":
+    STUDY.main()
