@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import algorithms
+import claims
 import cores_on_default_job
 import craftax_symbolic
 import default_job
@@ -43,8 +44,10 @@ PAGES = [
     ROOT / name
     for name in (
         "README.md",
+        "docs/claims.md",
         "docs/cli.md",
         "docs/cores.md",
+        "docs/reproducing.md",
         "docs/results.md",
         "docs/environments/minigrid_memory.md",
     )
@@ -556,6 +559,9 @@ def commands_table() -> list[str]:
 
 TABLES: dict[str, Callable[[], list[str]]] = {
     "algorithms": algorithms_table,
+    "claims": claims.summary,
+    "claims_hours": claims.hours,
+    **{claim.name: claim.lines for claim in claims.CLAIMS},
     "commands": commands_table,
     "cores_on_default_job": cores_table,
     "default_settings": default_settings_table,

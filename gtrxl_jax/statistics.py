@@ -46,6 +46,42 @@ def mean_and_interval(values: ArrayLike, axis: int) -> tuple[Floats, Floats]:
     return mean, stdtrit(count - 1, _HIGH) * values.std(axis, ddof=1) / np.sqrt(count)
 
 
+def difference_and_interval(first_S: ArrayLike, second_S: ArrayLike) -> tuple[Floats, Floats]:
+    r"""Compute the difference of two means and the half-width of its 95 % interval (Welch).
+
+    With v the squared standard error of a mean and S the number of its values, the half-width is
+    t_{d, 0.975} sqrt(v_1 + v_2) with d = (v_1 + v_2)^2 / (v_1^2 / (S_1 - 1) + v_2^2 / (S_2 - 1))
+    degrees of freedom: for normal values of unequal variances (Welch, "The generalization of
+    'Student's' problem when several different population variances are involved", 1947).
+
+    Args:
+      first_S: independent values, such as of seeds. NaN propagates.
+      second_S: values that are independent of them; a single one is a constant.
+
+    Returns:
+      The mean of the first minus that of the second, and the half-width: 0 if no value differs
+      within a group, NaN if the first has a single value.
+
+    Raises:
+      ValueError: if there is no value.
+    """
+    groups = [np.asarray(values, np.float64) for values in (first_S, second_S)]
+    if any(values.ndim != 1 or not len(values) for values in groups):
+        raise ValueError(f"each group must have values [S]; got {[v.shape for v in groups]}")
+    first_S, second_S = groups
+    if len(second_S) == 1:
+        mean, half = mean_and_interval(first_S - second_S, 0)
+        return mean, half
+    difference = first_S.mean() - second_S.mean()
+    if len(first_S) == 1:
+        return difference, np.float64(np.nan)
+    squares = np.array([values.var(ddof=1) / len(values) for values in groups])
+    if not squares.sum():
+        return difference, np.float64(0)
+    freedom = squares.sum() ** 2 / sum(squares**2 / [len(values) - 1 for values in groups])
+    return difference, stdtrit(freedom, _HIGH) * np.sqrt(squares.sum())
+
+
 def wilson_interval(successes: ArrayLike, trials: ArrayLike) -> tuple[Floats, Floats]:
     r"""Compute Wilson's 95 % interval of a probability from k successes in n independent trials.
 

@@ -62,4 +62,4 @@ def count_words(text: str) -> int:
 
 def is_result(page: Path) -> bool:
     """Return whether a page is one of results."""
-    return page.parent.name == "results" or page.stem in ("results", "reproducing")
+    return page.parent.name == "results" or page.stem in ("results", "claims", "reproducing")

@@ -4,6 +4,7 @@ from scipy import stats
 
 from gtrxl_jax.statistics import (
     count_solved,
+    difference_and_interval,
     interquartile_mean,
     mean_and_interval,
     stratified_bootstrap,
@@ -137,3 +138,25 @@ def test_bootstrap_rejects_empty_tasks():
 def test_solved_counts_seeds_at_threshold():
     assert count_solved([0.95, 0.94, 1.0, np.nan]) == 2
     assert count_solved([-90.0, -120.0], threshold=-100) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 2), (3, 5), (8, 4)])
+def test_difference_agrees_with_scipy(first, second):
+    rng = np.random.default_rng(first)
+    groups = rng.normal(1.0, 3.0, first), rng.normal(0.0, 1.0, second)
+    mean, half = difference_and_interval(*groups)
+    low, high = stats.ttest_ind(*groups, equal_var=False).confidence_interval(0.95)
+    np.testing.assert_allclose((mean - half, mean + half), (low, high))
+
+
+def test_difference_from_constant_and_without_spread():
+    values = np.array([1.0, 2.0, 4.0])
+    expected = mean_and_interval(values, 0)[1]
+    np.testing.assert_allclose(
+        difference_and_interval(values, [0.5]), (values.mean() - 0.5, expected)
+    )
+    assert difference_and_interval([1.0] * 3, [0.0] * 3) == (1.0, 0.0)
+    assert np.isnan(difference_and_interval([1.0], values)[1])
+    assert np.isnan(difference_and_interval([1.0, np.nan], values)).all()
+    with pytest.raises(ValueError, match="each group must have values"):
+        difference_and_interval(values, [])
