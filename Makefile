@@ -6,7 +6,7 @@ PYTEST_WORKERS ?= 2
 UPGRADE ?=
 RESOLUTION ?= highest
 
-.PHONY: demo test unit slow lint format docs results package lock clean
+.PHONY: demo test unit slow lint format docs notebooks results package lock clean
 
 demo: $(VENV)/.installed  ## train the default agent and plot its results
 	$(VENV)/bin/gtrxl train
@@ -32,6 +32,9 @@ format: $(VENV)/.installed  ## format the sources and apply fixes
 
 docs: $(VENV)/.installed  ## the documentation, as a site in site/
 	$(VENV)/bin/mkdocs build
+
+notebooks: $(VENV)/.installed  ## execute the notebooks and store their outputs: ten minutes
+	$(VENV)/bin/python notebooks/execute.py
 
 results: $(VENV)/.installed  ## all reports and the tables in the pages, from the records in experiments/results/
 	$(VENV)/bin/python experiments/pages.py

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peer_minatar
 
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.algorithm import AlgorithmConfig
@@ -42,6 +41,7 @@ AGENTS: dict[str, tuple[AlgorithmConfig, str, dict[str, Any]]] = {
     "lstm, V-MPO": (VMPOConfig(), "lstm", {"width": 120}),
 }
 """The algorithm, the core and its settings, besides the memory size."""
+PEER = "feed-forward PPO of purejaxrl"
 GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 
 
@@ -111,9 +111,11 @@ def grid(options: Settings) -> list[Cell]:
             for agent in AGENTS
         ]
         if options.peer and name in GAMES:
+            import peer_minatar
+
             steps = options.steps or task.total_steps
             play = functools.partial(peer_minatar.train, options.peer, name, steps)
-            cells.append(Cell({"task": name, "core": peer_minatar.NAME}, play, seeds, task.goal))
+            cells.append(Cell({"task": name, "core": PEER}, play, seeds, task.goal))
     return cells
 
 
@@ -121,7 +123,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
     """Write the table."""
     rows = []
     by_core = by_cell(records, "task", "core")
-    for name, core in itertools.product(TASKS, (*AGENTS, peer_minatar.NAME)):
+    for name, core in itertools.product(TASKS, (*AGENTS, PEER)):
         if not (runs := by_core.get((name, core))):
             continue
         score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from gymnax.wrappers import FlattenObservationWrapper, LogWrapper
 
-NAME = "feed-forward PPO of purejaxrl"
 NOTEBOOK = "examples/brax_minatar.ipynb"
 SETTINGS: dict[str, Any] = {
     "LR": 5e-3,

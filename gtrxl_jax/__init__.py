@@ -9,6 +9,7 @@ in `gtrxl_jax.online`, `gtrxl_jax.offline`, `gtrxl_jax.runs`, `gtrxl_jax.acting`
 from typing import TYPE_CHECKING
 
 from gtrxl_jax.lazy import lazy
+from gtrxl_jax.machine import has_tpu, set_no_tpu
 
 if TYPE_CHECKING:
     from gtrxl_jax.envs.registry import make_env, register_env
@@ -42,6 +43,9 @@ __all__ = [
     "update_normalizers",
     "zero_timestep",
 ]
+
+if not has_tpu():  # gymnax starts JAX when it is imported
+    set_no_tpu()
 
 # Imported on first use: a core requires neither the environments nor gymnax, which take seconds to
 # import. Modules of this package import one another directly.

@@ -1,4 +1,9 @@
-"""The pages of the documentation: their code, and the commands that they show."""
+"""The pages of the documentation: their code, the commands that they show, and their words.
+
+    python -m tests.pages
+
+prints the words of each page of the site, as `tests/test_docs.py` counts them.
+"""
 
 import re
 import shlex
@@ -11,7 +16,8 @@ README = ROOT / "README.md"
 
 def pages() -> list[Path]:
     """Return the READMEs and the pages of the site, in the order in which they are read."""
-    names = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    entry = r": (?!notebooks/)(\S+\.md)$"
+    names = re.findall(entry, (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     return [README, ROOT / "checkpoints" / "README.md", *(ROOT / "docs" / name for name in names)]
 
 
@@ -50,16 +56,28 @@ def written(page: Path) -> str:
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 
-def prose(page: Path) -> str:
-    """Return what a page says without its tables, which are looked up rather than read."""
-    return re.sub(r"^ *\|.*$", "", written(page), flags=re.MULTILINE)
-
-
 def count_words(text: str) -> int:
     """Count the words of a text: what stands between spaces and has a letter or a digit."""
     return len(re.findall(r"\S*[A-Za-z0-9]\S*", text))
 
 
-def is_result(page: Path) -> bool:
-    """Return whether a page is one of results."""
-    return page.parent.name == "results" or page.stem in ("results", "claims", "reproducing")
+def words_of_site() -> dict[str, int]:
+    """Count the words of each page of the site, except the API's and the results'.
+
+    Tables count, except those that `make results` writes; code and the targets of links do not.
+    """
+    docs = ROOT / "docs"
+    names = ("api.md", "results.md", "claims.md", "reproducing.md")
+    read = [page for page in pages() if docs in page.parents and page.parent.name != "results"]
+    return {
+        str(page.relative_to(docs)): count_words(written(page))
+        for page in read
+        if page.name not in names
+    }
+
+
+if __name__ == "__main__":
+    words = words_of_site()
+    for name, number in words.items():
+        print(f"{number:6,} {name}")
+    print(f"{sum(words.values()):6,} in all")

@@ -4,10 +4,11 @@ import io
 import os
 import signal
 import sys
+import threading
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from gtrxl_jax.machine import has_tpu, keep_programs, set_no_tpu
+from gtrxl_jax.machine import keep_programs
 from gtrxl_jax.runs.preemption import EXIT_CODES
 
 
@@ -18,15 +19,26 @@ def run() -> None:
     handled = [n for n in EXIT_CODES if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
     for number in handled:
         signal.signal(number, _exit_at_once)
-    if not has_tpu():
-        set_no_tpu()
     keep_programs()
     from gtrxl_jax.cli.main import main
 
     # From here on, the process cleans up when it ends.
     for number in handled:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else _exit)
+    sys.unraisablehook = send_again
     main()
+
+
+def send_again(unraisable: Any) -> None:
+    """Send a signal again that arrived where Python cannot raise, and would ignore it.
+
+    That is in a destructor or in a callback of the garbage collector, such as JAX's.
+    """
+    numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+    if number := numbers.get(unraisable.exc_type):
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,6 +1,7 @@
 """The command line end to end, and its error messages."""
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -9,11 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from importlib.machinery import ModuleSpec
 
 import pytest
 from PIL import Image, ImageSequence
 
+from gtrxl_jax.cli.__main__ import send_again
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.online.config import from_json, preset, to_json
@@ -246,6 +249,20 @@ def test_signal_during_imports_ends_process(number, code, tmp_path):
         assert "Traceback" not in process.stderr.read()
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
+
+
+def test_signal_inside_a_callback_is_not_ignored(monkeypatch):
+    """Python ignores what a callback of the garbage collector raises; JAX has one."""
+
+    def interrupt(*_):
+        gc.callbacks.remove(interrupt)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sys, "unraisablehook", send_again)
+    gc.callbacks.append(interrupt)
+    gc.collect()
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(10)
 
 
 def contents(folder):

@@ -13,6 +13,7 @@ from gtrxl_jax.cli.arguments import PlanTrain, PlanTrainOffline, parse_plan
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.cli.plan import rows_of
 from gtrxl_jax.runs.plan import Exchange, NeedsMemoryError, Plan
+from tests.pages import ROOT
 from tests.topologies import needs_libtpu
 
 LSTM = ["--preset", "debug", "--core.name", "lstm", "--topology", "v5e:2x2"]
@@ -142,10 +143,14 @@ def test_program_that_does_not_fit(capsys, monkeypatch):
 
 @needs_libtpu
 @pytest.mark.integration
-def test_commands_are_quiet_about_tpus_that_are_not_there():
+@pytest.mark.parametrize(
+    "program", [["-m", "gtrxl_jax.cli", "list"], ["experiments/default_settings.py", "--help"]]
+)
+def test_programs_are_quiet_about_tpus_that_are_not_there(program):
     """With libtpu, JAX would look for one, and warn."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("TPU_")}
     del own["JAX_PLATFORMS"]
-    command = [sys.executable, "-m", "gtrxl_jax.cli", "list"]
-    ended = subprocess.run(command, env=own, capture_output=True, text=True, check=True)
+    own["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, *program]
+    ended = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=True)
     assert ended.stderr == ""

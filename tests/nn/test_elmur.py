@@ -67,7 +67,7 @@ def naive_layer(p, vectors, anchors, stream, places):
 
 def test_segments_equal_plain_loops():
     """Of five segments: the third and the fourth blend into slots that are filled."""
-    model, _, context = small_model("elmur")
+    model, _, context = small_model("elmur", return_scale=1.0)
     steps = random_steps(5, context)
     params = random_params(model, steps)
     memory, logits = run_segments(model, params, steps)
@@ -133,7 +133,7 @@ def test_one_slot_is_rewritten():
 @pytest.mark.slow  # the segments of RATE have a quick one
 def test_memory_learns_through_segments():
     """What a segment writes is trained by the segments that read it."""
-    model, _, context = small_model("elmur")
+    model, _, context = small_model("elmur", return_scale=1.0)
     steps = random_steps(2, context)
     params = random_params(model, steps)
 
@@ -153,7 +153,7 @@ def test_memory_learns_through_segments():
 @pytest.mark.slow  # the contract of all models has the quick one
 def test_acting_beyond_filled_memory():
     """Five segments, and a row in which an episode begins in the middle of one."""
-    model, _, context = small_model("elmur")
+    model, _, context = small_model("elmur", return_scale=1.0)
     steps = random_steps(5, context)
     params = random_params(model, steps)
     in_time = jax.tree.map(lambda x: x.reshape(BATCH, -1, *x.shape[3:]), steps)

@@ -243,7 +243,7 @@ def test_features_of_images_of_any_size_are_as_large_as_those_of_vectors():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    ("name", "side"), slow_except([("conv", 5), ("nature", 36)], [("conv", 5)])
+    ("name", "side"), [("conv", 5), pytest.param("nature", 36, marks=pytest.mark.slow)]
 )
 def test_many_images_are_encoded_in_parts(name, side):
     """With the features and gradients of few images at a time, which are not divided."""

@@ -111,5 +111,5 @@ def test_returns_are_scaled_before_they_are_rounded():
 
 
 def test_default_of_all_models_with_returns():
-    for name in ("rate", "dt", "dt-gpt"):
+    for name in ("rate", "dt", "dt-gpt", "elmur", "dmamba"):
         assert model_config(name).return_scale is None

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.cores.recurrent import RecurrentCore
 from gtrxl_jax.nn.layers import Dense
-from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.model import ModelConfig, SequenceModel
 from gtrxl_jax.nn.sequence.trajectory import ActionHead
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
@@ -57,7 +57,7 @@ class RecurrentCloningConfig(ModelConfig):
         )
 
 
-class MLPCloning(nn.Module):
+class MLPCloning(SequenceModel):
     """A memoryless policy: encoder, a hidden layer with ReLU for each of `widths`, head."""
 
     encoder: nn.Module
@@ -75,13 +75,6 @@ class MLPCloning(nn.Module):
     def initial_memory(self, batch_size: int) -> tuple[()]:
         """Return an empty memory."""
         return ()
-
-    def __call__(
-        self, memory: tuple[()], segment: Segments, deterministic: bool = True
-    ) -> tuple[tuple[()], ActionDistribution]:
-        """Return the empty memory and the policy `[B, T]` at each step."""
-        memory, y_BTD = self.features(memory, segment, deterministic)
-        return memory, self.head(y_BTD)
 
     def features(
         self, memory: tuple[()], segment: Segments, deterministic: bool = True
@@ -119,7 +112,7 @@ class MLPCloning(nn.Module):
         return x
 
 
-class RecurrentCloning(nn.Module):
+class RecurrentCloning(SequenceModel):
     """A recurrent core (LSTM or GRU) over encoded observations."""
 
     encoder: nn.Module
@@ -138,13 +131,6 @@ class RecurrentCloning(nn.Module):
     def initial_memory(self, batch_size: int) -> Any:
         """Return the core's initial memory."""
         return self.core.initial_memory(batch_size)
-
-    def __call__(
-        self, memory: Any, segment: Segments, deterministic: bool = True
-    ) -> tuple[Any, ActionDistribution]:
-        """Run a segment; return the memory after it and the policy `[B, T]` at each step."""
-        memory, y_BTD = self.features(memory, segment, deterministic)
-        return memory, self.head(y_BTD)
 
     def features(
         self, memory: Any, segment: Segments, deterministic: bool = True

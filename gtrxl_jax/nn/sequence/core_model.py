@@ -18,15 +18,19 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.nn.sequence.model import ModelConfig
-from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding
+from gtrxl_jax.nn.sequence.model import SequenceModel
+from gtrxl_jax.nn.sequence.trajectory import (
+    ActionHead,
+    TrajectoryEmbedding,
+    TrajectoryModelConfig,
+)
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
 
 
 @dataclasses.dataclass(frozen=True)
-class CoreModelConfig(ModelConfig):
+class CoreModelConfig(TrajectoryModelConfig):
     """Settings of a memory core over trajectories."""
 
     name: str = "dmamba"
@@ -35,8 +39,6 @@ class CoreModelConfig(ModelConfig):
     core_settings: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Settings of the core as name value pairs, such as heads 4; layers, width and dtype are the
     model's."""
-    return_scale: float = 1.0
-    """Divisor of the returns-to-go."""
 
     def check(self) -> None:
         super().check()
@@ -57,20 +59,14 @@ class CoreModelConfig(ModelConfig):
         """Build the model."""
         action = action_spec(action_space)
         return CoreModel(
-            TrajectoryEmbedding(
-                self.make_encoder(observation_space, param_dtype),
-                action,
-                self.width,
-                self.return_scale,
-                **self.precision(param_dtype),
-            ),
+            self.make_embedding(observation_space, action_space, param_dtype),
             self._core_config().make().clone(param_dtype=param_dtype),
             ActionHead(action, param_dtype),
             self.dropout,
         )
 
 
-class CoreModel(nn.Module):
+class CoreModel(SequenceModel):
     """The model, with the interface of `gtrxl_jax.nn.sequence.model`.
 
     Attributes:
@@ -91,13 +87,6 @@ class CoreModel(nn.Module):
     def initial_memory(self, batch_size: int) -> Any:
         """Return the core's initial memory."""
         return self.core.initial_memory(batch_size)
-
-    def __call__(
-        self, memory: Any, segment: Segments, deterministic: bool = True
-    ) -> tuple[Any, ActionDistribution]:
-        """Run a segment; return the memory after it and the policy `[B, T]` at each step."""
-        memory, y_BTD = self.features(memory, segment, deterministic)
-        return memory, self.head(y_BTD)
 
     def features(
         self, memory: Any, segment: Segments, deterministic: bool = True

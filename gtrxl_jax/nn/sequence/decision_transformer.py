@@ -9,10 +9,10 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.layers import Dense, LayerNorm
-from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.model import SequenceModel
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
-    TrajectoryEmbedding,
+    TrajectoryModelConfig,
     Window,
     act_in_window,
     at_index,
@@ -31,7 +31,7 @@ EPSILON = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
-class GPTConfig(ModelConfig):
+class GPTConfig(TrajectoryModelConfig):
     """Settings of the original Decision Transformer."""
 
     name: str = "dt-gpt"
@@ -39,8 +39,6 @@ class GPTConfig(ModelConfig):
     """Number of attention heads, of width D / heads."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    return_scale: float | None = number(None)
-    """Divisor of the returns-to-go; by default the largest return of the data, without its sign."""
     activation: str = choice("gelu", ACTIVATIONS)
     """Activation of the hidden units: gelu, or relu as in the authors' models for MuJoCo."""
     max_timestep: int = 1000
@@ -55,10 +53,9 @@ class GPTConfig(ModelConfig):
     ) -> "DecisionTransformer":
         """Build the model."""
         action, precision = action_spec(action_space), self.precision(param_dtype)
-        encoder = self.make_encoder(observation_space, param_dtype)
         rates = self.dropout, self.attention_dropout
         return DecisionTransformer(
-            TrajectoryEmbedding(encoder, action, self.width, self.return_scale, **precision),
+            self.make_embedding(observation_space, action_space, param_dtype),
             ActionHead(action, param_dtype),
             tuple(
                 GPTBlock(self.width, self.heads, *rates, self.activation, **precision)
@@ -103,7 +100,7 @@ class GPTBlock(nn.Module):
         return x_BSD + dropout(Dense(self.width, **precision)(hidden))
 
 
-class DecisionTransformer(nn.Module):
+class DecisionTransformer(SequenceModel):
     """The model, with the interface of `gtrxl_jax.nn.sequence.rate.RATE` but without memory.
 
     Attributes:
@@ -133,13 +130,6 @@ class DecisionTransformer(nn.Module):
     def initial_memory(self, batch_size: int) -> tuple[()]:
         """Return an empty memory: steps outside the window are forgotten."""
         return ()
-
-    def __call__(
-        self, memory: tuple[()], segment: Segments, deterministic: bool = True
-    ) -> tuple[tuple[()], ActionDistribution]:
-        """Return the empty memory and the policy `[B, T]` at each step."""
-        memory, y_BTD = self.features(memory, segment, deterministic)
-        return memory, self.head(y_BTD)
 
     def features(
         self, memory: tuple[()], segment: Segments, deterministic: bool = True

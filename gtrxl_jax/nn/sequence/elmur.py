@@ -38,8 +38,12 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.cores.gtrxl import FeedForward
 from gtrxl_jax.nn.layers import Dense, KeyValue, LayerNorm
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedAttention, AbsorbedWeights
-from gtrxl_jax.nn.sequence.model import ModelConfig
-from gtrxl_jax.nn.sequence.trajectory import ActionHead, TrajectoryEmbedding, rows_where
+from gtrxl_jax.nn.sequence.model import SequenceModel
+from gtrxl_jax.nn.sequence.trajectory import (
+    ActionHead,
+    TrajectoryModelConfig,
+    rows_where,
+)
 from gtrxl_jax.ops.distributions import ActionDistribution
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
@@ -50,7 +54,7 @@ EMPTY = -1
 
 
 @dataclasses.dataclass(frozen=True)
-class ELMURConfig(ModelConfig):
+class ELMURConfig(TrajectoryModelConfig):
     """Settings of ELMUR."""
 
     name: str = "elmur"
@@ -67,8 +71,6 @@ class ELMURConfig(ModelConfig):
     """The largest distance, in steps, with a bias of its own."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    return_scale: float = 1.0
-    """Divisor of the returns-to-go."""
 
     is_recurrent = True
 
@@ -82,13 +84,7 @@ class ELMURConfig(ModelConfig):
         """Build the model."""
         action, precision = action_spec(action_space), self.precision(param_dtype)
         return ELMUR(
-            embedding=TrajectoryEmbedding(
-                self.make_encoder(observation_space, param_dtype),
-                action,
-                self.width,
-                self.return_scale,
-                **precision,
-            ),
+            embedding=self.make_embedding(observation_space, action_space, param_dtype),
             head=ActionHead(action, param_dtype),
             blocks=tuple(
                 ELMURBlock(
@@ -381,7 +377,7 @@ class ELMURBlock(nn.Module):
         return inputs_BSD, self.after_attention(x_BTD, attended_BTD, reads, anchors_BM, step_BT)
 
 
-class ELMUR(nn.Module):
+class ELMUR(SequenceModel):
     """The model, with the interface of `gtrxl_jax.nn.sequence.model`.
 
     Attributes:
@@ -409,13 +405,6 @@ class ELMUR(nn.Module):
         """Return the memory before the first segment: trained vectors in empty slots."""
         layers = tuple(block.initial_memory(batch_size) for block in self.blocks)
         return ELMURMemory(layers, jnp.zeros(batch_size, jnp.int32))
-
-    def __call__(
-        self, memory: ELMURMemory, segment: Segments, deterministic: bool = True
-    ) -> tuple[ELMURMemory, ActionDistribution]:
-        """Run a segment; return the memory after it and the policy `[B, T]` at each step."""
-        memory, y_BTD = self.features(memory, segment, deterministic)
-        return memory, self.head(y_BTD)
 
     def features(
         self, memory: ELMURMemory, segment: Segments, deterministic: bool = True

@@ -126,6 +126,15 @@ class ModelConfig(abc.ABC):
         )
 
 
+class SequenceModel(nn.Module):
+    """A model whose policy is its `head` of the features of each step."""
+
+    def __call__(self: Any, memory: Any, segment: Segments, deterministic: bool = True) -> Any:
+        """Run a segment `[B, T]`; return the memory after it and the policy at each step."""
+        memory, y_BTD = self.features(memory, segment, deterministic)
+        return memory, self.head(y_BTD)
+
+
 MODELS = Registry("model.name", ModelConfig)
 """The config of each registered model."""
 

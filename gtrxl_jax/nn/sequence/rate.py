@@ -33,10 +33,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock, AbsorbedWeights, Spans
-from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.model import SequenceModel
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
-    TrajectoryEmbedding,
+    TrajectoryModelConfig,
     Window,
     act_in_window,
     at_index,
@@ -55,7 +55,7 @@ BLOCKS = ("trxl", "trxl-i", "gtrxl")
 
 
 @dataclasses.dataclass(frozen=True)
-class DTConfig(ModelConfig):
+class DTConfig(TrajectoryModelConfig):
     """Settings of the Decision Transformer with RATE's blocks: RATE without memory and cache."""
 
     name: str = "dt"
@@ -73,8 +73,6 @@ class DTConfig(ModelConfig):
     """b of the gated identity initialization; the paper's value by default (gru 2, others 1)."""
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
-    return_scale: float | None = number(None)
-    """Divisor of the returns-to-go; by default the largest return of the data, without its sign."""
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
@@ -85,13 +83,7 @@ class DTConfig(ModelConfig):
         if feedforward_width is None:
             feedforward_width = self.width
         return RATE(
-            embedding=TrajectoryEmbedding(
-                self.make_encoder(observation_space, param_dtype),
-                action,
-                self.width,
-                self.return_scale,
-                **precision,
-            ),
+            embedding=self.make_embedding(observation_space, action_space, param_dtype),
             head=ActionHead(action, param_dtype),
             blocks=tuple(
                 AbsorbedBlock(
@@ -217,7 +209,7 @@ class RATEState:
     segment: Int[Array, " B"]
 
 
-class RATE(nn.Module):
+class RATE(SequenceModel):
     """The model, a stack of `AbsorbedBlock`.
 
     Attributes:
@@ -274,27 +266,13 @@ class RATE(nn.Module):
             cached=jnp.zeros(batch_size, jnp.int32),
         )
 
-    def __call__(
-        self, memory: RATEMemory, segment: Segments, deterministic: bool = True
-    ) -> tuple[RATEMemory, ActionDistribution]:
-        """Run one segment, as in learning.
-
-        Args:
-          memory: the memory after the previous segment. Gradients flow into its tokens, but not
-            into its cache (Dai et al. 2019).
-          segment: leading axes `[B, T]`.
-          deterministic: disables dropout.
-
-        Returns:
-          The memory and the policy `[B, T]` at each step.
-        """
-        memory, y_BTD = self.features(memory, segment, deterministic)
-        return memory, self.head(y_BTD)
-
     def features(
         self, memory: RATEMemory, segment: Segments, deterministic: bool = True
     ) -> tuple[RATEMemory, Float[Array, "B T D"]]:
-        """Run one segment; return the memory after it and what the head gets at each step."""
+        """Run one segment; return the memory after it and what the head gets at each step.
+
+        Gradients flow into the memory's tokens, but not into its cache (Dai et al. 2019).
+        """
         tokens_BT3D, mask_BT = self.embedding(segment), segment.mask
         batch, num_steps = mask_BT.shape
         tokens = memory.tokens.tokens

@@ -4,6 +4,7 @@ A step of a trajectory is three tokens, as in Chen et al. 2021, "Decision Transf
 return-to-go R, the observation o and the action a. The action is predicted at the o token.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,9 +16,31 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.nn.normalizer import Normalizer, statistics
+from gtrxl_jax.nn.sequence.model import ModelConfig
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 from gtrxl_jax.segments import Segments
-from gtrxl_jax.specs import ActionSpec
+from gtrxl_jax.specs import ActionSpec, action_spec
+from gtrxl_jax.validation import number
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectoryModelConfig(ModelConfig):
+    """Settings of every model that reads returns-to-go, observations and actions."""
+
+    return_scale: float | None = number(None)
+    """Divisor of the returns-to-go; by default the largest return of the data, without its sign."""
+
+    def make_embedding(
+        self, observation_space: Any, action_space: Any, param_dtype: Any
+    ) -> "TrajectoryEmbedding":
+        """Build the embedding of the steps."""
+        return TrajectoryEmbedding(
+            self.make_encoder(observation_space, param_dtype),
+            action_spec(action_space),
+            self.width,
+            self.return_scale,
+            **self.precision(param_dtype),
+        )
 
 
 class TrajectoryEmbedding(nn.Module):
