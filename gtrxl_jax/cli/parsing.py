@@ -3,13 +3,15 @@
 import argparse
 import dataclasses
 import difflib
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import tyro
-from tyro import _errors as tyro_errors  # private: pyproject.toml bounds the version
+from tyro import _docstrings as tyro_docstrings  # private: pyproject.toml bounds the version
+from tyro import _errors as tyro_errors
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from gtrxl_jax.plugins import require_settings
@@ -90,6 +92,23 @@ def parse(
         return tyro.cli(command, args=arguments, prog=prog, **options)
 
 
+@functools.cache
+def _docstrings(kind: object) -> dict[str, str]:
+    """Return the docstrings of a class's fields, each paragraph in one line.
+
+    tyro keeps the breaks of indented lines, and wraps the lines to the width of the terminal.
+    """
+    texts = _parse_docstrings(kind).items()
+    return {name: "\n\n".join(map(_one_line, text.split("\n\n"))) for name, text in texts}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_parse_docstrings = tyro_docstrings.parse_docstring_from_object
+tyro_docstrings.parse_docstring_from_object = _docstrings
+
 _NUMBERS = ConstructorRegistry()
 
 
@@ -127,7 +146,7 @@ def _help(argument: Any) -> str:
     """Return the docstring of an argument, to append to a message."""
     text = argument.field.helptext
     text = text() if callable(text) else text
-    return f"; {' '.join(text.split())}" if text else ""
+    return f"; {_one_line(text)}" if text else ""
 
 
 def _unrecognized(

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import io
+import itertools
 import json
 import os
 import re
@@ -59,6 +60,22 @@ def test_closed_pipe_exits_silently(arguments):
     ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_help_is_wrapped_to_the_terminal(monkeypatch, capsys):
+    """Not where the source of a docstring is."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    lines = [line.rstrip(" │") for line in capsys.readouterr().out.splitlines()]
+    described = [re.match(r"[ │] {7}\S", line) is not None for line in lines]
+    width, full = max(map(len, lines)), 0
+    for number, (line, following) in enumerate(itertools.pairwise(lines)):
+        if described[number] and described[number + 1]:
+            word = following.strip(" │").split()[0]
+            assert len(line) + 1 + len(word) > width, (line, following)
+            full += 1
+    assert full > 50
 
 
 # On one device, which compiles in half the time.
