@@ -6,7 +6,7 @@ PYTEST_WORKERS ?= 2
 UPGRADE ?=
 RESOLUTION ?= highest
 
-.PHONY: demo test unit slow lint format docs notebooks results package lock clean
+.PHONY: demo test unit slow simulators lint format docs notebooks results package lock clean
 
 demo: $(VENV)/.installed  ## train the default agent and plot its results
 	$(VENV)/bin/gtrxl train
@@ -15,11 +15,17 @@ test: lint  ## lint, type checks and all tests except the slow ones
 	$(VENV)/bin/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist worksteal
 
 unit: $(VENV)/.installed  ## the quick tests: without training, programs and whole networks
-	$(VENV)/bin/python -m pytest -m "not slow and not integration" \
+	$(VENV)/bin/python -m pytest -m "not slow and not integration and not simulators" \
 	  --numprocesses $(PYTEST_WORKERS) --dist worksteal
 
 slow: $(VENV)/.installed  ## the tests that train agents to a score, run every program, and type every command of the pages
 	$(VENV)/bin/python -m pytest -m slow --numprocesses $(PYTEST_WORKERS) --dist loadfile
+
+simulators: $(VENV)/.installed  ## the tests of Atari, MuJoCo, Box2D, ViZDoom, envpool and Memory Maze themselves, in an environment of their own
+	$(VENV)/bin/uv venv --quiet --allow-existing --python $(VENV)/bin/python build/simulators
+	$(VENV)/bin/uv pip install --quiet --python build/simulators --constraint requirements.lock pytest beartype \
+	  --editable ".[atari,box2d,envpool,memory-maze,mujoco,vizdoom]"
+	build/simulators/bin/python -m pytest -m simulators -rs
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

@@ -103,7 +103,7 @@ def require_settings(
             )
 
 
-HOSTS = ("gymnasium", "envpool", "dmlab")
+HOSTS = ("gymnasium", "envpool", "dmlab", "memory-maze", "vizdoom")
 """Libraries whose environments are named `gymnasium:NAME`, see `envs.host`."""
 
 LIBRARIES = ("jumanji", "xminigrid")

@@ -1,7 +1,6 @@
 """Environments on the host: spaces, wrappers, and the stream of their time steps."""
 
 import dataclasses
-import itertools
 import sys
 import types
 
@@ -438,14 +437,3 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(ImportError, match="envpool:Pong-v5 requires envpool: pip install"):
         stream_of("envpool:Pong-v5")
-
-
-@pytest.mark.filterwarnings("ignore:.*precision lowered")
-def test_envpool_itself_has_the_same_time_steps():
-    pytest.importorskip("envpool")
-    with stream_of("envpool:CartPole-v1", 3).open(0) as envs:
-        arrivals = [envs.reset(), *(envs.step(np.ones(3, int)) for _ in range(40))]
-    for before, after in itertools.pairwise(arrivals):
-        np.testing.assert_array_equal(after.first, before.last)
-        np.testing.assert_array_equal(after.episode.length[after.first], 0)
-        assert np.all(np.abs(after.observation[after.first]) < 0.06)

@@ -5,6 +5,8 @@
 | `gymnasium:NAME` | a registered one; the package of a known family is imported |
 | `envpool:NAME` | one of envpool's, see `pools` |
 | `dmlab:LEVEL` | a level of DeepMind Lab, see `dmlab` |
+| `memory-maze:SIZE` | mazes of the package memory-maze, see `memory_maze` |
+| `vizdoom:two-colors` | see `two_colors` |
 | `package.module:name` | a subclass of `gymnasium.Env`, or a function that returns one |
 
 Observations become arrays: texts of a `Text` space are rows of characters, a mission of MiniGrid is
@@ -25,7 +27,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from gtrxl_jax.envs.host import dmlab, wrappers
+from gtrxl_jax.envs.host import dmlab, memory_maze, two_colors, wrappers
 from gtrxl_jax.envs.host.texts import hash_words, hashed_space
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.plugins import find_object, is_host_name, is_plugin
@@ -41,6 +43,14 @@ FAMILIES = {
 
 EXTRAS = {"box2d": "box2d", "mujoco": "mujoco"}
 """The extra for environments of gymnasium whose entry point is in such a module."""
+
+LIBRARIES: dict[str, Callable[[str], Callable[..., gymnasium.Env[Any, Any]]]] = {
+    dmlab.LIBRARY: dmlab.find_level,
+    memory_maze.LIBRARY: memory_maze.find_size,
+    two_colors.LIBRARY: two_colors.find_scenario,
+}
+"""What returns the constructor of the environment of a name, of libraries with names of their own.
+"""
 
 _BUCKETS = 256
 """The number of hashes of words that are not known."""
@@ -81,11 +91,13 @@ def make_host_env(
     # Those that draw with pygame would otherwise look for a screen and a sound card.
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # nor can MuJoCo draw without a screen otherwise
     make: Callable[..., Any] = gymnasium.make
     arguments: dict[str, Any] = dict(params)
     library, _, own = name.partition(":")
-    if library == dmlab.LIBRARY:
-        make = dmlab.find_level(own)
+    if library in LIBRARIES:
+        make = LIBRARIES[library](own)
     elif is_host_name(name):
         _register(own)
         if own not in gymnasium.registry:
