@@ -39,7 +39,7 @@ def room(side: int, height: int, wall: str, floor: str, ceiling: str) -> str:
         heightceiling=height,
         texturefloor=floor,
         textureceiling=ceiling,
-        lightlevel=192,
+        lightlevel=240,
     )
     return "".join([*vertices, *lines, *sides, sector])
 
