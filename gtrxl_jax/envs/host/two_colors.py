@@ -186,7 +186,8 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         super().reset(seed=seed)
         self._game.set_seed(int(self.np_random.integers(2**31 - 1)))
         self._game.new_episode()
-        self._steps, self._right, self._wrong, self._items = 0, 0, 0, set()
+        self._steps, self._right, self._wrong = 0, 0, 0
+        self._items: set[tuple[int, str]] = set()
         self._look()
         return self._observe(), {}
 
