@@ -61,7 +61,9 @@ def displayed(output: dict[str, Any], name: str, images: dict[str, bytes]) -> st
         width = output["metadata"].get(kind, {}).get("width")
         size = f'{{ width="{width}" }}' if width else ""
         return f"![Output of the cell above]({name}.{IMAGES[kind]}){size}"
-    return "".join(data["text/markdown"]) if "text/markdown" in data else fenced(data["text/plain"])
+    if "text/markdown" in data:  # with headings below those of the page
+        return re.sub(r"^#", "###", "".join(data["text/markdown"]), flags=re.MULTILINE)
+    return fenced(data["text/plain"])
 
 
 def fenced(lines: list[str]) -> str:

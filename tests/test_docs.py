@@ -33,6 +33,9 @@ def test_site_builds_without_warnings(tmp_path):
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     tour = (tmp_path / "notebooks" / "tour" / "index.html").read_text()
+    shown = re.findall(r'src="../(tour-\d\.(?:png|gif))"', tour)
+    assert len(shown) == 5
+    assert all((tmp_path / "notebooks" / name).stat().st_size > 0 for name in shown)
     assert '"../../start/"' in tour
     api = (tmp_path / "api" / "index.html").read_text()
     for name in re.findall(r"members: \[(.*)\]", (ROOT / "docs" / "api.md").read_text()):

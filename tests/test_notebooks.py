@@ -12,6 +12,8 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
+from notebooks.execute import digest
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
 
@@ -105,8 +107,12 @@ def test_every_image_is_displayed(executed):
     assert images_of(outputs) == EXPECTED[name].images
 
 
+def read(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
 def code_cells(name):
-    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    notebook = read(name)
     nbformat.validate(notebook)
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -131,8 +137,15 @@ def test_every_notebook_is_executed_and_named():
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_notebook_is_stored_without_outputs(name):
-    assert not any(cell.outputs or cell.execution_count for cell in code_cells(name))
+def test_notebook_is_stored_as_it_was_executed(name):
+    """From top to bottom, with its images; and small, since each execution stays in the history."""
+    cells, notebook = code_cells(name), read(name)
+    assert notebook.metadata.executed == digest(notebook), "the code has changed: make notebooks"
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in outputs if output.get("name") == "stderr"]
+    assert images_of(outputs) == EXPECTED[name].images
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 500_000
 
 
 @pytest.mark.parametrize("name", EXPECTED)
