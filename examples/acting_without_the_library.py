@@ -71,6 +71,8 @@ def play(env: CartPole, step: Callable[..., Any], state: list[np.ndarray]) -> fl
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     agent, state = load(sys.argv[1])
     for episode in range(5):
         print(f"episode {episode}: return {play(CartPole(), agent, state):.0f}")
