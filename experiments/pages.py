@@ -30,6 +30,7 @@ import rate_tmaze
 import rate_two_colors
 import rewriting
 import rocksample
+import tmaze_million
 import trials
 
 from gtrxl_jax.cli import catalog
@@ -68,6 +69,7 @@ STUDIES = (
     rate_two_colors,
     rewriting,
     rocksample,
+    tmaze_million,
     trials,
 )
 T_MAZES = ("corridors", "curriculum", "memory", "valves")
@@ -369,6 +371,18 @@ def rate_corridors_table() -> list[str]:
     return table(["model", *lengths], body)
 
 
+def tmaze_million_table() -> list[str]:
+    """Success of each seed in corridors of up to a million steps."""
+    of = cells("tmaze_million", "model")
+    lengths = {f"{n:,}": f"success/{n}" for n in (*tmaze_million.SHORT, *tmaze_million.LONG)}
+
+    def entry(model: str, score: str) -> str:
+        return each([run for run in of(model) if score in run["scores"]], score)
+
+    models = {model: model for model in tmaze_million.MODELS if of(model)}
+    return table(["model", *lengths], rows(entry, models, lengths.values()))
+
+
 def rate_valves_table() -> list[str]:
     """Mean success of RATE's valves at 900 steps, with the paper's."""
     of = cells("rate_tmaze_valves", "model")
@@ -581,6 +595,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "rewriting_causes": rewriting_causes_table,
     "rocksample": rocksample_table,
     "summary": summary_table,
+    "tmaze_million": tmaze_million_table,
 }
 
 

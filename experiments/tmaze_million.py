@@ -6,14 +6,16 @@
 RATE, ELMUR and the Decision Transformer are trained on the same episodes of the oracle, of one, two
 and three segments of 10 steps, with RATE's curriculum:
 
-    RATE                5 memory tokens, valve CA-2, and a cache of the previous segment
-    ELMUR               two slots, of which a rewritten one is 0.79 new, as its authors have it
-    RATE, tokens only   RATE without the cache
-    DT                  without memory; all 30 steps at once, a sliding window in longer episodes
+    RATE                  5 memory tokens, valve CA-2, and a cache of the previous segment
+    ELMUR                 two slots, of which a rewritten one is 0.79 new, as its authors have it
+    RATE, tokens only     RATE without the cache
+    DT                    without memory; all 30 steps at once, a sliding window in longer episodes
+    RATE, five segments   RATE on episodes of one to five segments, the other number of its paper
 
 Scores are those of the final parameters and the most likely actions, without selection of
-checkpoints. DT is played for up to 1,000 steps only: it processes its whole window at every step,
-and cannot know the cue once it is outside.
+checkpoints. A run that has lost the cue in some of the longer corridors is not played in longer
+ones, where it counts as not solved. DT is played for up to 1,000 steps only: it processes its whole
+window at every step, and cannot know the cue once it is outside.
 
 What a memory does over the segments is followed in corridors without an end. After each of them,
 the model is asked what it would do at the junction (`follow`):
@@ -33,17 +35,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gtrxl_jax.acting.evaluation import make_evaluate, summarize
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import OfflineConfig, OfflineEvaluationConfig
 from gtrxl_jax.offline.environments import make_stream
-from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.plots.curves import plot_success_against_horizon
 from gtrxl_jax.segments import Segments
+from gtrxl_jax.statistics import SOLVED
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
-from gtrxl_jax.studies.report import ENTRIES, Paragraph, solved_entry, table
+from gtrxl_jax.studies.report import ENTRIES, Paragraph, median, solved_share, table
 from gtrxl_jax.worlds.tmaze import DOWN, RIGHT, UP
 
-CONTEXT, SEGMENTS = 10, 3
+CONTEXT = 10
 SHORT, EPISODES = (9, 30, 90, 1000, 1005), 32
 """Steps of episodes, and how many of each. All but 9 and 1005 have the junction at the same step of
 a segment as in training."""
@@ -53,8 +56,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "ELMUR": {"name": "elmur", "memory_slots": 2, "blend": 0.79},
     "RATE, tokens only": {"name": "rate"},
     "DT": {"name": "dt"},
+    "RATE, five segments": {"name": "rate", "cache_size": 3 * CONTEXT},
 }
-BATCH, UPDATES = 32, 450
+SEGMENTS = {label: 5 if "five" in label else 3 for label in MODELS}
+BATCH, UPDATES = 32, 150
+"""The batch, and the updates for each number of segments."""
 MARKS = (1, 2, 3, 10, 100, 1000)
 """The numbers of segments after which a memory is looked at."""
 PUBLISHED = {"ELMUR, published": {1_000_000: 1.0}}
@@ -69,10 +75,10 @@ def job(model: str, updates: int | None) -> OfflineConfig:
         model=config,
         evaluation=OfflineEvaluationConfig(episodes=EPISODES, lengths=lengths),
         unroll=CONTEXT,
-        segments=SEGMENTS,
+        segments=SEGMENTS[model],
         curriculum=True,
         batch_size=BATCH,
-        total_updates=updates or UPDATES,
+        total_updates=updates or UPDATES * SEGMENTS[model],
         remat=False,
     )
 
@@ -81,11 +87,23 @@ def measure(trained: Any) -> dict[str, float]:
     """Return the success of a model in long corridors and, of one with memory, see `follow`."""
     trainer, params = trained.trainer, trained.params_per_seed[0]
     has_memory = trainer.config.model.is_recurrent
-    lengths = LONG if has_memory else (1000,)
-    streams = {str(n): make_stream(trainer.config, n) for n in lengths}
-    play = jax.jit(make_play(trainer.policy, streams, LONG_EPISODES))
-    played = play(params, jax.random.key(trainer.config.seed))
-    success = {f"success/{n}": float(np.mean(played[f"success/{n}"])) for n in lengths}
+    streams = [make_stream(trainer.config, n) for n in (LONG if has_memory else (1000,))]
+
+    @jax.jit
+    def play(env_params: Any, params: Any, key: jax.Array) -> jax.Array:
+        """Return the mean success; all lengths share one program."""
+        stream = dataclasses.replace(streams[0], params=env_params)
+        space = streams[0].observation_space
+        evaluate = make_evaluate(trainer.policy, stream, LONG_EPISODES, space)
+        return jnp.mean(summarize(evaluate(params, key))["success"])
+
+    success: dict[str, float] = {}
+    for stream in streams:
+        env_params = jax.tree.map(jnp.asarray, stream.params)
+        score = float(play(env_params, params, jax.random.key(trainer.config.seed)))
+        success[f"success/{stream.params.max_steps_in_episode}"] = score
+        if score < SOLVED:
+            break
     return success | (follow(trainer, params) if has_memory else {})
 
 
@@ -94,7 +112,7 @@ def follow(trainer: Any, params: Any) -> dict[str, float]:
     model, config = trainer.model, trainer.config
     cue_B = jnp.where(jnp.arange(EPISODES) % 2 == 0, 1.0, -1.0)
     right_B = jnp.where(cue_B > 0, UP, DOWN)
-    junction = (CONTEXT * SEGMENTS - 2) % CONTEXT
+    junction = CONTEXT - 2  # as in episodes of whole segments
 
     def apply(*arguments: Any, **options: Any) -> Any:
         return model.apply({"params": params}, *arguments, **options)
@@ -150,20 +168,18 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
     lengths, found = (*SHORT, *LONG), by_cell(records, "model")
     rows, curves = [], {}
     for label in MODELS:
-        runs = found.get(label, [])
-        played = [n for n in lengths if any(f"success/{n}" in run["scores"] for run in runs)]
-        success = {n: scores(runs, f"success/{n}") for n in played}
-        rows.append([label, *(solved_entry(success[n]) if n in played else "" for n in lengths)])
-        if runs:
-            nothing_S = np.full(len(runs), np.nan)
-            curves[label] = np.stack([success.get(n, nothing_S) for n in lengths], axis=1)
+        if not (runs := found.get(label)):
+            continue
+        success = {n: success_in(runs, n) for n in lengths}
+        curves[label] = np.stack(list(success.values()), axis=1)
+        rows.append([label, *(entry(success_S) for success_S in success.values())])
     for label, known in PUBLISHED.items():
         rows.append([label, *(f"{known[n]:.2f}" if n in known else "" for n in lengths)])
     plot_success_against_horizon(
         curves,
         lengths,
         options.results / "tmaze_million.png",
-        x_label=f"steps of an episode; training episodes have at most {CONTEXT * SEGMENTS}",
+        x_label="steps of an episode; training episodes have at most 30, with five segments 50",
         chance=0.5,
     )
     followed = [
@@ -173,9 +189,10 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         if f"{name}/{MARKS[0]}" in found[label][0]["scores"]
     ]
     return "T-Mazes of up to a million steps", [
-        f"Success after training on episodes of {', '.join(map(str, SIZES))} steps, on {EPISODES} "
-        f"episodes of each length, of {LONG[0]:,} and more on {LONG_EPISODES}; chance is 0.5. "
-        f"{ENTRIES}",
+        "Success after training on episodes of 10, 20 and 30 steps, with five segments also of 40 "
+        f"and 50, on {EPISODES} episodes of each length, of {LONG[0]:,} and more on "
+        f"{LONG_EPISODES}; chance is 0.5. {ENTRIES} The median is of the runs that were played: "
+        "those that have lost the cue in shorter of the long corridors were not.",
         table(["model", *(f"{n:,}" for n in lengths)], rows),
         "The margin of the right turn, and the change of the memory, after segments of a corridor "
         f"without an end, of each seed; the margin is the smallest of {EPISODES} episodes:",
@@ -183,12 +200,23 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
     ]
 
 
+def success_in(runs: Sequence[Record], length: int) -> np.ndarray:
+    """Return the success of each run, NaN for those that were not played."""
+    return np.array([float(run["scores"].get(f"success/{length}", np.nan)) for run in runs])
+
+
+def entry(success_S: np.ndarray) -> str:
+    """Return the entry of a table, empty if no run was played."""
+    if np.isnan(success_S).all():
+        return ""
+    return f"{solved_share(success_S)}, {median(success_S)}"
+
+
 def each(runs: Sequence[Record], score: str) -> str:
     """Return the score of each run, in the order of the seeds."""
     return ", ".join(f"{value:.3g}" for value in scores(runs, score))
 
 
-SIZES = tuple(CONTEXT * count for count in range(1, SEGMENTS + 1))
 STUDY = Study(__file__, grid, report)
 
 if __name__ == "__main__":

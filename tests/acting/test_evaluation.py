@@ -1,5 +1,7 @@
 """Evaluation against plain loops, and recorded episodes against naive indexing."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,6 +112,15 @@ class Overshooting(Policy):
     def act(self, params, state, timestep, key):
         mean = jnp.where(timestep.action == 1, 0.0, 5.0)
         return state, Gaussian(mean, jnp.full_like(mean, self.scale)).sample(key), mean
+
+
+def test_no_array_is_as_long_as_an_episode():
+    stream = make_stream(corridor_length=999_998, max_steps_in_episode=1_000_000)
+    evaluate = make_evaluate(RandomPolicy(stream.action_space), stream, EPISODES)
+    program = str(jax.make_jaxpr(evaluate)((), jax.random.key(0)))
+    axes = {int(n) for shape in re.findall(r"\w\[([\d,]+)\]", program) for n in shape.split(",")}
+    assert EPISODES in axes
+    assert max(axes) < 1000
 
 
 def test_environment_and_policy_receive_clipped_action():
