@@ -87,21 +87,22 @@ def measure(trained: Any) -> dict[str, float]:
     """Return the success of a model in long corridors and, of one with memory, see `follow`."""
     trainer, params = trained.trainer, trained.params_per_seed[0]
     has_memory = trainer.config.model.is_recurrent
-    streams = [make_stream(trainer.config, n) for n in (LONG if has_memory else (1000,))]
+    lengths = LONG if has_memory else (1000,)
+    streams = {n: make_stream(trainer.config, n) for n in lengths}
+    space = streams[lengths[0]].observation_space
 
     @jax.jit
     def play(env_params: Any, params: Any, key: jax.Array) -> jax.Array:
         """Return the mean success; all lengths share one program."""
-        stream = dataclasses.replace(streams[0], params=env_params)
-        space = streams[0].observation_space
+        stream = dataclasses.replace(streams[lengths[0]], params=env_params)
         evaluate = make_evaluate(trainer.policy, stream, LONG_EPISODES, space)
         return jnp.mean(summarize(evaluate(params, key))["success"])
 
-    success: dict[str, float] = {}
-    for stream in streams:
+    success = {}
+    for length, stream in streams.items():
         env_params = jax.tree.map(jnp.asarray, stream.params)
         score = float(play(env_params, params, jax.random.key(trainer.config.seed)))
-        success[f"success/{stream.params.max_steps_in_episode}"] = score
+        success[f"success/{length}"] = score
         if score < SOLVED:
             break
     return success | (follow(trainer, params) if has_memory else {})
