@@ -178,7 +178,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         rows.append([label, *(f"{known[n]:.2f}" if n in known else "" for n in lengths)])
     plot_success_against_horizon(
         curves,
-        lengths,
+        np.array(lengths),
         options.results / "tmaze_million.png",
         x_label="steps of an episode; training episodes have at most 30, with five segments 50",
         chance=0.5,
