@@ -188,7 +188,10 @@ def require_same_run(folder: Folder, config_json: str) -> None:
             "contents differ: restore the data of the run, or choose another folder"
         )
     if found := difference(there, here):
-        raise ValueError(f"{folder} holds another run ({found}): choose another folder")
+        raise ValueError(
+            f"{folder} holds another run ({found}): choose another folder, or take the settings of "
+            "the run with --resume"
+        )
 
 
 def require_folder(folder: Folder, field: str = "folder") -> None:
