@@ -233,8 +233,8 @@ def by_seed(cell: str, score: str) -> dict[int, float]:
 def command(study: str, cells: list[str]) -> str:
     """Return the command that executes cells of a study."""
     runs = [records_of(study).get(cell, []) for cell in cells]
-    program, _, part = study.partition("tmaze_")
-    program = f"{program}tmaze.py {part}" if part else f"{study}.py"
+    before, _, part = study.partition("rate_tmaze_")
+    program = f"{study}.py" if before else f"rate_tmaze.py {part}"
     seeds = max(map(len, runs))
     # Values of the labels, where these are all of their combinations.
     labels = [tuple(map(str, of_cell[0]["labels"].values())) for of_cell in runs if of_cell]
@@ -579,6 +579,17 @@ RATE_CLAIMS = (
             t_maze("corridors", "RATE-5", CHANCE, 900),
             t_maze("corridors", "RATE-3", "DT-3", 360, **BESIDE),
             t_maze("corridors", "RATE-5, cache of 90", CHANCE, 9600, **BESIDE),
+            *(
+                compare(
+                    f"{steps} steps, trained on 30",
+                    "tmaze_million/{}",
+                    ("RATE", "RATE, cache of 30"),
+                    CHANCE,
+                    score=f"success/{steps}",
+                    **BESIDE,
+                )
+                for steps in (90, 1000)
+            ),
         ),
     ),
     Claim(
