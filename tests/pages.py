@@ -22,14 +22,18 @@ def pages() -> list[Path]:
 
 
 def code(language: str, page: Path = README) -> str:
-    """Return all code blocks of a language, at their line numbers in the page."""
+    """Return all code blocks of a language, at their line numbers in the page.
+
+    Blocks that include a file of `examples/` are left out: these have tests of their own.
+    """
     text = page.read_text("utf-8")
     blocks = list(re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
     lines = [""] * len(text.splitlines())
     for block in blocks:
         first = text.count("\n", 0, block.start(1))
         body = block[1].splitlines()
-        lines[first : first + len(body)] = body
+        if body[0] != "--8<--":
+            lines[first : first + len(body)] = body
     return "\n".join(lines)
 
 

@@ -47,9 +47,8 @@ def test_python_code_runs_with_either_core(core, tmp_path):
 def test_python_code_of_trained_agents_runs(tmp_path):
     written = code("python", ROOT / "docs" / "trained.md")
     assert written.count("actor(observation, reward, first)") == 1
-    own = [line for line in written.splitlines() if not line.startswith(("--8<--", "examples/"))]
     program = tmp_path / "page.py"
-    program.write_text("\n".join(own))
+    program.write_text(written)
     command = [sys.executable, "-W", "error", "-W", TORN, program]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -123,8 +123,8 @@ def typed():
             if SKIPPED.keys().isdisjoint((words[0], " ".join(words[:2]), shlex.join(words))):
                 found.setdefault(shlex.join(words), (page, number, words))
         written = code("python", page)
-        # The README's code and the examples that pages include have tests of their own.
-        if written.strip() and page != README and "--8<--" not in written:
+        # The README's code has a test of its own.
+        if written.strip() and page != README:
             found[page] = page, "code", ["python", program_of(page)]
     return [
         pytest.param(page, words, id=f"{page.relative_to(ROOT)}:{number} {shlex.join(words)}")
