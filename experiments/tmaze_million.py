@@ -10,7 +10,7 @@ and three segments of 10 steps, with RATE's curriculum:
     ELMUR                 two slots, of which a rewritten one is 0.79 new, as its authors have it
     RATE, tokens only     RATE without the cache
     DT                    without memory; all 30 steps at once, a sliding window in longer episodes
-    RATE, five segments   RATE on episodes of one to five segments, the other number of its paper
+    ..., five segments    on episodes of one to five segments, the other number of RATE's paper
 
 Scores are those of the final parameters and the most likely actions, without selection of
 checkpoints. A run that has lost the cue in some of the longer corridors is not played in longer
@@ -57,6 +57,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "RATE, tokens only": {"name": "rate"},
     "DT": {"name": "dt"},
     "RATE, five segments": {"name": "rate", "cache_size": 3 * CONTEXT},
+    "ELMUR, five segments": {"name": "elmur", "memory_slots": 2, "blend": 0.79},
 }
 SEGMENTS = {label: 5 if "five" in label else 3 for label in MODELS}
 BATCH, UPDATES = 32, 150
