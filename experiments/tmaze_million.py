@@ -11,7 +11,8 @@ and three segments of 10 steps, with RATE's curriculum:
     RATE, tokens only     RATE without the cache
     DT                    without memory; all 30 steps at once, a sliding window in longer episodes
     ..., five segments    on episodes of one to five segments, the other number of RATE's paper
-    ..., dropout          with the dropout of RATE's paper, 0.05
+    ..., dropout          with the dropout of RATE's paper for this task, 0.05
+    ..., dropout of 0.2   with that of its tasks with images
 
 Scores are those of the final parameters and the most likely actions, without selection of
 checkpoints. A run that has lost the cue in some of the longer corridors is not played in longer
@@ -60,6 +61,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "RATE, five segments": {"name": "rate", "cache_size": 3 * CONTEXT},
     "ELMUR, five segments": {"name": "elmur", "memory_slots": 2, "blend": 0.79},
     "RATE, five segments, dropout": {"name": "rate", "cache_size": 3 * CONTEXT, "dropout": 0.05},
+    "RATE, five segments, dropout of 0.2": {
+        "name": "rate",
+        "cache_size": 3 * CONTEXT,
+        "dropout": 0.2,
+    },
 }
 SEGMENTS = {label: 5 if "five" in label else 3 for label in MODELS}
 BATCH, UPDATES = 32, 150
