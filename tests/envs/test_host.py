@@ -1,6 +1,7 @@
 """Environments on the host: spaces, wrappers, and the stream of their time steps."""
 
 import dataclasses
+import os
 import sys
 import types
 
@@ -314,6 +315,18 @@ def test_a_recorded_episode_has_frames():
     assert episode.states[0].dtype == np.uint8
     assert episode.timesteps.last[-1]
     np.testing.assert_array_equal(episode.timesteps.first[:2], [True, False])
+
+
+@pytest.mark.parametrize(
+    ("render", "screen", "found"), [(True, "", "egl"), (True, ":0", None), (False, "", None)]
+)
+def test_mujoco_draws_without_a_screen(render, screen, found, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.setenv("MUJOCO_GL", "restored after the test")
+    del os.environ["MUJOCO_GL"]
+    make_host_env("gymnasium:CartPole-v1", {}, {}, render=render).close()
+    assert os.environ.get("MUJOCO_GL") == found
 
 
 def test_processes_give_the_same_steps():

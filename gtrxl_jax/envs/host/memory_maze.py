@@ -58,7 +58,7 @@ def _tasks(name: str) -> types.ModuleType:
             f"environment {name} requires {error.name}: {install_command(LIBRARY)}"
         ) from error
     except (AttributeError, ImportError, RuntimeError) as error:  # of a library to draw with
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).rstrip(".")
         raise ImportError(
             f"environment {name} cannot draw with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {text}: "
             "install EGL (libegl1 in Debian), or OSMesa (libosmesa6) with MUJOCO_GL=osmesa"
