@@ -201,8 +201,9 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
     return "T-Mazes of up to a million steps", [
         "Success after training on episodes of 10, 20 and 30 steps, with five segments also of 40 "
         f"and 50, on {EPISODES} episodes of each length, of {LONG[0]:,} and more on "
-        f"{LONG_EPISODES}; chance is 0.5. {ENTRIES} The median is of the runs that were played: "
-        "those that have lost the cue in shorter of the long corridors were not.",
+        f"{LONG_EPISODES}, as DT at 1,000; chance is 0.5. {ENTRIES} The "
+        "median is of the runs that were played: those that have lost the cue in shorter of the "
+        "long corridors were not.",
         table(["model", *(f"{n:,}" for n in lengths)], rows),
         "The margin of the right turn, and the change of the memory, after segments of a corridor "
         f"without an end, of each seed; the margin is the smallest of {EPISODES} episodes:",
