@@ -86,7 +86,8 @@ class Comparison:
         if mean - half > (-self.margin if self.level else 0):
             return HOLDS
         if mean + half < (-self.margin if self.level else self.margin):
-            return f"{FAILS} (both solve it)" if self.both_solve else FAILS
+            # A task that both solve cannot tell them apart.
+            return f"{OPEN} (both solve it)" if self.both_solve else FAILS
         return OPEN
 
     @property

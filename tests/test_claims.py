@@ -46,7 +46,7 @@ def compare(claims, monkeypatch):
         (LOW, HIGH, {}, "does not hold"),
         (WIDE, LOW, {}, "undecided"),
         (HIGH, HIGH, {"margin": 0.2}, "does not hold"),
-        (HIGH, HIGH, {"margin": 0.2, "score": "success"}, "does not hold (both solve it)"),
+        (HIGH, HIGH, {"margin": 0.2, "score": "success"}, "undecided (both solve it)"),
         (LOW, LOW, {"margin": 0.2, "score": "success"}, "does not hold"),
         (HIGH, HIGH, {"margin": 0.2, "level": True}, "holds"),
         (HIGH, HIGH, {"margin": 0.01, "level": True}, "undecided"),

@@ -95,7 +95,8 @@ def small(words):
             words += ["--env.params"]
         values = words.index("--env.params") + 1
         end = next((n for n in range(values, len(words)) if words[n][:2] == "--"), len(words))
-        words[end:end] = SHORT
+        # Those of gymnasium have another name for it.
+        words[end:end] = ["max_steps", "20"] if "gymnasium:MiniGrid" in line else SHORT
     if line.startswith("gtrxl train-offline --env.name MiniGrid-Memory "):
         # The curriculum needs episodes that fit into one segment.
         words += ["--unroll", "20"]
