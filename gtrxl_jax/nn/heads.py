@@ -18,6 +18,9 @@ from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussia
 from gtrxl_jax.ops.legal import mask_logits, require_legal
 from gtrxl_jax.specs import ActionSpec
 
+SMALL = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
+LARGE = nn.initializers.variance_scaling(9.0, "fan_in", "truncated_normal")
+
 
 class PolicyHead(nn.Module):
     """A policy over the actions of a spec.
@@ -56,8 +59,7 @@ class PolicyHead(nn.Module):
     ) -> ActionDistribution:
         """Return the policy; `legal` is the choices it may make, see `TimeStep`. None: all."""
         sizes, num_continuous = self.action.discrete, self.action.num_continuous
-        small = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
-        outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), small)
+        outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), SMALL)
         starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
         if legal is not None:
             require_legal(legal, sizes)
@@ -94,24 +96,28 @@ class ValueHead(nn.Module):
     Attributes:
       num_tasks: N, one output per task; None for a single output without a task axis.
       hidden: units of the hidden layer.
+      kernel_init: initializer of the last layer.
       dtype: computation dtype of the hidden layer; None follows the inputs.
       param_dtype: dtype of the parameters and the outputs.
     """
 
     num_tasks: int | None = None
     hidden: int = 256
+    kernel_init: nn.initializers.Initializer = LARGE
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "..."]:
-        large = nn.initializers.variance_scaling(9.0, "fan_in", "truncated_normal")
-        values = _mlp(self, x, self.num_tasks or 1, large)
+        values = _mlp(self, x, self.num_tasks or 1, self.kernel_init)
         return values[..., 0] if self.num_tasks is None else values
 
 
 class DuelingHead(nn.Module):
     """Q(s, a) = V(s) + A(s, a) - mean_a A(s, a), for one discrete action (Wang et al. 2016).
+
+    All values start near 0. They are in the units of the rewards: larger ones would have to be
+    unlearned, one copy of the target network after the other, before small rewards could be seen.
 
     Attributes:
       num_actions: A.
@@ -131,9 +137,10 @@ class DuelingHead(nn.Module):
     ) -> Float[Array, "... A"]:
         """Return the values; actions that are not `legal` have the lowest number."""
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        advantage = ValueHead(self.num_actions, self.hidden, **precision, name="advantage")(x)
-        value = ValueHead(1, self.hidden, **precision, name="value")(x)
-        q = value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
+        advantage = ValueHead(self.num_actions, self.hidden, SMALL, **precision, name="advantage")
+        value = ValueHead(1, self.hidden, SMALL, **precision, name="value")
+        advantages = advantage(x)
+        q = value(x) + advantages - jnp.mean(advantages, axis=-1, keepdims=True)
         if legal is None:
             return q
         require_legal(legal, (self.num_actions,))

@@ -6,7 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.heads import PolicyHead, ValueHead, rescale_value_gradient, rescale_value_head
+from gtrxl_jax.nn.heads import (
+    DuelingHead,
+    PolicyHead,
+    ValueHead,
+    rescale_value_gradient,
+    rescale_value_head,
+)
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
 from gtrxl_jax.specs import ActionSpec
@@ -92,6 +98,31 @@ def test_invalid_scales_are_rejected(scales):
     message = "min_scale {}, initial_scale {} and max_scale {}".format(*scales)
     with pytest.raises(ValueError, match=message):
         head.init(jax.random.key(0), features(1))
+
+
+def test_dueling_values_start_near_zero_and_differ():
+    head = DuelingHead(4, hidden=64)
+    x = features(100)
+    q = head.apply(head.init(jax.random.key(0), x), x)
+    assert q.shape == (100, 4)
+    assert np.ptp(q, axis=-1).min() > 0
+    assert np.abs(q).max() < 0.1
+
+
+@pytest.mark.usefixtures("x64")
+def test_dueling_values_have_the_advantages_mean_removed():
+    head = DuelingHead(3, hidden=8, param_dtype=jnp.float64)
+    x = features(5, dtype=jnp.float64)
+    variables = head.init(jax.random.key(1), x)
+
+    def mlp(p):
+        hidden = np.maximum(np.asarray(x) @ p["hidden"]["kernel"] + p["hidden"]["bias"], 0)
+        return hidden @ p["output"]["kernel"] + p["output"]["bias"]
+
+    params = jax.tree.map(np.asarray, variables["params"])
+    advantage, value = mlp(params["advantage"]), mlp(params["value"])
+    expected = value + advantage - advantage.mean(-1, keepdims=True)
+    np.testing.assert_allclose(head.apply(variables, x), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("num_tasks", [None, 1, 3])
