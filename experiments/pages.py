@@ -199,16 +199,17 @@ def default_settings_table() -> list[str]:
 
 
 def algorithms_table() -> list[str]:
-    """Tasks of V-MPO and PPO: solved, steps and seconds to it."""
+    """Tasks of V-MPO, PPO and R2D2: solved, steps and seconds to it."""
     of = cells("algorithms", "task", "algorithm")
     names = {
         f"{name}, {task.goal[0]} {task.goal[1]:g}": name for name, task in algorithms.TASKS.items()
     }
 
     def entry(task: str, algorithm: str) -> str:
-        return reached(of(task, algorithm), seconds=True)
+        runs = of(task, algorithm)
+        return reached(runs, seconds=True) if runs else "continuous"
 
-    return table(["task", "V-MPO", "PPO"], rows(entry, names, ("vmpo", "ppo")))
+    return table(["task", "V-MPO", "PPO", "R2D2"], rows(entry, names, ("vmpo", "ppo", "r2d2")))
 
 
 def popgym_table() -> list[str]:

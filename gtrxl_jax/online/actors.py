@@ -12,8 +12,8 @@ of 1, the default, it acts while the learner learns from what it did before. A r
 that are deterministic given their seeds thus gives the same numbers every time.
 
 Where an environment raises an error, or does not answer, the actor drops the rollout that it is in,
-whose environments start anew. What the learner gets is therefore always whole: no step of a
-segment is lost, and none is in two.
+and restarts them. The learner therefore gets whole segments only: no step is lost, and none is in
+two segments.
 """
 
 import dataclasses
@@ -252,9 +252,9 @@ class _Actor(threading.Thread):
     """A thread that acts in its share of the environments.
 
     Attributes:
-      rollouts: what it has done, in order; an error is its last entry.
-      waiting_since: when the environments were last given something to do; None when they are not
-        at work.
+      rollouts: its rollouts, in order; an error is the last entry.
+      waiting_since: when the environments were last given something to do; None when they are
+        idle.
     """
 
     def __init__(self, actors: "Actors", index: int, rows: Sequence[int]):
@@ -295,7 +295,7 @@ class _Actor(threading.Thread):
                 pass
 
     def _restart(self, error: Any) -> None:
-        """Drop the environments after an error of theirs.
+        """Drop the environments, which have raised an error.
 
         Raises:
           ActorError: if they have failed too often.
@@ -309,8 +309,8 @@ class _Actor(threading.Thread):
                 f"{text}: correct the environment, or raise actors.restarts"
             ) from error
         print(
-            f"actor {self._index}: {text}; {name} is started anew, for the {self._restarts}. of "
-            f"{config.restarts} times",
+            f"actor {self._index}: {text}; restarting {name} (restart "
+            f"{self._restarts} of {config.restarts})",
             file=sys.stderr,
             flush=True,
         )
@@ -334,7 +334,7 @@ class _Actor(threading.Thread):
         self._previous = every.zero_action(batch)
 
     def _ask(self, function: Any, *arguments: Any) -> Any:
-        """Call what is of the environments, and note since when they are at work.
+        """Call a function of the environments, and record since when they have been busy.
 
         Raises:
           _EnvironmentFailed: for any error.

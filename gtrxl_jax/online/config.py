@@ -99,7 +99,7 @@ class ActorsConfig:
     timeout: float = 60.0
     """The most seconds that a step of the environments may take."""
     restarts: int = number(3, at_least=0)
-    """How often the environments of an actor are started anew after an error."""
+    """How often the environments of an actor may be restarted after an error."""
 
 
 @dataclasses.dataclass(frozen=True)

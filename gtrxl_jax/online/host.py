@@ -4,7 +4,7 @@
 
 The learner's program is `HostTrainer.update`, which learns as the jitted trainer does, from the
 segments that `actors` bring. Checkpoints keep the learner; the environments, whose state cannot be
-saved in general, start anew when a run resumes.
+saved in general, are restarted when a run resumes.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ class HostTrainer(OnlineTrainer):
         self.notes = [
             *self.notes,
             f"{actors.count} actor(s) on the host, {actors.lag} update(s) behind; environments "
-            "start anew when a run resumes",
+            "are restarted when a run resumes",
         ]
 
     def make_stream(self) -> HostStream:

@@ -162,7 +162,7 @@ def test_every_step_is_learned_from_once(lag, compiled, monkeypatch):
     assert require_whole(taken, segments=2) == 0
 
 
-def test_an_environment_that_fails_starts_anew(compiled, monkeypatch, capsys):
+def test_an_environment_that_fails_is_restarted(compiled, monkeypatch, capsys):
     taken = counters(monkeypatch)
     run(counting(raise_at=7, failures=2))
     # All four environments of an actor, in the first rollout, of which nothing was passed on.
@@ -171,7 +171,7 @@ def test_an_environment_that_fails_starts_anew(compiled, monkeypatch, capsys):
     assert require_whole(taken[6:], segments=2) in (4, 8)
     errors = capsys.readouterr().err
     assert errors.count("RuntimeError: the simulator crashed") == 4
-    assert "is started anew" in errors
+    assert "(restart 1 of 3)" in errors
 
 
 def test_an_environment_that_fails_too_often_ends_the_run(compiled, monkeypatch):
