@@ -262,8 +262,12 @@ def rewriting_table() -> list[str]:
     cores = {
         "GTrXL": "gtrxl",
         "GTrXL, swapped second gate": "gtrxl, swapped",
+        "TrXL": "trxl",
         "LSTM": "lstm",
         "GRU": "gru",
+        "minGRU": "mingru",
+        "FFM": "ffm",
+        "Mamba-2": "mamba2",
         "without memory": "memoryless",
     }
     columns = [(maze, "success") for maze in mazes] + [("5 fixed", longer)]

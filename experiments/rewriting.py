@@ -78,6 +78,7 @@ CAUSES = {
     "gtrxl, no positions": ("1 fixed", "5 fixed", "5 uniform"),
     "gtrxl, authors' PPO": ("1 fixed", "5 fixed"),
     "gtrxl, no positions, authors' PPO": ("1 fixed", "5 fixed"),
+    "lstm, authors' PPO": ("1 fixed", "5 fixed"),
     "lstm, wrong turn 0.01": ("1 fixed", "5 fixed"),
     "gtrxl, wrong turn 0.01": ("1 fixed", "5 fixed"),
     "lstm, may wait": ("1 fixed", "5 fixed"),
