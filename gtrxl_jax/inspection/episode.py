@@ -22,6 +22,8 @@ from gtrxl_jax.envs.extensions import action_names
 from gtrxl_jax.inspection.influence import influence
 from gtrxl_jax.loading import Loaded
 from gtrxl_jax.nn.agent import MemoryNetwork
+from gtrxl_jax.offline.attention import SegmentMemory
+from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
 
@@ -49,12 +51,13 @@ class InspectedEpisode:
       chosen: the choices taken.
       means, scales: mean and standard deviation of each of C continuous dimensions.
       continuous: the continuous actions taken.
-      metrics: what the core reports at each time step, such as the mean opening of a gate, by path;
-        for RATE, each head's attention to its memory tokens and its cache.
+      metrics: what the core reports at each time step, such as the mean opening of a gate, by path.
       attention: the attention weights of each layer and head at each time step on the W - 1 steps
         before it, oldest first, and on the step itself; None without attention.
       influence: by how much the log-odds of an action, in nats, depend on each step, see
         `inspection.influence`; None for models without `encode`.
+      memory: the memory of RATE or ELMUR by segment; otherwise None.
+      held: how much of each past step it holds, see `inspection.influence.Influence.memory`.
     """
 
     agent: str
@@ -78,6 +81,8 @@ class InspectedEpisode:
     metrics: dict[str, Float[np.ndarray, " S"]]
     attention: Float[np.ndarray, "L H S W"] | None
     influence: Float[np.ndarray, "T T"] | None
+    memory: SegmentMemory | None = None
+    held: Float[np.ndarray, "N G M T"] | None = None
 
     @property
     def num_actions(self) -> int:
@@ -112,11 +117,7 @@ def inspect_episode(
     rewards = np.asarray(whole.timesteps.reward, np.float64)
     agent = policy.agent if isinstance(policy, AgentPolicy) else None
     values = getattr(extras, "value", None)
-    attention = None if whole.attention is None else whole.attention[:, :, : steps + 1]
-    if agent:
-        metrics = _metrics_by_step(agent, run.params, timesteps)
-    else:
-        metrics = _beyond_context(attention)
+    found = influence(policy, run.params, acting, actions)
     return InspectedEpisode(
         agent=config.core.name if agent else config.model.name,
         environment=run.environment[0],
@@ -131,9 +132,11 @@ def inspect_episode(
         values=values[:, task] if values is not None and values.ndim > 1 else values,
         action_names=action_names(stream.env),
         **_actions(extras, actions, action_spec(stream.action_space)),
-        metrics=metrics,
-        attention=attention,
-        influence=influence(policy, run.params, acting, actions),
+        metrics=_metrics_by_step(agent, run.params, timesteps) if agent else {},
+        attention=None if whole.attention is None else whole.attention[:, :, : steps + 1],
+        influence=found and found.decisions,
+        memory=policy.memory(run.params, timesteps) if isinstance(policy, SequencePolicy) else None,
+        held=found and found.memory,
     )
 
 
@@ -164,19 +167,6 @@ def _actions(extras: Any, actions: Any, spec: Any) -> dict[str, Any]:
         "means": none_T0 if gaussian is None else np.asarray(gaussian.mean),
         "scales": none_T0 if gaussian is None else np.asarray(gaussian.scale),
         "continuous": parts.get("continuous", none_T0),
-    }
-
-
-def _beyond_context(
-    attention_LHSW: Float[np.ndarray, "L H S W"] | None,
-) -> dict[str, Float[np.ndarray, " S"]]:
-    """Return the attention of each head of RATE that is not on a step of its segment, by path."""
-    if attention_LHSW is None:
-        return {}
-    return {
-        f"layer {layer + 1} head {head + 1}/attention to memory": 1 - weights_SW.sum(axis=-1)
-        for layer, heads in enumerate(attention_LHSW)
-        for head, weights_SW in enumerate(heads)
     }
 
 

@@ -1,5 +1,6 @@
-"""How much the action of a step depends on each past time step, for any agent or model."""
+"""How much actions, and memories of offline models, depend on each past time step."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from gtrxl_jax.acting.policy import AgentPolicy, Policy
+from gtrxl_jax.offline.attention import difference
 from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, SquashedGaussian
 from gtrxl_jax.timestep import TimeStep
@@ -18,16 +20,29 @@ CHUNK = 32
 """Number of steps that are taken away at once, each from a copy of the episode."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Influence:
+    """What would be different if a step s of an episode of T actions had been unremarkable.
+
+    Attributes:
+      decisions: for each step t and s, the change of a score of the action at t, see `influence`.
+      memory: for each of N segments, by how much the M vectors in each of G memories would differ
+        at its start, see `offline.attention.difference`; None for models without such vectors.
+    """
+
+    decisions: Float[np.ndarray, "T T"]
+    memory: Float[np.ndarray, "N G M T"] | None = None
+
+
 def influence(
     policy: Policy, params: Any, timesteps: TimeStep, actions: Any
-) -> Float[np.ndarray, "T T"] | None:
-    """Return by how much the action of each step depends on each step up to it.
+) -> Influence | None:
+    """Return by how much the action of each step, and memories, depend on each step up to it.
 
-    Entry (t, s) is the change of a score of the action at t if step s had been unremarkable: if
-    what the encoder returns at s were its mean over the episode. The encoder of an agent has the
-    observation and the previous action and reward, of an offline model the observation. The score
-    is the log-odds of the chosen action, log p - log (1 - p), which has no ceiling as log p has, so
-    that also the causes of an action with p near 1 count.
+    A step s is unremarkable if what the encoder returns at s is its mean over the episode. The
+    encoder of an agent has the observation and the previous action and reward, of an offline model
+    the observation. The score of an action is the log-odds of the chosen one, log p - log (1 - p),
+    which has no ceiling as log p has, so that also the causes of an action with p near 1 count.
 
     This is the gradient of the log-odds with respect to the input of step s, integrated along the
     path from its mean to it. At a single point, a trained policy's gradient tells little, since the
@@ -45,7 +60,7 @@ def influence(
       actions: the actions `[T]` in the layout of `specs.ActionSpec`.
 
     Returns:
-      The changes; None for policies without an encoder.
+      The influence; None for policies without an encoder.
     """
     timesteps, actions = jax.tree.map(jnp.asarray, (timesteps, actions))
     if isinstance(policy, AgentPolicy):
@@ -58,13 +73,19 @@ def influence(
         return None
     x_TD = jax.jit(_encode, static_argnums=0)(network, params, seen)
     steps = len(x_TD)
-    without = functools.partial(scores, policy, params, timesteps, actions, x_TD)
-    none_TP = np.asarray(without(np.full(CHUNK, steps))[0])
-    changes = []
+    changes, memories = [], []
     for start in range(0, steps, CHUNK):
-        taken_C = np.arange(start, start + CHUNK)  # beyond the end, none is
-        changes.append(np.linalg.norm(np.asarray(without(taken_C)) - none_TP, axis=-1))
-    return np.concatenate(changes)[:steps].T
+        taken_C = np.arange(start - 1, start + CHUNK)
+        taken_C[0] = steps  # none, as also beyond the end
+        found = scores(policy, params, timesteps, actions, x_TD, taken_C)
+        scores_CTP, memory_TCGM = jax.device_get(found)
+        changes.append(np.linalg.norm(scores_CTP[1:] - scores_CTP[:1], axis=-1))
+        if memory_TCGM is not None:
+            memories.append(np.moveaxis(memory_TCGM[:: network.context, 1:], 1, -1))
+    return Influence(
+        np.concatenate(changes)[:steps].T,
+        np.concatenate(memories, axis=-1)[..., :steps] if memories else None,
+    )
 
 
 def _encode(network: nn.Module, params: Any, seen: Any) -> Float[Array, "..."]:
@@ -80,7 +101,7 @@ def _agent_scores(
     actions: Any,
     x_TD: Float[Array, "T D"],
     taken_C: Array,
-) -> Float[Array, "C T P"]:
+) -> tuple[Float[Array, "C T P"], None]:
     """Return the scores of copies of an episode without one of the encoded steps each."""
     is_taken_CT1 = jax.nn.one_hot(taken_C, len(x_TD), dtype=bool)[..., None]
     x_CTD = jnp.where(is_taken_CT1, jnp.mean(x_TD, axis=0)[None, None], x_TD[None])
@@ -89,7 +110,7 @@ def _agent_scores(
     apply: Any = policy.agent.apply
     with _encodings(policy.agent, params, timesteps, x_CTD):
         _, output = apply({"params": params}, memory, timesteps)
-    return _scores(output, actions)
+    return _scores(output, actions), None
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -100,9 +121,15 @@ def _model_scores(
     actions: Any,
     x_TD: Float[Array, "T D"],
     taken_C: Array,
-) -> Float[Array, "C T P"]:
-    """Return the scores of copies of an episode without one of the encoded observations each."""
+) -> tuple[Float[Array, "C T P"], Float[Array, "T C G M"] | None]:
+    """Return the scores of copies of an episode without one of the encoded observations each.
+
+    Returns:
+      The scores; and how much the vectors of memories at each step differ from the first copy's.
+    """
     mean_D = jnp.mean(x_TD, axis=0)
+    model: Any = policy.model
+    has_vectors = hasattr(model, "memory_vectors") and not getattr(model, "slides", False)
 
     def step(state: Any, now: Any) -> Any:
         number, timestep, action, x_D = now
@@ -110,12 +137,16 @@ def _model_scores(
         timestep, action = _copies(len(taken_C), (timestep, action))
         with _encodings(policy.model, params, timestep.observation, x_CD):
             state, distribution = policy.decode(params, state, timestep)
-        return policy.observe(params, state, action), _scores(distribution, action)
+        memory = None
+        if has_vectors:
+            vectors = model.apply({"params": params}, state.model, method="memory_vectors")
+            memory = difference(vectors, vectors[:1])
+        return policy.observe(params, state, action), (_scores(distribution, action), memory)
 
     numbers_T = jnp.arange(len(x_TD), dtype=taken_C.dtype)
     state = policy.init(params, len(taken_C))
-    _, scores_TCP = jax.lax.scan(step, state, (numbers_T, timesteps, actions, x_TD))
-    return scores_TCP.swapaxes(0, 1)
+    _, (scores_TCP, memory) = jax.lax.scan(step, state, (numbers_T, timesteps, actions, x_TD))
+    return scores_TCP.swapaxes(0, 1), memory
 
 
 def _copies(number: int, tree: Any) -> Any:

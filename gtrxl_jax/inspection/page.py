@@ -28,7 +28,7 @@ def save_page(
 ) -> None:
     """Write episodes, side by side, as an HTML file.
 
-    Weights of attention and influence are kept in 8 bits.
+    Weights of attention and influence, and what a memory holds, are kept in 8 bits.
 
     Args:
       episodes: the episodes.
@@ -60,8 +60,8 @@ def save_page(
 def _pack(episode: InspectedEpisode) -> dict[str, Any]:
     """Return an episode as JSON, with packed arrays."""
     fields = {f.name: getattr(episode, f.name) for f in dataclasses.fields(episode)}
-    frames, attention, influence = (
-        fields.pop(name) for name in ("frames", "attention", "influence")
+    frames, attention, influence, memory, held = (
+        fields.pop(name) for name in ("frames", "attention", "influence", "memory", "held")
     )
     if frames is not None:
         images = list(map(_png, frames))
@@ -77,7 +77,15 @@ def _pack(episode: InspectedEpisode) -> dict[str, Any]:
         scale = np.maximum(influence.max(axis=1), 1e-9)
         fields["influence"] = _eight_bits(influence / scale[:, None])
         fields["influence_scale"] = scale
-    return {"frames": None, "attention": None, "influence": None} | {
+    if memory is not None:
+        shares = {"change": memory.change, "reads": memory.reads, "valve": memory.valve, "held": held}
+        fields["memory"] = {
+            "context": memory.context,
+            "cached_steps": episode.attention.shape[-1] - memory.context,
+            "written": memory.written,
+            **{n: None if share is None else _eight_bits(share) for n, share in shares.items()},
+        }
+    return {"frames": None, "attention": None, "influence": None, "memory": None} | {
         name: _packed(value) for name, value in fields.items()
     }
 

@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.offline.attention import attention_by_step
+from gtrxl_jax.offline.attention import SegmentMemory, attention_by_step, memory_by_segment
 from gtrxl_jax.ops.distributions import ActionDistribution, choose
 from gtrxl_jax.specs import ActionSpec
 from gtrxl_jax.timestep import TimeStep
@@ -98,13 +98,22 @@ class SequencePolicy(Policy):
         return dataclasses.replace(state, model=model)
 
     def attention(self, params: Any, timesteps: TimeStep) -> Float[np.ndarray, "L H S W"] | None:
-        """Return the attention of RATE, see `attention_by_step`."""
+        """Return the attention of RATE or ELMUR, see `attention_by_step`."""
+        asked = self._asked(timesteps)
+        return attention_by_step(self.model, params, timesteps, asked, self.action)
+
+    def memory(self, params: Any, timesteps: TimeStep) -> SegmentMemory | None:
+        """Return the memory of RATE or ELMUR in an episode `[S]`, see `memory_by_segment`."""
+        asked = self._asked(timesteps)
+        return memory_by_segment(self.model, params, timesteps, asked, self.action)
+
+    def _asked(self, timesteps: TimeStep) -> Float[np.ndarray, " S"]:
+        """Return the return-to-go at each step of an episode."""
         asked = self.target_return - np.cumsum(timesteps.reward, dtype=np.float64)
         if self.restart_every:
             step = np.arange(len(asked))
             asked += self.target_return - asked[step // self.restart_every * self.restart_every]
-        asked *= self.is_conditioned
-        return attention_by_step(self.model, params, timesteps, asked, self.action)
+        return asked * self.is_conditioned
 
     def _apply(self, params: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.model.apply

@@ -45,6 +45,13 @@ def play(core, env="TMazePassive-v0", make=make_agent, **settings):
     return agent, params, timesteps, jax.tree.map(lambda x: x[1:], episode.timesteps.action)
 
 
+def decisions_of(*episode):
+    """Return the influence on decisions of a policy without a memory by segments."""
+    found = influence(*episode)
+    assert found.memory is None
+    return found.decisions
+
+
 def outputs(agent, params, timesteps, x_TD):
     """Return what the heads compute in an episode with the given encodings."""
     bound = agent.bind({"params": params})
@@ -69,7 +76,7 @@ def test_a_step_counts_as_much_as_its_replacement_changes(core, chunk, monkeypat
         p_T = np.asarray(p_TA, np.float64)[np.arange(len(x_TD)), actions]
         return np.log(p_T / (1 - p_T))
 
-    found = influence(AgentPolicy(agent), params, timesteps, actions)
+    found = decisions_of(AgentPolicy(agent), params, timesteps, actions)
     steps = len(x_TD)
     assert found.shape == (steps, steps)
     for step in range(steps):
@@ -94,14 +101,14 @@ def test_it_is_the_integrated_gradient(core):
     gradient = jax.jit(jax.vmap(jax.jacfwd(log_odds), in_axes=(0, None)))
     middles = jnp.asarray((np.arange(500) + 0.5) / 500, x_TD.dtype)  # across the kinks of ReLUs
     integrals = [gradient(middles, step).mean(axis=0) for step in range(len(x_TD))]
-    found = influence(AgentPolicy(agent), params, timesteps, actions)
+    found = decisions_of(AgentPolicy(agent), params, timesteps, actions)
     expected = np.abs(np.stack(integrals, axis=-1))
     np.testing.assert_allclose(found, expected, rtol=1e-2, atol=2e-3)
 
 
 def test_without_memory_only_the_present_counts():
     agent, *episode = play("lstm", memoryless=True)
-    found = influence(AgentPolicy(agent), *episode)
+    found = decisions_of(AgentPolicy(agent), *episode)
     np.testing.assert_allclose(found, np.diag(np.diag(found)), atol=1e-5)
     assert np.diag(found).max() > 0.01
 
@@ -118,7 +125,7 @@ def test_hybrid_actions():
         return np.concatenate([mean_TC, np.log(p_T / (1 - p_T))[:, None]], axis=1)
 
     change = scores(x_TD.at[0].set(x_TD.mean(axis=0))) - scores(x_TD)
-    found = influence(AgentPolicy(agent), params, timesteps, actions)
+    found = decisions_of(AgentPolicy(agent), params, timesteps, actions)
     np.testing.assert_allclose(found[:, 0], np.linalg.norm(change, axis=1), rtol=2e-3, atol=2e-5)
 
 
@@ -133,11 +140,11 @@ def test_action_values():
         return chosen_T - values_TA.max(axis=1)
 
     change = lead(x_TD.at[1].set(x_TD.mean(axis=0))) - lead(x_TD)
-    found = influence(AgentPolicy(agent), params, timesteps, actions)
+    found = decisions_of(AgentPolicy(agent), params, timesteps, actions)
     np.testing.assert_allclose(found[:, 1], np.abs(change), rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", slow_except(["rate", "dt", "dt-gpt", "bc-lstm"], {"dt"}))
+@pytest.mark.parametrize("name", slow_except(["rate", "elmur", "dt", "dt-gpt", "bc-lstm"], {"dt"}))
 def test_offline_models(name, monkeypatch):
     """Their encoder of vectors is linear: it maps the mean observation to the mean encoding."""
     monkeypatch.setattr(module, "CHUNK", 4)
@@ -147,25 +154,44 @@ def test_offline_models(name, monkeypatch):
     model, steps = policy.model, len(actions)
 
     @jax.jit
-    def log_odds(observations):
-        bound, odds = model.bind({"params": params}), []
+    def play(observations):
+        """Return the log-odds of the actions, and the memory's vectors at each step."""
+        bound, odds, vectors = model.bind({"params": params}), [], []
         state = bound.start(1)
         to_go = 1.0 - jnp.cumsum(timesteps.reward)
         for t in range(steps):
             seen = to_go[t : t + 1], observations[t : t + 1], timesteps.first[t : t + 1]
             state, distribution = bound.decode(state, *seen)
+            if name == "rate":
+                vectors.append(state.tokens.tokens)
+            elif name == "elmur":
+                vectors.append([layer.vectors[0] for layer in state.memory.layers])
             p = jax.nn.softmax(distribution.logits)[0, actions[t]]
             odds.append(jnp.log(p) - jnp.log1p(-p))
             state = bound.observe_action(state, actions[t : t + 1])
-        return jnp.stack(odds)
+        return jnp.stack(odds), vectors
 
     seen = timesteps.observation
-    changes = [
-        log_odds(seen.at[step].set(seen.mean(axis=0))) - log_odds(seen) for step in range(steps)
-    ]
+    odds, vectors = play(seen)
+    without = [play(seen.at[step].set(seen.mean(axis=0))) for step in range(steps)]
+    changes = np.stack([without_step - odds for without_step, _ in without], axis=1)
     found = influence(policy, params, timesteps, actions)
-    np.testing.assert_allclose(found, np.abs(np.stack(changes, axis=1)), rtol=5e-3, atol=1e-4)
-    assert np.tril(found, -1).max() > 0.01
+    np.testing.assert_allclose(found.decisions, np.abs(changes), rtol=5e-3, atol=1e-4)
+    assert np.tril(found.decisions, -1).max() > 0.01
+    if name not in ("rate", "elmur"):
+        assert found.memory is None
+        return
+    assert found.memory.shape[::3] == (3, steps)
+    x = np.asarray(vectors, np.float64)[:: model.context]
+    for step, (_, others) in enumerate(without):
+        y = np.asarray(others, np.float64)[:: model.context]
+        size = np.linalg.norm(x, axis=-1) + np.linalg.norm(y, axis=-1)
+        expected = np.linalg.norm(x - y, axis=-1) / size
+        np.testing.assert_allclose(found.memory[..., step], expected, rtol=5e-3, atol=1e-4)
+        # A segment holds nothing of its own steps, and something of those before.
+        own = step // model.context
+        assert not found.memory[: own + 1, ..., step].any()
+    assert found.memory[1:, ..., 0].max() > 0.01
 
 
 def test_a_trained_agent_decides_by_the_cue():
@@ -185,5 +211,7 @@ def test_rate_decides_by_a_cue_five_segments_ago():
     past = episode.influence[last, :last]
     assert past.argmax() == episode.cue == 0
     assert past[0] > 100 * past[1:].max()
-    (window,) = episode.attention.shape[3:]
-    assert last >= 4 * window
+    # It is what memory tokens hold, in each segment after the first; the corridor is not.
+    assert len(episode.held) == 5
+    assert episode.held[1:, ..., 0].min() > 0.3
+    assert episode.held[..., 1:].max() < 0.05

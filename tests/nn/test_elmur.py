@@ -23,20 +23,23 @@ def feedforward(p, x):
 
 
 def cross_attend(p, table, x, place, sources, places):
-    """Compute the attention of x at `place` to sources, with the bias of their distances."""
+    """Compute the attention of x at `place` to sources, with the bias of their distances.
+
+    Returns the output, and the weights of each head.
+    """
     size = WIDTH // HEADS
     query = linear(p["query"], x)
     keys, values = np.split(linear(p["key_value"], np.stack(sources)), 2, axis=1)
-    heads = []
+    heads, weights = [], np.zeros((HEADS, len(sources)))
     for h in range(HEADS):
         cut = slice(h * size, (h + 1) * size)
         scores = []
         for key, other in zip(keys, places, strict=True):
             distance = max(-FARTHEST, min(FARTHEST, place - other))
             scores.append(query[cut] @ key[cut] / np.sqrt(size) + table[distance + FARTHEST, h])
-        weights = softmax(np.array(scores))
-        heads.append(sum(w * v[cut] for w, v in zip(weights, values, strict=True)))
-    return linear(p["output"], np.concatenate(heads))
+        weights[h] = softmax(np.array(scores))
+        heads.append(sum(w * v[cut] for w, v in zip(weights[h], values, strict=True)))
+    return linear(p["output"], np.concatenate(heads)), weights
 
 
 def naive_layer(p, vectors, anchors, stream, places):
@@ -48,11 +51,12 @@ def naive_layer(p, vectors, anchors, stream, places):
     outputs = []
     for x, a, place in zip(stream, attended, places, strict=True):
         y = norm(p["attention_norm"], x + a)
-        y = norm(p["read_norm"], y + cross_attend(p["read"], table, y, place, vectors, anchors))
+        read, _ = cross_attend(p["read"], table, y, place, vectors, anchors)
+        y = norm(p["read_norm"], y + read)
         outputs.append(norm(p["feedforward_norm"], y + feedforward(p["feedforward"], y)))
     new = []
     for m, anchor in zip(vectors, anchors, strict=True):
-        u = cross_attend(p["write"], table, m, anchor, outputs, places)
+        u, _ = cross_attend(p["write"], table, m, anchor, outputs, places)
         u = norm(p["write_norm"], m + u)
         new.append(norm(p["memory_norm"], u + feedforward(p["memory_feedforward"], u)))
     if -1 in anchors:
@@ -95,6 +99,27 @@ def test_segments_equal_plain_loops():
             np.testing.assert_allclose(layer.vectors[row], np.stack(m), atol=1e-9)
             np.testing.assert_array_equal(layer.anchors[row], anchor)
     assert anchors[0] == [5 * context - 1, 4 * context - 1]
+
+
+def test_attention_to_slots_is_reported():
+    model, _, _ = small_model("elmur", layers=1)
+    params = random_params(model, random_steps(1, 4))
+    rng = np.random.default_rng(0)
+    x, slots = rng.standard_normal((1, 5, WIDTH)), rng.standard_normal((1, 2, WIDTH))
+    places, anchors = np.arange(20, 25)[None], np.array([[EMPTY, 19]])
+
+    def read(model):
+        (block,) = model.blocks
+        source = block.read.project(jnp.asarray(slots))
+        return block.read(jnp.asarray(x), source, block.biases(*map(jnp.asarray, (places, anchors))))
+
+    out, reported = model.apply(params, mutable="attention", method=read)
+    p = jax.tree.map(np.asarray, params["params"]["blocks_0"])
+    (weights,) = reported["attention"]["blocks_0"]["read"]["weights"]
+    for t, place in enumerate(places[0]):
+        expected = cross_attend(p["read"], p["relative_bias"], x[0, t], place, slots[0], anchors[0])
+        np.testing.assert_allclose(out[0, t], expected[0], atol=1e-12)
+        np.testing.assert_allclose(weights[0, :, t], expected[1], atol=1e-12)
 
 
 def test_one_slot_is_rewritten():

@@ -138,20 +138,21 @@ def test_segments_equal_plain_loops(cache_size):
 
 
 def naive_valve(name, p, old, new):
-    """Apply a valve to one row: `old`, `new` and the result are `[m, D]`."""
+    """Apply a valve to one row, tokens `[m, D]`; return the new ones, and what it reports."""
 
     def attention(asking, answering):
         q = asking @ p["query"]["kernel"]
         k, v = np.split(answering @ p["key_value"]["kernel"], 2, axis=1)
-        out = np.zeros_like(q)
+        out, weights = np.zeros_like(q), np.zeros((2, len(q), len(k)))
         for h in range(2):
             cut = slice(h * WIDTH // 2, (h + 1) * WIDTH // 2)
             for i in range(len(q)):
-                out[i, cut] = softmax(q[i, cut] @ k[:, cut].T / np.sqrt(WIDTH / 2)) @ v[:, cut]
-        return out @ p["output"]["kernel"]
+                weights[h, i] = softmax(q[i, cut] @ k[:, cut].T / np.sqrt(WIDTH / 2))
+                out[i, cut] = weights[h, i] @ v[:, cut]
+        return out @ p["output"]["kernel"], weights
 
     if name == "none":
-        return new
+        return new, None
     if name == "ca-2":
         return attention(old, np.maximum(new, 0))
     if name == "ca-1":
@@ -161,7 +162,7 @@ def naive_valve(name, p, old, new):
         u_r, u_z = np.split(new @ p["written"]["kernel"], 2, axis=1)
         z = sigmoid(w_z + u_z - 2)
         u_g = (sigmoid(w_r + u_r) * new) @ p["reset_written"]["kernel"]
-        return (1 - z) * old + z * np.tanh(w_g + u_g)
+        return (1 - z) * old + z * np.tanh(w_g + u_g), z.mean(axis=1)[None, :, None]
 
     def dense(part, x):
         return x @ p["cell"][part]["kernel"] + p["cell"][part].get("bias", 0)
@@ -170,10 +171,10 @@ def naive_valve(name, p, old, new):
         r = sigmoid(dense("ir", new) + dense("hr", old))
         z = sigmoid(dense("iz", new) + dense("hz", old))
         n = np.tanh(dense("in", new) + r * dense("hn", old))
-        return (1 - z) * n + z * old
+        return (1 - z) * n + z * old, None
     i, f, g, o = np.split(dense("input", new) + dense("hidden", old), 4, axis=1)
     cell = sigmoid(f) * 0.3 + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(cell)
+    return sigmoid(o) * np.tanh(cell), None
 
 
 @pytest.mark.parametrize("name", VALVES)
@@ -186,11 +187,16 @@ def test_valves_equal_their_equations(name):
         assert np.all(carry.cell == 0)
         carry = MemoryTokens(carry.tokens, jnp.full_like(carry.tokens, 0.3))
     params = random_values(jax.eval_shape(valve.init, jax.random.key(0), carry, jnp.asarray(new)))
-    after = jax.jit(valve.apply)(params, carry, jnp.asarray(new))
+    apply = jax.jit(functools.partial(valve.apply, mutable="valve"))
+    after, reported = apply(params, carry, jnp.asarray(new))
     for row in range(BATCH):
         numbers = jax.tree.map(np.asarray, params.get("params", {}))
-        expected = naive_valve(name, numbers, old[row], new[row])
+        expected, weights = naive_valve(name, numbers, old[row], new[row])
         np.testing.assert_allclose(after.tokens[row], expected, atol=1e-12)
+        if weights is None:
+            assert not reported
+        else:
+            np.testing.assert_allclose(reported["valve"]["weights"][0][row], weights, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "rectifies"), [("ca-2", True), ("ca-1", False)])

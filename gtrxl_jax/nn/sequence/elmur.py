@@ -204,7 +204,10 @@ class CrossAttention(nn.Module):
         scores += jnp.moveaxis(bias_BTNH, -1, 1).astype(scores.dtype)
         if exists_BN is not None:
             scores = jnp.where(exists_BN[:, None, None], scores, jnp.finfo(scores.dtype).min)
-        weights = self.dropout(jax.nn.softmax(scores).astype(v.dtype), deterministic)
+        weights = jax.nn.softmax(scores)
+        if not self.is_initializing():
+            self.sow("attention", "weights", weights)
+        weights = self.dropout(weights.astype(v.dtype), deterministic)
         out = jnp.einsum("bhtn,bnhk->bthk", weights, v)
         return self.output(out.reshape(*x_BTD.shape[:2], self.width))
 
@@ -422,18 +425,10 @@ class ELMUR(SequenceModel):
         steps_B = memory.steps + jnp.sum(segment.mask, axis=1, dtype=jnp.int32)
         return ELMURMemory(tuple(layers), steps_B), x_BSD[:, 1::3]
 
-    def memory_metrics(
-        self, before: ELMURMemory, after: ELMURMemory
-    ) -> dict[str, Float[Array, ""]]:
-        """Return root mean squares of the memory and of its change over a segment."""
-        old, new = (
-            jax.lax.stop_gradient(jnp.stack([layer.vectors for layer in memory.layers]))
-            for memory in (before, after)
-        )
-        return {
-            "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
-            "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
-        }
+    def memory_vectors(self, memory: ELMURMemory | ELMURState) -> Float[Array, "B L M D"]:
+        """Return the vectors of each layer's memory, also of a state of acting."""
+        layers = memory.memory.layers if isinstance(memory, ELMURState) else memory.layers
+        return jnp.stack([layer.vectors for layer in layers], axis=1)
 
     def encode(self, observation: Any) -> Array:
         """Encode observations, see `nn.normalizer.update_normalizers`."""

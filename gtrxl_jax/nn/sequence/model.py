@@ -13,6 +13,8 @@ before. A model may also have
 
   - `encode(observation)`, through which its encoder's normalizers get the statistics of the data;
   - `memory_metrics(before, after)`, scalars about the memories before and after a segment;
+  - `memory_vectors(memory)`, the vectors `[B, G, M, D]` of a memory, or of that which an acting
+    state has from the segment before: M vectors in each of G memories;
   - an attribute `head`, which maps features to the policy, and `features(memory, segment)`, as
     `__call__` but with those of each step in place of the policy. They depend on the history up to
     the step's observation, not on its action. Algorithms with critics need both.
@@ -25,6 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Array, Float
 
 from gtrxl_jax.custom import (
     describe_part,
@@ -133,6 +136,18 @@ class SequenceModel(nn.Module):
         """Run a segment `[B, T]`; return the memory after it and the policy at each step."""
         memory, y_BTD = self.features(memory, segment, deterministic)
         return memory, self.head(y_BTD)
+
+    def memory_metrics(self: Any, before: Any, after: Any) -> dict[str, Float[Array, ""]]:
+        """Return root mean squares of the memory's vectors and of their change over a segment."""
+        if not hasattr(self, "memory_vectors"):
+            return {}
+        old, new = (jax.lax.stop_gradient(self.memory_vectors(one)) for one in (before, after))
+        if not new.size:
+            return {}
+        return {
+            "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
+            "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
+        }
 
 
 MODELS = Registry("model.name", ModelConfig)

@@ -298,15 +298,9 @@ class RATE(SequenceModel):
         )
         return memory, x_BQD[:, :num_steps]
 
-    def memory_metrics(self, before: RATEMemory, after: RATEMemory) -> dict[str, Float[Array, ""]]:
-        """Return root mean squares of the memory tokens and of their change over a segment."""
-        if not self.memory_tokens:
-            return {}
-        old, new = (jax.lax.stop_gradient(x.tokens.tokens) for x in (before, after))
-        return {
-            "memory/size": jnp.sqrt(jnp.mean(jnp.square(new))),
-            "memory/change": jnp.sqrt(jnp.mean(jnp.square(new - old))),
-        }
+    def memory_vectors(self, memory: RATEMemory | RATEState) -> Float[Array, "B 1 M D"]:
+        """Return the memory tokens, also of a state of acting."""
+        return memory.tokens.tokens[:, None]
 
     def _retain(self, tokens: MemoryTokens, written_BMD: Float[Array, "B M D"]) -> MemoryTokens:
         return self.valve(tokens, written_BMD) if self.memory_tokens else tokens

@@ -53,6 +53,11 @@ class Valve(nn.Module):
     def product(self, x: Float[Array, "... D"], count: int, name: str) -> list[Array]:
         return square_products(x, count, name, dtype=self.dtype, param_dtype=self.param_dtype)
 
+    def report(self, weights_BHMK: Float[Array, "B H M K"]) -> None:
+        """Report the weights with which each token was made."""
+        if not self.is_initializing():
+            self.sow("valve", "weights", weights_BHMK)
+
     def attend(
         self, query_BMD: Float[Array, "B M D"], source_BMD: Float[Array, "B M D"]
     ) -> Float[Array, "B M D"]:
@@ -64,6 +69,7 @@ class Valve(nn.Module):
         q, k, v = (x.reshape(*lead, self.heads, head_width) for x in (q_BMD, k_BMD, v_BMD))
         scores = jnp.einsum("bqhk,bmhk->bhqm", q * head_width**-0.5, k)
         weights = jax.nn.softmax(scores.astype(np.promote_types(scores.dtype, np.float32)))
+        self.report(weights)
         out = jnp.einsum("bhqm,bmhk->bqhk", weights.astype(v.dtype), v)
         return self.product(out.reshape(*lead, width), 1, "output")[0]
 
@@ -100,6 +106,7 @@ class GatedValve(Valve):
         w_r, w_z, w_g = self.product(memory.tokens, 3, "memory")
         u_r, u_z = self.product(written_BMD, 2, "written")
         opening = nn.sigmoid(w_z + u_z - self.bias)
+        self.report(jnp.mean(opening, axis=-1)[:, None, :, None])
         (u_g,) = self.product(nn.sigmoid(w_r + u_r) * written_BMD, 1, "reset_written")
         return MemoryTokens((1 - opening) * memory.tokens + opening * jnp.tanh(w_g + u_g))
 
