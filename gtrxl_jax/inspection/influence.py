@@ -17,12 +17,14 @@ from gtrxl_jax.ops.distributions import Categorical, Gaussian, SquashedGaussian
 from gtrxl_jax.timestep import TimeStep
 
 CHUNK = 32
-"""Number of steps that are taken away at once, each from a copy of the episode."""
+"""Number of steps that are replaced at once, each in a copy of the episode."""
+REPLACEMENTS = (1, 2)
+"""How far a step is moved: to the mean of the episode, and as far beyond it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Influence:
-    """What would be different if a step s of an episode of T actions had been unremarkable.
+    """What would be different if a step s of an episode of T actions had been another one.
 
     Attributes:
       decisions: for each step t and s, the change of a score of the action at t, see `influence`.
@@ -34,19 +36,19 @@ class Influence:
     memory: Float[np.ndarray, "N G M T"] | None = None
 
 
-def influence(
-    policy: Policy, params: Any, timesteps: TimeStep, actions: Any
-) -> Influence | None:
+def influence(policy: Policy, params: Any, timesteps: TimeStep, actions: Any) -> Influence | None:
     """Return by how much the action of each step, and memories, depend on each step up to it.
 
-    A step s is unremarkable if what the encoder returns at s is its mean over the episode. The
-    encoder of an agent has the observation and the previous action and reward, of an offline model
-    the observation. The score of an action is the log-odds of the chosen one, log p - log (1 - p),
-    which has no ceiling as log p has, so that also the causes of an action with p near 1 count.
+    It is the larger change of two, if what the encoder returns at s were its mean over the episode,
+    an unremarkable step, or its mirror image in that mean, a contrary one. The second counts where
+    an agent would choose the same action without having seen s. The encoder of an agent has the
+    observation and the previous action and reward, of an offline model the observation.
 
-    This is the gradient of the log-odds with respect to the input of step s, integrated along the
-    path from its mean to it. At a single point, a trained policy's gradient tells little, since the
-    policy is nearly constant around the inputs that it knows.
+    The score of an action is the log-odds of the chosen one, log p - log (1 - p), which has no
+    ceiling as log p has, so that also the causes of an action with p near 1 count. Its change is
+    its gradient with respect to the input of step s, integrated along the path to the other input.
+    At a single point, a trained policy's gradient tells little, since the policy is nearly constant
+    around the inputs that it knows.
 
     For action values, the score is Q(a_t) - max of the others; for continuous actions, the mean in
     units of the standard deviation. Changes of scores of several dimensions are added by squares.
@@ -73,15 +75,20 @@ def influence(
         return None
     x_TD = jax.jit(_encode, static_argnums=0)(network, params, seen)
     steps = len(x_TD)
+    others = [x_TD + far * (x_TD.mean(axis=0, keepdims=True) - x_TD) for far in REPLACEMENTS]
     changes, memories = [], []
     for start in range(0, steps, CHUNK):
-        taken_C = np.arange(start - 1, start + CHUNK)
-        taken_C[0] = steps  # none, as also beyond the end
-        found = scores(policy, params, timesteps, actions, x_TD, taken_C)
-        scores_CTP, memory_TCGM = jax.device_get(found)
-        changes.append(np.linalg.norm(scores_CTP[1:] - scores_CTP[:1], axis=-1))
-        if memory_TCGM is not None:
-            memories.append(np.moveaxis(memory_TCGM[:: network.context, 1:], 1, -1))
+        replaced_C = np.arange(start - 1, start + CHUNK)
+        replaced_C[0] = steps  # none, as also beyond the end
+        found = [
+            scores(policy, params, timesteps, actions, x_TD, y_TD, replaced_C) for y_TD in others
+        ]
+        scores_RCTP, memory_RTCGM = jax.tree.map(lambda *parts: np.stack(parts), *found)
+        change_RCT = np.linalg.norm(scores_RCTP[:, 1:] - scores_RCTP[:, :1], axis=-1)
+        changes.append(change_RCT.max(axis=0))
+        if memory_RTCGM is not None:
+            memory_TCGM = memory_RTCGM[:, :: network.context, 1:].max(axis=0)
+            memories.append(np.moveaxis(memory_TCGM, 1, -1))
     return Influence(
         np.concatenate(changes)[:steps].T,
         np.concatenate(memories, axis=-1)[..., :steps] if memories else None,
@@ -100,13 +107,14 @@ def _agent_scores(
     timesteps: TimeStep,
     actions: Any,
     x_TD: Float[Array, "T D"],
-    taken_C: Array,
+    y_TD: Float[Array, "T D"],
+    replaced_C: Array,
 ) -> tuple[Float[Array, "C T P"], None]:
-    """Return the scores of copies of an episode without one of the encoded steps each."""
-    is_taken_CT1 = jax.nn.one_hot(taken_C, len(x_TD), dtype=bool)[..., None]
-    x_CTD = jnp.where(is_taken_CT1, jnp.mean(x_TD, axis=0)[None, None], x_TD[None])
-    timesteps, actions = _copies(len(taken_C), (timesteps, actions))
-    memory = policy.agent.initial_memory(len(taken_C))
+    """Return the scores of copies of an episode with one of the encoded steps replaced each."""
+    is_replaced_CT1 = jax.nn.one_hot(replaced_C, len(x_TD), dtype=bool)[..., None]
+    x_CTD = jnp.where(is_replaced_CT1, y_TD[None], x_TD[None])
+    timesteps, actions = _copies(len(replaced_C), (timesteps, actions))
+    memory = policy.agent.initial_memory(len(replaced_C))
     apply: Any = policy.agent.apply
     with _encodings(policy.agent, params, timesteps, x_CTD):
         _, output = apply({"params": params}, memory, timesteps)
@@ -120,21 +128,21 @@ def _model_scores(
     timesteps: TimeStep,
     actions: Any,
     x_TD: Float[Array, "T D"],
-    taken_C: Array,
+    y_TD: Float[Array, "T D"],
+    replaced_C: Array,
 ) -> tuple[Float[Array, "C T P"], Float[Array, "T C G M"] | None]:
-    """Return the scores of copies of an episode without one of the encoded observations each.
+    """Return the scores of copies of an episode with one of the encoded observations replaced each.
 
     Returns:
       The scores; and how much the vectors of memories at each step differ from the first copy's.
     """
-    mean_D = jnp.mean(x_TD, axis=0)
     model: Any = policy.model
     has_vectors = hasattr(model, "memory_vectors") and not getattr(model, "slides", False)
 
     def step(state: Any, now: Any) -> Any:
-        number, timestep, action, x_D = now
-        x_CD = jnp.where((taken_C == number)[:, None], mean_D[None], x_D[None])
-        timestep, action = _copies(len(taken_C), (timestep, action))
+        number, timestep, action, x_D, y_D = now
+        x_CD = jnp.where((replaced_C == number)[:, None], y_D[None], x_D[None])
+        timestep, action = _copies(len(replaced_C), (timestep, action))
         with _encodings(policy.model, params, timestep.observation, x_CD):
             state, distribution = policy.decode(params, state, timestep)
         memory = None
@@ -143,9 +151,10 @@ def _model_scores(
             memory = difference(vectors, vectors[:1])
         return policy.observe(params, state, action), (_scores(distribution, action), memory)
 
-    numbers_T = jnp.arange(len(x_TD), dtype=taken_C.dtype)
-    state = policy.init(params, len(taken_C))
-    _, (scores_TCP, memory) = jax.lax.scan(step, state, (numbers_T, timesteps, actions, x_TD))
+    numbers_T = jnp.arange(len(x_TD), dtype=replaced_C.dtype)
+    state = policy.init(params, len(replaced_C))
+    inputs = numbers_T, timesteps, actions, x_TD, y_TD
+    _, (scores_TCP, memory) = jax.lax.scan(step, state, inputs)
     return scores_TCP.swapaxes(0, 1), memory
 
 

@@ -78,7 +78,12 @@ def _pack(episode: InspectedEpisode) -> dict[str, Any]:
         fields["influence"] = _eight_bits(influence / scale[:, None])
         fields["influence_scale"] = scale
     if memory is not None:
-        shares = {"change": memory.change, "reads": memory.reads, "valve": memory.valve, "held": held}
+        shares = {
+            "change": memory.change,
+            "reads": memory.reads,
+            "valve": memory.valve,
+            "held": held,
+        }
         fields["memory"] = {
             "context": memory.context,
             "cached_steps": episode.attention.shape[-1] - memory.context,

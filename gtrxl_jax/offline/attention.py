@@ -1,4 +1,4 @@
-"""What RATE and ELMUR attend to over an episode, and what their memory holds, segment by segment."""
+"""What RATE and ELMUR attend to over an episode, and what their memory holds by segment."""
 
 import dataclasses
 import functools
@@ -201,9 +201,7 @@ def _run(model: nn.Module, params: Any, memory: Any, segment: Segments) -> tuple
 def _of_layers(model: Any, recorded: Any, module: str) -> list[Float[np.ndarray, "B H Q S"]]:
     """Return the weights that a module of each layer has sown."""
     layers = range(len(model.blocks))
-    return [
-        np.asarray(recorded["attention"][f"blocks_{k}"][module]["weights"][0]) for k in layers
-    ]
+    return [np.asarray(recorded["attention"][f"blocks_{k}"][module]["weights"][0]) for k in layers]
 
 
 def _of_steps(model: Any, recorded: Any) -> Float[np.ndarray, "B L H T S"]:

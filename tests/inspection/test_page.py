@@ -13,6 +13,7 @@ from PIL import Image
 from gtrxl_jax.inspection import page
 from gtrxl_jax.inspection.episode import InspectedEpisode
 from gtrxl_jax.inspection.page import save_page
+from gtrxl_jax.offline.attention import SegmentMemory
 from tests.browser import CHROMIUM, browse
 
 
@@ -46,6 +47,37 @@ def make_episode(steps=6, window=4, **changes):
         "influence": counts,
     }
     return InspectedEpisode(**{**fields, **changes})
+
+
+def make_segments(steps=6, context=3, cached=2, slots=False, tokens=2):
+    """Return an episode of RATE whose second token holds the cue, step 1; or one of ELMUR."""
+    rng = np.random.default_rng(1)
+    segments, groups = -(-(steps + 1) // context), 2 if slots else 1
+    keys = tokens + cached + context
+    weights = rng.dirichlet(np.full(keys, 0.3), (2, 3, steps + 1))
+    held = np.zeros((segments, groups, tokens, steps))
+    held[1:, :, 1, 1] = 0.8
+    memory = SegmentMemory(
+        context,
+        rng.standard_normal((segments, groups, tokens, 8)).astype(np.float32),
+        weights[..., :tokens],
+        None if slots else rng.dirichlet(np.ones(tokens), (segments - 1, 4, tokens)),
+        np.arange(segments * tokens).reshape(segments, tokens) - 1 if slots else None,
+    )
+    own = weights[..., tokens:]
+    for step in range(steps + 1):
+        # The window reaches to the oldest cached step, and no further.
+        reached = min(step, step % context + cached) + 1
+        own[:, :, step, : keys - tokens - reached] = 0
+    return make_episode(
+        steps,
+        agent="elmur" if slots else "rate",
+        attention=own,
+        memory=memory,
+        held=held,
+        metrics={},
+        values=None,
+    )
 
 
 def data_of(path):
@@ -99,6 +131,24 @@ def test_window_beyond_the_episode_is_left_out(tmp_path):
     assert run["attention"]["shape"] == [2, 3, 7, 7]
     newest = (unpacked(run["attention"]) / 255.0) ** 2
     np.testing.assert_allclose(newest, episode.attention[..., -7:], atol=1 / 255)
+
+
+def test_memory_comes_back(tmp_path):
+    episode = make_segments()
+    save_page([episode, make_segments(slots=True)], tmp_path / "a.html")
+    one, other = (run["memory"] for run in data_of(tmp_path / "a.html")["runs"])
+    assert (one["context"], one["cached_steps"], one["written"], other["valve"]) == (
+        3,
+        2,
+        None,
+        None,
+    )
+    np.testing.assert_array_equal(unpacked(other["written"]), [[-1, 0], [1, 2], [3, 4]])
+    memory = episode.memory
+    shares = {"change": memory.change, "reads": memory.reads, "valve": memory.valve}
+    for name, expected in {**shares, "held": episode.held}.items():
+        found = (unpacked(one[name]) / 255.0) ** 2
+        np.testing.assert_allclose(found, expected, atol=1 / 255)
 
 
 def test_it_loads_nothing(tmp_path):
@@ -194,10 +244,76 @@ def test_slider_pointer_and_keys(tmp_path):
         tab.evaluate("go(3)")
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
-        methods = [method for method, _ in tab.events]
-        assert "Runtime.exceptionThrown" not in methods
-        assert "Log.entryAdded" not in methods, [e for e in tab.events if e[0] == "Log.entryAdded"]
-        assert "Runtime.consoleAPICalled" not in methods
-        requests = [p["request"]["url"] for m, p in tab.events if m == "Network.requestWillBeSent"]
-        assert requests
-        assert all(url.startswith(("file:", "data:", "about:")) for url in requests)
+        check_quiet(tab)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_memory_tokens_and_slots(tmp_path):
+    rate, elmur = (make_segments(17, 6, slots=slots, tokens=3) for slots in (False, True))
+    flat = np.diag(np.ones(17))
+    lstm = make_episode(17, agent="lstm", attention=None, metrics={}, influence=flat)
+    save_page([rate, elmur, lstm], tmp_path / "a.html")
+    with browse((tmp_path / "a.html").as_uri(), tmp_path / "profile", width=1500) as tab:
+        tab.wait_for("typeof runs !== 'undefined' && runs.length === 3")
+        headings = [text(tab, ".maps h3 span", k) for k in range(5)]
+        assert headings[:3] == [
+            "What memory tokens hold of step 1, the cue",
+            "Change of memory tokens",
+            "Valve",
+        ]
+        assert headings[3:] == ["What slots hold of step 1, the cue", "Change of slots"]
+        assert text(tab, ".caption b", 2) == "Nothing in the past"
+
+        # What heads attend to at the last action, step 16: memory tokens, cache and segment.
+        tokens, window = (
+            rate.memory.reads[:, :, 16].reshape(6, 3),
+            rate.attention[:, :, 16].reshape(6, 8),
+        )
+        parts = np.stack([tokens.sum(-1), window[:, 1:3].sum(-1), window[:, 3:].sum(-1)], axis=1)
+        np.testing.assert_allclose(cells(tab, 0).reshape(6, 3), parts, atol=0.02)
+        # When slots were written, how long ago, and how much they are read.
+        read = elmur.memory.reads[:, :, 16].mean(axis=(0, 1))
+        expected = np.stack([elmur.memory.written[2], 16 - elmur.memory.written[2], read], axis=1)
+        np.testing.assert_allclose(cells(tab, 1).reshape(3, 3), expected, atol=0.02)
+        tab.evaluate("go(0)")
+        assert text(tab, ".memory tr:last-child th", 1) == "1 empty"
+
+        # Pointing at a token, and at a past step, of which other tokens hold something.
+        tab.evaluate("go(16)")
+        left, top, width, height = box(tab, ".maps canvas")
+        at_last_segment = left + width - 5
+        tab.mouse("mouseMoved", at_last_segment, top + 0.5 * height)
+        assert text(tab, ".maps small") == "token 2 in steps 12 to 17: 0.80"
+        assert text(tab, ".maps h3 span").endswith("step 1, the cue")
+        for kind in ("mousePressed", "mouseReleased"):
+            tab.mouse(kind, at_last_segment, top + 0.5 * height)
+        assert text(tab, "#step") == "step 17 of 17"
+        left, top, width, height = box(tab, ".maps canvas", 4)
+        tab.mouse("mouseMoved", left + width - 5, top + height - 6)
+        assert text(tab, ".maps small", 4).startswith("layer 2, slot 3 in steps 12 to 17: ")
+        assert text(tab, ".maps small", 4).endswith(": last written at step 7")
+        left, top, width, height = box(tab, ".strip")
+        tab.mouse("mouseMoved", left + width - 4, top + 20)
+        assert text(tab, ".maps h3 span") == "What memory tokens hold of step 16"
+        tab.mouse("mouseMoved", 5, 5)
+        assert text(tab, ".maps small") == "how much they would differ without it"
+        assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        check_quiet(tab)
+
+
+def cells(tab, run):
+    """Return the numbers of the table of a run's memory."""
+    script = f"[...document.querySelectorAll('.memory')[{run}].querySelectorAll('td')]"
+    return np.array(tab.evaluate(f"{script}.map(cell => +cell.textContent)"))
+
+
+def check_quiet(tab):
+    """Check that a page has reported nothing, and loaded nothing."""
+    methods = [method for method, _ in tab.events]
+    assert "Runtime.exceptionThrown" not in methods
+    assert "Log.entryAdded" not in methods, [e for e in tab.events if e[0] == "Log.entryAdded"]
+    assert "Runtime.consoleAPICalled" not in methods
+    requests = [p["request"]["url"] for m, p in tab.events if m == "Network.requestWillBeSent"]
+    assert requests
+    assert all(url.startswith(("file:", "data:", "about:")) for url in requests)

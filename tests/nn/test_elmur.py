@@ -111,7 +111,9 @@ def test_attention_to_slots_is_reported():
     def read(model):
         (block,) = model.blocks
         source = block.read.project(jnp.asarray(slots))
-        return block.read(jnp.asarray(x), source, block.biases(*map(jnp.asarray, (places, anchors))))
+        return block.read(
+            jnp.asarray(x), source, block.biases(*map(jnp.asarray, (places, anchors)))
+        )
 
     out, reported = model.apply(params, mutable="attention", method=read)
     p = jax.tree.map(np.asarray, params["params"]["blocks_0"])

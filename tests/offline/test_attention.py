@@ -146,9 +146,7 @@ def test_slots_of_each_segment():
     policy, params, episode = recorded("elmur")
     memory = policy.memory(params, episode.timesteps)
     states = acting_memories(policy, params, episode)
-    vectors = np.stack(
-        [[layer.vectors[0] for layer in state.memory.layers] for state in states]
-    )
+    vectors = np.stack([[layer.vectors[0] for layer in state.memory.layers] for state in states])
     np.testing.assert_allclose(memory.vectors, vectors, rtol=1e-3, atol=1e-4)
     anchors = [[layer.anchors[0] for layer in state.memory.layers] for state in states]
     for layer in (0, 1):
