@@ -35,6 +35,7 @@ class InspectedEpisode:
     Attributes:
       agent: name of the core, or of the offline model.
       environment: name of the environment.
+      params: those of its parameters that are numbers or names.
       seed: seed of the episode.
       success: success of the whole episode, from 0 to 1; None if it is not reported.
       episode_return: undiscounted return of the whole episode.
@@ -62,6 +63,7 @@ class InspectedEpisode:
 
     agent: str
     environment: str
+    params: dict[str, Any]
     seed: int
     success: float | None
     episode_return: float
@@ -121,6 +123,7 @@ def inspect_episode(
     return InspectedEpisode(
         agent=config.core.name if agent else config.model.name,
         environment=run.environment[0],
+        params=_parameters(stream),
         seed=seed,
         success=whole.success,
         episode_return=float(rewards.sum()),
@@ -138,6 +141,15 @@ def inspect_episode(
         memory=policy.memory(run.params, timesteps) if isinstance(policy, SequencePolicy) else None,
         held=found and found.memory,
     )
+
+
+def _parameters(stream: Any) -> dict[str, Any]:
+    """Return the parameters of a jitted environment that are numbers or names."""
+    params = getattr(stream, "params", None)
+    if not dataclasses.is_dataclass(params):
+        return {}
+    values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    return {name: x for name, x in values.items() if isinstance(x, bool | int | float | str)}
 
 
 def _returns(rewards: Float[np.ndarray, " S"], gamma: float) -> Float[np.ndarray, " S"]:

@@ -39,10 +39,15 @@ def save_page(
       ValueError: if the file would have more than `MAX_BYTES`.
     """
     names = names or [episode.agent for episode in episodes]
-    shown = {f"{episode.environment}, seed {episode.seed}": None for episode in episodes}
+    places = _places(episodes)
+    differ = len(set(places)) > 1
+    seeds = {f"seed {episode.seed}": None for episode in episodes}
     data = {
-        "title": "; ".join(shown),
-        "runs": [{"name": name, **_pack(e)} for name, e in zip(names, episodes, strict=True)],
+        "title": ", ".join([*dict.fromkeys(places), *seeds]),
+        "runs": [
+            {"name": name, "place": place if differ else None, **_pack(episode)}
+            for name, place, episode in zip(names, places, episodes, strict=True)
+        ],
     }
     template = importlib.resources.files(__package__).joinpath("page.html").read_text("utf-8")
     # In a script, only "</" could end the data.
@@ -57,9 +62,23 @@ def save_page(
         temporary.write_bytes(page)
 
 
+def _places(episodes: Sequence[InspectedEpisode]) -> list[str]:
+    """Return the name of the environment of each episode, with the parameters that differ."""
+    first, *others = (episode.params for episode in episodes)
+    names = [n for n in first if any(n in p and p[n] != first[n] for p in others)]
+    places = []
+    for episode in episodes:
+        given = ", ".join(
+            f"{name} {episode.params[name]}" for name in names if name in episode.params
+        )
+        places.append(f"{episode.environment} ({given})" if given else episode.environment)
+    return places
+
+
 def _pack(episode: InspectedEpisode) -> dict[str, Any]:
     """Return an episode as JSON, with packed arrays."""
     fields = {f.name: getattr(episode, f.name) for f in dataclasses.fields(episode)}
+    del fields["params"]
     frames, attention, influence, memory, held = (
         fields.pop(name) for name in ("frames", "attention", "influence", "memory", "held")
     )

@@ -47,6 +47,9 @@ def test_it_is_the_episode_that_is_played(run):
     expected = jax.nn.softmax(output.policy.logits[0])
     np.testing.assert_allclose(episode.choices[0], expected, rtol=1e-3, atol=1e-4)
 
+    limits = {"corridor_length": 3, "max_steps_in_episode": 9}
+    assert limits.items() <= episode.params.items()
+
     gamma = run.config.algorithm.gamma
     for step in range(steps + 1):
         later = episode.rewards[step + 1 :]

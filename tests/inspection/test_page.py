@@ -26,6 +26,7 @@ def make_episode(steps=6, window=4, **changes):
     fields = {
         "agent": "gtrxl",
         "environment": "TMazePassive-v0",
+        "params": {},
         "seed": 3,
         "success": 1.0,
         "episode_return": 0.5,
@@ -159,7 +160,21 @@ def test_it_loads_nothing(tmp_path):
     assert "default-src 'none'" in text  # the browser would refuse
     data = data_of(tmp_path / "a.html")
     assert [run["name"] for run in data["runs"]] == ["one", "two"]
-    assert data["title"] == "</script><b>, seed 3; TMazePassive-v0, seed 3"
+    assert data["title"] == "</script><b>, TMazePassive-v0, seed 3"
+    assert [run["place"] for run in data["runs"]] == ["</script><b>", "TMazePassive-v0"]
+
+
+def test_parameters_are_named_where_they_differ(tmp_path):
+    long, short = (make_episode(params={"corridor_length": n, "p": 0.5}) for n in (9, 4))
+    save_page([long, short], tmp_path / "a.html")
+    data = data_of(tmp_path / "a.html")
+    places = [f"TMazePassive-v0 (corridor_length {n})" for n in (9, 4)]
+    assert [run["place"] for run in data["runs"]] == places
+    assert data["title"] == f"{', '.join(places)}, seed 3"
+    save_page([long, long], tmp_path / "b.html")
+    data = data_of(tmp_path / "b.html")
+    assert data["title"] == "TMazePassive-v0, seed 3"
+    assert [run["place"] for run in data["runs"]] == [None, None]
 
 
 def test_a_page_that_is_too_large_is_not_written(tmp_path, monkeypatch):
@@ -210,7 +225,7 @@ def test_slider_pointer_and_keys(tmp_path):
         assert text(tab, "#step") == "step 20 of 40"
         tab.press("ArrowRight")  # also with the focus on the slider, by one
         assert text(tab, "#step") == "step 21 of 40"
-        assert tab.evaluate("runs[1].step") == 6  # its end
+        assert tab.evaluate("runs[1].step") == 5  # its last action
 
         left, top, width, height = box(tab, ".strip")
         column = (width - 74) / 41
