@@ -147,7 +147,7 @@ class Inspect(ActingRun):
 
     The page has the episode's frames; the attention of each layer and head at each step to the
     past; how much each past step counts for the action, for any core; the gates, the value and the
-    return. It is one HTML file, which loads nothing from elsewhere.
+    return; what memory tokens hold. It is one HTML file, which loads nothing from elsewhere.
     """
 
     others: tyro.conf.Positional[tuple[Path, ...]] = ()
