@@ -137,9 +137,9 @@ def inspect_episode(
         **_actions(extras, actions, action_spec(stream.action_space)),
         metrics=_metrics_by_step(agent, run.params, timesteps) if agent else {},
         attention=None if whole.attention is None else whole.attention[:, :, : steps + 1],
-        influence=found and found.decisions,
+        influence=found.decisions if found else None,
         memory=policy.memory(run.params, timesteps) if isinstance(policy, SequencePolicy) else None,
-        held=found and found.memory,
+        held=found.memory if found else None,
     )
 
 

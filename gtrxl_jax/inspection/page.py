@@ -105,7 +105,7 @@ def _pack(episode: InspectedEpisode) -> dict[str, Any]:
         }
         fields["memory"] = {
             "context": memory.context,
-            "cached_steps": episode.attention.shape[-1] - memory.context,
+            "cached_steps": memory.cached_steps,
             "written": memory.written,
             **{n: None if share is None else _eight_bits(share) for n, share in shares.items()},
         }

@@ -30,6 +30,7 @@ class SegmentMemory:
 
     Attributes:
       context: T, the number of steps of a segment.
+      cached_steps: the number of steps before a segment of which RATE's cache has tokens.
       vectors: the vectors.
       reads: the attention weights of each layer and head at each of the S steps on them. For RATE,
         they are part of the weights on everything that a step attends to; for ELMUR, they add up to
@@ -42,6 +43,7 @@ class SegmentMemory:
     """
 
     context: int
+    cached_steps: int
     vectors: Float[np.ndarray, "N G M D"]
     reads: Float[np.ndarray, "L H S M"]
     valve: Float[np.ndarray, "J H M K"] | None = None
@@ -139,6 +141,7 @@ def memory_by_segment(
         valve = np.stack(after) if after else None
     return SegmentMemory(
         model.context,
+        _cached_steps(model),
         np.stack(vectors).astype(np.float32),
         np.concatenate(reads, axis=2)[:, :, :steps],
         valve,
@@ -216,11 +219,16 @@ def _of_steps(model: Any, recorded: Any) -> Float[np.ndarray, "B L H T S"]:
     return np.stack(rows, axis=1)
 
 
+def _cached_steps(model: Any) -> int:
+    """Return the number of steps in the cache; of the oldest, there may be a part."""
+    return -(-getattr(model, "cache_size", 0) // 3)
+
+
 def _on_steps(model: Any, recorded: Any) -> Float[np.ndarray, "B L H T W"]:
     """Return the weights of each step on the cached steps and those of its segment, by distance."""
     context = model.context
     cached, tokens = (getattr(model, name, 0) for name in ("cache_size", "memory_tokens"))
-    before = -(-cached // 3)  # steps in the cache; of the oldest, there may be a part
+    before = _cached_steps(model)
     weights = _of_steps(model, recorded)
     first = cached + tokens
     stream = np.concatenate(

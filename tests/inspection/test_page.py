@@ -60,6 +60,7 @@ def make_segments(steps=6, context=3, cached=2, slots=False, tokens=2):
     held[1:, :, 1, 1] = 0.8
     memory = SegmentMemory(
         context,
+        cached,
         rng.standard_normal((segments, groups, tokens, 8)).astype(np.float32),
         weights[..., :tokens],
         None if slots else rng.dirichlet(np.ones(tokens), (segments - 1, 4, tokens)),
@@ -269,7 +270,7 @@ def test_memory_tokens_and_slots(tmp_path):
     flat = np.diag(np.ones(17))
     lstm = make_episode(17, agent="lstm", attention=None, metrics={}, influence=flat)
     save_page([rate, elmur, lstm], tmp_path / "a.html")
-    with browse((tmp_path / "a.html").as_uri(), tmp_path / "profile", width=1500) as tab:
+    with browse((tmp_path / "a.html").as_uri(), tmp_path / "profile", 1500, 1200) as tab:
         tab.wait_for("typeof runs !== 'undefined' && runs.length === 3")
         headings = [text(tab, ".maps h3 span", k) for k in range(5)]
         assert headings[:3] == [

@@ -81,7 +81,9 @@ def window_of(episode, begin, end):
 @pytest.mark.parametrize("cache_size", [0, 5])
 def test_attention_to_cached_steps_and_memory_tokens(cache_size):
     policy, params, episode = recorded("rate", cache_size=cache_size)
-    weights, reads = episode.attention, policy.memory(params, episode.timesteps).reads
+    memory = policy.memory(params, episode.timesteps)
+    weights, reads = episode.attention, memory.reads
+    assert memory.cached_steps == (2 if cache_size else 0)
     tokens, first = policy.model.memory_tokens, cache_size + policy.model.memory_tokens
     window = CONTEXT + (2 if cache_size else 0)  # five tokens are of the last two steps
     assert (weights.shape, reads.shape) == ((2, 2, 11, window), (2, 2, 11, tokens))
@@ -126,7 +128,7 @@ def test_memory_tokens_of_each_segment():
     tokens = np.stack([state.tokens.tokens for state in states])
     np.testing.assert_allclose(memory.vectors, tokens, rtol=1e-3, atol=1e-4)
     assert memory.vectors.shape == (3, 1, 2, 16)
-    assert memory.context == CONTEXT
+    assert (memory.context, memory.cached_steps) == (CONTEXT, 0)
     assert memory.written is None
 
     old, new = memory.vectors[1:, 0], memory.vectors[:-1, 0]
