@@ -154,6 +154,11 @@ def test_slots_of_each_segment():
     for layer in (0, 1):
         np.testing.assert_array_equal(memory.written, np.stack(anchors)[:, layer])
     np.testing.assert_array_equal(memory.written, [[-1, -1], [3, -1], [3, 7]])
+    metrics = policy.model.memory_metrics(states[0].memory, states[1].memory)
+    assert metrics["memory/size"] == pytest.approx(np.sqrt(np.mean(vectors[1] ** 2)))
+    change = np.sqrt(np.mean((vectors[1] - vectors[0]) ** 2))
+    assert metrics["memory/change"] == pytest.approx(change)
+
     # The slot that is written changes, the other does not.
     np.testing.assert_array_equal(memory.change[1:].argmax(axis=-1), [[0, 0], [1, 1]])
     assert np.count_nonzero(memory.change) == 4
