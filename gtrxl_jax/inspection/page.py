@@ -41,9 +41,10 @@ def save_page(
     names = names or [episode.agent for episode in episodes]
     places = _places(episodes)
     differ = len(set(places)) > 1
-    seeds = {f"seed {episode.seed}": None for episode in episodes}
+    environments = [episode.environment for episode in episodes]
+    seeds = [f"seed {episode.seed}" for episode in episodes]
     data = {
-        "title": ", ".join([*dict.fromkeys(places), *seeds]),
+        "title": ", ".join(dict.fromkeys(environments + seeds)),
         "runs": [
             {"name": name, "place": place if differ else None, **_pack(episode)}
             for name, place, episode in zip(names, places, episodes, strict=True)
