@@ -46,7 +46,7 @@ from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.online.vmpo import VMPOConfig
-from gtrxl_jax.ops.attention import segment_attention, segment_mask, skew
+from gtrxl_jax.ops.attention import segment_attention, segment_mask, shifted_scores, skew
 from gtrxl_jax.runs.programs import compiler_options, make_iteration, over_seeds
 
 PRECISIONS: dict[str, tuple[str, str]] = {
@@ -244,7 +244,9 @@ def attention(settings: Settings) -> list[Row]:
 
     def built(mask: Any, query: Any, key: Any, value: Any, *positions: Any) -> Any:
         position, u, v = positions
-        return segment_attention(query, key, value, position, u, v, mask)[0]
+        scale = width**-0.5
+        scores = shifted_scores((query + v[None, None]) * scale, position)
+        return segment_attention((query + u[None, None]) * scale, key, value, scores, mask)[0]
 
     def by(implementation: Any) -> Callable[..., Any]:
         def attend(mask: Any, query: Any, key: Any, value: Any, *positions: Any) -> Any:

@@ -5,6 +5,7 @@ Reinforcement Learning", appendix C. Dimension letters: B batch, T queries, M me
 S = M + T keys, N = M + 1 distances (0 is the query itself), H heads, K head width, D model width.
 """
 
+from functools import partial
 from typing import Any
 
 import chex
@@ -99,47 +100,113 @@ def _masked_softmax_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any
     return weights_xS, along_xS - weights_xS * jnp.sum(along_xS, axis=-1, keepdims=True)
 
 
+def weigh_at_once(
+    scores_BHTS: Float[Array, "B H T S"],
+    mask_BTS: Bool[Array, "B T S"],
+    value_BSHK: Float[Array, "B S H K"],
+) -> Float[Array, "B T H K"]:
+    """Weigh values by the masked softmax of scores, without the weights themselves.
+
+    A value of 1 beside the others sums up the weights in the same product, and so do the gradients:
+    on TPUs a sum over the keys, and to divide all weights by it, take longer than the product.
+    """
+    scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, -jnp.inf)
+    largest_BHT1 = jax.lax.stop_gradient(jnp.max(scores_BHTS, axis=-1, keepdims=True))
+    powers_BHTS = jnp.exp(scores_BHTS - largest_BHT1)
+    one_BSH1 = jnp.ones_like(value_BSHK[..., :1])
+    sums_BHTK1 = jnp.einsum(
+        "bhts,bshk->bthk",
+        powers_BHTS.astype(value_BSHK.dtype),
+        jnp.concatenate([value_BSHK, one_BSH1], axis=-1),
+        preferred_element_type=scores_BHTS.dtype,
+    )
+    return (sums_BHTK1[..., :-1] / sums_BHTK1[..., -1:]).astype(value_BSHK.dtype)
+
+
+def shifted_scores(
+    query_BTHK: Float[Array, "B T H K"], position_NHK: Float[Array, "N H K"]
+) -> Float[Array, "B H T S"]:
+    """Compute the scores Q_i . R_{i-j} from R, in float32 or wider, for S = T + N - 1 keys.
+
+    Args:
+      query_BTHK: Q of the queries, the last T of the S steps.
+      position_NHK: R_d, from the farthest distance to the nearest: d = N - 1 .. 0. Farther keys get
+        some finite score; the mask must exclude them, and later ones.
+    """
+    wide = np.promote_types(query_BTHK.dtype, np.float32)
+    return skew(jnp.einsum("bthk,nhk->bhtn", query_BTHK, position_NHK, preferred_element_type=wide))
+
+
+def rotated_scores(
+    query_BTHK: Float[Array, "B T H K"],
+    kernel_DHK: Float[Array, "D H K"],
+    num_keys: int,
+    phi_dtype: DTypeLike = jnp.float32,
+) -> Float[Array, "B H T S"]:
+    """Compute the scores Q_i . R_{i-j} from W_R, R_d = W_R Phi_d, in float32 or wider.
+
+    Phi_d are sines and cosines, of which p_i = W_R^T Q_i are the coefficients. With those of i - j
+    as products of those of i and j, the scores are (p_i rotated by i) . Phi_j: more operations than
+    those of `shifted_scores`, but no shift, which takes longer on TPUs.
+
+    Args:
+      query_BTHK: Q of the queries, the last T of the S steps.
+      kernel_DHK: W_R.
+      num_keys: S.
+      phi_dtype: the dtype in which Phi is computed.
+    """
+    num_queries, width = query_BTHK.shape[1], kernel_DHK.shape[0]
+    dtype, wide = query_BTHK.dtype, np.promote_types(query_BTHK.dtype, np.float32)
+    step_S = jnp.arange(num_keys, dtype=jnp.int32) - (num_keys - num_queries)
+    phi_SF = sinusoids(step_S, width + width % 2, phi_dtype)
+    key_sine_SF, key_cosine_SF = jnp.split(phi_SF.astype(dtype), 2, axis=1)
+    phi_11TF = phi_SF[None, None, -num_queries:].astype(wide)
+    sine_11TF, cosine_11TF = jnp.split(phi_11TF, 2, axis=-1)
+    kernel_DHK = jnp.pad(kernel_DHK, [(0, width % 2), (0, 0), (0, 0)])
+    of_sine_BHTF, of_cosine_BHTF = (
+        jnp.einsum("bthk,fhk->bhtf", query_BTHK, half_FHK, preferred_element_type=wide)
+        for half_FHK in jnp.split(kernel_DHK, 2)
+    )
+    scores = partial(jnp.einsum, "bhtf,sf->bhts", preferred_element_type=wide)
+    times_cosine_BHTF = of_sine_BHTF * sine_11TF + of_cosine_BHTF * cosine_11TF
+    times_sine_BHTF = of_cosine_BHTF * sine_11TF - of_sine_BHTF * cosine_11TF
+    # Two products, since to concatenate the halves takes longer.
+    return scores(times_cosine_BHTF.astype(dtype), key_cosine_SF) + scores(
+        times_sine_BHTF.astype(dtype), key_sine_SF
+    )
+
+
 def segment_attention(
     query_BTHK: Float[Array, "B T H K"],
     key_BSHK: Float[Array, "B S H K"],
     value_BSHK: Float[Array, "B S H K"],
-    position_NHK: Float[Array, "N H K"],
-    content_bias_HK: Float[Array, "H K"],
-    position_bias_HK: Float[Array, "H K"],
+    position_BHTS: Float[Array, "B H T S"],
     mask_BTS: Bool[Array, "B T S"],
+    at_once: bool = False,
 ) -> tuple[Float[Array, "B T H K"], Float[Array, "B H T S"]]:
     """Attend from every query of a segment to the memory and the segment.
 
     s_ij = ((Q_i + u) . K_j + (Q_i + v) . R_{i-j}) / sqrt(K)  (Dai et al. 2019, section 3.3).
 
     Args:
-      query_BTHK: Q of the segment.
+      query_BTHK: (Q_i + u) / sqrt(K) of the segment.
       key_BSHK: K of the memory, followed by K of the segment.
       value_BSHK: V, in the same order.
-      position_NHK: R_d, from the farthest distance to the nearest: d = M .. 0.
-      content_bias_HK: u, added to Q in the content term.
-      position_bias_HK: v, added to Q in the position term.
+      position_BHTS: (Q_i + v) . R_{i-j} / sqrt(K), see `shifted_scores` and `rotated_scores`.
       mask_BTS: see `segment_mask`; each query must see at least itself.
+      at_once: whether to compute the values without the weights, see `weigh_at_once`.
 
     Returns:
       The weighted values, and the weights in float32 or wider.
     """
-    chex.assert_rank([query_BTHK, key_BSHK, position_NHK, mask_BTS], [4, 4, 3, 3])
-    wide = np.promote_types(query_BTHK.dtype, np.float32)
-    scale = query_BTHK.shape[-1] ** -0.5
+    chex.assert_rank([query_BTHK, key_BSHK, position_BHTS, mask_BTS], [4, 4, 4, 3])
     content_BHTS = jnp.einsum(
-        "bthk,bshk->bhts",
-        (query_BTHK + content_bias_HK[None, None]) * scale,
-        key_BSHK,
-        preferred_element_type=wide,
+        "bthk,bshk->bhts", query_BTHK, key_BSHK, preferred_element_type=position_BHTS.dtype
     )
-    position_BHTN = jnp.einsum(
-        "bthk,nhk->bhtn",
-        (query_BTHK + position_bias_HK[None, None]) * scale,
-        position_NHK,
-        preferred_element_type=wide,
-    )
-    weights_BHTS = masked_softmax(content_BHTS + skew(position_BHTN), mask_BTS[:, None])
+    scores_BHTS = content_BHTS + position_BHTS
+    weights_BHTS = masked_softmax(scores_BHTS, mask_BTS[:, None])
+    if at_once:
+        return weigh_at_once(scores_BHTS, mask_BTS, value_BSHK), weights_BHTS
     out_BTHK = jnp.einsum("bhts,bshk->bthk", weights_BHTS.astype(value_BSHK.dtype), value_BSHK)
     return out_BTHK, weights_BHTS
 
@@ -214,15 +281,20 @@ def cached_attention(
             query = biased_BI.reshape(-1, heads, width)
         return jnp.einsum(equation, query, other, preferred_element_type=wide)
 
-    content_BHN = scores(f"bhi,{keys}->bhn", content_bias_HK, key)
     by_distance_BHN = scores(f"bhi,{positions}->bhn", position_bias_HK, position)
     # Slot j holds distance (slot - j) mod N: roll the distances M .. 0 by slot + 1.
     position_BHN = jnp.roll(by_distance_BHN, slot + 1, axis=-1)
-    weights_BHN = masked_softmax(content_BHN + position_BHN, mask_BN[:, None])
-    out_BHI = jnp.einsum(f"bhn,{keys}->bhi", weights_BHN.astype(value.dtype), value)
-    if shared:
-        return jnp.sum(out_BHI * columns_HI[None], axis=1), weights_BHN
-    return out_BHI.reshape(query_BI.shape), weights_BHN
+    scores_BHN = scores(f"bhi,{keys}->bhn", content_bias_HK, key) + position_BHN
+    weights_BHN = masked_softmax(scores_BHN, mask_BN[:, None])
+    if not shared:
+        out_BHK = jnp.einsum("bhn,bhnk->bhk", weights_BHN.astype(value.dtype), value)
+        return out_BHK.reshape(query_BI.shape), weights_BHN
+    # Divided after the product: to divide the weights, TPUs would run the division by itself.
+    scores_BHN = jnp.where(mask_BN[:, None], scores_BHN, -jnp.inf)
+    powers_BHN = jnp.exp(scores_BHN - jnp.max(scores_BHN, axis=-1, keepdims=True))
+    out_BHI = jnp.einsum("bhn,bni->bhi", powers_BHN.astype(value.dtype), value) * columns_HI[None]
+    out_BHI = out_BHI.astype(wide) / jnp.sum(powers_BHN, axis=-1, keepdims=True)
+    return jnp.sum(out_BHI, axis=1).astype(value.dtype), weights_BHN
 
 
 def by_distance(weights_BHTS: Float[Array, "B H T S"]) -> Float[Array, "B H T W"]:
