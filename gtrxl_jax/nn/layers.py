@@ -284,7 +284,8 @@ Layers = Any
 UNROLLED_STEPS = 12
 """The largest number of layers whose steps of acting are unrolled on TPUs too. Their program is
 small; unrolled, a TPU fetches the parameters of a layer while it computes another, and by XLA's
-estimate takes half the time."""
+estimate takes half the time. What they cache stays in arrays `[L, ...]`: caches of each layer would
+take the fast memory that these parameters need."""
 
 
 def run_layers(
@@ -319,10 +320,13 @@ def run_layers(
 
 
 def map_layers(function: Callable[..., Any], *layers: Layers) -> Layers:
-    """Apply a function to the values of each layer; it may not depend on their leading axes."""
+    """Apply a function to the values of each layer; it may not depend on their leading axes.
+
+    The result is a list if the first values are, and arrays `[L, ...]` otherwise.
+    """
     if isinstance(layers[0], list):
         return list(map(function, *layers))
-    return function(*layers)
+    return function(*(stack_layers(values, axis=0) for values in layers))
 
 
 def unstack_layers(layers: Layers) -> list[Any]:

@@ -513,7 +513,7 @@ class GTrXLCore(MemoryCore):
         params = cast_params(self.blocks, self.dtype)
         _, layers = run_layers(project, None, params, jnp.moveaxis(memory.inputs, 1, 0))
         if isinstance(layers, list) or self.config.layers <= UNROLLED_STEPS:
-            params, layers = unstack_layers(params), unstack_layers(layers)
+            params = unstack_layers(params)
         return GTrXLCache(
             memory=memory,
             params=params,
