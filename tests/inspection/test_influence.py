@@ -160,7 +160,9 @@ def test_action_values():
     np.testing.assert_allclose(found[:, 1], np.maximum(*changes), rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", slow_except(["rate", "elmur", "dt", "dt-gpt", "bc-lstm"], {"bc-lstm"}))
+@pytest.mark.parametrize(
+    "name", slow_except(["rate", "elmur", "dt", "dt-gpt", "bc-lstm"], {"bc-lstm"})
+)
 def test_offline_models(name, monkeypatch):
     """Their encoder of vectors is linear: it maps replaced observations to replaced encodings."""
     monkeypatch.setattr(module, "CHUNK", 4)
