@@ -34,16 +34,61 @@ def by_rows(
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
+def stream_dtype(dtype: DTypeLike) -> DTypeLike:
+    """Return the dtype of what passes between products in `dtype`: on TPUs float32 or wider.
+
+    The matrix unit of a TPU adds up in float32, and its vector unit computes in it. Rounding the
+    result of a product to bfloat16, if it has as few rows as a step, takes longer than the product.
+    """
+    return np.promote_types(dtype, np.float32) if platform() == "tpu" else dtype
+
+
+def product(
+    equation: str,
+    x: Float[Array, "..."],
+    kernel: Float[Array, "..."],
+    dtype: DTypeLike | None,
+    result_dtype: DTypeLike | None = None,
+) -> Float[Array, "..."]:
+    """Multiply activations and a kernel, both cast to `dtype`.
+
+    Args:
+      equation: the equation of `jnp.einsum`.
+      x: the activations.
+      kernel: the kernel.
+      dtype: the dtype of the factors; None for the wider one of the two.
+      result_dtype: the dtype of the result; None for that of the factors.
+    """
+    x, kernel = promote_dtype(x, kernel, dtype=dtype)
+    return jnp.einsum(equation, x, kernel, preferred_element_type=result_dtype)
+
+
 class Dense(nn.Dense):
     """`nn.Dense` that computes by rows, see `by_rows`, except on TPUs.
 
     There, to join axes moves steps between registers of 8 or 16 rows.
+
+    Attributes:
+      result_dtype: the dtype of the outputs; None for that of the factors, see `product`.
     """
 
+    result_dtype: Any = None
+
+    @nn.compact
     def __call__(self, inputs: Float[Array, "... I"]) -> Float[Array, "... O"]:
-        if platform() == "tpu":
-            return super().__call__(inputs)
-        return by_rows(super().__call__, inputs)
+        shape = (inputs.shape[-1], self.features)
+        kernel_IO = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        biases = []
+        if self.use_bias:
+            biases = [self.param("bias", self.bias_init, shape[1:], self.param_dtype)]
+
+        def linear(x: Float[Array, "... I"]) -> Float[Array, "... O"]:
+            y = product("...i,io->...o", x, kernel_IO, self.dtype, self.result_dtype)
+            for bias_O in biases:
+                y += bias_O.astype(y.dtype).reshape((1,) * (y.ndim - 1) + bias_O.shape)
+            return y
+
+        return linear(inputs) if platform() == "tpu" else by_rows(linear, inputs)
 
 
 def square_products(
@@ -52,8 +97,10 @@ def square_products(
     """Return `count` products of x with square matrices, computed as one multiplication.
 
     Called in a compact method, it makes a submodule `name`; `precision` are `nn.Dense`'s dtypes.
+    The products have the dtype of x.
     """
-    dense = Dense(count * x.shape[-1], use_bias=False, name=name, **precision)
+    settings = {"use_bias": False, "result_dtype": x.dtype, **precision}
+    dense = Dense(count * x.shape[-1], name=name, **settings)
     return jnp.split(dense(x), count, axis=-1)
 
 
@@ -181,27 +228,27 @@ class RelativeAttention(AttentionLayer):
     def _linear(
         self, kernel_IO: Float[Array, "I O"], x: Float[Array, "*batch I"]
     ) -> Float[Array, "*batch O"]:
-        x, kernel_IO = promote_dtype(x, kernel_IO, dtype=self.dtype)
-        return by_rows(lambda x_RI: x_RI @ kernel_IO, x)
+        return by_rows(lambda x_RI: product("ri,io->ro", x_RI, kernel_IO, self.dtype, x.dtype), x)
 
     def _by_head(
         self, kernel_DI: Float[Array, "D I"], x_BTD: Float[Array, "B T D"]
     ) -> Float[Array, "B T H K"]:
         """Return the product by heads. To separate the heads after it takes longer on TPUs."""
         if platform() == "tpu":
-            x_BTD, kernel_DI = promote_dtype(x_BTD, kernel_DI, dtype=self.dtype)
-            return jnp.einsum("btd,dhk->bthk", x_BTD, self._heads(kernel_DI))
+            return product("btd,dhk->bthk", x_BTD, self._heads(kernel_DI), self.dtype, x_BTD.dtype)
         return self._heads(self._linear(kernel_DI, x_BTD))
 
     def _join_heads(
-        self, kernel_ID: Float[Array, "I D"], x_BTHK: Float[Array, "B T H K"]
+        self,
+        kernel_ID: Float[Array, "I D"],
+        x_BTHK: Float[Array, "B T H K"],
+        dtype: DTypeLike,
     ) -> Float[Array, "B T D"]:
-        """Return the product of all heads, likewise."""
+        """Return the product of all heads, likewise, in `dtype`."""
         if platform() == "tpu":
-            x_BTHK, kernel_ID = promote_dtype(x_BTHK, kernel_ID, dtype=self.dtype)
             kernel_HKD = kernel_ID.reshape(*x_BTHK.shape[2:], -1)
-            return jnp.einsum("bthk,hkd->btd", x_BTHK, kernel_HKD)
-        return self._linear(kernel_ID, x_BTHK.reshape(*x_BTHK.shape[:2], -1))
+            return product("bthk,hkd->btd", x_BTHK, kernel_HKD, self.dtype, dtype)
+        return self._linear(kernel_ID, x_BTHK.reshape(*x_BTHK.shape[:2], -1)).astype(dtype)
 
     def _biases(self, dtype: DTypeLike) -> tuple[Array, Array]:
         return self.content_bias.astype(dtype), self.position_bias.astype(dtype)
@@ -215,9 +262,12 @@ class RelativeAttention(AttentionLayer):
         num_queries, num_keys = mask_BTS.shape[1:]
         query_BTHK = self._by_head(self.query(), x_BSD[:, num_keys - num_queries :])
         kernels = jnp.split(self.key_value(), 2, axis=-1)
-        key_BSHK, value_BSHK = (self._by_head(kernel_DI, x_BSD) for kernel_DI in kernels)
+        dtype = self.dtype or x_BSD.dtype
+        key_BSHK, value_BSHK = (
+            self._by_head(kernel_DI, x_BSD).astype(dtype) for kernel_DI in kernels
+        )
         content_BTHK, position_BTHK = (
-            (query_BTHK + bias_HK[None, None]) * self.head_width**-0.5
+            ((query_BTHK + bias_HK[None, None]) * self.head_width**-0.5).astype(dtype)
             for bias_HK in self._biases(query_BTHK.dtype)
         )
         out_BTHK, weights_BHTS = ops.segment_attention(
@@ -230,7 +280,7 @@ class RelativeAttention(AttentionLayer):
         )
         if self.is_mutable_collection("attention") and not self.is_initializing():
             self.sow("attention", "weights", ops.by_distance(weights_BHTS))
-        return self._join_heads(self.output(), out_BTHK)
+        return self._join_heads(self.output(), out_BTHK, x_BSD.dtype)
 
     def _scores(
         self, query_BTHK: Float[Array, "B T H K"], num_keys: int
@@ -265,12 +315,17 @@ class RelativeAttention(AttentionLayer):
         Returns:
           What to write to the slot, and the output.
         """
-        query_BI = self._linear(self.query(), x_BD)
-        own = KeyValue(*self._keys_values(x_BD))
+        if platform() == "tpu":
+            # One product. The compiler joins the kernels once, before the loop over the steps.
+            kernel_DI = jnp.concatenate([self.query(), self.key_value()], axis=-1)
+            query_BI, key_BI, value_BI = jnp.split(self._linear(kernel_DI, x_BD), 3, axis=-1)
+        else:
+            query_BI = self._linear(self.query(), x_BD)
+            key_BI, value_BI = self._keys_values(x_BD)
         out_BI, _ = ops.cached_attention(
             query_BI,
-            own.key,
-            own.value,
+            key_BI,
+            value_BI,
             cache.key,
             cache.value,
             cache.position,
@@ -278,7 +333,7 @@ class RelativeAttention(AttentionLayer):
             slot,
             mask_BN,
         )
-        return own, self._linear(self.output(), out_BI)
+        return KeyValue(key_BI, value_BI), self._linear(self.output(), out_BI)
 
 
 Layers = Any
@@ -349,11 +404,10 @@ def stack_layers(layers: Layers, axis: int) -> Any:
     return jax.tree.map(lambda z: jnp.moveaxis(z, 0, axis), layers)
 
 
-def cast_params(params: Any, dtype: DTypeLike | None) -> Any:
-    """Cast parameters to `dtype`, in which they are used, but for layer norms'; None: no cast."""
+def cast_kernels(params: Any, dtype: DTypeLike | None) -> Any:
+    """Cast the kernels of products to `dtype`, in which they are used; None: no cast."""
 
     def cast(path: Any, leaf: Array) -> Array:
-        is_norm = len(path) > 1 and path[-2].key.endswith("norm")
-        return leaf if dtype is None or is_norm else leaf.astype(dtype)
+        return leaf if dtype is None or path[-1].key != "kernel" else leaf.astype(dtype)
 
     return jax.tree.map_with_path(cast, params)

@@ -219,8 +219,8 @@ def ring_ages(slot: Int[Array, ""], num_slots: int) -> Int[Array, " N"]:
 def write_slot(
     ring: Float[Array, "*batch N I"], x: Float[Array, "*batch_I"], slot: Int[Array, ""]
 ) -> Float[Array, "*batch N I"]:
-    """Write a step to a slot of a ring buffer; x has the same elements as one of its slots."""
-    x = x.reshape(*ring.shape[:-2], ring.shape[-1])
+    """Write a step to a slot of a ring buffer; x has as many elements as one of its slots."""
+    x = x.reshape(*ring.shape[:-2], ring.shape[-1]).astype(ring.dtype)
     return jax.lax.dynamic_update_index_in_dim(ring, x, slot, axis=ring.ndim - 2)
 
 
@@ -265,8 +265,8 @@ def cached_attention(
     shared = key.ndim == 3
     if shared:
         is_own_1N1 = (jnp.arange(key.shape[1], dtype=slot.dtype) == slot)[None, :, None]
-        key = jnp.where(is_own_1N1, own_key_BI[:, None], key)
-        value = jnp.where(is_own_1N1, own_value_BI[:, None], value)
+        key = jnp.where(is_own_1N1, own_key_BI[:, None].astype(key.dtype), key)
+        value = jnp.where(is_own_1N1, own_value_BI[:, None].astype(value.dtype), value)
         keys, positions = "bni", "ni"
     else:
         key, value = write_slot(key, own_key_BI, slot), write_slot(value, own_value_BI, slot)
@@ -279,7 +279,7 @@ def cached_attention(
             query = biased_BI[:, None] * columns_HI[None]
         else:
             query = biased_BI.reshape(-1, heads, width)
-        return jnp.einsum(equation, query, other, preferred_element_type=wide)
+        return jnp.einsum(equation, query.astype(other.dtype), other, preferred_element_type=wide)
 
     by_distance_BHN = scores(f"bhi,{positions}->bhn", position_bias_HK, position)
     # Slot j holds distance (slot - j) mod N: roll the distances M .. 0 by slot + 1.
@@ -292,9 +292,11 @@ def cached_attention(
     # Divided after the product: to divide the weights, TPUs would run the division by itself.
     scores_BHN = jnp.where(mask_BN[:, None], scores_BHN, -jnp.inf)
     powers_BHN = jnp.exp(scores_BHN - jnp.max(scores_BHN, axis=-1, keepdims=True))
-    out_BHI = jnp.einsum("bhn,bni->bhi", powers_BHN.astype(value.dtype), value) * columns_HI[None]
-    out_BHI = out_BHI.astype(wide) / jnp.sum(powers_BHN, axis=-1, keepdims=True)
-    return jnp.sum(out_BHI, axis=1).astype(value.dtype), weights_BHN
+    out_BHI = jnp.einsum(
+        "bhn,bni->bhi", powers_BHN.astype(value.dtype), value, preferred_element_type=wide
+    )
+    out_BHI = out_BHI * columns_HI[None].astype(wide) / jnp.sum(powers_BHN, axis=-1, keepdims=True)
+    return jnp.sum(out_BHI, axis=1).astype(query_BI.dtype), weights_BHN
 
 
 def by_distance(weights_BHTS: Float[Array, "B H T S"]) -> Float[Array, "B H T W"]:

@@ -86,6 +86,30 @@ def test_loop_equals_unrolled_layers(tpu, monkeypatch, name, remat):
     assert jax.tree.leaves(cache.params)[0].shape[0] == 3, "layers are not in a loop"
 
 
+@pytest.mark.parametrize("name", slow_except(NAMES, {"gtrxl/gru"}))
+def test_bfloat16_rounds_only_factors_and_what_is_stored(tpu, name):
+    """The stream is in float32, so that errors are smaller than those of the form elsewhere."""
+    params = random_params(small_core(name))
+    x_BTD, first_BT = random_segment(np.random.default_rng(0), 2, 9, jnp.float64)
+
+    def outputs(**settings):
+        core = small_core(name, **settings)
+        inputs = core, params, core.initial_memory(2), x_BTD, first_BT
+        memory, acted_TBD = act(*inputs)
+        _, (memory_after, learned_BTD, _) = learn(*inputs)
+        assert acted_TBD.dtype == learned_BTD.dtype == settings.get("dtype", "float64")
+        assert memory.inputs.dtype == memory_after.inputs.dtype == learned_BTD.dtype
+        return np.asarray([acted_TBD.swapaxes(0, 1), learned_BTD], np.float64)
+
+    def errors():
+        return np.sqrt(np.mean((outputs(dtype="bfloat16") - exact) ** 2, axis=(1, 2, 3)))
+
+    exact = outputs()
+    elsewhere = errors()
+    tpu()
+    assert np.all(errors() < 0.85 * elsewhere), (errors(), elsewhere)
+
+
 @pytest.mark.slow
 def test_loop_satisfies_the_contract(tpu, loops_only):
     tpu()

@@ -25,11 +25,12 @@ from gtrxl_jax.nn.layers import (
     LayerNorm,
     Layers,
     RelativeAttention,
-    cast_params,
+    cast_kernels,
     map_layers,
     run_layers,
     square_products,
     stack_layers,
+    stream_dtype,
     unstack_layers,
 )
 from gtrxl_jax.ops import attention as ops
@@ -179,9 +180,14 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: Float[Array, "... D"], deterministic: bool = True
     ) -> Float[Array, "... D"]:
-        x = Dense(self.feedforward_width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+        settings = {
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "result_dtype": x.dtype,
+        }
+        x = Dense(self.feedforward_width, **settings)(x)
         x = nn.Dropout(self.dropout_rate)(nn.relu(x), deterministic)
-        return Dense(self.width, dtype=self.dtype, param_dtype=self.param_dtype)(x)
+        return Dense(self.width, **settings)(x)
 
 
 class Block(nn.Module):
@@ -232,14 +238,14 @@ class Block(nn.Module):
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.attention_norm = LayerNorm(**precision)
+        self.attention_norm = LayerNorm(param_dtype=self.param_dtype)
         self.attention_gate = make_gate(self.gate, self.gate_bias, **precision)
         self.dropout = nn.Dropout(self.dropout_rate)
         if self.feedforward_width:
             self.feedforward = FeedForward(
                 self.width, self.feedforward_width, self.dropout_rate, **precision
             )
-            self.feedforward_norm = LayerNorm(**precision)
+            self.feedforward_norm = LayerNorm(param_dtype=self.param_dtype)
             self.feedforward_gate = make_gate(self.gate, self.gate_bias, **precision)
 
     def attention_input(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
@@ -253,7 +259,7 @@ class Block(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "... D"]:
         """Apply all that follows attention, a function of each position by itself."""
-        attended = self.dropout(attended, deterministic)
+        attended = self.dropout(attended.astype(x.dtype), deterministic)
         if self.norm_first:
             x = self.attention_gate(x, nn.relu(attended))
         else:
@@ -285,7 +291,9 @@ class RelativeBlock(Block):
         mask_BTS: Bool[Array, "B T S"],
     ) -> Float[Array, "B T D"]:
         """Run a segment; no gradient flows into the memory."""
-        stream_BSD = jnp.concatenate([jax.lax.stop_gradient(memory_BMD), x_BTD], axis=1)
+        memory_BMD = jax.lax.stop_gradient(memory_BMD)
+        stream_BSD = jnp.concatenate([memory_BMD, x_BTD.astype(memory_BMD.dtype)], axis=1)
+        stream_BSD = stream_BSD.astype(x_BTD.dtype)
         attended_BTD = self.attention(self.attention_input(stream_BSD), mask_BTS)
         return self.after_attention(x_BTD, attended_BTD)
 
@@ -461,21 +469,22 @@ class GTrXLCore(MemoryCore):
         block, collections = self._block, self._reported_collections()
 
         def run(x_BTD: Array, params: Any, memory_BMD: Array) -> Any:
-            stream_BSD = jnp.concatenate([memory_BMD, x_BTD], axis=1)
+            stream_BSD = jnp.concatenate([memory_BMD, x_BTD.astype(memory_BMD.dtype)], axis=1)
             newest_BMD = jax.lax.stop_gradient(stream_BSD[:, num_steps:])
             x_BTD, reports = block.apply(
                 {"params": params}, memory_BMD, x_BTD, mask_BTS, mutable=collections
             )
             return x_BTD, (newest_BMD, reports)
 
-        x_BTD = x_BTD.astype(self.dtype or x_BTD.dtype)
+        dtype = self.dtype or x_BTD.dtype
+        x_BTD = x_BTD.astype(stream_dtype(dtype))
         inputs = jnp.moveaxis(memory.inputs, 1, 0)
-        params = cast_params(self.blocks, self.dtype)
+        params = cast_kernels(self.blocks, self.dtype)
         x_BTD, results = run_layers(run, x_BTD, params, inputs, remat=self.remat)
         self._report(map_layers(lambda result: result[1], results))
         newest = stack_layers(map_layers(lambda result: result[0], results), axis=1)
         length_B = ops.length_after(first_BT, memory.length, self.config.memory_size)
-        return GTrXLMemory(inputs=newest, length=length_B), x_BTD
+        return GTrXLMemory(inputs=newest, length=length_B), x_BTD.astype(dtype)
 
     def _reported_collections(self) -> list[str]:
         if self.is_initializing():
@@ -510,7 +519,7 @@ class GTrXLCore(MemoryCore):
             attention: Any = block.apply({"params": params}, memory_BMD, method="start")
             return None, LayerCache(attention, jnp.zeros_like(memory_BMD[:, :ring]))
 
-        params = cast_params(self.blocks, self.dtype)
+        params = cast_kernels(self.blocks, self.dtype)
         _, layers = run_layers(project, None, params, jnp.moveaxis(memory.inputs, 1, 0))
         if isinstance(layers, list) or self.config.layers <= UNROLLED_STEPS:
             params = unstack_layers(params)
@@ -554,7 +563,8 @@ class GTrXLCore(MemoryCore):
                 new_inputs=ops.write_slot(layer.new_inputs, x_BD, newest),
             )
 
-        x_BD = x_BD.astype(self.dtype or x_BD.dtype)
+        dtype = self.dtype or x_BD.dtype
+        x_BD = x_BD.astype(stream_dtype(dtype))
         x_BD, results = run_layers(run, x_BD, cache.params, cache.layers)
         self._report(map_layers(lambda result: result[1], results))
         layers = map_layers(write, cache.layers, map_layers(lambda result: result[0], results))
@@ -565,7 +575,7 @@ class GTrXLCore(MemoryCore):
             layers=layers,
             num_steps=cache.num_steps + 1,
         )
-        return cache, x_BD
+        return cache, x_BD.astype(dtype)
 
     def finish(self, cache: GTrXLCache) -> GTrXLMemory:
         """Finish acting; return the memory that the segment form would have returned."""
