@@ -37,7 +37,7 @@ from tests.tiers import slow_except
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 # These have all the parts that the others combine, except other valves.
-QUICK = {"rate, long cache, gtrxl", "dt-gpt", "bc-mlp", "bc-lstm"}
+QUICK = {"rate, long cache, gtrxl", "dt-gpt"}
 every_model = pytest.mark.parametrize("name", slow_except(MODELS, QUICK))
 # For properties within a segment.
 with_one_valve = pytest.mark.parametrize(

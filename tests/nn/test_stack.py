@@ -16,10 +16,11 @@ from gtrxl_jax.testing import check_core
 from tests.comparison import assert_close
 from tests.nn.cores import LAYERS, STACKS, WIDTH, random_params, random_segment, small_core
 from tests.nn.test_reference import feedforward, gate, linear, norm, relu, sigmoid
+from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 every_stack = pytest.mark.parametrize("name", STACKS)
-with_dnc = pytest.mark.parametrize("name", [*STACKS, "dnc"])
+with_dnc = pytest.mark.parametrize("name", slow_except([*STACKS, "dnc"], {"mingru", "ffm", "dnc"}))
 
 
 def one_layer(name):

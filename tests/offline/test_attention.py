@@ -41,6 +41,7 @@ def recorded(name, **settings):
     return policy, params, episode
 
 
+@pytest.mark.slow
 def test_sliding_window_attends_to_steps_alone():
     policy, params, episode = recorded("dt")
     weights = episode.attention

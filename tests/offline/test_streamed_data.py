@@ -102,6 +102,7 @@ def test_mismatched_data_raise_before_compilation(path, monkeypatch, tmp_path):
         train(OfflineTrainer(config_of(path)))
 
 
+@pytest.mark.slow
 def test_streamed_run_loads_without_data(path, monkeypatch, tmp_path):
     def load_all(*_):
         raise AssertionError

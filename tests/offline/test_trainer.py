@@ -135,6 +135,7 @@ def test_continuous_actions_have_an_error_in_their_units():
     assert 0.3 < metrics["error"] < 0.9
 
 
+@pytest.mark.slow
 def test_valve_learns_only_through_connected_segments(trajectories):
     """With bptt 0, the gradient of the valve is exactly 0."""
     without_decay = {"optimizer__weight_decay": 1e-30}
@@ -209,6 +210,7 @@ def test_memoryless_model_sees_all_segments(trajectories):
     assert "memory/change" not in metrics
 
 
+@pytest.mark.slow
 def test_gradient_accumulation(trajectories):
     """Two updates with accumulate 2 take one step with the mean gradient."""
     trainer = make(trajectories, optimizer__accumulate=2, optimizer__warmup=0.0, **QUICK)

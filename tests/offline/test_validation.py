@@ -36,6 +36,7 @@ def test_stages_divide_their_episodes(trajectories):
         np.testing.assert_array_equal(both, np.flatnonzero(length <= 4 * segments))
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_held_out_episodes_are_not_trained_on(trajectories):
     """Other observations in them change the loss of the validation, and nothing else."""

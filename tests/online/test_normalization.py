@@ -63,6 +63,7 @@ def test_statistics_are_of_all_rollouts(name):
     jax.tree.map(np.testing.assert_array_equal, of_actor, found)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_without_normalization_statistics_stay():
     trainer = trainer_of("ppo", agent__normalize=False)

@@ -211,6 +211,7 @@ def test_stopped_run_keeps_last_finite_state(survivors, tmp_path):
             assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(params))
 
 
+@pytest.mark.slow
 def test_run_ends_when_all_seeds_diverged(tmp_path):
     job = small_job("lstm", optimizer__learning_rate=1e38, devices=1, on_divergence="continue")
     result = train(OnlineTrainer(job), folder=tmp_path).result

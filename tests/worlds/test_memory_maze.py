@@ -95,6 +95,7 @@ def test_params_do_not_recompile(maze):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_oracle_finds_targets():
     env, params = make_env("MemoryMaze-9x9-v0", height=8, width=8, max_steps_in_episode=150)
     stream = Stream(env, params, num_envs=4)
