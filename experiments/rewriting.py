@@ -72,7 +72,7 @@ MAZES: dict[str, dict[str, Any]] = {
     for n in CORRIDORS
     for lengths in ("fixed", "uniform")
 }
-LEVELS = {"Trivial": 500_000, "Medium": 1_000_000, "Extreme": 2_000_000}
+LEVELS = {"Trivial": 2_000_000, "Medium": 4_000_000, "Extreme": 8_000_000}
 CAUSES = {
     "gtrxl, memory of 4": ("1 fixed", "5 fixed", "5 uniform"),
     "gtrxl, no positions": ("1 fixed", "5 fixed", "5 uniform"),
