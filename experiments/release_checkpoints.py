@@ -1,10 +1,11 @@
-"""Train, evaluate and export the released agents, which are in checkpoints/.
+"""Train, evaluate and export the released agents, in checkpoints/, and the bundled one.
 
     python experiments/release_checkpoints.py
     python experiments/release_checkpoints.py --only cartpole
 
 This trains each agent by the command line, in runs/released/NAME, unless that run has ended;
-exports it to checkpoints/NAME, in place of an earlier export; and evaluates it on fresh episodes.
+exports it to checkpoints/NAME, or for bundled://NAME to gtrxl_jax/agents/NAME, in place of an
+earlier export; and evaluates it on fresh episodes.
 The command, commit, device, date and seed are in the card of each. Expected: a success of 1, and
 returns of 500 in CartPole, above 90 in Numpad and above 0.9 in RepeatPrevious and Autoencode, after
 about a minute each on two cores, up to five with long episodes.
@@ -13,6 +14,7 @@ Prints the rows of the table in checkpoints/README.md.
 """
 
 import dataclasses
+import os
 import shutil
 import subprocess
 import sys
@@ -22,11 +24,17 @@ import tyro
 
 from gtrxl_jax.exporting import export
 from gtrxl_jax.loading import evaluate
+from gtrxl_jax.runs.addresses import BUNDLED, is_address
+from gtrxl_jax.runs.card import CARD, name_address
 from gtrxl_jax.runs.params import read_export
 from gtrxl_jax.validation import require_choice
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 AGENTS = {
+    "bundled://tmaze": [
+        *("train", "--core.width", "32", "--agent.encoder-width", "32", "--agent.head-width", "64"),
+        *("--total-steps", "400000"),
+    ],
     "tmaze": ["train"],
     "cartpole": ["train", "--env.name", "CartPole-v1", "--total-steps", "300000"],
     "associative": ["train", "--env.name", "AssociativeRetrieval-v0", "--total-steps", "1000000"],
@@ -69,6 +77,8 @@ EPISODES = {"train": 1024, "train-offline": 64}
 """Episodes of the evaluation, fewer where they are played at five lengths of up to 900 steps."""
 LARGEST = 5_000_000
 """The largest size of a file in bytes."""
+LARGEST_BUNDLED = 300_000
+"""The same for one that everybody downloads with the package."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +91,9 @@ class Release:
 
 def release(name: str) -> str:
     """Train an agent if necessary, export and evaluate it; return its row of the table."""
-    run, to = Path("runs", "released", name), CHECKPOINTS / name
+    run, to = Path("runs", "released", name.replace("://", "-")), CHECKPOINTS / name
+    if is_address(name):
+        to = BUNDLED / name.removeprefix("bundled://")
     command = [*AGENTS[name], "--folder", str(run), "--no-plots"]
     subprocess.run([Path(sys.executable).with_name("gtrxl"), *command], check=True)
     if command[0] == "train-offline":
@@ -89,16 +101,19 @@ def release(name: str) -> str:
     if to.exists():
         shutil.rmtree(to)
     export(run, to)
+    if is_address(name):
+        name_address(to, name)
     sizes = {path.name: path.stat().st_size for path in to.iterdir()}
-    if max(sizes.values()) > LARGEST:
-        raise ValueError(f"{to} has a file of more than {LARGEST:,} bytes: {sizes}")
+    largest = LARGEST_BUNDLED if is_address(name) else LARGEST
+    if max(sizes.values()) > largest:
+        raise ValueError(f"{to} has a file of more than {largest:,} bytes: {sizes}")
     scores, _ = evaluate(to, EPISODES[command[0]])
     # A sequence model has a success for each length of episodes.
     lengths = sorted(int(score[8:]) for score in scores if score.startswith("success/"))
     longest = f"success/{lengths[-1]}" if lengths else ""
     shown = [score for score in ("success", "return", longest) if score in scores]
     cells = (
-        f"[{name}]({name}/README.md)",
+        f"[{name}]({os.path.relpath(to / CARD, CHECKPOINTS)})",
         f"`{' '.join(['gtrxl', *AGENTS[name]])}`",
         f"{sum(array.size for array in read_export(to)[0].values()):,}",
         f"{sum(sizes.values()) / 1e6:.2f} MB",

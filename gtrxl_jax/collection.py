@@ -24,6 +24,7 @@ from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.loading import environment_for, load
 from gtrxl_jax.ops.distributions import SELECTIONS
 from gtrxl_jax.plugins import find_object, is_plugin
+from gtrxl_jax.runs.addresses import is_address
 from gtrxl_jax.timestep import EpisodeStats
 from gtrxl_jax.validation import choice, number, validate
 
@@ -139,7 +140,7 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
     name, overrides = config.env.name, dict(config.env.params)
     is_function = is_plugin(config.policy)
     if not is_function and config.policy not in (*BUILT_IN, "random"):
-        if not Path(config.policy).exists():
+        if not (is_address(config.policy) or Path(config.policy).exists()):
             raise FileNotFoundError(
                 f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
                 "folder: use one of these names, or the folder of a run"

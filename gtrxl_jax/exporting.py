@@ -4,9 +4,9 @@ export("runs/mine", "cartpole")  # then gtrxl_jax.load("cartpole")
 push("runs/mine", "me/cartpole")  # then gtrxl_jax.load("hf://me/cartpole")
 """
 
+import importlib.util
 import json
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from gtrxl_jax.acting.evaluation import record_episodes
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.stepping import export_step
 from gtrxl_jax.envs.extensions import renderer_of, restricts_actions
+from gtrxl_jax.extras import install_command
 from gtrxl_jax.loading import Loaded, load
 from gtrxl_jax.plots.episodes import can_save_mp4
 from gtrxl_jax.plots.report import draw_animation
 from gtrxl_jax.runs import hub
-from gtrxl_jax.runs.card import CARD, write_card
+from gtrxl_jax.runs.addresses import local_folder
+from gtrxl_jax.runs.card import CARD, name_address, write_card
 from gtrxl_jax.runs.directory import Folder, is_export, params_path, read_config, status_of
 from gtrxl_jax.runs.params import write_params
 from gtrxl_jax.runs.results import read_record
@@ -36,7 +38,7 @@ def export(
     """Export the trained agent of a run to a new folder, see `gtrxl_jax.runs.params`.
 
     Args:
-      folder: the folder of the run, which has ended; or of an export, to copy it.
+      folder: the folder of the run, which has ended; or of an export, or its address, to copy it.
       to: the new folder, which appears once it is complete.
       seed: the seed to export, as numbered in the run; by default its first.
       best: whether to export the best checkpoint instead of the newest.
@@ -47,11 +49,13 @@ def export(
       FileNotFoundError, UnusableError: see `load`.
       ValueError: if the run has not ended, or has no such seed, or the seed diverged; see also
         `load`.
-      ModuleNotFoundError: if the extra "export" is not installed.
+      ModuleNotFoundError: if `stablehlo` is set and the extra "export" is not installed.
     """
-    to = Path(to)
+    folder, to = local_folder(folder), Path(to)
     if to.exists():
         raise FileExistsError(f"{to} exists already: choose another folder")
+    if stablehlo and importlib.util.find_spec("flatbuffers") is None:  # jax.export imports it
+        raise ModuleNotFoundError(f"stablehlo requires flatbuffers: {install_command('export')}")
     loaded = load(folder, best=best)
     seeds = range(loaded.config.seed, loaded.config.seed + loaded.config.num_seeds)
     seed = seeds[0] if seed is None else seed
@@ -99,7 +103,7 @@ def push(
     replay.mp4, or replay.gif if the encoder of MP4 is not installed.
 
     Args:
-      folder: the folder of the run, or of an export.
+      folder: the folder of the run, or of an export, or its address.
       repository: "owner/name", created if missing.
       seed: see `export`.
       best: see `export`.
@@ -115,11 +119,7 @@ def push(
     with tempfile.TemporaryDirectory() as temporary:
         to = Path(temporary, repository.rpartition("/")[2])
         export(folder, to, seed=seed, best=best)
-        address = json.dumps(f"hf://{repository}")
-        text = (to / CARD).read_text("utf-8")
-        (to / CARD).write_text(
-            re.sub(r"(?<=gtrxl_jax\.load\()\".*\"(?=\))", address, text), "utf-8"
-        )
+        name_address(to, f"hf://{repository}")
         loaded = load(to)
         for stream in loaded.tasks[:1]:
             if renderer_of(stream.env) is not None:

@@ -33,10 +33,10 @@ from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config
 from gtrxl_jax.online.host import make_trainer
+from gtrxl_jax.runs.addresses import local_folder
 from gtrxl_jax.runs.arrays import by_name, require_same_arrays
 from gtrxl_jax.runs.config import kind_of
 from gtrxl_jax.runs.directory import Folder, read_config, read_config_text, require_version
-from gtrxl_jax.runs.hub import local_folder
 from gtrxl_jax.runs.logging.writers import json_value
 from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.results import Score, provenance, scores_of
@@ -156,8 +156,8 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
     """Load a run from its newest checkpoint, or from its best.
 
     Args:
-      folder: the folder of the run, which may still be training, or of an export; or the address of
-        an export on the Hugging Face hub, `hf://owner/name`.
+      folder: the folder of the run, which may still be training, or of an export; or an address,
+        `hf://owner/name` or `bundled://name`, see `runs.addresses`.
       best: whether to load the best checkpoint according to the config's `checkpoint.best`.
 
     Raises:
@@ -166,7 +166,7 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
         architecture, or has no best checkpoint; or if the parameters of an export do not belong to
         its config.
       UnusableError: if every checkpoint is damaged.
-      ConnectionError, ModuleNotFoundError: if an address cannot be loaded, see `runs.hub`.
+      ConnectionError, ModuleNotFoundError: if an address cannot be loaded, see `runs.addresses`.
     """
     folder = local_folder(folder)
     require_version(folder)

@@ -128,7 +128,8 @@ def _library_of(name: str) -> str:
 def is_plugin(name: str) -> bool:
     """Return whether a name is of the form `package.module:Name`."""
     is_of_library = is_host_name(name) or is_library_name(name)
-    return isinstance(name, str) and ":" in name and not is_of_library
+    # An address, hf://owner/name, is none.
+    return isinstance(name, str) and ":" in name and "://" not in name and not is_of_library
 
 
 def import_plugins(names: Iterable[str]) -> None:

@@ -53,7 +53,7 @@ def runs(arguments: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """List all valid names: presets, cores, gates, algorithms, models, environments."""
+    """List all valid names: presets, cores, gates, algorithms, models, environments, agents."""
 
     json: bool = False
     """Print as JSON."""
@@ -77,6 +77,7 @@ def names(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
     from gtrxl_jax.online import config as configs
     from gtrxl_jax.online.algorithm import ALGORITHMS
+    from gtrxl_jax.runs.addresses import bundled
 
     found: dict[str, Any] = {
         "presets": list(configs.PRESETS),
@@ -93,6 +94,7 @@ def names(arguments: Sequence[str]) -> None:
         },
         "encoders": ["auto", *ENCODERS],
         "environments": sorted(gymnax.registered_envs),
+        "bundled agents": [f"bundled://{name}" for name in bundled()],
     }
     if command.json:
         print(json.dumps(found, indent=2))

@@ -22,7 +22,8 @@ class TrainedRun:
     """Options of every command on a trained run."""
 
     folder: tyro.conf.Positional[Path]
-    """The folder of the run, or of an exported one; or hf://OWNER/NAME, which is downloaded."""
+    """The folder of the run, or of an exported one; or hf://OWNER/NAME, which is downloaded; or
+    bundled://NAME, one that gtrxl list shows."""
     best: bool = False
     """Use the best checkpoint instead of the newest, for a run with --checkpoint.best."""
     modules: tuple[str, ...] = ()
@@ -35,13 +36,13 @@ class TrainedRun:
     @functools.cached_property
     def run(self) -> Path:
         """The folder of the run, on this machine."""
-        from gtrxl_jax.runs.hub import local_folder
+        from gtrxl_jax.runs.addresses import local_folder
 
         return local_folder(self.folder)
 
     def beside(self, name: str) -> Path:
         """Return the default path of a file that the command writes."""
-        from gtrxl_jax.runs.hub import is_address
+        from gtrxl_jax.runs.addresses import is_address
 
         return Path(name) if is_address(self.folder) else self.folder / name
 
@@ -134,7 +135,7 @@ class Play(ActingRun):
     """Number of episodes, one after another in the file."""
     to: Path | None = None
     """The file, in .gif, or in .mp4, which requires the extra "hub"; by default play.gif in the
-    folder of the run, or here for an agent of the hub."""
+    folder of the run, or here for an address."""
     actions: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(0, at_least=0)
@@ -153,8 +154,8 @@ class Inspect(ActingRun):
     others: tyro.conf.Positional[tuple[Path, ...]] = ()
     """The folders of further runs."""
     to: Path | None = None
-    """The file; by default inspect.html in the folder of the first run, or here for an agent of the
-    hub. With a name in .gif, an animation of a single run with attention instead."""
+    """The file; by default inspect.html in the folder of the first run, or here for an address.
+    With a name in .gif, an animation of a single run with attention instead."""
     actions: str = ""
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(0, at_least=0)
@@ -170,7 +171,7 @@ class Export(TrainedRun):
     """Export the trained agent of a run to a new folder, without the rest of the run.
 
     The folder has the parameters (params.safetensors), config.json and the model card; it can be
-    loaded, evaluated and played as a run. Requires the extra "export".
+    loaded, evaluated and played as a run.
     """
 
     to: Path = Path()
@@ -178,7 +179,8 @@ class Export(TrainedRun):
     seed: int | None = None
     """Which of several seeds to export, as numbered in the run; the first by default."""
     stablehlo: bool = False
-    """Also write step.stablehlo, one acting step with its parameters, which runs on JAX alone."""
+    """Also write step.stablehlo, one acting step with its parameters, which runs on JAX alone;
+    requires the extra "export"."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,8 +208,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax import loading
     from gtrxl_jax.offline.config import OfflineConfig
     from gtrxl_jax.plots import report
+    from gtrxl_jax.runs.addresses import is_address
     from gtrxl_jax.runs.directory import is_export, status_of
-    from gtrxl_jax.runs.hub import is_address
     from gtrxl_jax.runs.results import describe
 
     command.import_modules()
@@ -290,7 +292,7 @@ def inspect(arguments: Sequence[str]) -> None:
     from gtrxl_jax.inspection.animation import save_memory_gif
     from gtrxl_jax.inspection.episode import inspect_episode
     from gtrxl_jax.inspection.page import save_page
-    from gtrxl_jax.runs.hub import is_address
+    from gtrxl_jax.runs.addresses import is_address
 
     command.import_modules()
     runs = [_load(folder, command, actions) for folder in folders]

@@ -17,8 +17,8 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file
 
-from gtrxl_jax.extras import install_command
 from gtrxl_jax.nn.sequence.decision_transformer import DecisionTransformer, GPTConfig
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.policy import SequencePolicy
@@ -69,13 +69,8 @@ def load_decision_transformer(
       FileNotFoundError: if a file is missing.
       ValueError: if a tensor is missing, unknown or of the wrong shape, or a setting is not
         supported.
-      ImportError: if the extra "export" is not installed.
     """
     folder = Path(folder)
-    try:
-        from safetensors.numpy import load_file
-    except ImportError:
-        raise ImportError(f"safetensors is missing: {install_command('export')}") from None
     path = folder / "model.safetensors"
     if not path.is_file():
         raise FileNotFoundError(

@@ -6,6 +6,7 @@ A card is the README.md of its folder, and begins with the YAML that the Hugging
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,13 @@ def card(
         "",
     ]
     return "\n".join(lines)
+
+
+def name_address(folder: str | os.PathLike[str], address: str) -> None:
+    """Let the card in a folder load its agent by an address, see `runs.addresses`."""
+    path = Path(folder, CARD)
+    call = re.sub(r'(?<=gtrxl_jax\.load\()".*"(?=\))', json.dumps(address), path.read_text("utf-8"))
+    path.write_text(call, "utf-8")
 
 
 def metadata(config: Mapping[str, Any], scores: Mapping[str, Score], name: str) -> list[str]:

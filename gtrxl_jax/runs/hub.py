@@ -1,11 +1,10 @@
-"""Exports on the Hugging Face hub, by their address: `hf://owner/name`, or `hf://owner/name@v1`.
+"""Exports on the Hugging Face hub.
 
 Of a repository, only the files of an export are downloaded: parameters in the format of
 safetensors, a config and a card, none of which is executed.
 """
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,25 +19,21 @@ FILES = ("config.json", "params.safetensors", CARD)
 REPOSITORY = r"[\w.-]+/[\w.-]+"
 
 
-def is_address(folder: Folder) -> bool:
-    """Return whether it is an address on the hub, even as a path, which has a single slash."""
-    return re.match("hf:/", os.fspath(folder)) is not None
+def download(name: str) -> Path:
+    """Return the folder of an export's files, which are downloaded if they are new.
 
-
-def local_folder(folder: Folder) -> Path:
-    """Return a folder, for an address that of its files, which are downloaded if they are new.
+    Args:
+      name: `owner/name`, or with a revision `owner/name@v1`.
 
     Raises:
-      ValueError: if the address is invalid.
+      ValueError: if the name is invalid.
       FileNotFoundError: if there is no such repository, or it holds no export.
       ConnectionError: if the hub cannot be reached, and the files have not been downloaded before.
       ModuleNotFoundError: if the extra "hub" is not installed.
     """
-    if not is_address(folder):
-        return Path(folder)
-    found = re.fullmatch(rf"hf:/+({REPOSITORY}?)(?:@([\w./-]+))?", os.fspath(folder))
+    found = re.fullmatch(rf"({REPOSITORY}?)(?:@([\w./-]+))?", name)
     if not found:
-        raise ValueError(f"{folder} is no address of an agent: use hf://owner/name")
+        raise ValueError(f"hf://{name} is no address of an agent: use hf://owner/name")
     repository, revision = found.groups()
     address = f"hf://{repository}"
     with _errors(address):

@@ -18,9 +18,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
-from gtrxl_jax.extras import install_command
 from gtrxl_jax.runs import checkpoint
+from gtrxl_jax.runs.addresses import local_folder
 from gtrxl_jax.runs.arrays import by_name, each_seed, paths_of, require_same_arrays
 from gtrxl_jax.runs.directory import (
     Folder,
@@ -30,7 +31,6 @@ from gtrxl_jax.runs.directory import (
     read_config,
     require_version,
 )
-from gtrxl_jax.runs.hub import local_folder
 from gtrxl_jax.runs.trainer import Trainer
 
 
@@ -175,12 +175,9 @@ def write_params(path: str | os.PathLike[str], params: Any, step: int) -> None:
       path: the file.
       params: any pytree of arrays.
       step: the step of their checkpoint.
-
-    Raises:
-      ModuleNotFoundError: if the extra "export" is not installed.
     """
     arrays = by_name(jax.device_get(params))
-    _safetensors().numpy.save_file(
+    safetensors.numpy.save_file(
         {name: np.asarray(array, order="C") for name, array in arrays.items()},
         os.fspath(path),
         {"step": str(step)},
@@ -191,23 +188,12 @@ def read_export(folder: Folder) -> tuple[dict[str, np.ndarray], int]:
     """Return the parameters of an export, by path, and the step of their checkpoint.
 
     Raises:
-      ModuleNotFoundError: if the extra "export" is not installed.
       ValueError: if the file is damaged.
     """
-    library, path = _safetensors(), params_path(folder)
+    path = params_path(folder)
     try:
-        with library.safe_open(path, framework="np") as file:
+        with safetensors.safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return arrays, int((file.metadata() or {})["step"])
-    except (library.SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): export the run again") from None
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"exports require safetensors: {install_command('export')}"
-        ) from error
-    return safetensors
