@@ -26,7 +26,6 @@ from gtrxl_jax.exporting import export
 from gtrxl_jax.loading import evaluate
 from gtrxl_jax.runs.addresses import BUNDLED, is_address
 from gtrxl_jax.runs.card import CARD, name_address
-from gtrxl_jax.runs.params import read_export
 from gtrxl_jax.validation import require_choice
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -115,7 +114,7 @@ def release(name: str) -> str:
     cells = (
         f"[{name}]({os.path.relpath(to / CARD, CHECKPOINTS)})",
         f"`{' '.join(['gtrxl', *AGENTS[name]])}`",
-        f"{sum(array.size for array in read_export(to)[0].values()):,}",
+        (to / CARD).read_text("utf-8").partition(" parameters.")[0].rpartition("\n")[2],
         f"{sum(sizes.values()) / 1e6:.2f} MB",
         "; ".join(f"{score} {scores[score]}" for score in shown),
     )

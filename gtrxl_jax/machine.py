@@ -80,9 +80,17 @@ def set_no_tpu() -> None:
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",
         "TPU_LOG_DIR": "disabled",
     }.items():
-        os.environ.setdefault(variable, value)
+        _set_variable(variable, value)
 
 
+def _set_variable(name: str, value: str) -> None:
+    if name not in os.environ:
+        os.environ[name] = value
+        SET_HERE.add(name)
+
+
+SET_HERE: set[str] = set()
+"""The variables of the environment that this package has set itself."""
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 """The variable that names the folder in which JAX keeps compiled programs."""
 
@@ -95,7 +103,7 @@ def keep_programs() -> None:
     """
     if os.environ.get("JAX_ENABLE_COMPILATION_CACHE", "true").lower() not in ("false", "0"):
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        os.environ.setdefault(CACHE, str(Path(base, "gtrxl_jax", f"programs-{_kind_of_cpu()}")))
+        _set_variable(CACHE, str(Path(base, "gtrxl_jax", f"programs-{_kind_of_cpu()}")))
 
 
 def _kind_of_cpu() -> str:

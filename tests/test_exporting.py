@@ -124,10 +124,11 @@ def test_export_is_not_trained_or_overwritten(seeds, exported, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_missing_library_names_command(exported, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+def test_missing_library_names_command(exported, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
     with pytest.raises(ModuleNotFoundError, match=re.escape(install_command("export"))):
-        gtrxl_jax.load(exported)
+        export(exported, tmp_path / "to", stablehlo=True)
+    assert not any(tmp_path.iterdir())
 
 
 def rename(params):

@@ -12,7 +12,7 @@ from gtrxl_jax import __version__
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.extras import extras, install_command, missing
 from gtrxl_jax.files import printable
-from gtrxl_jax.machine import available_cpus, available_memory
+from gtrxl_jax.machine import SET_HERE, available_cpus, available_memory
 
 PACKAGES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "gymnasium", "tyro", "numpy",
@@ -45,7 +45,11 @@ def doctor(arguments: Sequence[str]) -> None:
 
 def examine() -> dict[str, Any]:
     """Return versions, devices, extras, and what is missing, as JSON."""
-    set_variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES)}
+    set_variables = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(PREFIXES) and name not in SET_HERE
+    }
     from gtrxl_jax.runs.results import commit_of_package  # imports JAX, which sets some itself
 
     needs = missing()

@@ -177,11 +177,9 @@ def write_params(path: str | os.PathLike[str], params: Any, step: int) -> None:
       step: the step of their checkpoint.
     """
     arrays = by_name(jax.device_get(params))
-    safetensors.numpy.save_file(
-        {name: np.asarray(array, order="C") for name, array in arrays.items()},
-        os.fspath(path),
-        {"step": str(step)},
-    )
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    # Not save_file, whose file only its owner may read.
+    Path(path).write_bytes(safetensors.numpy.save(contiguous, {"step": str(step)}))
 
 
 def read_export(folder: Folder) -> tuple[dict[str, np.ndarray], int]:

@@ -11,6 +11,7 @@ import pytest
 from gtrxl_jax import __version__
 from gtrxl_jax.cli import catalog
 from gtrxl_jax.cli.main import SHELLS, main
+from gtrxl_jax.machine import SET_HERE
 from tests.bad_inputs.refusal import refused
 
 
@@ -81,6 +82,7 @@ def test_doctor_reports_versions_devices_and_extras(monkeypatch):
     assert (found["backend"], len(found["devices"])) == ("cpu", jax.device_count())
     assert "missing" not in found["packages"].values()
     assert found["environment"]["GTRXL_TRACEBACK"] == "1"
+    assert not found["environment"].keys() & SET_HERE
     text = printed("doctor")
     assert f"gtrxl_jax           {__version__}, commit {found['commit']}\n" in text
     assert f"devices             cpu, {jax.device_count()} x cpu\n" in text

@@ -48,10 +48,10 @@ def test_uploaded_export_is_loaded(address, server):
 def test_only_files_of_an_export_are_downloaded(server):
     others = {"setup.py": b"raise SystemExit", "weights.pkl": b"\x80", "replay.mp4": b""}
     server.models["me/tmaze"] = {path.name: path.read_bytes() for path in AGENT.iterdir()} | others
-    folder = hub.local_folder("hf://me/tmaze")
+    folder = hub.download("me/tmaze")
     assert {path.name for path in folder.iterdir()} == set(hub.FILES)
     asked = len(server.requests)
-    assert hub.local_folder("hf://me/tmaze") == folder
+    assert hub.download("me/tmaze") == folder
     repeated = [path for method, path in server.requests[asked:] if method == "GET"]
     assert not any("resolve" in path for path in repeated)  # they are here already
 
