@@ -1,4 +1,4 @@
-# Development commands. They require only make and Python 3.11, 3.12 or 3.13.
+# Development commands. They require only make and Python 3.11 to 3.14.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -66,8 +66,8 @@ clean:  ## remove the virtual environment and all build products and caches, but
 
 # The environment is recreated when the lock changes, so that it contains no other packages.
 $(VENV)/.locked: requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
-	  || { echo "gtrxl_jax needs Python 3.11, 3.12 or 3.13; $(PYTHON) is another. Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' \
+	  || { echo "gtrxl_jax needs Python 3.11 to 3.14; $(PYTHON) is another. Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --no-compile --require-hashes --requirement requirements.lock
 	-$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib  # on all cores, unlike pip
