@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_WORKERS ?= 2
 UPGRADE ?=
-RESOLUTION ?= highest
+PYTHONS ?= $(PYTHON)
+RESOLUTIONS ?= highest
 
 .PHONY: demo test unit slow simulators lint format docs notebooks results package lock clean
 
@@ -45,15 +46,18 @@ notebooks: $(VENV)/.installed  ## execute the notebooks and store their outputs:
 results: $(VENV)/.installed  ## all reports and the tables in the pages, from the records in experiments/results/
 	$(VENV)/bin/python experiments/pages.py
 
-package: $(VENV)/.installed  ## the wheel and the source distribution in dist/, checked and tried; RESOLUTION=lowest-direct with the oldest packages
+package: $(VENV)/.installed  ## the wheel and the source distribution in dist/, checked, and tried with each of PYTHONS and RESOLUTIONS
 	rm -rf build dist
 	$(VENV)/bin/uv build --quiet
 	$(VENV)/bin/uvx --quiet twine check --strict dist/*.whl dist/*.tar.gz
-	$(VENV)/bin/uv venv --quiet --python $(PYTHON) build/try
-	$(VENV)/bin/uv pip install --quiet --python build/try --resolution $(RESOLUTION) \
-	  --requirement pyproject.toml dist/*.whl
-	cd build && try/bin/gtrxl doctor && try/bin/gtrxl train --preset debug --folder run \
-	  && try/bin/gtrxl evaluate run --episodes 8 && try/bin/gtrxl play run
+	@set -e; for python in $(PYTHONS); do for resolution in $(RESOLUTIONS); do \
+	  $(VENV)/bin/uv venv --quiet --clear --python $$python build/try; \
+	  $(VENV)/bin/uv pip install --quiet --python build/try --resolution $$resolution --no-build \
+	    --requirement pyproject.toml dist/*.whl; \
+	  (cd build && rm -rf run && try/bin/gtrxl doctor && try/bin/gtrxl train --preset debug --folder run \
+	    && try/bin/gtrxl evaluate run --episodes 8 && try/bin/gtrxl play run \
+	    && try/bin/gtrxl evaluate bundled://tmaze --episodes 64 && try/bin/gtrxl play bundled://tmaze); \
+	done; done
 
 lock: $(VENV)/.installed  ## update requirements.lock from pyproject.toml; UPGRADE=1 selects the newest versions
 	$(VENV)/bin/uv pip compile pyproject.toml --output-file requirements.lock --quiet \
