@@ -20,6 +20,7 @@ Writes memory_horizon.jsonl, .md and two figures, of the cores with two layers, 
 experiments/results/.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,6 +87,7 @@ def num_parameters(cells: Sequence[Cell]) -> dict[str, int]:
     return {core: count(job.core) for core, job in jobs.items() if isinstance(job, OnlineConfig)}
 
 
+@functools.cache
 def count(config: CoreConfig) -> int:
     """Return the number of parameters of a core."""
     core = make_core(config)

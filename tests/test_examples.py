@@ -136,6 +136,7 @@ def test_wrong_module_names_are_rejected(tmp_path, capfd, name, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow  # test_parts_by_module is quick
 def test_core_keeps_the_contract():
     from custom_core import LeakyConfig
 

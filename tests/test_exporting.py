@@ -46,7 +46,7 @@ def offline(name):
         pytest.param(online, "lru", {}, marks=pytest.mark.slow),
         pytest.param(online, "mamba2", {}, marks=pytest.mark.slow),
         (offline, "rate", {}),
-        (offline, "dt-gpt", {}),
+        pytest.param(offline, "dt-gpt", {}, marks=pytest.mark.slow),
     ],
 )
 def test_loaded_export_equals_run(make, name, changes, tmp_path):

@@ -36,7 +36,7 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize("where", [np.asarray, jnp.asarray])
 def test_observations_outside_their_space_are_refused(run, where):
     loaded = gtrxl_jax.load(run[0])
-    _, timestep = loaded.trainer.stream.reset(jax.random.key(0))
+    _, timestep = jax.jit(loaded.trainer.stream.reset)(jax.random.key(0))
     state = loaded.init(len(timestep.first))
     bad = jax.device_get(timestep.observation).copy()
     bad[2, 1] = np.inf
@@ -59,7 +59,8 @@ def test_actions_match_segment_form(run):
         jax.tree.map(np.testing.assert_array_equal, params, expected)
 
     stream = loaded.trainer.stream
-    environments, timestep = stream.reset(jax.random.key(0))
+    reset, step_environments = jax.jit(stream.reset), jax.jit(stream.step)
+    environments, timestep = reset(jax.random.key(0))
     timesteps, actions, values = [], [], []
     acting = loaded.init(batch_size=stream.num_envs)
     for step in range(7):
@@ -67,7 +68,7 @@ def test_actions_match_segment_form(run):
         timesteps.append(timestep)
         actions.append(action)
         values.append(extras.value)
-        environments, timestep = stream.step(environments, action)
+        environments, timestep = step_environments(environments, action)
 
     timesteps_BT = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *timesteps)
     memory = loaded.agent.initial_memory(stream.num_envs)
@@ -78,7 +79,7 @@ def test_actions_match_segment_form(run):
 
 def test_other_batch_size_raises(run):
     loaded = gtrxl_jax.load(run[0])
-    _, timestep = loaded.trainer.stream.reset(jax.random.key(0))
+    _, timestep = jax.jit(loaded.trainer.stream.reset)(jax.random.key(0))
     rows = loaded.trainer.stream.num_envs
     with pytest.raises(ValueError, match=f"start with {rows} rows, .* `init` of .* a loaded run"):
         loaded.act(loaded.init(batch_size=1), timestep, jax.random.key(0))
@@ -87,13 +88,14 @@ def test_other_batch_size_raises(run):
 def test_actor_acts_as_the_loaded_run(run):
     loaded = gtrxl_jax.load(run[0])
     stream = dataclasses.replace(loaded.trainer.stream.tasks[0], num_envs=1)
-    environments, timestep = stream.reset(jax.random.key(0))
+    reset, step_environments = jax.jit(stream.reset), jax.jit(stream.step)
+    environments, timestep = reset(jax.random.key(0))
     state, actor = loaded.init(batch_size=1), loaded.actor()
     for step in range(7):
         now = jax.tree.map(lambda x: np.asarray(x)[0], timestep)
         state, action, _ = loaded.act(state, timestep, jax.random.key(step))
         assert actor(now.observation, now.reward, now.first) == action[0]
-        environments, timestep = stream.step(environments, action)
+        environments, timestep = step_environments(environments, action)
 
 
 def test_core_whose_parameters_depend_on_the_size_raises(tmp_path):

@@ -74,7 +74,8 @@ from gtrxl_jax import make_core
 
 core = make_core("gtrxl", width=8, layers=1, heads=1, head_width=8, memory_size=4)
 memory, first_BT = core.initial_memory(2), jnp.zeros((2, 3), bool)
-(_, y_BTD), _ = core.init_with_output(jax.random.key(0), memory, jnp.ones((2, 3, 8)), first_BT)
+inputs = memory, jnp.ones((2, 3, 8)), first_BT
+(_, y_BTD), _ = jax.eval_shape(core.init_with_output, jax.random.key(0), *inputs)
 print(*y_BTD.shape)
 """
 

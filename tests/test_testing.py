@@ -118,7 +118,7 @@ def test_a_broken_core_is_caught(kind, message):
         check_core(make(kind), tolerance=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # cores are checked in float64
 def test_float32_has_its_own_tolerance():
     with jax.enable_x64(False):
         check_core(Window(width=6))

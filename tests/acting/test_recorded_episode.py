@@ -22,13 +22,13 @@ def untrained(env, core, **params):
 
 
 def test_attention_to_step_matches_recorded_weights():
-    core = make_core("gtrxl", "debug", layers=2, memory_size=3)
+    core = make_core("gtrxl", "debug", layers=1, memory_size=3)
     acting, stream, params = untrained(
         "TMazePassive-v0", core, corridor_length=8, max_steps_in_episode=10
     )
     episode = record_episode(acting, stream, params, jax.random.key(1))
     layers, heads, steps, window = episode.attention.shape
-    assert (layers, heads, window) == (2, 2, 4)
+    assert (layers, heads, window) == (1, 2, 4)
     assert steps == 11  # it does not find the junction before the time limit of 10 actions
     assert episode.decision == 9
     np.testing.assert_allclose(episode.attention.sum(-1), 1, rtol=1e-5)

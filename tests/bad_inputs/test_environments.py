@@ -299,6 +299,7 @@ def evaluate_with(params):
 
 
 @pytest.mark.integration
+@pytest.mark.slow  # those online are quick
 def test_faults_in_offline_evaluations():
     stream = faulty({})
     acting = RandomPolicy(stream.action_space)

@@ -118,6 +118,7 @@ def test_metrics_do_not_fit(writer, tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow  # test_metrics_do_not_fit is quick
 def test_run_says_what_is_saved(tmp_path, capsys, monkeypatch):
     """The command's line, for a run whose metrics cannot be written after its first checkpoint."""
     write = JsonLinesWriter.write

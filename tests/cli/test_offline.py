@@ -58,6 +58,7 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
 
 
 @pytest.mark.integration
+@pytest.mark.slow  # tests/offline/test_actor_critic.py is quick
 def test_critics_train_resume_and_export(tmp_path, capsys):
     folder, to = tmp_path / "run", tmp_path / "export"
     command = ["train-offline", "--preset", "debug", "--model.name", "bc-mlp", "--baselines"]

@@ -144,7 +144,11 @@ def test_program_that_does_not_fit(capsys, monkeypatch):
 @needs_libtpu
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "program", [["-m", "gtrxl_jax.cli", "list"], ["experiments/default_settings.py", "--help"]]
+    "program",
+    [
+        ["-m", "gtrxl_jax.cli", "list"],
+        pytest.param(["experiments/default_settings.py", "--help"], marks=pytest.mark.slow),
+    ],
 )
 def test_programs_are_quiet_about_tpus_that_are_not_there(program):
     """With libtpu, JAX would look for one, and warn."""

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,7 +66,8 @@ def test_gates_are_recorded_at_each_step(run):
     # The segment form reports the mean over the steps.
     memory = run.agent.initial_memory(1)
     each = jax.tree.map(lambda x: jnp.asarray(x)[None], played.timesteps)
-    _, sown = run.agent.apply({"params": run.params}, memory, each, mutable="metrics")
+    report = jax.jit(functools.partial(run.agent.apply, mutable="metrics"))
+    _, sown = report({"params": run.params}, memory, each)
     means = sorted(map(float, jax.tree.leaves(sown["metrics"]["core"])))
     np.testing.assert_allclose(sorted(x.mean() for x in openings.values()), means, rtol=1e-4)
     assert all(len(x) == episode.num_actions + 1 for x in openings.values())

@@ -1,5 +1,7 @@
 """Absorbed attention equals projected attention with the same parameters."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,7 +106,8 @@ def test_spans_preserve_outputs_and_gradients(which):
         atol=1e-12,
         rtol=1e-12,
     )
-    _, recorded = layer.apply(params, x, mask, spans=spans, mutable="attention")
+    record = jax.jit(functools.partial(layer.apply, spans=spans, mutable="attention"))
+    _, recorded = record(params, x, mask)
     (weights,) = recorded["attention"]["weights"]
     assert weights.shape == (3, 2, len(asked), mask.shape[2])
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-12)

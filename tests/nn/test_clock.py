@@ -24,7 +24,7 @@ def test_input_is_that_of_the_core_plus_the_encoded_time():
     clocked = with_clock(core)
     params = random_params(clocked)
     x_BTD, first_BT = random_segment(np.random.default_rng(0), batch=3, steps=23, dtype=jnp.float64)
-    _, y_BTD = clocked.apply(params, clocked.initial_memory(3), x_BTD, first_BT)
+    _, y_BTD = jax.jit(clocked.apply)(params, clocked.initial_memory(3), x_BTD, first_BT)
 
     kernel = np.asarray(params["params"]["of_time"]["kernel"])
     rates = 10000.0 ** (-np.arange(WIDTH // 2) / (WIDTH // 2))
@@ -38,7 +38,7 @@ def test_input_is_that_of_the_core_plus_the_encoded_time():
             time += 1
     inner = {"params": {k: v for k, v in params["params"].items() if k != "of_time"}}
     with_time_BTD = jnp.asarray(with_time_BTD)
-    _, expected_BTD = core.apply(inner, core.initial_memory(3), with_time_BTD, first_BT)
+    _, expected_BTD = jax.jit(core.apply)(inner, core.initial_memory(3), with_time_BTD, first_BT)
     assert_close(y_BTD, expected_BTD)
 
 

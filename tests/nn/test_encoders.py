@@ -250,7 +250,7 @@ def test_many_images_are_encoded_in_parts(name, side):
     rng = np.random.default_rng(6)
     images = jnp.asarray(rng.random((3 * PART, side, side, 2)))
     encoder = make_encoder(images[0], name, width=4, param_dtype=jnp.float64)
-    params = encoder.init(jax.random.key(0), images[0])
+    params = jax.jit(encoder.init)(jax.random.key(0), images[0])
     factors = jnp.asarray(rng.standard_normal((len(images), 4)))
 
     def learn(params, images, factors):
@@ -260,9 +260,10 @@ def test_many_images_are_encoded_in_parts(name, side):
         return str(jax.make_jaxpr(encoder.apply)(params, images)).count("scan[")
 
     assert [count(images), count(images[:PART]), count(images[: 2 * PART + 3])] == [1, 0, 0]
-    of_params, of_images = jax.jit(learn)(params, images, factors)
+    learn = jax.jit(learn)
+    of_params, of_images = learn(params, images, factors)
     parts = [
-        jax.jit(learn)(params, images[n : n + PART], factors[n : n + PART])
+        learn(params, images[n : n + PART], factors[n : n + PART])
         for n in range(0, len(images), PART)
     ]
     jax.tree.map(

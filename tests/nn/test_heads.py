@@ -36,8 +36,7 @@ def features(*lead, dtype=jnp.float32):
 @pytest.mark.parametrize(("spec", "kind"), SPECS.values(), ids=SPECS)
 def test_policy_of_each_action_space(spec, kind, lead):
     head = PolicyHead(spec, hidden=16)
-    params = head.init(jax.random.key(0), features(*lead))
-    policy = head.apply(params, features(*lead))
+    policy, params = jax.jit(head.init_with_output)(jax.random.key(0), features(*lead))
     assert isinstance(policy, kind)
     action = policy.sample(jax.random.key(1))
     zeros = spec.zeros(*lead)

@@ -39,9 +39,12 @@ pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.integration]
 # These have all the parts that the others combine, except other valves.
 QUICK = {"rate, long cache, gtrxl", "dt-gpt"}
 every_model = pytest.mark.parametrize("name", slow_except(MODELS, QUICK))
-# For properties within a segment.
+# For properties within a segment, whose quick models attend and recur.
 with_one_valve = pytest.mark.parametrize(
-    "name", slow_except([n for n in MODELS if n not in VALVES_ALONE], QUICK)
+    "name",
+    slow_except(
+        [n for n in MODELS if n not in VALVES_ALONE], {"rate, long cache, gtrxl", "bc-lstm"}
+    ),
 )
 
 

@@ -1,5 +1,6 @@
 """Normalizers against NumPy, and inputs whose units, offsets and dtypes do not matter."""
 
+import functools
 import itertools
 
 import jax
@@ -146,7 +147,7 @@ def make_some_agent():
     space = spaces.Dict({"a": INPUTS["vector"][0], "flags": spaces.Box(0, 1, (2,), jnp.bool_)})
     agent = make_agent(make_core("lstm", width=8), space, spaces.Discrete(3), encoder_width=8)
     example = zero_timestep(space, spaces.Discrete(3), 2, 5)
-    params = agent.init(jax.random.key(0), agent.initial_memory(2), example)
+    params = jax.jit(agent.init)(jax.random.key(0), agent.initial_memory(2), example)
     return agent, params, example
 
 
@@ -160,7 +161,7 @@ def test_rewards_that_belong_to_an_episode_count():
         reward=jnp.asarray(reward),
         first=jnp.asarray(first),
     )
-    params = update_normalizers(agent, params, steps)
+    params = jax.jit(functools.partial(update_normalizers, agent))(params, steps)
     found = statistics(params["params"])
     assert int(found["encoder/reward/count"]) == (~first).sum() < first.size
     np.testing.assert_allclose(found["encoder/reward/mean"], reward[~first].mean(), rtol=1e-4)
@@ -172,18 +173,22 @@ def test_rewards_that_belong_to_an_episode_count():
 def test_only_updates_change_statistics():
     agent, params, steps = make_some_agent()
     steps = steps.replace(reward=steps.reward + 3, first=~steps.first)
-    params = update_normalizers(agent, params, steps)
+    params = jax.jit(functools.partial(update_normalizers, agent))(params, steps)
     assert statistics(params["params"])["encoder/reward/mean"] == 3
     optimizer = optax.adamw(0.1, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
-    state = optimizer.init(params)
+    state = jax.jit(optimizer.init)(params)
 
     def loss(params):
         _, output = agent.apply(params, agent.initial_memory(2), steps)
         return jnp.sum(output.value**2)
 
-    with jax.numpy_dtype_promotion("standard"):
+    @jax.jit
+    def step(params):
         changes, _ = optimizer.update(jax.grad(loss)(params), state, params)
-    trained = optax.apply_updates(params, changes)
+        return optax.apply_updates(params, changes)
+
+    with jax.numpy_dtype_promotion("standard"):
+        trained = step(params)
     before, after = (statistics(x["params"]) for x in (params, trained))
     jax.tree.map(np.testing.assert_array_equal, before, after)
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), params, trained)

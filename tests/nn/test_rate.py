@@ -285,7 +285,7 @@ def test_model_with_images_and_continuous_actions():
     params = random_values(jax.eval_shape(init))
     _, learned = jax.jit(functools.partial(model.apply, method=learn))(params, steps)
     assert learned.mean.shape == (1, 2, 2)
-    state = model.apply(params, 1, method="start")
+    state = jax.jit(functools.partial(model.apply, method="start"), static_argnums=1)(params, 1)
     first = (steps.returns_to_go[:, 0], steps.observations[:, 0], jnp.ones(1, bool))
     _, policy = jax.jit(functools.partial(model.apply, method="decode"))(params, state, *first)
     np.testing.assert_allclose(policy.mean, learned.mean[:, 0], atol=1e-5)

@@ -272,8 +272,8 @@ def test_two_terms_of_agalite_are_the_same_numbers():
     x_BTD = jax.random.normal(jax.random.key(0), (2, 9, 8))
     first_BT = jnp.zeros((2, 9), bool).at[1, 4].set(True)
     layer = core_config("agalite", width=8, terms=2).make_layer(width=8)
-    params = layer.init(jax.random.key(1), layer.initial_state(2), x_BTD, first_BT)
-    state, _ = layer.apply(params, layer.initial_state(2), x_BTD, first_BT)
+    inputs = layer.initial_state(2), x_BTD, first_BT
+    (state, _), _ = jax.jit(layer.init_with_output)(jax.random.key(1), *inputs)
     assert np.all(state.values[:, 0] != 0)
     np.testing.assert_array_equal(state.keys[:, 0], state.keys[:, 1])
     np.testing.assert_array_equal(state.values[:, 0], state.values[:, 1])

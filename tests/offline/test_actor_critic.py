@@ -351,7 +351,8 @@ def test_values_do_not_depend_on_later_steps(model):
     assert np.all(np.any(found[:, : T + 1] != 0, axis=-1)[2])
 
 
-@pytest.mark.parametrize("bptt", slow_except([None, 0], [0]))
+@pytest.mark.slow  # tests/offline/test_trainer.py is quick
+@pytest.mark.parametrize("bptt", [None, 0])
 def test_gradient_horizon(bptt):
     """With bptt 0, no gradient reaches an earlier segment through the memory."""
     algorithm, segments = make_algorithm("iql", ONE_OF_THREE, model="rate", bptt=bptt)

@@ -16,6 +16,7 @@ from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
 from tests.nn.cores import random_values
+from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +80,7 @@ def window_of(episode, begin, end):
     )
 
 
-@pytest.mark.parametrize("cache_size", [0, 5])
+@pytest.mark.parametrize("cache_size", slow_except([0, 5], [5]))
 def test_attention_to_cached_steps_and_memory_tokens(cache_size):
     policy, params, episode = recorded("rate", cache_size=cache_size)
     memory = policy.memory(params, episode.timesteps)

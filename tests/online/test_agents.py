@@ -151,6 +151,7 @@ def test_popart_statistics_of_tasks_are_independent(clock):
         np.testing.assert_array_equal(metrics[f"popart/mean/task_{k}"], poor.popart.mean_N[k])
 
 
+@pytest.mark.slow  # tests/nn/test_agent.py is quick
 def test_only_memory_carries_cue_to_junction():
     """The gradient at the junction with respect to the cue is zero for a memoryless agent only."""
     job = small_job(agent__memoryless=True, env__num_envs=4)
@@ -282,7 +283,8 @@ def test_losses_of_core_are_trained_on():
     np.testing.assert_allclose(total, sum(terms), rtol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", slow_except(["vmpo", "ppo"], ["ppo"]))
+@pytest.mark.slow  # tests/online/test_minibatches.py is quick
+@pytest.mark.parametrize("algorithm", ["vmpo", "ppo"])
 def test_popart_counts_each_step_once_in_several_epochs(algorithm):
     def weight(epochs):
         kind = AlgorithmConfig.named(algorithm)

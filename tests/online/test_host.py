@@ -150,8 +150,8 @@ def compiled():
 
 def counting(actors=None, **params):
     """Return a run of two actors on counters, of six updates."""
-    steps = {"segments": 2, "total_steps": 8 * 8 * 6}
-    return small("tests.hosts:counter", {"count": 2} | (actors or {}), params=params, **steps)
+    others = {"core": "lstm", "segments": 2, "total_steps": 8 * 8 * 6}
+    return small("tests.hosts:counter", {"count": 2} | (actors or {}), params=params, **others)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

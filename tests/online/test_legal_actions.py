@@ -87,7 +87,7 @@ def test_mask_of_acting_is_that_of_learning(algorithm):
     env = EnvConfig(name="Ferry-v0", num_envs=8)
     trainer = OnlineTrainer(small_job("lstm", env=env, algorithm=algorithm, devices=1))
     key = jax.random.key(0)
-    state, experience = jax.jit(acting(trainer))(trainer.init(0), key)
+    state, experience = jax.jit(acting(trainer))(jax.jit(trainer.init)(0), key)
     steps = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
     assert chosen(steps, experience.actions).all()
     assert not np.asarray(steps.legal)[~np.asarray(steps.last)].all()

@@ -11,9 +11,9 @@ from gtrxl_jax.envs.registry import register_env
 from gtrxl_jax.nn.normalizer import statistics, weights
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.ppo import PPOConfig
-from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.online.vmpo import VMPOConfig
 from tests.jobs import acting, small_job
+from tests.online.test_trainer import Recording
 from tests.recall import Recall
 from tests.tiers import slow_except
 
@@ -31,26 +31,30 @@ def task_of(unit):
 
 def trainer_of(name, unit=1.0, **changes):
     job = small_job("lstm", env=task_of(unit), algorithm=ALGORITHMS[name], **changes)
-    return OnlineTrainer(job)
+    return Recording(job)
 
 
 @functools.cache
 def compiled(name, unit=1.0):
-    """Return a trainer, and its jitted `init`, rollouts and `update`."""
+    """Return a trainer, and its jitted `init`, rollouts and `update`, which returns its rollout."""
     trainer = trainer_of(name, unit)
-    return trainer, jax.jit(trainer.init), jax.jit(acting(trainer)), jax.jit(trainer.update)
+
+    @jax.jit
+    def update(state):
+        after, (metrics, _) = trainer.update(state)
+        return after, metrics, trainer.experience
+
+    return trainer, jax.jit(trainer.init), jax.jit(acting(trainer)), update
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("name", slow_except(ALGORITHMS, {"ppo"}))
 def test_statistics_are_of_all_rollouts(name):
-    trainer, init, rollout, update = compiled(name)
+    trainer, init, _, update = compiled(name)
     state, seen = init(0), []
     for _ in range(4):
-        key = jax.random.fold_in(state.key, state.update)
-        _, experience = rollout(state, key)
-        seen.append(jax.tree.map(lambda x: np.asarray(x[:, :-1]), experience.timesteps))
-        state, _ = update(state)
+        state, _, experience = update(state)
+        seen.append(jax.tree.map(lambda x: np.asarray(x)[:, :-1], experience.timesteps))
     found = statistics(state.params)
     values = np.concatenate([x.observation.reshape(-1, 2) for x in seen])
     prefix = "encoder/observation/features/normalizer"
@@ -65,6 +69,7 @@ def test_statistics_are_of_all_rollouts(name):
 
 @pytest.mark.slow
 @pytest.mark.integration
+@pytest.mark.slow
 def test_without_normalization_statistics_stay():
     trainer = trainer_of("ppo", agent__normalize=False)
     state = jax.jit(trainer.init)(0)
@@ -82,7 +87,7 @@ def train(name, unit):
     learner = jax.jit(trainer.algorithm.observe)(state.learner, experience.timesteps)
     state = state.replace(learner=learner)
     for _ in range(4):
-        state, (metrics, _) = update(state)
+        state, metrics, _ = update(state)
     return weights(state.params), metrics
 
 
@@ -90,7 +95,8 @@ UNITS = [(name, 2.0**power) for name in ALGORITHMS for power in (-20, 20)]
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("name", "unit"), slow_except(UNITS, {("ppo", 2.0**20)}))
+@pytest.mark.slow  # tests/nn/test_normalizer.py and tests/ops/test_popart.py are quick
+@pytest.mark.parametrize(("name", "unit"), UNITS)
 def test_units_of_rewards_do_not_matter(name, unit):
     """Powers of two change no rounding: training gives the same network to the last bit."""
     params, metrics = train(name, 1.0)

@@ -124,6 +124,7 @@ def test_advantages_equal_naive_reference(played):
     assert (ends & (steps.discount[:, 1:] == 1)).any()
 
 
+@pytest.mark.slow  # tests/parallel has quick ones
 def test_sharded_segments_match_single_device(played, x64):
     """Minibatches are drawn from the segments of all devices."""
     trainer, state, experience, *_ = played

@@ -20,8 +20,10 @@ from gtrxl_jax.runs.loop import train
 from gtrxl_jax.timestep import zero_timestep
 from gtrxl_jax.validation import validate
 from tests.comparison import assert_close
-from tests.jobs import acting, small_job
+from tests.jobs import small_job
+from tests.online.test_trainer import Recording
 from tests.programs import compiled_once
+from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
@@ -34,19 +36,22 @@ def job(core="gtrxl", **changes):
     return small_job(core, **{"algorithm": CONFIG, "env__num_envs": 8, "unroll": 6} | changes)
 
 
-@pytest.fixture(scope="module")
-def played():
+@pytest.fixture(scope="module", params=slow_except(["gtrxl", "lstm"], ["lstm"]))
+def played(request):
     """Return a trainer, and its states and experiences of the first rollouts, in float64."""
     with jax.enable_x64(True):
-        trainer = OnlineTrainer(job())
-        act, update = jax.jit(acting(trainer)), jax.jit(trainer.update)
+        trainer = Recording(job(request.param))
+
+        @jax.jit
+        def update(state):
+            after, (metrics, _) = trainer.update(state)
+            return after, metrics, trainer.experience
+
         states, experiences, metrics = [jax.jit(trainer.init)(0)], [], []
         for _ in range(7):
-            state = states[-1]
-            key = jax.random.fold_in(state.key, state.update)
-            experiences.append(act(state, key)[1])
-            state, (numbers, _) = update(state)
+            state, numbers, experience = update(states[-1])
             states.append(state)
+            experiences.append(experience)
             metrics.append(numbers)
     return trainer, states, experiences, metrics
 

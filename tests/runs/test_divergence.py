@@ -27,7 +27,6 @@ from gtrxl_jax.runs.divergence import (
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.results import read_result
 from tests.jobs import Clock, small_job
-from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
@@ -149,7 +148,8 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", slow_except(LINES, {"Outside-v0"}))
+@pytest.mark.slow  # tests/bad_inputs/test_environments.py is quick
+@pytest.mark.parametrize("name", LINES)
 def test_values_from_environment_stop_run(name, tmp_path):
     env = EnvConfig(name=name, num_envs=8)
     job = small_job("lstm", env=env, devices=1, checkpoint__interval=1)

@@ -22,7 +22,7 @@ CONFIG = small_job(
     evaluation__interval=200,
     seed=5,
     num_seeds=SEEDS,
-    devices=2,
+    devices=1,
 )
 # Iterations of 2 updates of 8 environments, 7 steps each.
 ITERATION = 2 * 8 * 7

@@ -116,6 +116,7 @@ def test_estimates_are_of_the_parts_of_an_update():
 
 
 @needs_libtpu
+@pytest.mark.slow  # test_exchange is quick
 def test_offline():
     """Each segment's gradient is exchanged."""
     trainer = OfflineTrainer(OFFLINE)

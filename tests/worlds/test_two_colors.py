@@ -92,14 +92,15 @@ def test_room_is_empty_after_the_pillar(room):
         time=jnp.arange(B),
         color=jnp.zeros(B, jnp.int32),
     )
-    image_B = jax.vmap(env.observe, (None, 0, None, None))(jax.random.key(0), state_B, None, params)
+    draw = jax.jit(jax.vmap(env.observe, (None, 0, None, None)))
+    image_B = draw(jax.random.key(0), state_B, None, params)
     has_items_B = ~np.isin(np.arange(B), range(10, 15))
     *_, info = step(state_B, jnp.full(B, LEFT), params=params)
     np.testing.assert_array_equal(info["right"] > 0, has_items_B)
     is_bare_B = [image.tobytes() == np.asarray(image_B[10]).tobytes() for image in image_B]
     np.testing.assert_array_equal(is_bare_B, ~has_items_B)
     # The oracle waits, turning.
-    action_B = jax.vmap(env.oracle_action, (0, None))(state_B, params)
+    action_B = jax.jit(jax.vmap(env.oracle_action, (0, None)))(state_B, params)
     assert (np.asarray(action_B)[~has_items_B] == RIGHT).all()
     assert (np.asarray(action_B)[has_items_B] != RIGHT).all()
 
