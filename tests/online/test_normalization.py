@@ -67,7 +67,6 @@ def test_statistics_are_of_all_rollouts(name):
     jax.tree.map(np.testing.assert_array_equal, of_actor, found)
 
 
-@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.slow
 def test_without_normalization_statistics_stay():

@@ -78,7 +78,6 @@ def test_pillar_is_seen_until_it_disappears(room):
     assert len({image.tobytes() for image in np.asarray(gone)}) == 1
 
 
-@pytest.mark.slow
 def test_room_is_empty_after_the_pillar(room):
     env, params, (_, state_B), step = room
     params = params.replace(pillar_steps=10, empty_steps=5)
