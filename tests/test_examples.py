@@ -233,6 +233,7 @@ def test_offline_algorithm_weighs_by_returns():
     assert abs(other["loss"] - updated[0][1]["loss"]) > 0.01
 
 
+@pytest.mark.slow
 def test_ppo_reproduces_acting_probabilities(capsys):
     """The stored memory gives the first minibatch the acting policy; later ones differ from it."""
     from ppo_from_scratch import Config, train

@@ -105,12 +105,22 @@ def test_a_scan_of_steps_is_a_core():
     ("kind", "message"),
     [
         (OtherSegment, "1: acting cut after .* different outputs"),
-        (OtherMemory, "1: .* different outputs"),
+        pytest.param(OtherMemory, "1: .* different outputs", marks=pytest.mark.slow),
         (KeepsTheOldEpisode, "2: outputs of a new episode depend on the previous one"),
         (TrainsTheMemory, "3: a gradient enters the incoming memory"),
-        (FreshMemoryCounts, "4: a fresh memory and the start of an episode give different outputs"),
-        (ProjectsTheMemory, "5: a step multiplies 6 rows by a parameter"),
-        (IgnoresItsPrecision, "6: with dtype bfloat16, a segment returns float64"),
+        pytest.param(
+            FreshMemoryCounts,
+            "4: a fresh memory and the start of an episode give different outputs",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ProjectsTheMemory, "5: a step multiplies 6 rows by a parameter", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            IgnoresItsPrecision,
+            "6: with dtype bfloat16, a segment returns float64",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_broken_core_is_caught(kind, message):

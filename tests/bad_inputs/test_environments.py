@@ -337,6 +337,7 @@ def test_episodes_longer_than_the_time_limit(play):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_largest_time_limit():
     """It does not overflow, neither in evaluations nor where episodes are staggered."""
     config = changed(JOB, env__params={"max_steps_in_episode": 2**31 - 1})

@@ -20,6 +20,7 @@ from PIL import Image, ImageSequence
 from gtrxl_jax.cli.__main__ import send_again
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import main
+from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import from_json, preset, to_json
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.runs.checkpoint import SaveError

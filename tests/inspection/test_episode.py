@@ -82,6 +82,7 @@ def test_a_long_episode_is_cut(run):
     assert cut.influence.shape == (2, 2)
 
 
+@pytest.mark.slow
 def test_a_core_without_attention(tmp_path):
     episode = inspect_episode(make_run(tmp_path, "lstm"))
     assert episode.attention is None

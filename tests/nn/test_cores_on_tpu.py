@@ -41,7 +41,7 @@ def gradient(core, params, memory, x_BTD, first_BT):
     return jax.grad(loss)(params)
 
 
-@pytest.mark.parametrize("name", slow_except(CORES, {"lstm", "gtrxl"}))
+@pytest.mark.parametrize("name", slow_except(CORES, {"gtrxl"}))
 def test_collectives(name):
     """Acting exchanges nothing, and learning the gradient, once: a loop, that of each layer."""
     core = small_core(name, jnp.float32)

@@ -146,6 +146,7 @@ def test_memory_tokens_of_each_segment():
     np.testing.assert_allclose(mixed @ p["output"]["kernel"], old, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow  # test_memory_tokens_of_each_segment is quick
 def test_slots_of_each_segment():
     policy, params, episode = recorded("elmur")
     memory = policy.memory(params, episode.timesteps)

@@ -205,7 +205,7 @@ def episode_metrics(trainer):
     return numbers
 
 
-@pytest.mark.slow  # test_info_of_environments_is_metric has two tasks
+@pytest.mark.slow  # tests/runs/test_loop.py has two tasks
 def test_metrics_of_three_tasks():
     tasks = tuple({"corridor_length": n, "max_steps_in_episode": n + 2} for n in (1, 3, 5))
     job = small_job("lstm", env__num_envs=6, env__tasks=tasks, unroll=16, updates_per_iteration=1)
@@ -232,6 +232,7 @@ def test_metrics_of_three_tasks():
     assert lengths[0] <= 3 < lengths[1] <= 5 < lengths[2] <= 7
 
 
+@pytest.mark.slow  # tests/runs/test_loop.py has two tasks
 def test_info_of_environments_is_metric():
     env = EnvConfig("RockSample-5-5", num_envs=4, tasks=({"discount": 0.5}, {"discount": 0.9}))
     job = small_job("lstm", env=env, unroll=64, updates_per_iteration=1)

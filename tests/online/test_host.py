@@ -63,15 +63,16 @@ def learned(lines):
     ]
 
 
+@pytest.mark.slow  # those below are quick, of the steps that are learned from
 @pytest.mark.parametrize(
     ("parts", "segments", "devices"),
     [
         ({"algorithm": "ppo", "core": "lstm"}, 2, 1),
-        pytest.param({"algorithm": "ppo"}, 2, 1, marks=pytest.mark.slow),
-        pytest.param({"algorithm": "vmpo", "core": "lstm"}, 1, 8, marks=pytest.mark.slow),
-        pytest.param({"algorithm": "vmpo"}, 1, 1, marks=pytest.mark.slow),
-        pytest.param({"algorithm": "ppo", "core": "lstm"}, 1, 8, marks=pytest.mark.slow),
-        pytest.param({"algorithm": "r2d2", "core": "lstm"}, 1, 1, marks=pytest.mark.slow),
+        ({"algorithm": "ppo"}, 2, 1),
+        ({"algorithm": "vmpo", "core": "lstm"}, 1, 8),
+        ({"algorithm": "vmpo"}, 1, 1),
+        ({"algorithm": "ppo", "core": "lstm"}, 1, 8),
+        ({"algorithm": "r2d2", "core": "lstm"}, 1, 1),
     ],
 )
 def test_equals_jitted_training_without_a_lag(parts, segments, devices):

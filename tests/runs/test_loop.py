@@ -128,6 +128,7 @@ def test_loaded_parameters_equal_trained_ones(run):
     assert np.any(kernels[0] != kernels[1])
 
 
+@pytest.mark.slow  # tests/acting/test_evaluation.py is quick
 def test_evaluation_is_reproducible(run):
     folder, _, _, _ = run
     scores, _ = loading.evaluate(folder, 8, "sample")

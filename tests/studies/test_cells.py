@@ -151,6 +151,7 @@ def test_interruption_stops_all_workers(tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_failed_cell_of_a_sweep_is_named(tmp_path, capsys):
     """The other is trained."""
     good = small_job("lstm", devices=1, total_steps=1)

@@ -73,6 +73,7 @@ def test_apple_rewards_and_teleports(room):
     assert not terminated_B.any()
 
 
+@pytest.mark.slow
 def test_oracle_collects_apples_in_stream():
     env, params = make_env("AppleMaze-v0", height=8, width=8, max_steps_in_episode=100)
     stream = Stream(env, params, num_envs=4)
