@@ -21,6 +21,8 @@ _LIMIT = re.compile(r"ROOT .* compare\([^)]*?%?([\w.-]+)\), direction=LT")
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 _KERNEL = re.compile(r" (?:fusion|custom-call)\(")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_CHAIN = re.compile(r'chain_id="\d+"')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
 
@@ -66,10 +68,19 @@ class Collective:
 
 
 def collectives(text: str) -> list[Collective]:
-    """Return all collectives of a program, `jax.jit(f).lower(...).compile().as_text()`."""
-    found = []
+    """Return all collectives of a program, `jax.jit(f).lower(...).compile().as_text()`.
+
+    A collective that runs in parts beside other work, which TPUs can fuse into other instructions
+    and into loops, counts once, where its first part is.
+    """
+    found, chains = [], set()
     for one in instructions(text):
         if match := _COLLECTIVE.search(one.line):
+            if _CHAIN.search(one.line):
+                (channel,) = _CHANNEL.findall(one.line)
+                if channel in chains:
+                    continue
+                chains.add(channel)
             arrays = [
                 (kind, tuple(map(int, dims.split(","))) if dims else ())
                 for kind, dims in _ARRAY.findall(match[1])

@@ -129,6 +129,30 @@ ENTRY %main (x: f32[4]) -> f32[4] {
     ]
 
 
+def test_collective_in_parts_counts_once():
+    """A TPU can run one beside other work, of which the instructions that are fused tell."""
+    part = 'f32[8]{0} all-gather(%x), channel_id=7, frontend_attributes={chain_id="0"}'
+    other = part.replace("channel_id=7", "channel_id=8")
+    text = f"""HloModule jit_f, is_scheduled=true
+
+%fused (x: f32[4]) -> f32[8] {{
+  ROOT %g = {part}
+}}
+
+%body (p: (s32[], f32[4])) -> (s32[], f32[4]) {{
+  %r = f32[8]{{0}} fusion(%x), kind=kLoop, calls=%fused
+}}
+
+ENTRY %main (x: f32[4]) -> f32[8] {{
+  %start = f32[8]{{0}} fusion(%x), kind=kCustom, calls=%fused
+  %loop = (s32[], f32[4]) while(%t), condition=%fused, body=%body, backend_config={{"known_trip_count":{{"n":"5"}}}}
+  %end = f32[8]{{0}} fusion(%x), kind=kCustom, calls=%fused
+  ROOT %h = {other}
+}}
+"""  # noqa: E501
+    assert collectives(text) == 2 * [Collective("all-gather", ((8,),), 32, 1, "")]
+
+
 def test_estimates_of_program_for_tpu():
     """A loop that ends at a constant, one that ends by another condition, and a costed call."""
     text = """HloModule jit_f, is_scheduled=true
