@@ -37,8 +37,9 @@ def by_rows(
 def stream_dtype(dtype: DTypeLike) -> DTypeLike:
     """Return the dtype of what passes between products in `dtype`: on TPUs float32 or wider.
 
-    The matrix unit of a TPU adds up in float32, and its vector unit computes in it. Rounding the
-    result of a product to bfloat16, if it has as few rows as a step, takes longer than the product.
+    The matrix unit of a TPU adds up in float32, and the vector unit of a v5e computes in it. By
+    XLA's estimate, rounding the result of a product to bfloat16, if it has as few rows as a step,
+    takes longer than the product.
     """
     return np.promote_types(dtype, np.float32) if platform() == "tpu" else dtype
 
