@@ -211,6 +211,8 @@ def main_on_host(settings: Settings) -> None:
 
 def main(settings: Settings) -> None:
     """Stop and resume the run, and compare it with an uninterrupted run."""
+    # A shell starts background jobs with SIGINT ignored, which the runs would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if settings.host:
         main_on_host(settings)
         return
