@@ -174,7 +174,7 @@ def require_each_step_once(folder: Path, num_iterations: int) -> int:
 def main_on_host(settings: Settings) -> None:
     """Stop and resume a run in an environment on the host."""
     chance, moments, slowest = random.Random(settings.seed), Counter[str](), 0.0
-    num_iterations = 80 * (settings.kills + 1)
+    num_iterations = 12 * (settings.kills + 1)
     with tempfile.TemporaryDirectory() as temporary:
         folder, cache = Path(temporary, "run"), Path(temporary, "cache")
         for k in range(settings.kills):

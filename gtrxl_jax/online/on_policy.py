@@ -335,15 +335,17 @@ class OnPolicy(Algorithm):
         mask_BT = transition_mask(steps.last)
         output_BS = of_task(jax.lax.stop_gradient(value_BSN), task_B)
         value_BS = popart.unnormalize(state.popart, output_BS, task_BS)
-        if self.config.popart:
-            # Outputs have no unit before the first statistics, which they must not influence.
-            value_BS = jnp.where(state.popart.weight_N[task_BS] > 0, value_BS, 0)
-        returns_BT = self.returns(state, steps, value_BS)
         statistics = state.popart
         if self.config.popart:
-            rate = self.config.popart_rate / passes
-            task_BT, reward_BT = task_BS[:, :-1], steps.reward[:, 1:].astype(returns_BT.dtype)
+            task_BT, reward_BT = task_BS[:, :-1], steps.reward[:, 1:].astype(value_BS.dtype)
             statistics = popart.update_range(statistics, reward_BT, task_BT, mask_BT)
+            # Outputs have no unit before the first statistics, which they must not influence.
+            value_BS = jnp.where(statistics.weight_N[task_BS] > 0, value_BS, 0)
+            gamma = state.hyperparameters["gamma"]
+            value_BS = popart.clip_to_possible(statistics, value_BS, task_BS, gamma)
+        returns_BT = self.returns(state, steps, value_BS)
+        if self.config.popart:
+            rate = self.config.popart_rate / passes
             statistics = popart.update(statistics, returns_BT, task_BT, mask_BT, rate)
         factor_N, shift_N = popart.conversion(state.popart, statistics)
         returns_BT = popart.normalize(statistics, returns_BT, task_BS[:, :-1])

@@ -23,11 +23,11 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 MIN_SCALE = 1e-2
-"""The least scale of returns, relative to the range of a task's rewards: while hardly any reward
-has been seen, the few returns that differ are not blown up. The papers bound the scale by 1e-4 and
-1e6 in the units of the rewards, on which learning would then depend."""
-ROUNDING = 1e-6
-"""Deviations below this share of the mean are rounding in float32."""
+"""The least scale of returns, relative to the range of a task's rewards and to the mean return.
+While hardly any reward has been seen, the few returns that differ are not blown up; and where all
+returns are the same, since the task is solved, the value head is not, whose gradient would leave
+nothing of the policy's. The papers bound the scale by 1e-4 and 1e6 in the units of the rewards, on
+which learning would then depend."""
 
 
 @struct.dataclass
@@ -53,10 +53,10 @@ class PopArtStatistics:
 
     @property
     def scale_N(self) -> Float[Array, " N"]:
-        """The standard deviation, at least `MIN_SCALE` of the range of rewards; 1 if both are 0."""
+        """The standard deviation, at least `MIN_SCALE` of rewards and mean; 1 if all are 0."""
         low_N, high_N = self.range_N2.T
         range_N = jnp.where(high_N > low_N, high_N - low_N, 0)
-        floor_N = jnp.maximum(MIN_SCALE * range_N, ROUNDING * jnp.abs(self.mean_N))
+        floor_N = MIN_SCALE * jnp.maximum(range_N, jnp.abs(self.mean_N))
         scale_N = jnp.maximum(jnp.sqrt(self.variance_N), floor_N)
         return jnp.where(scale_N > 0, scale_N, 1)
 
@@ -149,6 +149,29 @@ def unnormalize(
     """Return scale * x + mean with the statistics of each element's task; inverts `normalize`."""
     chex.assert_equal_shape([x_BT, task_BT])
     return statistics.scale_N[task_BT] * x_BT + statistics.mean_N[task_BT]
+
+
+def clip_to_possible(
+    statistics: PopArtStatistics,
+    value_BT: Float[Array, "B T"],
+    task_BT: Int[Array, "B T"],
+    gamma: float | Float[Array, ""],
+) -> Float[Array, "B T"]:
+    """Clip values to the discounted returns that the rewards so far allow.
+
+    With rewards of r_low to r_high, and an end at any time, these are
+
+        min(r_low, 0) / (1 - gamma)   to   max(r_high, 0) / (1 - gamma)
+
+    The value of the observation at which an episode is truncated is bootstrapped from, but never
+    regressed to anything. If it exceeds those of the steps before it, they follow, it exceeds them
+    again, and since the network's outputs are in units of the scale of such returns, which grows
+    with them, nothing else ends this.
+    """
+    horizon = 1 / jnp.maximum(1 - gamma, jnp.finfo(value_BT.dtype).tiny)
+    low_N, high_N = statistics.range_N2.T
+    low_N, high_N = jnp.minimum(low_N, 0) * horizon, jnp.maximum(high_N, 0) * horizon
+    return jnp.clip(value_BT, low_N[task_BT], high_N[task_BT])
 
 
 def conversion(

@@ -90,6 +90,25 @@ def test_agent_balances_cartpole(tmp_path, algorithm):
     assert sum(mean >= 475 for mean in evaluation["return"]["per_seed"]) >= 2
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "vmpo"])
+def test_solved_task_with_a_time_limit_stays_solved(tmp_path, algorithm):
+    """Each episode ends as all others, at its time limit, and each rollout has the same return.
+
+    The value at the time limit is bootstrapped from and never learned.
+    """
+    options = ["--env.name", "CartPole-v1", "--env.params", "max_steps_in_episode", "50"]
+    lengths = ["--total-steps", "1000000", "--updates-per-iteration", "100", "--num-seeds", "4"]
+    gtrxl(
+        *("train", "--folder", tmp_path / "run", "--preset", "debug", *options, *lengths),
+        *("--algorithm.name", algorithm, "--evaluation.interval", "250000"),
+    )
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    late = [json.loads(line) for line in lines[len(lines) // 2 :]]
+    assert np.mean([line["episode/return"] for line in late], axis=0).min() > 45
+    assert np.max([line["popart/scale"] for line in late]) < 100
+    assert np.min([line["popart/scale"] for line in late]) > 0.5
+
+
 R2D2 = {
     "T-Maze": ((), 400_000, "success", 0.95),
     "CartPole": (("--env.name", "CartPole-v1"), 300_000, "return", 475),
