@@ -60,6 +60,7 @@ def test_examples_are_short():
     assert all(length < limits.get(name, 120) for name, length in lengths.items()), lengths
 
 
+@pytest.mark.slow
 def test_parts_by_module(tmp_path, capfd):
     folder = str(tmp_path / "run")
     main(["train", *SMALL, folder, *sum(PARTS.values(), []), "--core.width", "8"])

@@ -44,7 +44,9 @@ def study_of(name, **options):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_stored_report_follows_from_records(name, tmp_path, capsys):
+def test_stored_report_follows_from_records(name, tmp_path, capsys, monkeypatch):
+    # Its figures are drawn, but not rasterized, which takes most of the time.
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **__: path.touch())
     shutil.copy(RESULTS / f"{name}.jsonl", tmp_path)
     study, options = study_of(name, report_only=True, results=tmp_path)
     study.run(options)

@@ -79,7 +79,7 @@ def chosen(timesteps, actions):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        pytest.param(VMPOConfig(), id="vmpo"),
+        pytest.param(VMPOConfig(), id="vmpo", marks=pytest.mark.slow),
         pytest.param(PPOConfig(epochs=1), id="ppo", marks=pytest.mark.slow),
     ],
 )
