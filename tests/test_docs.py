@@ -138,7 +138,7 @@ def test_each_figure_is_typed_on_one_page():
 def test_every_result_can_be_reproduced():
     """The page has a command, and the runs and hours that the last line of the report states."""
     page = ROOT / "docs" / "reproducing.md"
-    studies = re.findall(r"experiments/(\w+)\.py ?(\w*)", code("bash", page))
+    studies = re.findall(r"experiments/(\w+)\.py ?(?:--)?(\w*)", code("bash", page))
     programs = {name for study, part in studies for name in (study, f"{study}_{part}")}
     reports = [report for report in pages() if report.parent.name == "results"]
     assert reports
