@@ -8,6 +8,9 @@ actor that is an update behind, and in the jitted one of this package or of gymn
 and the number of steps depend on the task only. MiniGrid-MemoryS7 has the kinds of the cells in
 view, one-hot: on the host all three numbers of each, and jitted those kinds that occur.
 
+Hopper, which needs the extra mujoco, is not jitted, and has no entropy bonus, which would keep its
+actions as random as they can be.
+
 Writes host_learning.jsonl and host_learning.md to experiments/results/.
 """
 
@@ -17,6 +20,7 @@ from typing import Any
 
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
+from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
 
@@ -32,19 +36,18 @@ class Task:
     memory_size: int
     total_steps: int
     goal: tuple[str, float]
-    params: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     wrappers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    algorithm: PPOConfig = PPOConfig()
+    kinds: tuple[str, ...] = (HOST, JITTED)
 
 
 TASKS = {
     "CartPole-v1": Task(16, 200_000, ("return", 475)),
     "Pendulum-v1": Task(16, 500_000, ("return", -200)),
     "Acrobot-v1": Task(16, 200_000, ("return", -100)),
-    MINIGRID: Task(
-        32,
-        600_000,
-        ("return", 0.9),
-        wrappers={"keys": "image", "categories": 11},
+    MINIGRID: Task(32, 2_000_000, ("return", 0.9), wrappers={"keys": "image", "categories": 11}),
+    "Hopper-v5": Task(
+        16, 1_000_000, ("return", 1500), algorithm=PPOConfig(entropy_cost=0.0), kinds=(HOST,)
     ),
 }
 
@@ -57,11 +60,11 @@ def job(name: str, kind: str, total_steps: int | None) -> OnlineConfig:
         config,
         env=EnvConfig(
             f"{HOST}:{name}" if is_host else name,
-            task.params.get(kind, {}),
             wrappers=task.wrappers if is_host else {},
             num_envs=config.env.num_envs,
         ),
         core=core_config("gtrxl", memory_size=task.memory_size),
+        algorithm=task.algorithm,
         evaluation=dataclasses.replace(config.evaluation, episodes=64),
         total_steps=total_steps or task.total_steps,
     )
@@ -77,7 +80,7 @@ def grid(options: Options) -> list[Cell]:
             task.goal,
         )
         for name, task in TASKS.items()
-        for kind in (HOST, JITTED)
+        for kind in task.kinds
     ]
 
 
