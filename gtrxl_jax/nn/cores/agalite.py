@@ -61,14 +61,7 @@ class AGaLiTeConfig(StackConfig):
         check_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "AGaLiTeLayer":
-        return AGaLiTeLayer(
-            heads=self.heads,
-            head_width=width_of_head(self),
-            features=self.features,
-            terms=self.terms,
-            timescale=self.timescale,
-            **shared,
-        )
+        return AGaLiTeLayer(config=self, **shared)
 
 
 class AGaLiTeLayer(RecurrentLayer):
@@ -102,33 +95,22 @@ class AGaLiTeLayer(RecurrentLayer):
     saw 30 steps ago. With biases of 0, b is 1/2 and the values of a step are halved 30 times; those
     of b and of g's factor are initialized by `gate_biases`. Since C is a product of two sums with
     alternating signs, y is a small fraction of v, for which the layer norm LN makes up.
-
-    Attributes:
-      heads: H, the number of heads.
-      head_width: K, the width of a head.
-      features: eta, the number of trained features p1, p2 and p3.
-      terms: R, the number of frequencies.
-      timescale: the range of 1 / b at initialization, in steps.
     """
 
-    heads: int
-    head_width: int
-    features: int
-    terms: int
-    timescale: tuple[float, float]
+    config: AGaLiTeConfig
 
     @property
     def period(self) -> int:
         """The common period of all cos(w_r t), in steps."""
-        return 2 * max(self.terms - 1, 1)
+        return 2 * max(self.config.terms - 1, 1)
 
     def initial_state(self, batch_size: int) -> AGaLiTeState:
-        wide = self.features * self.head_width
-        lead = (batch_size, self.terms, self.heads)
+        heads, width = self.config.heads, width_of_head(self.config)
+        lead, features = (batch_size, self.config.terms, heads), self.config.features * width
         return AGaLiTeState(
-            keys=jnp.zeros((*lead, wide), self.wide),
-            values=jnp.zeros((*lead, self.head_width), self.wide),
-            normalizer=jnp.zeros((batch_size, self.heads, wide), self.wide),
+            keys=jnp.zeros((*lead, features), self.wide),
+            values=jnp.zeros((*lead, width), self.wide),
+            normalizer=jnp.zeros((batch_size, heads, features), self.wide),
             step=jnp.zeros(batch_size, jnp.int32),
         )
 
@@ -136,22 +118,23 @@ class AGaLiTeLayer(RecurrentLayer):
     def __call__(
         self, state: AGaLiTeState, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[AGaLiTeState, Float[Array, "B T D"]]:
-        lead = (*x_BTD.shape[:2], self.heads)
+        config, width = self.config, width_of_head(self.config)
+        lead = (*x_BTD.shape[:2], config.heads)
 
         def projections(count: int, size: int, name: str, **settings: Any) -> list[Array]:
-            z = self.dense(self.heads * count * size, name, **settings)(x_BTD).astype(self.wide)
+            z = self.dense(config.heads * count * size, name, **settings)(x_BTD).astype(self.wide)
             return jnp.split(z.reshape(*lead, count * size), count, axis=-1)
 
         def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            gates = gate_biases(self.timescale, self.head_width, dtype)
-            zeros = jnp.zeros(3 * self.head_width, dtype)
-            return jnp.tile(jnp.concatenate([zeros, gates, gates]), self.heads)
+            gates = gate_biases(config.timescale, width, dtype)
+            zeros = jnp.zeros(3 * width, dtype)
+            return jnp.tile(jnp.concatenate([zeros, gates, gates]), config.heads)
 
         def product(p: Array, z: Array) -> Array:
             return (p[..., :, None] * z[..., None, :]).reshape(*lead, -1)
 
-        k, q, v_BTHK, b, g = projections(5, self.head_width, "attention", bias_init=init_bias)
-        p1, p2, p3 = projections(3, self.features, "features")
+        k, q, v_BTHK, b, g = projections(5, width, "attention", bias_init=init_bias)
+        p1, p2, p3 = projections(3, config.features, "features")
         k_BTHN = product(nn.relu(p1), nn.relu(k))
         q_BTHN = product(nn.relu(p2), nn.relu(q))
         g_BTHN = product(nn.sigmoid(p3), nn.sigmoid(g))
@@ -159,7 +142,7 @@ class AGaLiTeLayer(RecurrentLayer):
         self.record_retention(1 - g_BTHN)
 
         step_BT = steps_of_episode(state.step, first_BT) % self.period
-        angle_R = jnp.linspace(-math.pi, math.pi, self.terms, dtype=self.wide)
+        angle_R = jnp.linspace(-math.pi, math.pi, config.terms, dtype=self.wide)
         wave_BTR = jnp.cos(step_BT.astype(self.wide)[..., None] * angle_R[None, None])
         wave_BTR11 = wave_BTR[..., None, None]
         gated_BTHN, gated_BTHK = g_BTHN * k_BTHN, b_BTHK * v_BTHK
@@ -174,7 +157,7 @@ class AGaLiTeLayer(RecurrentLayer):
         scores_BTRH = jnp.einsum("btrhn,bthn->btrh", keys_BTRHN, q_BTHN)
         y_BTHK = jnp.einsum("btrhk,btrh->bthk", values_BTRHK, scores_BTRH)
         total_BTH = jnp.einsum("bthn,bthn->bth", s_BTHN, q_BTHN)
-        y_BTHK = y_BTHK / (2 * self.terms * total_BTH[..., None] + 1e-5)
+        y_BTHK = y_BTHK / (2 * config.terms * total_BTH[..., None] + 1e-5)
         after = AGaLiTeState(keys_BTRHN[:, -1], values_BTRHK[:, -1], s_BTHN[:, -1], step_BT[:, -1])
         y = y_BTHK.reshape(*lead[:2], -1).astype(x_BTD.dtype)
         return after, self.normalize(self.dense(self.width, "output")(y))

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
@@ -11,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.core import MemoryCore, check_inputs
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops.attention import sinusoids
+from gtrxl_jax.ops.recurrence import steps_of_episode
 
 
 @struct.dataclass
@@ -57,10 +57,7 @@ class ClockedCore(MemoryCore):
     ) -> tuple[Clocked, Float[Array, "B T D"]]:
         """Process a segment, as in learning."""
         check_inputs(x_BTD, first_BT, len(memory.time), self.width, "B T D")
-        step_T = jnp.arange(first_BT.shape[1], dtype=jnp.int32)
-        # The step of the segment at which each step's episode started: before it, if negative.
-        start_BT = jnp.where(first_BT, step_T[None], -memory.time[:, None])
-        time_BT = step_T[None] - jax.lax.cummax(start_BT, axis=1)
+        time_BT = steps_of_episode(memory.time, first_BT) - 1
         inner, y_BTD = self.inner(memory.inner, self._at(time_BT, x_BTD), first_BT)
         return Clocked(time_BT[:, -1] + 1, inner), y_BTD
 

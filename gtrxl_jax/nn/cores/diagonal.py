@@ -20,12 +20,12 @@ class DiagonalLayer(RecurrentLayer):
     or smaller than x. D is initialized to zero, not randomly, since the block adds x. The kernel of
     `input` holds B^T as [Re B, Im B], the kernel of `output` C^T as [Re C, -Im C]. The state is h
     `[B, 2 N]`, real parts first.
-
-    Attributes:
-      state_size: N, the number of complex states.
     """
 
-    state_size: int
+    @property
+    def state_size(self) -> int:
+        """N, the number of complex states."""
+        return self.config.state_size or self.width
 
     def initial_state(self, batch_size: int) -> Float[Array, "B N2"]:
         return jnp.zeros((batch_size, 2 * self.state_size), self.wide)

@@ -37,14 +37,7 @@ class DNCConfig(CoreConfig):
     """Weight of the auxiliary loss of predicting the next input; 0: none."""
 
     def make(self) -> "DNCCore":
-        return DNCCore(
-            layers=self.layers,
-            slots=self.slots,
-            heads=self.heads,
-            retroactive_decay=self.retroactive_decay,
-            prediction_cost=self.prediction_cost,
-            **self.shared,
-        )
+        return DNCCore(config=self, **self.shared)
 
 
 @struct.dataclass
@@ -104,24 +97,16 @@ class DNCCore(MemoryCore):
     content, erase vectors, free gates and allocation gates, and temporal links.
 
     Attributes:
-      layers: L, the number of layers of the controller, of width D.
-      slots: S, the number of rows. To keep every step's information, as many as there are
-        steps until its use.
-      heads: K, the number of read heads.
-      retroactive_decay: gamma.
-      prediction_cost: c, the weight of the predictive loss.
+      config: the settings. To keep every step's information, there must be as many rows as there
+        are steps until its use.
     """
 
-    layers: int
-    slots: int
-    heads: int
-    retroactive_decay: float
-    prediction_cost: float = 0.0
+    config: DNCConfig
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.controller = [LSTMCell(self.width, **precision) for _ in range(self.layers)]
-        self.query = Dense(self.heads * (2 * self.width + 1), **precision)
+        self.controller = [LSTMCell(self.width, **precision) for _ in range(self.config.layers)]
+        self.query = Dense(self.config.heads * (2 * self.width + 1), **precision)
         self.output = Dense(self.width, **precision)
         self.predictor = Dense(self.width, **precision)
 
@@ -130,12 +115,13 @@ class DNCCore(MemoryCore):
         dtype = self.dtype or self.param_dtype
         wide = np.promote_types(dtype, np.float32)
         zeros_BD = jnp.zeros((batch_size, self.width), dtype)
+        slots, heads = self.config.slots, self.config.heads
         return DNCMemory(
-            rows=jnp.zeros((batch_size, self.slots, 2 * self.width), dtype),
-            usage=jnp.full((batch_size, self.slots), -1, wide),
-            retroactive=jnp.zeros((batch_size, self.slots), wide),
-            reads=jnp.zeros((batch_size, self.heads * 2 * self.width), dtype),
-            carries=((zeros_BD, zeros_BD),) * self.layers,
+            rows=jnp.zeros((batch_size, slots, 2 * self.width), dtype),
+            usage=jnp.full((batch_size, slots), -1, wide),
+            retroactive=jnp.zeros((batch_size, slots), wide),
+            reads=jnp.zeros((batch_size, heads * 2 * self.width), dtype),
+            carries=((zeros_BD, zeros_BD),) * self.config.layers,
         )
 
     def __call__(
@@ -143,13 +129,13 @@ class DNCCore(MemoryCore):
     ) -> tuple[DNCMemory, Float[Array, "B T D"]]:
         """Run a segment, as in learning, with the predictive loss."""
         memory, y_BTD = super().__call__(memory, x_BTD, first_BT)
-        if self.prediction_cost:
+        if self.config.prediction_cost:
             predicted_BTD, next_BTD = self.predictor(y_BTD[:, :-1]), x_BTD[:, 1:]
             target_BTD = jax.lax.stop_gradient(next_BTD).astype(predicted_BTD.dtype)
             products_BT = jnp.einsum("btd,btd->bt", predicted_BTD, target_BTD)
             scale_BT = _inverse_norm(predicted_BTD) * _inverse_norm(target_BTD)
             error_BT = 1 - products_BT.astype(scale_BT.dtype) * scale_BT
-            loss = self.prediction_cost * masked_mean(error_BT, ~first_BT[:, 1:])
+            loss = self.config.prediction_cost * masked_mean(error_BT, ~first_BT[:, 1:])
             if not self.is_initializing():
                 self.sow("losses", "prediction", loss)
         return memory, y_BTD
@@ -182,7 +168,7 @@ class DNCCore(MemoryCore):
 
     def _weights(self, h_BH: Float[Array, "B H"], memory: DNCMemory) -> Float[Array, "B K S"]:
         """Return the weights of the rows for each read head; all zero if none has been written."""
-        queries_BKQ = self.query(h_BH).reshape(len(h_BH), self.heads, -1)
+        queries_BKQ = self.query(h_BH).reshape(len(h_BH), self.config.heads, -1)
         keys_BKW, strength_BK = queries_BKQ[..., :-1], queries_BKQ[..., -1]
         products_BKS = jnp.einsum("bkw,bsw->bks", keys_BKW, memory.rows).astype(memory.usage.dtype)
         scale_BKS = _inverse_norm(keys_BKW)[..., None] * _inverse_norm(memory.rows)[:, None]
@@ -207,12 +193,12 @@ class DNCCore(MemoryCore):
         reads_BS = jax.lax.stop_gradient(jnp.sum(weights_BKS, axis=1))
         # The usage of free rows, -1, is the lowest.
         usage_BS = jnp.where(memory.usage < 0, -1, USAGE_DECAY * memory.usage + reads_BS)
-        new_BS = jax.nn.one_hot(jnp.argmin(usage_BS, axis=-1), self.slots, dtype=bool)
+        new_BS = jax.nn.one_hot(jnp.argmin(usage_BS, axis=-1), self.config.slots, dtype=bool)
         v_BS1 = memory.retroactive[..., None].astype(x_BD.dtype)
         zeros_BD = jnp.zeros_like(x_BD)
         own_B1W = jnp.concatenate([x_BD, zeros_BD], axis=-1)[:, None]
         later_B1W = jnp.concatenate([zeros_BD, x_BD], axis=-1)[:, None]
-        decay = self.retroactive_decay
+        decay = self.config.retroactive_decay
         return dataclasses.replace(
             memory,
             rows=jnp.where(new_BS[..., None], own_B1W, memory.rows + v_BS1 * later_B1W),

@@ -30,13 +30,7 @@ class FFMConfig(StackConfig):
     """The range of the time constants 1 / |a| at initialization, in steps."""
 
     def make_layer(self, **shared: Any) -> "FFMLayer":
-        return FFMLayer(
-            traces=self.traces,
-            contexts=self.contexts,
-            periods=self.periods,
-            timescale=self.timescale,
-            **shared,
-        )
+        return FFMLayer(config=self, **shared)
 
 
 class FFMLayer(RecurrentLayer):
@@ -57,21 +51,13 @@ class FFMLayer(RecurrentLayer):
     In the authors' code the rates a are spaced evenly from 0 to 0.5, so that two of 32 traces last
     for longer than 30 steps, and the periods from 1 to 1024: over tens of steps none of them turns,
     and the sum of the mean input covers what differs between inputs.
-
-    Attributes:
-      traces: M.
-      contexts: C.
-      periods: the range of 2 pi / w at initialization, in steps.
-      timescale: the range of 1 / a at initialization, in steps.
     """
 
-    traces: int
-    contexts: int
-    periods: tuple[float, float]
-    timescale: tuple[float, float]
+    config: FFMConfig
 
     def initial_state(self, batch_size: int) -> Float[Array, "B N2"]:
-        return jnp.zeros((batch_size, 2 * self.traces * self.contexts), self.wide)
+        size = 2 * self.config.traces * self.config.contexts
+        return jnp.zeros((batch_size, size), self.wide)
 
     @nn.compact
     def __call__(
@@ -80,24 +66,23 @@ class FFMLayer(RecurrentLayer):
         x_BTD: Float[Array, "B T D"],
         first_BT: Bool[Array, "B T"],
     ) -> tuple[Float[Array, "B N2"], Float[Array, "B T D"]]:
+        traces, contexts = self.config.traces, self.config.contexts
+
         def parameter(name: str, values: Array) -> Array:
             init = nn.initializers.constant(values)
             return self.param(name, init, values.shape, self.param_dtype).astype(self.wide)
 
-        constants_M = jnp.geomspace(*self.timescale, self.traces, dtype=self.wide)
+        constants_M = jnp.geomspace(*self.config.timescale, traces, dtype=self.wide)
         rate_M = parameter("rate", 1 / constants_M)
-        periods_C = jnp.geomspace(*self.periods, self.contexts, dtype=self.wide)
+        periods_C = jnp.geomspace(*self.config.periods, contexts, dtype=self.wide)
         frequency_C = parameter("frequency", 2 * math.pi / periods_C)
         # The element (m, c) is the entry m C + c.
-        decay_N = jnp.exp(
-            jax.lax.complex(
-                -jnp.repeat(jnp.abs(rate_M), self.contexts), jnp.tile(frequency_C, self.traces)
-            )
-        )
+        exponent_N = -jnp.repeat(jnp.abs(rate_M), contexts), jnp.tile(frequency_C, traces)
+        decay_N = jnp.exp(jax.lax.complex(*exponent_N))
         self.record_retention(decay_N)
-        trace_BTM, open_BTM = jnp.split(self.dense(2 * self.traces, "input")(x_BTD), 2, axis=-1)
+        trace_BTM, open_BTM = jnp.split(self.dense(2 * traces, "input")(x_BTD), 2, axis=-1)
         trace_BTM = (trace_BTM * nn.sigmoid(open_BTM)).astype(self.wide)
-        update_BTN = jnp.repeat(trace_BTM, self.contexts, axis=-1).astype(decay_N.dtype)
+        update_BTN = jnp.repeat(trace_BTM, contexts, axis=-1).astype(decay_N.dtype)
         states_BTN = as_real(
             linear_recurrence(decay_N[None, None], update_BTN, as_complex(state), first_BT)
         )

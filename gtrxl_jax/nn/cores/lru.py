@@ -36,12 +36,7 @@ class LRUConfig(StackConfig):
             raise ValueError(f"core.radius must be below 1, not {self.radius}")
 
     def make_layer(self, **shared: Any) -> "LRULayer":
-        return LRULayer(
-            state_size=self.state_size or shared["width"],
-            radius=self.radius,
-            max_phase=self.max_phase,
-            **shared,
-        )
+        return LRULayer(config=self, **shared)
 
 
 class LRULayer(DiagonalLayer):
@@ -54,14 +49,9 @@ class LRULayer(DiagonalLayer):
     initialization lambda is uniform in a ring (lemma 3.2) and gamma = sqrt(1 - |lambda|^2), so that
     h has the variance of an input without correlations in time. The mean of an input adds up to
     several times that.
-
-    Attributes:
-      radius: the range of |lambda| at initialization.
-      max_phase: the largest phase of lambda at initialization, in radians.
     """
 
-    radius: tuple[float, float]
-    max_phase: float
+    config: LRUConfig
 
     @nn.compact
     def __call__(
@@ -70,7 +60,7 @@ class LRULayer(DiagonalLayer):
         x_BTD: Float[Array, "B T D"],
         first_BT: Bool[Array, "B T"],
     ) -> tuple[Float[Array, "B N2"], Float[Array, "B T D"]]:
-        low, high = self.radius
+        low, high = self.config.radius
 
         def init_nu(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             squared = jax.random.uniform(key, shape, dtype, low**2, high**2)
@@ -79,7 +69,7 @@ class LRULayer(DiagonalLayer):
         def init_theta(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             # The smallest positive number instead of 0, whose logarithm is infinite.
             tiny = jnp.finfo(dtype).tiny
-            return jnp.log(self.max_phase * jax.random.uniform(key, shape, dtype, tiny))
+            return jnp.log(self.config.max_phase * jax.random.uniform(key, shape, dtype, tiny))
 
         nu_N, theta_N = self.vector("nu", init_nu), self.vector("theta", init_theta)
         decay_N = jnp.exp(jax.lax.complex(-jnp.exp(nu_N), jnp.exp(theta_N)))

@@ -53,12 +53,7 @@ class Mamba2Config(StackConfig):
             )
 
     def make_layer(self, **shared: Any) -> "Mamba2Layer":
-        return Mamba2Layer(
-            heads=self.heads,
-            state_size=self.state_size or shared["width"],
-            timescale=self.timescale,
-            **shared,
-        )
+        return Mamba2Layer(config=self, **shared)
 
 
 class Mamba2Layer(RecurrentLayer):
@@ -76,23 +71,19 @@ class Mamba2Layer(RecurrentLayer):
     code exp(a) is drawn from 1 to 16 and Delta log-uniformly: of their tens of heads some forget
     slowly, but of four often none. s is initialized to 0 instead of 1: as h is about Delta times
     its input, s v would be a hundred times h C, and the block adds x anyway.
-
-    Attributes:
-      heads: H, the number of heads.
-      state_size: N, the number of states of each of the 2 D channels.
-      timescale: the range of Delta at initialization.
     """
 
-    heads: int
-    state_size: int
-    timescale: tuple[float, float]
+    config: Mamba2Config
+
+    @property
+    def state_size(self) -> int:
+        """N, the number of states of each of the 2 D channels."""
+        return self.config.state_size or self.width
 
     def initial_state(self, batch_size: int) -> Mamba2State:
-        inner = 2 * self.width
+        inner, heads = 2 * self.width, self.config.heads
         shape = (batch_size, LAGS, inner + 2 * self.state_size)
-        memory = empty_memory(
-            batch_size, self.heads, self.state_size, inner // self.heads, self.wide
-        )
+        memory = empty_memory(batch_size, heads, self.state_size, inner // heads, self.wide)
         return Mamba2State(jnp.zeros(shape, self.wide), memory)
 
     @nn.compact
@@ -100,21 +91,21 @@ class Mamba2Layer(RecurrentLayer):
         self, state: Mamba2State, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[Mamba2State, Float[Array, "B T D"]]:
         batch, steps, _ = x_BTD.shape
-        inner, size = 2 * self.width, self.state_size
+        inner, size, heads = 2 * self.width, self.state_size, self.config.heads
 
         def parameter(name: str, init: Any, *shape: int) -> Array:
             return self.param(name, init, shape, self.param_dtype).astype(self.wide)
 
         def init_step(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            steps = jnp.geomspace(*self.timescale, self.heads, dtype=dtype)
+            steps = jnp.geomspace(*self.config.timescale, heads, dtype=dtype)
             return jnp.log(jnp.expm1(steps))  # the inverse of softplus
 
         zeros = nn.initializers.zeros_init()
-        rate_H = jnp.exp(parameter("log_rate", zeros, self.heads))
-        bias_H = parameter("step_bias", init_step, self.heads)
-        skip_H = parameter("skip", zeros, self.heads)
+        rate_H = jnp.exp(parameter("log_rate", zeros, heads))
+        bias_H = parameter("step_bias", init_step, heads)
+        skip_H = parameter("skip", zeros, heads)
         scale_C = parameter("scale", nn.initializers.ones_init(), inner)
-        projected = self.dense(2 * inner + 2 * size + self.heads, "input", use_bias=False)(x_BTD)
+        projected = self.dense(2 * inner + 2 * size + heads, "input", use_bias=False)(x_BTD)
         z, u, d = jnp.split(projected.astype(self.wide), [inner, 2 * (inner + size)], axis=-1)
         inputs, u = self._convolve(state.inputs, u, first_BT)
         v, key, query = jnp.split(nn.silu(u), [inner, inner + size], axis=-1)
@@ -122,9 +113,9 @@ class Mamba2Layer(RecurrentLayer):
         step_BTH = nn.softplus(d + bias_H[None, None])
         log_decay_BTH = -rate_H[None, None] * step_BTH
         self.record_retention(jnp.exp(log_decay_BTH))
-        v_BTHP = v.reshape(batch, steps, self.heads, -1)
+        v_BTHP = v.reshape(batch, steps, heads, -1)
         memory, y_BTHP, log_scale_BTH = linear_attention(
-            jnp.repeat(query[:, :, None], self.heads, axis=2),
+            jnp.repeat(query[:, :, None], heads, axis=2),
             step_BTH[..., None] * key[:, :, None],
             v_BTHP,
             log_decay_BTH,

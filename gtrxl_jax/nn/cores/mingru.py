@@ -31,7 +31,7 @@ class MinGRUConfig(StackConfig):
         check_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "MinGRULayer":
-        return MinGRULayer(timescale=self.timescale, **shared)
+        return MinGRULayer(config=self, **shared)
 
 
 class MinGRULayer(RecurrentLayer):
@@ -44,12 +44,9 @@ class MinGRULayer(RecurrentLayer):
     `linear_recurrence` has no division, and its decays are between 0 and 1.
 
     The biases b_z are initialized by `gate_biases`.
-
-    Attributes:
-      timescale: the range of 1 / z at initialization, in steps.
     """
 
-    timescale: tuple[float, float]
+    config: MinGRUConfig
 
     def initial_state(self, batch_size: int) -> Float[Array, "B D"]:
         return jnp.zeros((batch_size, self.width), self.wide)
@@ -62,7 +59,7 @@ class MinGRULayer(RecurrentLayer):
         first_BT: Bool[Array, "B T"],
     ) -> tuple[Float[Array, "B D"], Float[Array, "B T D"]]:
         def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            biases = gate_biases(self.timescale, self.width, dtype)
+            biases = gate_biases(self.config.timescale, self.width, dtype)
             return jnp.concatenate([biases, jnp.zeros_like(biases)])
 
         projected = self.dense(2 * self.width, "input", bias_init=init_bias)(x_BTD)

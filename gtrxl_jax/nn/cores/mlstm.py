@@ -29,7 +29,7 @@ class MLSTMConfig(StackConfig):
         width_of_head(self)
 
     def make_layer(self, **shared: Any) -> "MLSTMLayer":
-        return MLSTMLayer(heads=self.heads, head_width=width_of_head(self), **shared)
+        return MLSTMLayer(config=self, **shared)
 
 
 class MLSTMLayer(RecurrentLayer):
@@ -46,41 +46,37 @@ class MLSTMLayer(RecurrentLayer):
     biases of f are initialized evenly from 3 to 6, as in the authors' code. The layer is the
     recurrence alone: the paper's block also has a convolution, a norm of each head, and an
     up-projection around it. The state is C and n, transposed, `[B, H, K, K + 1]`, and m `[B, H]`.
-
-    Attributes:
-      heads: H, the number of heads.
-      head_width: K, the width of a head.
     """
 
-    heads: int
-    head_width: int
+    config: MLSTMConfig
 
     def initial_state(self, batch_size: int) -> MatrixMemory:
-        width = self.head_width
-        return empty_memory(batch_size, self.heads, width, width + 1, self.wide)
+        width = width_of_head(self.config)
+        return empty_memory(batch_size, self.config.heads, width, width + 1, self.wide)
 
     @nn.compact
     def __call__(
         self, state: MatrixMemory, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[MatrixMemory, Float[Array, "B T D"]]:
-        def heads(z: Array) -> Array:
-            return z.reshape(*x_BTD.shape[:2], self.heads, -1)
+        heads, width = self.config.heads, width_of_head(self.config)
+
+        def by_head(z: Array) -> Array:
+            return z.reshape(*x_BTD.shape[:2], heads, -1)
 
         def init_bias(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            opening = jnp.linspace(3, 6, self.heads, dtype=dtype)
-            return jnp.concatenate([jnp.zeros(self.heads, dtype), opening])
+            opening = jnp.linspace(3, 6, heads, dtype=dtype)
+            return jnp.concatenate([jnp.zeros(heads, dtype), opening])
 
-        inner = self.heads * self.head_width
-        projected = self.dense(4 * inner, "input")(x_BTD)
-        gates = self.dense(2 * self.heads, "gates", bias_init=init_bias)(x_BTD)
-        q, k, v, out = map(heads, jnp.split(projected, 4, axis=-1))
+        projected = self.dense(4 * heads * width, "input")(x_BTD)
+        gates = self.dense(2 * heads, "gates", bias_init=init_bias)(x_BTD)
+        q, k, v, out = map(by_head, jnp.split(projected, 4, axis=-1))
         log_input, forget = jnp.split(gates.astype(self.wide), 2, axis=-1)
         self.record_retention(nn.sigmoid(forget))
-        q, k, v = (z.astype(self.wide) for z in (q, k / self.head_width**0.5, v))
+        q, k, v = (z.astype(self.wide) for z in (q, k / width**0.5, v))
         with_one = jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1)
         state, y, log_scale = linear_attention(
             q, k, with_one, nn.log_sigmoid(forget), log_input, state, first_BT
         )
         total = jnp.maximum(jnp.abs(y[..., -1:]), jnp.exp(-log_scale)[..., None])
         h = nn.sigmoid(out) * (y[..., :-1] / total).astype(x_BTD.dtype)
-        return state, self.dense(self.width, "output")(h.reshape(*x_BTD.shape[:2], inner))
+        return state, self.dense(self.width, "output")(h.reshape(*x_BTD.shape[:2], -1))

@@ -28,8 +28,7 @@ class S5Config(StackConfig):
     2 / Delta steps."""
 
     def make_layer(self, **shared: Any) -> "S5Layer":
-        size = self.state_size or shared["width"]
-        return S5Layer(state_size=size, timescale=self.timescale, **shared)
+        return S5Layer(config=self, **shared)
 
 
 def hippo_normal(size: int) -> tuple[Complex[np.ndarray, " N"], Complex[np.ndarray, "M N"]]:
@@ -61,12 +60,9 @@ class S5Layer(DiagonalLayer):
     with one block. Of each pair of conjugate states one is computed, hence the 2, which is part of
     the kernel of `output`. A is 0 where an episode begins (Lu et al. 2023, section 3). After a few
     steps t, h is about t Delta times its input, which is small.
-
-    Attributes:
-      timescale: the range of Delta at initialization.
     """
 
-    timescale: tuple[float, float]
+    config: S5Config
 
     @nn.compact
     def __call__(
@@ -79,7 +75,7 @@ class S5Layer(DiagonalLayer):
             return jnp.asarray(hippo_normal(self.state_size)[0].imag, dtype)
 
         def init_step(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-            low, high = (math.log(step) for step in self.timescale)
+            low, high = (math.log(step) for step in self.config.timescale)
             return jax.random.uniform(key, shape, dtype, low, high)
 
         real_N = -jnp.exp(self.vector("log_real", nn.initializers.constant(math.log(0.5))))

@@ -35,11 +35,13 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
     use the present observation, and nothing of an earlier one.
 
     Attributes:
+      config: the settings of the core.
       width: D, the width of the inputs and the outputs.
       dtype: dtype of the activations; None for the dtype of the inputs.
       param_dtype: dtype of the parameters.
     """
 
+    config: Any
     width: int
     dtype: Any = None
     param_dtype: Any = jnp.float32
