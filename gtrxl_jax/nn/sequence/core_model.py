@@ -18,10 +18,9 @@ from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.nn.sequence.model import SequenceModel
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
-    TrajectoryEmbedding,
+    TrajectoryModel,
     TrajectoryModelConfig,
 )
 from gtrxl_jax.ops.distributions import ActionDistribution
@@ -66,7 +65,7 @@ class CoreModelConfig(TrajectoryModelConfig):
         )
 
 
-class CoreModel(SequenceModel):
+class CoreModel(TrajectoryModel):
     """The model, with the interface of `gtrxl_jax.nn.sequence.model`.
 
     Attributes:
@@ -76,7 +75,6 @@ class CoreModel(SequenceModel):
       dropout_rate: dropout rate of the tokens and the outputs.
     """
 
-    embedding: TrajectoryEmbedding
     core: MemoryCore
     head: nn.Module
     dropout_rate: float = 0.0
@@ -97,10 +95,6 @@ class CoreModel(SequenceModel):
         x_BSD = self.dropout(x_BSD, deterministic)
         memory, y_BSD = self.core(memory, x_BSD, jnp.zeros(x_BSD.shape[:2], bool))
         return memory, self.dropout(y_BSD[:, 1::3], deterministic)
-
-    def encode(self, observation: Any) -> Array:
-        """Encode observations, see `nn.normalizer.update_normalizers`."""
-        return self.embedding.observation(observation)
 
     def start(self, batch_size: int) -> Any:
         """Start acting from the initial memory."""

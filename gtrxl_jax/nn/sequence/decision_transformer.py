@@ -9,9 +9,9 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.layers import Dense, LayerNorm
-from gtrxl_jax.nn.sequence.model import SequenceModel
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
+    TrajectoryModel,
     TrajectoryModelConfig,
     Window,
     act_in_window,
@@ -100,7 +100,7 @@ class GPTBlock(nn.Module):
         return x_BSD + dropout(Dense(self.width, **precision)(hidden))
 
 
-class DecisionTransformer(SequenceModel):
+class DecisionTransformer(TrajectoryModel):
     """The model, with the interface of `gtrxl_jax.nn.sequence.rate.RATE` but without memory.
 
     Attributes:
@@ -112,7 +112,6 @@ class DecisionTransformer(SequenceModel):
       dropout_rate: dropout rate of the tokens.
     """
 
-    embedding: nn.Module
     head: nn.Module
     blocks: tuple[GPTBlock, ...]
     context: int
@@ -137,10 +136,6 @@ class DecisionTransformer(SequenceModel):
         """Return the empty memory and what the head gets at each step."""
         tokens_BT3D = self._with_time(self.embedding(segment), segment.timesteps)
         return memory, self._transform(tokens_BT3D, segment.mask, deterministic)
-
-    def encode(self, observation: Any) -> Array:
-        """Encode observations, see `nn.normalizer.update_normalizers`."""
-        return self.embedding.observation(observation)
 
     def start(self, batch_size: int) -> Window:
         """Start acting in B new episodes."""

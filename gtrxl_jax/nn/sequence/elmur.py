@@ -38,10 +38,11 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.cores.gtrxl import FeedForward
 from gtrxl_jax.nn.layers import Dense, KeyValue, LayerNorm
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedAttention, AbsorbedWeights
-from gtrxl_jax.nn.sequence.model import SequenceModel
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
+    TrajectoryModel,
     TrajectoryModelConfig,
+    change_segments,
     rows_where,
 )
 from gtrxl_jax.ops.distributions import ActionDistribution
@@ -380,7 +381,7 @@ class ELMURBlock(nn.Module):
         return inputs_BSD, self.after_attention(x_BTD, attended_BTD, reads, anchors_BM, step_BT)
 
 
-class ELMUR(SequenceModel):
+class ELMUR(TrajectoryModel):
     """The model, with the interface of `gtrxl_jax.nn.sequence.model`.
 
     Attributes:
@@ -391,7 +392,6 @@ class ELMUR(SequenceModel):
       dropout_rate: dropout rate of the tokens.
     """
 
-    embedding: nn.Module
     head: nn.Module
     blocks: tuple[ELMURBlock, ...]
     context: int
@@ -429,10 +429,6 @@ class ELMUR(SequenceModel):
         """Return the vectors of each layer's memory, also of a state of acting."""
         layers = memory.memory.layers if isinstance(memory, ELMURState) else memory.layers
         return jnp.stack([layer.vectors for layer in layers], axis=1)
-
-    def encode(self, observation: Any) -> Array:
-        """Encode observations, see `nn.normalizer.update_normalizers`."""
-        return self.embedding.observation(observation)
 
     def start(self, batch_size: int) -> ELMURState:
         """Start acting in B new episodes."""
@@ -522,21 +518,11 @@ class ELMUR(SequenceModel):
     def _begin_segments(self, state: ELMURState, first_B: Bool[Array, " B"]) -> ELMURState:
         """Begin the next segment in rows whose last one is complete, and an episode where first."""
         begins_B = first_B | (state.step == self.context)
-        if self.is_initializing():
-            return self._next_segment(state, first_B, begins_B)
 
-        # A cond copies what its branches return, so leave out the weights.
-        def changing(state: ELMURState) -> ELMURState:
-            return dataclasses.replace(state, weights=())
+        def change(model: ELMUR, state: ELMURState) -> ELMURState:
+            return model._next_segment(state, first_B, begins_B)
 
-        changed = nn.cond(
-            jnp.any(begins_B),
-            lambda model, state: changing(model._next_segment(state, first_B, begins_B)),
-            lambda model, state: changing(state),
-            self,
-            state,
-        )
-        return dataclasses.replace(changed, weights=state.weights)
+        return change_segments(self, state, begins_B, change)
 
     def _next_segment(
         self, state: ELMURState, first_B: Bool[Array, " B"], begins_B: Bool[Array, " B"]

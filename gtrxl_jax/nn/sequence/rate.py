@@ -33,14 +33,15 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock, AbsorbedWeights, Spans
-from gtrxl_jax.nn.sequence.model import SequenceModel
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
+    TrajectoryModel,
     TrajectoryModelConfig,
     Window,
     act_in_window,
     at_index,
     begin_in_window,
+    change_segments,
     empty_window,
     observe_in_window,
     rows_where,
@@ -209,7 +210,7 @@ class RATEState:
     segment: Int[Array, " B"]
 
 
-class RATE(SequenceModel):
+class RATE(TrajectoryModel):
     """The model, a stack of `AbsorbedBlock`.
 
     Attributes:
@@ -223,7 +224,6 @@ class RATE(SequenceModel):
       dropout_rate: dropout rate of the tokens.
     """
 
-    embedding: nn.Module
     head: nn.Module
     valve: Valve
     blocks: tuple[AbsorbedBlock, ...]
@@ -326,10 +326,6 @@ class RATE(SequenceModel):
         noise_BMD = jax.vmap(noise)(jnp.arange(batch, dtype=jnp.int32), segment_B)
         return dataclasses.replace(tokens, tokens=noise_BMD)
 
-    def encode(self, observation: Any) -> Array:
-        """Encode observations, see `nn.normalizer.update_normalizers`."""
-        return self.embedding.observation(observation)
-
     def start(self, batch_size: int) -> RATEState | Window:
         """Start acting in B new episodes."""
         if self.slides:
@@ -414,21 +410,11 @@ class RATE(SequenceModel):
     def _begin_segments(self, state: RATEState, first_B: Bool[Array, " B"]) -> RATEState:
         """Begin the next segment in rows whose last one is complete, and an episode where first."""
         begins_B, noise_key = first_B | (state.step == self.context), self._noise_key()
-        if self.is_initializing():
-            return self._next_segment(state, first_B, begins_B, noise_key)
 
-        # A cond copies what its branches return, so leave out the weights, most of the state.
-        def changing(state: RATEState) -> RATEState:
-            return dataclasses.replace(state, weights=())
+        def change(model: RATE, state: RATEState) -> RATEState:
+            return model._next_segment(state, first_B, begins_B, noise_key)
 
-        changed = nn.cond(
-            jnp.any(begins_B),
-            lambda model, state: changing(model._next_segment(state, first_B, begins_B, noise_key)),
-            lambda model, state: changing(state),
-            self,
-            state,
-        )
-        return dataclasses.replace(changed, weights=state.weights)
+        return change_segments(self, state, begins_B, change)
 
     def _next_segment(
         self,

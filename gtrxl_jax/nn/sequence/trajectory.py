@@ -5,6 +5,7 @@ return-to-go R, the observation o and the action a. The action is predicted at t
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.nn.normalizer import Normalizer, statistics
-from gtrxl_jax.nn.sequence.model import ModelConfig
+from gtrxl_jax.nn.sequence.model import ModelConfig, SequenceModel
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import ActionSpec, action_spec
@@ -41,6 +42,16 @@ class TrajectoryModelConfig(ModelConfig):
             self.return_scale,
             **self.precision(param_dtype),
         )
+
+
+class TrajectoryModel(SequenceModel):
+    """A model that reads the tokens of the steps, of a `TrajectoryEmbedding`."""
+
+    embedding: Any
+
+    def encode(self, observation: Any) -> Array:
+        """Encode observations, see `nn.normalizer.update_normalizers`."""
+        return self.embedding.observation(observation)
 
 
 class TrajectoryEmbedding(nn.Module):
@@ -198,6 +209,34 @@ def rows_where(choose_B: Bool[Array, " B"], new: Any, old: Any) -> Any:
         return jnp.where(choose_B.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
 
     return jax.tree.map(rows, new, old)
+
+
+def change_segments(
+    model: nn.Module, state: Any, changes_B: Bool[Array, " B"], change: Callable[[Any, Any], Any]
+) -> Any:
+    """Return `change(model, state)` if a row changes, otherwise the state.
+
+    Args:
+      model: the model, which is bound.
+      state: a state of acting, whose field `weights` does not change.
+      changes_B: which rows change.
+      change: a function of the bound model and the state.
+    """
+    if model.is_initializing():
+        return change(model, state)
+
+    # A cond copies what its branches return, so leave out the weights, which may be most of it.
+    def without_weights(state: Any) -> Any:
+        return dataclasses.replace(state, weights=())
+
+    changed = nn.cond(
+        jnp.any(changes_B),
+        lambda model, state: without_weights(change(model, state)),
+        lambda model, state: without_weights(state),
+        model,
+        state,
+    )
+    return dataclasses.replace(changed, weights=state.weights)
 
 
 def _put(
