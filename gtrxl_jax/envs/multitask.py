@@ -1,7 +1,7 @@
 """A stream of several tasks side by side, for multi-task agents; one task is a special case."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -56,14 +56,7 @@ class MultiTaskStream:
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError("tasks is empty: pass at least one stream")
-        expected, *others = map(_describe, self.tasks)
-        for number, other in enumerate(others, start=1):
-            for what, value in other.items():
-                if value != expected[what]:
-                    raise ValueError(
-                        f"the {what} of task {number} is {value}, but the {what} of task 0 is "
-                        f"{expected[what]}: one agent requires tasks that share it"
-                    )
+        require_alike([_describe(task) for task in self.tasks])
 
     @property
     def num_tasks(self) -> int:
@@ -117,6 +110,17 @@ class MultiTaskStream:
     def of_task(self, number: int, x: Shaped[Array, "B ..."]) -> Shaped[Array, "b ..."]:
         """Return the B / N rows that belong to one task."""
         return x.reshape(-1, self.num_tasks, *x.shape[1:])[:, number]
+
+
+def require_alike(tasks: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError for the first task of which a fact differs from that of the first one."""
+    for number, facts in enumerate(tasks):
+        for what, value in facts.items():
+            if value != tasks[0][what]:
+                raise ValueError(
+                    f"the {what} of task {number} is {value}, but the {what} of task 0 is "
+                    f"{tasks[0][what]}: one agent requires tasks that share it"
+                )
 
 
 def _combine(

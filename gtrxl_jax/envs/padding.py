@@ -111,10 +111,6 @@ class PaddedSpaces(Wrapper):
         info = {name: info[name] for name in self._reported_info}
         return self._seen(observation), state, reward, terminated, info
 
-    def is_truncated(self, state: Any, params: Any) -> Any:
-        """Return whether the environment truncates the episode."""
-        return self.env.is_truncated(state, params)
-
     def observation_space(self, params: Any = None) -> Any:
         """Return the common space of observations."""
         if self._features is None:

@@ -102,16 +102,6 @@ class Trial(Wrapper):
             return getattr(self.env, name)
         raise AttributeError(name)
 
-    @property
-    def default_params(self) -> Any:
-        """The parameters of the environment."""
-        return self.env.default_params
-
-    @property
-    def num_actions(self) -> int:
-        """The number of actions of the environment."""
-        return self.env.num_actions
-
     def inner_state(self, state: TrialState) -> Any:
         """Return the state of the environment."""
         return state.inner
@@ -171,10 +161,6 @@ class Trial(Wrapper):
     def is_truncated(self, state: TrialState, params: Any) -> Bool[Array, ""]:
         """Return False: trials terminate."""
         return jnp.bool_(False)
-
-    def action_space(self, params: Any = None) -> Any:
-        """Return the space of actions of the environment."""
-        return self.env.action_space(params)
 
     def observation_space(self, params: Any = None) -> Any:
         """Return the space of observations with the boundary.

@@ -2,14 +2,15 @@
 
 from typing import Any
 
+import jax
 from gymnax.environments import environment
 
 
 class Wrapper(environment.Environment[Any, Any]):
     """An environment around another one, with the same states, or with states that contain them.
 
-    Attributes that neither this class nor gymnax's defines, such as an oracle, are taken from
-    the other one.
+    By default it is the other one in all but its steps. Attributes that neither this class nor
+    gymnax's defines, such as an oracle, are taken from the other one too.
 
     Args:
       env: the other environment.
@@ -29,6 +30,28 @@ class Wrapper(environment.Environment[Any, Any]):
     def name(self) -> str:
         """The name of the environment."""
         return getattr(self.env, "name", type(self.env).__name__)
+
+    @property
+    def default_params(self) -> Any:
+        """The parameters of the other environment."""
+        return self.env.default_params
+
+    @property
+    def num_actions(self) -> int:
+        """The number of actions of the other environment."""
+        return self.env.num_actions
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        return self.env.reset_env(key, params)
+
+    def is_truncated(self, state: Any, params: Any) -> Any:
+        return self.env.is_truncated(state, params)
+
+    def observation_space(self, params: Any = None) -> Any:
+        return self.env.observation_space(params)
+
+    def action_space(self, params: Any = None) -> Any:
+        return self.env.action_space(params)
 
     def inner_state(self, state: Any) -> Any:
         """Return the state of the other environment, by default the same."""

@@ -46,20 +46,9 @@ class LegacyGymnax(Wrapper):
             )
         self._limit = limits[0]
 
-    @property
-    def default_params(self) -> Any:
-        return self.env.default_params
-
-    @property
-    def num_actions(self) -> int:
-        return self.env.num_actions
-
     def time_limit(self, params: Any) -> int | Array:
         """Return the number of actions after which an episode is truncated."""
         return getattr(params, self._limit)
-
-    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        return self.env.reset_env(key, params)
 
     def step_env(
         self, key: jax.Array, state: Any, action: Any, params: Any
@@ -88,9 +77,3 @@ class LegacyGymnax(Wrapper):
                 f"environment {self.name}: its states have no {time}: count the actions there"
             )
         return jnp.asarray(getattr(state, time) >= self.time_limit(params))
-
-    def observation_space(self, params: Any = None) -> Any:
-        return self.env.observation_space(params)
-
-    def action_space(self, params: Any = None) -> Any:
-        return self.env.action_space(params)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.envs.host import pools
 from gtrxl_jax.envs.host.simulators import Arrays, make_host_env
+from gtrxl_jax.envs.multitask import require_alike
 from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.timestep import EpisodeStats, TimeStep, zero_timestep
@@ -313,14 +314,7 @@ class HostStream:
 
     def __post_init__(self) -> None:
         require_count("num_envs", self.num_envs)
-        one, *others = (_describe(env.facts) for env in self.envs)
-        for number, other in enumerate(others, start=1):
-            for what, value in other.items():
-                if value != one[what]:
-                    raise ValueError(
-                        f"the {what} of task {number} is {value}, but that of task 0 is "
-                        f"{one[what]}: one agent requires tasks that share it"
-                    )
+        require_alike([_describe(env.facts) for env in self.envs])
 
     @property
     def env(self) -> HostEnv:

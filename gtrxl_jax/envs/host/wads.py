@@ -1,13 +1,15 @@
 """Wads, the files of Doom's maps, from text and arrays."""
 
+import io
 import json
 import struct
-import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 
 def pack(lumps: Iterable[tuple[str, bytes]]) -> bytes:
@@ -44,25 +46,17 @@ def room(side: int, height: int, wall: str, floor: str, ceiling: str) -> str:
     return "".join([*vertices, *lines, *sides, sector])
 
 
-def thing(x: int, y: int, number: int, angle: int = 0) -> str:
+def thing(x: int, y: int, number: int) -> str:
     """Return the block of a thing of some kind, by its number, at every level of difficulty."""
     skills = {f"skill{k}": True for k in range(1, 6)}
-    return block("thing", x=x, y=y, type=number, angle=angle, single=True, **skills)
+    return block("thing", x=x, y=y, type=number, angle=0, single=True, **skills)
 
 
 def sprite(image_RC3: UInt8[np.ndarray, "R C 3"]) -> bytes:
     """Return the PNG of a sprite that stands on the floor, a pixel for each of Doom's units."""
     rows, columns, _ = image_RC3.shape
-    pixels = b"".join(b"\0" + row.tobytes() for row in image_RC3)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(content))
-        + kind
-        + content
-        + struct.pack(">I", zlib.crc32(kind + content))
-        for kind, content in (
-            (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)),
-            (b"grAb", struct.pack(">ii", columns // 2, rows)),  # where the thing is in the image
-            (b"IDAT", zlib.compress(pixels)),
-            (b"IEND", b""),
-        )
-    )
+    chunks = PngInfo()
+    chunks.add(b"grAb", struct.pack(">ii", columns // 2, rows))  # where the thing is in the image
+    file = io.BytesIO()
+    Image.fromarray(image_RC3).save(file, format="PNG", pnginfo=chunks)
+    return file.getvalue()
