@@ -5,7 +5,7 @@ import inspect
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,22 @@ def require_same_shapes(where: str, call: str, name: str, before: Any, after: An
             f"{where}: {leaf} is {there} before {call} and {here} after it: return the same shapes "
             "and dtypes"
         )
+
+
+def require_scalars(where: str, values: Mapping[str, Any], remedy: str = "jnp.mean") -> None:
+    """Raise ValueError for the first of the values of a custom part that is no scalar.
+
+    Args:
+      where: the part, see `describe_part`.
+      values: the values, as arrays or their descriptions, by name.
+      remedy: functions that return scalars.
+    """
+    for name, value in values.items():
+        if getattr(value, "shape", None) != ():
+            raise ValueError(
+                f"{where}: {name} is {describe_array(value)}: return a scalar, for example by "
+                f"{remedy}"
+            )
 
 
 _HERE = f"{Path(__file__).parent}{os.sep}"

@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from gtrxl_jax.custom import describe_array, describe_part, first_difference, leaves, wrap_errors
+from gtrxl_jax.custom import (
+    describe_array,
+    describe_part,
+    first_difference,
+    leaves,
+    require_scalars,
+    wrap_errors,
+)
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.specs import observation_spec
@@ -28,13 +35,9 @@ def require_consistent_env(stream: Stream) -> Stream:
             "return the same shapes and dtypes from both"
         )
     for name, leaf in shapes.outcome.items():
-        if getattr(leaf, "shape", None) != ():
-            method = "is_truncated" if name == "is_truncated" else "step_env"
-            raise ValueError(
-                f"{describe_part('environment', env, method)}: "
-                f"{name} is {describe_array(leaf)}: return a scalar, for example "
-                "by x[0] or jnp.any(x)"
-            )
+        method = "is_truncated" if name == "is_truncated" else "step_env"
+        where = describe_part("environment", env, method)
+        require_scalars(where, {name: leaf}, "x[0] or jnp.any(x)")
     with wrap_errors("environment", env):
         space = stream.observation_space
     expected = _leaves(observation_spec(space))

@@ -18,10 +18,10 @@ from jaxtyping import Array, Key, Shaped
 
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import (
-    describe_array,
     describe_part,
     is_custom,
     require_same_shapes,
+    require_scalars,
     require_values,
     wrap_errors,
 )
@@ -187,9 +187,4 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
         before, after, metrics = jax.eval_shape(update, params, batch)
     where = describe_part("algorithm", algorithm, "update")
     require_same_shapes(where, "an update", "learner", before, after)
-    for name, value in metrics.items():
-        if getattr(value, "shape", None) != ():
-            raise ValueError(
-                f"{where}: the metric {name} is {describe_array(value)}: return scalars, for "
-                "example by jnp.mean"
-            )
+    require_scalars(where, {f"the metric {name}": x for name, x in metrics.items()})

@@ -20,11 +20,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.custom import (
-    describe_array,
     describe_part,
-    first_difference,
     is_custom,
-    leaves,
+    require_same_shapes,
+    require_scalars,
     require_values,
 )
 from gtrxl_jax.nn.agent import AgentOutput, make_agent
@@ -365,18 +364,9 @@ class OnPolicy(Algorithm):
         loss, auxiliary = returned
         require_values("algorithm", self, "loss", auxiliary, ("metrics", "statistics"))
         metrics, statistics = auxiliary
-        for name, value in {"loss": loss, **metrics}.items():
-            if getattr(value, "shape", None) != ():
-                what = "the loss" if name == "loss" else f"the metric {name}"
-                raise ValueError(
-                    f"{where}: {what} is {describe_array(value)}: return a scalar, for example by "
-                    "jnp.mean"
-                )
-        if found := first_difference(
-            leaves(statistics=state.popart), leaves(statistics=statistics)
-        ):
-            leaf, there, here = found
-            raise ValueError(f"{where}: {leaf} is {here}, and should be {there}")
+        named = {f"the metric {name}": x for name, x in metrics.items()}
+        require_scalars(where, {"the loss": loss, **named})
+        require_same_shapes(where, "the loss", "statistics", state.popart, statistics)
 
 
 def gradient_shares(

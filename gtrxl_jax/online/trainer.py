@@ -36,7 +36,7 @@ from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize, zero_episodes
 from gtrxl_jax.acting.rollout import ActingState, rollout
-from gtrxl_jax.custom import describe_array, describe_part, is_custom, require_values, wrap_errors
+from gtrxl_jax.custom import describe_part, is_custom, require_scalars, require_values, wrap_errors
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
@@ -435,9 +435,5 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
         state = jax.eval_shape(trainer.init, 0)
         learner, metrics = jax.eval_shape(update, state)
     require_same_state(algorithm, state.learner, learner)
-    for name, value in metrics.items():
-        if getattr(value, "shape", None) != ():
-            raise ValueError(
-                f"{describe_part('algorithm', algorithm, 'update')}: the metric {name} is "
-                f"{describe_array(value)}: return scalars, for example by jnp.mean"
-            )
+    where = describe_part("algorithm", algorithm, "update")
+    require_scalars(where, {f"the metric {name}": x for name, x in metrics.items()})

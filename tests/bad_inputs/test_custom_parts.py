@@ -229,7 +229,7 @@ ALGORITHMS = {
     ),
     "code": (dict(loss=lost), "KeyError: 'parameters'"),
     "no metrics": (dict(update=forgetful), r"update returns .*: return 2, learner, metrics"),
-    "metric of an update": (dict(update=many), r"the metric each is float32.*: return scalars"),
+    "metric of an update": (dict(update=many), r"the metric each is float32.*: return a scalar"),
 }
 
 
@@ -372,7 +372,7 @@ OFFLINE: dict[str, tuple[Any, str | None]] = {
     ),
     "metric": (
         dict(update=all_of_batch),
-        r"the metric returns is float32\[2, 2, 4\]: return scalars",
+        r"the metric returns is float32\[2, 2, 4\]: return a scalar",
     ),
     "code": (
         dict(update=lambda self, learner, batch, key: learner.momentum),
