@@ -57,6 +57,12 @@ def atomic(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Pa
             os.link(temporary, path)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text atomically, as UTF-8, in which what UTF-8 lacks is escaped."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, "utf-8", "backslashreplace")
+
+
 def printable(text: str) -> str:
     """Escape what a line of a terminal cannot show: control characters, and invalid UTF-8."""
     return "".join(

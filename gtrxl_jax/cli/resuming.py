@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import write_text
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as online_config
 from gtrxl_jax.runs.config import from_fields, kind_of, parse
@@ -56,8 +56,7 @@ class OptionsWriter(MetricWriter):
         return COMMANDS["offline" if self._options.models else "online"]
 
     def start(self, step: int) -> None:
-        with atomic(_path(self.folder)) as temporary:
-            temporary.write_text(json.dumps(dataclasses.asdict(self._options)) + "\n", "utf-8")
+        write_text(_path(self.folder), json.dumps(dataclasses.asdict(self._options)) + "\n")
 
     def write(self, step: Any, metrics: Metrics) -> None:
         pass

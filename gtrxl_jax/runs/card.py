@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import write_text
 from gtrxl_jax.formatting import number
 from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.runs.results import NOT_EVALUATED, Score, main_scores
@@ -43,32 +43,8 @@ def write_card(
       params: its parameters, which are counted.
       notes: lines on how it reads its observations.
     """
-    path = Path(folder, CARD)
-    with atomic(path) as temporary:
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(weights(params)))
-        text = card(title, config, record, parameters, Path(folder).resolve().name, notes)
-        temporary.write_text(text, "utf-8", errors="backslashreplace")
-    return path
-
-
-def card(
-    title: str,
-    config: Mapping[str, Any],
-    record: dict[str, Any],
-    parameters: int,
-    name: str,
-    notes: Sequence[str] = (),
-) -> str:
-    """Return the text of a card.
-
-    Args:
-      title: as in `write_card`.
-      config: as in `write_card`.
-      record: as in `write_card`.
-      parameters: number of parameters of the network.
-      name: name of the folder.
-      notes: as in `write_card`.
-    """
+    path, name = Path(folder, CARD), Path(folder).resolve().name
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(weights(params)))
     seeds, diverged = record["seeds"], record["num_diverged"]
     several = len(seeds) > 1
     origin = record.get("init_from")
@@ -107,7 +83,8 @@ def card(
         f"{record['date'][:10]}, commit {record['commit']}.",
         "",
     ]
-    return "\n".join(lines)
+    write_text(path, "\n".join(lines))
+    return path
 
 
 def name_address(folder: str | os.PathLike[str], address: str) -> None:

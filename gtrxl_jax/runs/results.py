@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import write_text
 from gtrxl_jax.formatting import number, numbers
 from gtrxl_jax.runs.divergence import Divergence
 from gtrxl_jax.runs.logging.writers import json_value
@@ -222,9 +222,8 @@ def record_of(config: Any, result: Result) -> dict[str, Any]:
 
 def write_result(folder: str | os.PathLike[str], record: dict[str, Any]) -> None:
     """Write the return value of `record_of` to result.json. A run that has it is not rerun."""
-    with atomic(Path(folder, "result.json")) as temporary:
-        text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-        temporary.write_text(text, "utf-8")
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    write_text(Path(folder, "result.json"), text)
 
 
 def read_result(folder: str | os.PathLike[str]) -> Result | None:

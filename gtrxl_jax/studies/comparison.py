@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import write_text
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.plots.curves import plot_learning_curves
 from gtrxl_jax.plots.ranking import plot_ranking
@@ -102,8 +102,7 @@ def compare(
     plots.append(folder / "comparison_ranking.png")
     _draw_ranking(by_task, plots[-1])
     path = folder / "comparison.md"
-    with atomic(path) as temporary:
-        temporary.write_text(text + "\n", "utf-8", errors="backslashreplace")
+    write_text(path, text + "\n")
     return text, [path, *plots]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import tyro
 
-from gtrxl_jax.files import atomic
+from gtrxl_jax.files import write_text
 from gtrxl_jax.studies.cells import Cell, run
 from gtrxl_jax.studies.records import Record, read
 from gtrxl_jax.studies.report import Paragraph, markdown, origin
@@ -84,6 +84,5 @@ class Study:
             )
         title, paragraphs = self.report(options, records)
         text = markdown(title, [*paragraphs, origin(records)])
-        with atomic(options.results / f"{name}.md") as temporary:
-            temporary.write_text(text, "utf-8")
+        write_text(options.results / f"{name}.md", text)
         print(text)

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from flax import traverse_util
+
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.online.algorithm import ALGORITHMS
 from gtrxl_jax.online.config import OnlineConfig, preset, with_parts
@@ -12,13 +14,9 @@ from gtrxl_jax.runs.config import from_fields
 from gtrxl_jax.validation import field_names
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of nested tables by their dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        found |= flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return found
+    return traverse_util.flatten_dict(dict(table), sep=".")
 
 
 def changes(config: Any) -> dict[str, Any]:

@@ -18,16 +18,17 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from io import FileIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
+from flax import traverse_util
 
 from gtrxl_jax.extras import install_command
-from gtrxl_jax.files import append_to, atomic
+from gtrxl_jax.files import append_to, atomic, write_text
 from gtrxl_jax.plugins import Registry, import_plugins
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, per_seed, read_metrics
 
@@ -283,8 +284,7 @@ class ServiceWriter(TrackerWriter):
         return self._folder / f"{self.name}.json"
 
     def _keep_record(self) -> None:
-        with atomic(self._record) as temporary:
-            temporary.write_text(json.dumps({"id": self._id, "step": self._sent}), "utf-8")
+        write_text(self._record, json.dumps({"id": self._id, "step": self._sent}))
 
     def _title(self, name: str) -> str:
         """Return the name of a run: the last parts of the folder, without runs/, and the seed."""
@@ -405,7 +405,8 @@ class MlflowWriter(ServiceWriter):
             tags["gtrxl_jax.group"] = self._title("")
         run = client.create_run(place, run_name=self._title(name), tags=tags)
         entities = self._package.entities
-        params = [entities.Param(key, value) for key, value in _settings(self._config)]
+        settings = traverse_util.flatten_dict(self._config, sep=".")
+        params = [entities.Param(key, str(value)) for key, value in settings.items()]
         for first in range(0, len(params), _MOST_PARAMS):
             client.log_batch(run.info.run_id, params=params[first : first + _MOST_PARAMS])
         return _MlflowRun(client, run)
@@ -436,15 +437,6 @@ class _MlflowRun:
 
 _MOST_PARAMS = 100
 """The number of parameters that MLflow takes at once."""
-
-
-def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each setting, such as `core.width`."""
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", str(value)
 
 
 LOGGERS = Registry("log", MetricWriter)
