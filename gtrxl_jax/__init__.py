@@ -12,44 +12,29 @@ from gtrxl_jax.lazy import lazy
 from gtrxl_jax.machine import has_tpu, set_no_tpu
 
 if TYPE_CHECKING:
-    from gtrxl_jax.envs.registry import make_env, register_env
-    from gtrxl_jax.envs.stream import Stream
-    from gtrxl_jax.loading import load
-    from gtrxl_jax.nn.agent import make_agent
-    from gtrxl_jax.nn.core import register_core
-    from gtrxl_jax.nn.cores.registry import make_core
-    from gtrxl_jax.nn.encoders import register_encoder
-    from gtrxl_jax.nn.normalizer import update_normalizers
-    from gtrxl_jax.nn.sequence.model import register_model
-    from gtrxl_jax.offline.algorithm import register_offline_algorithm
-    from gtrxl_jax.online.algorithm import register_algorithm
-    from gtrxl_jax.timestep import TimeStep, zero_timestep
+    from gtrxl_jax.envs.registry import make_env as make_env
+    from gtrxl_jax.envs.registry import register_env as register_env
+    from gtrxl_jax.envs.stream import Stream as Stream
+    from gtrxl_jax.loading import load as load
+    from gtrxl_jax.nn.agent import make_agent as make_agent
+    from gtrxl_jax.nn.core import register_core as register_core
+    from gtrxl_jax.nn.cores.registry import make_core as make_core
+    from gtrxl_jax.nn.encoders import register_encoder as register_encoder
+    from gtrxl_jax.nn.normalizer import update_normalizers as update_normalizers
+    from gtrxl_jax.nn.sequence.model import register_model as register_model
+    from gtrxl_jax.offline.algorithm import register_offline_algorithm as register_offline_algorithm
+    from gtrxl_jax.online.algorithm import register_algorithm as register_algorithm
+    from gtrxl_jax.timestep import TimeStep as TimeStep
+    from gtrxl_jax.timestep import zero_timestep as zero_timestep
 
 __version__ = "0.3.0"
-
-__all__ = [
-    "Stream",
-    "TimeStep",
-    "load",
-    "make_agent",
-    "make_core",
-    "make_env",
-    "register_algorithm",
-    "register_core",
-    "register_encoder",
-    "register_env",
-    "register_model",
-    "register_offline_algorithm",
-    "update_normalizers",
-    "zero_timestep",
-]
 
 if not has_tpu():  # gymnax starts JAX when it is imported
     set_no_tpu()
 
 # Imported on first use: a core requires neither the environments nor gymnax, which take seconds to
 # import. Modules of this package import one another directly.
-__getattr__, __dir__ = lazy(
+__all__, __getattr__, __dir__ = lazy(
     __name__,
     {
         "Stream": "gtrxl_jax.envs.stream",

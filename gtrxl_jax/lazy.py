@@ -8,8 +8,8 @@ from typing import Any
 
 def lazy(
     package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package that re-exports names of other modules.
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package that re-exports names of modules.
 
     Args:
       package: the package's `__name__`.
@@ -23,4 +23,4 @@ def lazy(
         setattr(sys.modules[package], name, value)
         return value
 
-    return load, lambda: sorted({*vars(sys.modules[package]), *homes})
+    return list(homes), load, lambda: sorted({*vars(sys.modules[package]), *homes})

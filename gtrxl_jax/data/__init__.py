@@ -4,29 +4,15 @@
 "offline".
 """
 
-from gtrxl_jax.data.segments import Sampling, cut_segments, sample_segments
-from gtrxl_jax.data.spaces import Spaces, dataset_spaces
-from gtrxl_jax.data.trajectories import (
-    Trajectories,
-    check,
-    concatenate,
-    held_out,
-    returns_to_go,
-    select,
-)
-from gtrxl_jax.segments import Segments
-
-__all__ = [
-    "Sampling",
-    "Segments",
-    "Spaces",
-    "Trajectories",
-    "check",
-    "concatenate",
-    "cut_segments",
-    "dataset_spaces",
-    "held_out",
-    "returns_to_go",
-    "sample_segments",
-    "select",
-]
+from gtrxl_jax.data.segments import Sampling as Sampling
+from gtrxl_jax.data.segments import cut_segments as cut_segments
+from gtrxl_jax.data.segments import sample_segments as sample_segments
+from gtrxl_jax.data.spaces import Spaces as Spaces
+from gtrxl_jax.data.spaces import dataset_spaces as dataset_spaces
+from gtrxl_jax.data.trajectories import Trajectories as Trajectories
+from gtrxl_jax.data.trajectories import check as check
+from gtrxl_jax.data.trajectories import concatenate as concatenate
+from gtrxl_jax.data.trajectories import held_out as held_out
+from gtrxl_jax.data.trajectories import returns_to_go as returns_to_go
+from gtrxl_jax.data.trajectories import select as select
+from gtrxl_jax.segments import Segments as Segments

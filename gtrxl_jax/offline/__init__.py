@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from gtrxl_jax.lazy import lazy
 
 if TYPE_CHECKING:
-    from gtrxl_jax.offline.config import OfflineConfig, preset
-    from gtrxl_jax.offline.trainer import OfflineTrainer
+    from gtrxl_jax.offline.config import OfflineConfig as OfflineConfig
+    from gtrxl_jax.offline.config import preset as preset
+    from gtrxl_jax.offline.trainer import OfflineTrainer as OfflineTrainer
 
-__all__ = ["OfflineConfig", "OfflineTrainer", "preset"]
-
-__getattr__, __dir__ = lazy(
+__all__, __getattr__, __dir__ = lazy(
     __name__,
     {
         "OfflineConfig": "gtrxl_jax.offline.config",

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from gtrxl_jax.lazy import lazy
 
 if TYPE_CHECKING:
-    from gtrxl_jax.online.config import OnlineConfig, preset
-    from gtrxl_jax.online.trainer import OnlineTrainer
-
-__all__ = ["OnlineConfig", "OnlineTrainer", "preset"]
+    from gtrxl_jax.online.config import OnlineConfig as OnlineConfig
+    from gtrxl_jax.online.config import preset as preset
+    from gtrxl_jax.online.trainer import OnlineTrainer as OnlineTrainer
 
 # Imported on first use: configs require neither environments nor gymnax, which take seconds to
 # import.
-__getattr__, __dir__ = lazy(
+__all__, __getattr__, __dir__ = lazy(
     __name__,
     {
         "OnlineConfig": "gtrxl_jax.online.config",

@@ -14,26 +14,18 @@ or function is a cell's job as well, see `Cell`. `run` returns records, one for 
 gives each cell a run folder instead, and `compare` compares such folders.
 """
 
-from gtrxl_jax.studies.cells import Cell, run, train
-from gtrxl_jax.studies.comparison import compare, find_runs, read_runs
-from gtrxl_jax.studies.records import Record, by_cell, read, scores, to_goal
-from gtrxl_jax.studies.script import Options, Study
-from gtrxl_jax.studies.sweep import grid, read_sweep
-
-__all__ = [
-    "Cell",
-    "Options",
-    "Record",
-    "Study",
-    "by_cell",
-    "compare",
-    "find_runs",
-    "grid",
-    "read",
-    "read_runs",
-    "read_sweep",
-    "run",
-    "scores",
-    "to_goal",
-    "train",
-]
+from gtrxl_jax.studies.cells import Cell as Cell
+from gtrxl_jax.studies.cells import run as run
+from gtrxl_jax.studies.cells import train as train
+from gtrxl_jax.studies.comparison import compare as compare
+from gtrxl_jax.studies.comparison import find_runs as find_runs
+from gtrxl_jax.studies.comparison import read_runs as read_runs
+from gtrxl_jax.studies.records import Record as Record
+from gtrxl_jax.studies.records import by_cell as by_cell
+from gtrxl_jax.studies.records import read as read
+from gtrxl_jax.studies.records import scores as scores
+from gtrxl_jax.studies.records import to_goal as to_goal
+from gtrxl_jax.studies.script import Options as Options
+from gtrxl_jax.studies.script import Study as Study
+from gtrxl_jax.studies.sweep import grid as grid
+from gtrxl_jax.studies.sweep import read_sweep as read_sweep
