@@ -1,9 +1,11 @@
 """The extras of this package, sets of optional packages, and how to install them."""
 
+import importlib
 import importlib.metadata
 import re
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -29,6 +31,25 @@ def install_command(extra: str) -> str:
         # Imported from a clone that is not installed, or was before it had the extra.
         return f"pip install '.[{extra}]' in the clone of gtrxl_jax"
     return shlex.join(["pip", "install", *packages])
+
+
+def import_extra(module: str, extra: str, user: str) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+      module: its name.
+      extra: the extra that installs the package.
+      user: what requires it, for the message.
+
+    Raises:
+      ImportError: if it cannot be imported, with the command that installs the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        command = install_command(extra)
+        raise type(error)(f"{user} requires {package}: {command} ({error})") from error
 
 
 def extras() -> list[str]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, Key, UInt
 from gtrxl_jax.data.datasets import DatasetReader, naming
 from gtrxl_jax.data.segments import Sampling, draw_windows
 from gtrxl_jax.data.trajectories import check_rewards, check_steps, returns_to_go
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import agent_action
 from gtrxl_jax.validation import require_count
@@ -70,11 +70,7 @@ def load_segments(
       TypeError: if a number is not an integer.
       ImportError: if the extra "offline" is not installed.
     """
-    try:
-        import grain
-    except ImportError:
-        command = install_command("offline")
-        raise ImportError(f"load_segments requires grain: {command}") from None
+    grain = import_extra("grain", "offline", "load_segments")
     sampling = sampling or Sampling()
     numbers = dict(batch=batch, segments=segments, unroll=unroll, threads=threads, ahead=ahead)
     for field, number in numbers.items():

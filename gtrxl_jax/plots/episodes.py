@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.files import atomic
 
 _SMALLEST_SIDE = 256
@@ -95,13 +95,8 @@ def can_save_mp4() -> bool:
 
 def _encoder() -> str:
     """Return the path of ffmpeg."""
-    try:
-        import imageio_ffmpeg
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"MP4 requires imageio-ffmpeg: {install_command('hub')}, or write a GIF"
-        ) from error
-    return str(imageio_ffmpeg.get_ffmpeg_exe())
+    ffmpeg = import_extra("imageio_ffmpeg", "hub", "MP4, unlike GIF,")
+    return str(ffmpeg.get_ffmpeg_exe())
 
 
 def _large_frames(

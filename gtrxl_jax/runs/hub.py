@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.runs.card import CARD
 from gtrxl_jax.runs.directory import Folder, params_path
 
@@ -111,10 +111,5 @@ def _line(error: BaseException) -> str:
 
 
 def _library() -> Any:
-    try:
-        import huggingface_hub.errors
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"addresses on the hub require huggingface_hub: {install_command('hub')}"
-        ) from error
-    return huggingface_hub
+    import_extra("huggingface_hub.errors", "hub", "an address on the hub")
+    return import_extra("huggingface_hub", "hub", "an address on the hub")

@@ -92,6 +92,6 @@ def test_video_has_all_frames_and_a_pause(tmp_path):
 
 def test_video_without_encoder_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ModuleNotFoundError, match="requires imageio-ffmpeg: pip install .* GIF"):
+    with pytest.raises(ModuleNotFoundError, match="MP4, .*, requires imageio_ffmpeg: pip install"):
         save_mp4(make_frames(), tmp_path / "a.mp4")
     assert not list(tmp_path.iterdir())

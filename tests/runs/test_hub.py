@@ -122,7 +122,7 @@ def test_without_the_package_the_line_names_it(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["play", "hf://me/tmaze"])
     (line,) = capsys.readouterr().err.splitlines()
-    assert "addresses on the hub require huggingface_hub: pip install" in line
+    assert "an address on the hub requires huggingface_hub: pip install" in line
 
 
 @pytest.mark.integration

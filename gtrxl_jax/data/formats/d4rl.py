@@ -13,7 +13,7 @@ import numpy as np
 
 from gtrxl_jax.data.format import DatasetError, Format, Metadata, action_space, observation_space
 from gtrxl_jax.data.hdf5 import node_of
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUFFIXES = (".hdf5", ".h5")
@@ -34,10 +34,7 @@ class D4RL(Format):
         return path if is_hdf5 or path.suffix in SUFFIXES else None
 
     def __init__(self, path: Path):
-        try:
-            import h5py
-        except ImportError:
-            raise ImportError(f"D4RL's files require h5py: {install_command('offline')}") from None
+        h5py = import_extra("h5py", "offline", self.name)
         self.path = path
         self.metadata = Metadata(version="")
         self._file = h5py.File(path, "r")

@@ -21,7 +21,7 @@ from PIL import Image
 
 from gtrxl_jax.data.format import DatasetError, Format, Metadata, inside
 from gtrxl_jax.data.hdf5 import node_of
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.specs.spaces import kind_of, map_leaves, parts_of
 
 FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
@@ -146,15 +146,10 @@ def import_minari() -> ModuleType:
     Raises:
       ImportError: if it is not installed.
     """
-    try:
-        import h5py  # noqa: F401  minari imports without it, but cannot read
-        import minari
-        import minari.dataset.minari_storage
-        import minari.serialization
-    except ImportError:
-        command = install_command("offline")
-        raise ImportError(f"offline data require minari: {command}") from None
-    return minari
+    # Minari imports without h5py, but cannot read.
+    for module in ("h5py", "minari.dataset.minari_storage", "minari.serialization"):
+        import_extra(module, "offline", Minari.name)
+    return import_extra("minari", "offline", Minari.name)
 
 
 _METADATA_FIELDS = {

@@ -17,7 +17,7 @@ import numpy as np
 
 from gtrxl_jax.data.format import DatasetError, inside
 from gtrxl_jax.data.formats.minari import FIELDS, Minari
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.specs.spaces import kind_of, parts_of
 
 SUFFIXES = ("arrow", "parquet")
@@ -44,13 +44,7 @@ class MinariArrow(Minari):
         return None
 
     def _open(self, data_format: str) -> int:
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            raise ImportError(
-                f"{self.path} is stored as {data_format}, which requires pyarrow: "
-                f"{install_command('arrow')}"
-            ) from None
+        import_extra("pyarrow.parquet", "arrow", f"{self.path} is stored as {data_format}, which")
         self._suffix = data_format
         self._table = functools.lru_cache(CACHED)(self._read_table)
         return sum(folder.name.isdecimal() for folder in self.path.iterdir())

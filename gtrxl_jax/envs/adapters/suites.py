@@ -1,6 +1,5 @@
 """The environments of other suites, by name. Each suite is a package that an extra installs."""
 
-import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from gymnax.environments import environment
 
 from gtrxl_jax.envs.adapters import adapt
 from gtrxl_jax.envs.adapters.timesteps import XMiniGrid
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.validation import require_choice
 
 _CLASSES = {
@@ -46,7 +45,7 @@ def _make(name: str, package: str, **arguments: Any) -> environment.Environment:
       ImportError: if its package is not installed, or cannot be imported.
     """
     module, _, kind = _CLASSES[package][name].partition(":")
-    found = _import(name, package, f"{package}.{module}")
+    found = import_extra(f"{package}.{module}", package, f"environment {name}")
     return adapt(getattr(found, kind)(**arguments))
 
 
@@ -65,20 +64,11 @@ def make_of_library(name: str, **arguments: Any) -> tuple[environment.Environmen
       ImportError: if the library is not installed, or cannot be imported.
     """
     package, _, own = name.partition(":")
-    library = _import(name, package, package)
+    library = import_extra(package, package, f"environment {name}")
     require_choice(f"environment of {package}", own, library.registered_environments())
     made = library.make(own, **arguments)
     env = XMiniGrid(*made) if package == "xminigrid" else adapt(made)
     return env, env.default_params
-
-
-def _import(name: str, package: str, module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"environment {name} requires {package}: {install_command(package)} ({error})"
-        ) from None
 
 
 SUITES: dict[str, Callable[..., environment.Environment]] = {

@@ -5,14 +5,12 @@ What wrappers do elsewhere are arguments here, in `env.params`: `stack_num`, `im
 `frame_skip`, ...
 """
 
-import importlib
-import types
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.validation import require_choice
 
 LIBRARY = "envpool"
@@ -36,7 +34,8 @@ class Pool:
     """
 
     def __init__(self, name: str, params: Mapping[str, Any], num_envs: int, seed: int):
-        library, own = _library(name), name.partition(":")[2]
+        library = import_extra(LIBRARY, LIBRARY, f"environment {name}")
+        own = name.partition(":")[2]
         require_choice(f"environment of {LIBRARY}", own, library.list_all_envs())
         try:
             self._pool = library.make_gymnasium(own, num_envs=num_envs, seed=seed, **params)
@@ -78,12 +77,3 @@ def _of_episodes(info: dict[str, Any]) -> dict[str, Any]:
         for name, value in info.items()
         if name not in _OTHER_INFO and isinstance(value, np.ndarray) and value.ndim == 1
     }
-
-
-def _library(name: str) -> types.ModuleType:
-    try:
-        return importlib.import_module(LIBRARY)
-    except ImportError as error:
-        raise ImportError(
-            f"environment {name} requires {LIBRARY}: {install_command(LIBRARY)}"
-        ) from error

@@ -14,7 +14,6 @@ a row of its known words, and any other text a row of hashed words.
 """
 
 import functools
-import importlib
 import inspect
 import itertools
 import math
@@ -29,7 +28,7 @@ from gymnasium import spaces
 
 from gtrxl_jax.envs.host import dmlab, memory_maze, two_colors, wrappers
 from gtrxl_jax.envs.host.texts import hash_words, hashed_space
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra, install_command
 from gtrxl_jax.plugins import find_object, is_host_name, is_plugin
 from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, shape_of
 
@@ -131,13 +130,7 @@ def _register(own: str) -> None:
         )
     for prefix, (module, extra) in FAMILIES.items():
         if own.startswith(prefix):
-            try:
-                importlib.import_module(module)
-            except ImportError as error:
-                raise ImportError(
-                    f"environment gymnasium:{own} requires {module.partition('.')[0]}: "
-                    f"{install_command(extra)}"
-                ) from error
+            import_extra(module, extra, f"environment gymnasium:{own}")
 
 
 def _refuse_unknown(own: str) -> None:

@@ -5,7 +5,6 @@ The map and its actors are written when the environment is made. Rules and sizes
 """
 
 import functools
-import importlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from gymnasium import spaces
 from PIL import Image
 
 from gtrxl_jax.envs.host import wads
-from gtrxl_jax.extras import install_command
+from gtrxl_jax.extras import import_extra
 from gtrxl_jax.validation import require_choice, require_count
 
 LIBRARY = "vizdoom"
@@ -114,12 +113,8 @@ def find_scenario(name: str) -> Callable[..., "TwoColors"]:
       ImportError: if vizdoom is not installed.
     """
     require_choice(f"scenario of {LIBRARY}", name, SCENARIOS)
-    try:
-        return functools.partial(TwoColors, importlib.import_module(LIBRARY))
-    except ImportError as error:
-        raise ImportError(
-            f"environment {LIBRARY}:{name} requires {LIBRARY}: {install_command(LIBRARY)}"
-        ) from error
+    library = import_extra(LIBRARY, LIBRARY, f"environment {LIBRARY}:{name}")
+    return functools.partial(TwoColors, library)
 
 
 class TwoColors(gymnasium.Env[np.ndarray, Any]):
