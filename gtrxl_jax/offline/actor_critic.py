@@ -292,6 +292,24 @@ class ActorCritic(OfflineAlgorithm):
         )
         return learner, aux, metrics
 
+    def step_critics(
+        self,
+        learner: ActorCriticLearner,
+        window: Window,
+        target_BS: Float[Array, "B S"],
+        key: Key[Array, ""],
+    ) -> tuple[ActorCriticLearner, Metrics]:
+        """Take an optimizer step on two critics, on the `twin_loss` of the data's actions."""
+
+        def loss(critics: Any) -> Any:
+            h_CBSD = self.critic_features(critics, window, key)[:, :, :-1]
+            q_CBS = self.action_values(critics, h_CBSD, window.actions)
+            total, metrics = twin_loss(q_CBS, target_BS, window.mask)
+            return total, metrics | {"loss": total}
+
+        learner, of_loss, metrics = self.step(learner, "critics", loss)
+        return learner, metrics | of_loss
+
     def move_targets(self, learner: ActorCriticLearner) -> ActorCriticLearner:
         """Move the target networks towards the trained ones."""
         trained = {name: learner.networks[name] for name in self.with_targets}

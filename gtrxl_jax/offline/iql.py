@@ -27,7 +27,6 @@ from gtrxl_jax.offline.actor_critic import (
     after,
     before,
     mean_scores,
-    twin_loss,
     with_following_step,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
@@ -95,14 +94,8 @@ class IQL(ActorCritic):
         learner, scores, of_actor = self.step(learner, "actor", loss_of_actor)
         target_BS = td_targets(window.rewards, window.terminated, after(value_BW), config.gamma)
 
-        def loss_of_critics(critics: Any) -> Any:
-            h_CBSD = self.critic_features(critics, window, key_critics)[:, :, :-1]
-            q_CBS = self.action_values(critics, h_CBSD, window.actions)
-            total, metrics = twin_loss(q_CBS, target_BS, window.mask)
-            return total, metrics | {"loss": total}
-
-        learner, of_loss, of_critics = self.step(learner, "critics", loss_of_critics)
-        metrics |= of_actor | of_critics | scores | of_loss
+        learner, of_critics = self.step_critics(learner, window, target_BS, key_critics)
+        metrics |= of_actor | of_critics | scores
         metrics |= {
             "value": masked_mean(value_BS, window.mask),
             "advantage_weight": masked_mean(weight_BS, window.mask),

@@ -24,10 +24,10 @@ from gtrxl_jax.offline.actor_critic import (
     after,
     before,
     mean_scores,
-    twin_loss,
     with_following_step,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
+from gtrxl_jax.ops.losses import learn_if
 from gtrxl_jax.ops.td import td_targets
 from gtrxl_jax.ops.td3_bc import behavior_regularized_loss
 from gtrxl_jax.parallel.placement import gather_parameters
@@ -82,13 +82,7 @@ class TD3BC(ActorCritic):
             window.rewards, window.terminated, jnp.min(q_CBS, axis=0), config.gamma
         )
 
-        def loss_of_critics(critics: Any) -> Any:
-            h_CBSD = self.critic_features(critics, window, key_critics)[:, :, :-1]
-            q_CBS = self.action_values(critics, h_CBSD, window.actions)
-            total, metrics = twin_loss(q_CBS, target_BS, window.mask)
-            return total, metrics | {"loss": total}
-
-        learner, of_loss, of_critics = self.step(learner, "critics", loss_of_critics)
+        learner, of_critics = self.step_critics(learner, window, target_BS, key_critics)
 
         def learn_actor(learner: ActorCriticLearner) -> tuple[ActorCriticLearner, Metrics]:
             # The first critic alone, as in TD3.
@@ -107,17 +101,10 @@ class TD3BC(ActorCritic):
             learner, scores, metrics = self.step(learner, "actor", loss_of_actor)
             return self.move_targets(learner), metrics | scores
 
-        def wait(learner: ActorCriticLearner) -> tuple[ActorCriticLearner, Metrics]:
-            shapes = jax.eval_shape(learn_actor, learner)[1]
-            # NaN does not count in the means over updates.
-            return learner, {
-                name: jnp.full((), x.dtype == jnp.bool_ or jnp.nan, x.dtype)
-                for name, x in shapes.items()
-            }
-
+        # NaN does not count in the means over updates.
         is_due = learner.updates % config.policy_delay == 0
-        learner, of_actor = jax.lax.cond(is_due, learn_actor, wait, learner)
-        return self.finish(learner, of_critics | of_loss | of_actor)
+        learner, of_actor = learn_if(is_due, learn_actor, learner)
+        return self.finish(learner, of_critics | of_actor)
 
     def _smooth(self, action: Float[Array, "B S F"], key: Key[Array, ""]) -> Float[Array, "B S F"]:
         """Add clipped noise to target actions, within their range."""

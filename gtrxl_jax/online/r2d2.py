@@ -42,7 +42,7 @@ from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.online.replay import Replay, draw, insert, make_replay, set_priorities, take
 from gtrxl_jax.ops import r2d2
 from gtrxl_jax.ops.legal import draw_choices
-from gtrxl_jax.ops.losses import masked_mean
+from gtrxl_jax.ops.losses import learn_if, masked_mean
 from gtrxl_jax.ops.returns import transition_mask
 from gtrxl_jax.parallel.placement import gather_parameters, split_gradients
 from gtrxl_jax.runs.divergence import finite
@@ -229,15 +229,8 @@ class R2D2(Algorithm):
             state, metrics = jax.lax.scan(self.step, state, keys)
             return state, reduce_metrics(metrics)
 
-        def wait(state: R2D2State) -> tuple[R2D2State, Metrics]:
-            shapes = jax.eval_shape(learn, state)[1]
-            return state, {
-                name: jnp.full((), x.dtype == jnp.bool_ or jnp.nan, x.dtype)
-                for name, x in shapes.items()
-            }
-
         is_filled = state.replay.size * self._num_envs >= self.config.replay_start
-        state, metrics = jax.lax.cond(is_filled, learn, wait, state)
+        state, metrics = learn_if(is_filled, learn, state)
         metrics |= {
             "finite/reward": finite(experience.timesteps.reward),
             "replay/segments": state.replay.size * self._num_envs,

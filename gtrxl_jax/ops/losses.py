@@ -1,5 +1,8 @@
 """Terms of losses and statistics that algorithms share, over the valid samples of a batch."""
 
+from collections.abc import Callable
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -33,3 +36,22 @@ def explained_variance(
     total = masked_variance(returns_BT, mask_BT)
     unexplained = masked_variance(returns_BT - values_BT, mask_BT)
     return jnp.where(total > 0, 1 - unexplained / jnp.where(total > 0, total, 1), 0)
+
+
+def learn_if(
+    is_due: Bool[Array, ""], learn: Callable[[Any], tuple[Any, dict[str, Array]]], learner: Any
+) -> tuple[Any, dict[str, Array]]:
+    """Return `learn(learner)`, a new learner and metrics, if it is due.
+
+    Otherwise the learner is returned, metrics are NaN, and booleans among them, which are checks,
+    are True.
+    """
+
+    def wait(learner: Any) -> tuple[Any, dict[str, Array]]:
+        shapes = jax.eval_shape(learn, learner)[1]
+        return learner, {
+            name: jnp.full((), x.dtype == jnp.bool_ or jnp.nan, x.dtype)
+            for name, x in shapes.items()
+        }
+
+    return jax.lax.cond(is_due, learn, wait, learner)
