@@ -186,7 +186,7 @@ class _Loop:
             )
             # Before compilation, since this raises if the data do not fit the run.
             upcoming = next(feed, None)
-            state = self._programs.init() if restored is None else restored
+            state = self._programs.init(self._folder) if restored is None else restored
             self._sampled = jax.device_get(self._trainer.sampled_hyperparameters(state))
             if upcoming:
                 self._programs.iteration(*upcoming)
@@ -245,7 +245,7 @@ class _Loop:
         whole: Any = jax.tree.structure(self._programs.like)
         if jax.tree.structure(saved) == whole:
             return saved
-        return self._trainer.from_checkpoint(saved, self._programs.init())
+        return self._trainer.from_checkpoint(saved, self._programs.init(self._folder))
 
     @contextlib.contextmanager
     def _compiling(self) -> Iterator[None]:

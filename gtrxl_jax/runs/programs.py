@@ -16,6 +16,7 @@ from gtrxl_jax.envs import faults
 from gtrxl_jax.parallel.placement import gather_parameters, shardings
 from gtrxl_jax.platforms import platform
 from gtrxl_jax.runs.arrays import each_seed
+from gtrxl_jax.runs.directory import Folder
 from gtrxl_jax.runs.params import initial_params
 from gtrxl_jax.runs.trainer import Trainer
 
@@ -92,13 +93,16 @@ class Programs:
         of_one = functools.partial(jax.random.fold_in, base)
         return (jax.vmap(of_one) if self._several else of_one)(self._seeds)
 
-    def init(self) -> Any:
-        """Return the state of a new run, with what it has `measured` and its `initial_params`."""
+    def init(self, folder: Folder | None = None) -> Any:
+        """Return the state of a new run, with what it has `measured` and its `initial_params`.
+
+        A folder that has a checkpoint, from which the run resumes, has no initial parameters.
+        """
         measured: dict[str, Any] = self._trainer.measured()
         if self._several:
             seeds = len(self._seeds)
             measured = {name: np.stack([array] * seeds) for name, array in measured.items()}
-        return self._init(self._seeds, measured | initial_params(self._trainer))
+        return self._init(self._seeds, measured | initial_params(self._trainer, folder))
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
         """Yield stages and data from iteration `first` on, see `Trainer`. Close after use."""
