@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -91,6 +92,10 @@ class AgentPolicy(Policy):
         """Choose actions; return the new cache, the actions, and the agent's output."""
         state, output = self._apply(params, state, timestep, method="step")
         return state, self.choose(output, timestep, key), output
+
+    def of_rows(self, rows: Sequence[int]) -> "AgentPolicy":
+        """Return the policy of some of the environments, by default the same as of all."""
+        return self
 
     def choose(self, output: Any, timestep: TimeStep, key: Key[Array, ""]) -> Any:
         """Choose actions given the agent's output."""

@@ -1,6 +1,7 @@
 """Actors: threads that act in environments on the host, and pass segments to the learner.
 
-    with Actors(programs, stream, config, mesh, first=0, seed=seed) as actors:
+    shares = [(programs, rows) for rows in rows_of_actors(mesh, num_envs, config.count)]
+    with Actors(shares, stream, config, mesh, first=0, seed=seed) as actors:
         actors.start(key)
         actors.publish(params)          before update 0
         experience = actors.take()      what update 0 learns from
@@ -257,9 +258,9 @@ class _Actor(threading.Thread):
         idle.
     """
 
-    def __init__(self, actors: "Actors", index: int, rows: Sequence[int]):
+    def __init__(self, actors: "Actors", index: int, programs: ActingPrograms, rows: Sequence[int]):
         super().__init__(name=f"actor-{index}", daemon=True)
-        self._all, self._index, self._rows = actors, index, rows
+        self._all, self._index, self._programs, self._rows = actors, index, programs, rows
         self.rollouts: queue.Queue[_Rollout | Exception] = queue.Queue(actors.config.lag + 1)
         self.waiting_since: float | None = None
         self._restarts = 0
@@ -348,7 +349,7 @@ class _Actor(threading.Thread):
             self.waiting_since = None
 
     def _rollout(self, params: Any, update: int) -> Experience:
-        programs, every = self._all.programs, self._all
+        programs, every = self._programs, self._all
         if self._envs is None:
             self._start(update)
         assert self._envs is not None
@@ -380,19 +381,31 @@ def seen(arrival: Arrival) -> Arrival:
     return arrival._replace(episode=())
 
 
+def rows_of_actors(mesh: Mesh, num_envs: int, count: int) -> list[list[int]]:
+    """Return the environments of each actor of this process, by their rows in the batch.
+
+    Raises:
+      ValueError: if actors do not divide the environments of this process.
+    """
+    own = local_rows(mesh, num_envs)
+    if len(own) % count:
+        raise ValueError(
+            f"env.num_envs {num_envs} leaves {len(own)} to a process, which do not divide over "
+            f"actors.count {count}: use a multiple of it"
+        )
+    return [rows.tolist() for rows in np.split(own, count)]
+
+
 class Actors:
     """The actors of a process.
 
     Args:
-      programs: their programs.
+      shares: the programs and the environments of each, see `rows_of_actors`.
       stream: the environments of the run.
       config: settings.
       mesh: the devices of the run.
       first: the number of the first update, counted from 0.
       seed: the seed of the environments.
-
-    Raises:
-      ValueError: if they do not divide the environments of this process.
 
     Attributes:
       started: whether they have been started.
@@ -403,30 +416,24 @@ class Actors:
 
     def __init__(
         self,
-        programs: ActingPrograms,
+        shares: Sequence[tuple[ActingPrograms, Sequence[int]]],
         stream: HostStream,
         config: ActorsConfig,
         mesh: Mesh,
         first: int,
         seed: int,
     ):
-        self.programs, self.stream, self.config = programs, stream, config
+        (programs, _), *_ = shares
+        self.stream, self.config = stream, config
         self.first, self.seed = first, seed
         self.started = False
-        self.agent = programs.policy.agent
+        self.agent, self._segments = programs.policy.agent, programs.segments
         self.versions = _Versions()
         self.lag = self.waited = 0.0
         self._version = first
         self._mesh = mesh
         self._devices = mesh.local_devices
-        own = local_rows(mesh, stream.num_envs)
-        if len(own) % config.count:
-            raise ValueError(
-                f"env.num_envs {stream.num_envs} leaves {len(own)} to a process, which do not "
-                f"divide over actors.count {config.count}: use a multiple of it"
-            )
-        rows = np.split(own, config.count)
-        self._actors = [_Actor(self, index, part.tolist()) for index, part in enumerate(rows)]
+        self._actors = [_Actor(self, index, *share) for index, share in enumerate(shares)]
 
     def __enter__(self) -> "Actors":
         return self
@@ -481,7 +488,7 @@ class Actors:
         if len(parts) == 1 and self._mesh.size == 1:
             return parts[0]
         local = jax.tree.map(lambda *x: np.concatenate(list(map(np.asarray, x))), *parts)
-        rows = self.stream.num_envs * self.programs.segments
+        rows = self.stream.num_envs * self._segments
         return split_local_rows(local, self._mesh, rows, axis=0)
 
     def _take(self, actor: _Actor) -> _Rollout:

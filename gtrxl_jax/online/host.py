@@ -10,22 +10,21 @@ saved in general, are restarted when a run resumes.
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.envs.host import wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
-from gtrxl_jax.online.actors import ActingPrograms, Actors
+from gtrxl_jax.online.actors import ActingPrograms, Actors, rows_of_actors
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer, TrainState
-from gtrxl_jax.parallel.placement import AXES, local_rows
+from gtrxl_jax.parallel.placement import AXES
 from gtrxl_jax.runs.programs import Programs
 
 
@@ -89,16 +88,9 @@ class HostTrainer(OnlineTrainer):
         """Return the programs of the run."""
         return HostPrograms(self, *arguments, **options)
 
-    def init(
-        self,
-        seed: Int[Array, ""] | int,
-        hyperparameters: dict[str, Float[Array, ""]] | None = None,
-        *,
-        given: Mapping[str, Any] | None = None,
-    ) -> TrainState:
-        """Return the state of a new run, see `OnlineTrainer.init`."""
-        state = super().init(seed, hyperparameters, given=given)
-        return dataclasses.replace(state, actor=())
+    def init(self, *arguments: Any, **options: Any) -> TrainState:
+        """Return the state of a new run, see `OnlineTrainer.init`, without that of environments."""
+        return dataclasses.replace(super().init(*arguments, **options), actor=())
 
     def experience(self) -> Any:
         """Return the shapes and dtypes of what an update learns from."""
@@ -135,13 +127,14 @@ class HostPrograms(Programs):
         self._trainer: Any = trainer
         self.updates = 1
         config = trainer.config
-        self._acting = ActingPrograms(
-            trainer.algorithm.behavior,
-            trainer.stream,
-            config.segments,
-            config.unroll,
-            len(local_rows(self.mesh, config.env.num_envs)) // config.actors.count,
-        )
+        rows = rows_of_actors(self.mesh, config.env.num_envs, config.actors.count)
+        policies = [trainer.algorithm.behavior.of_rows(part) for part in rows]
+        sizes = config.segments, config.unroll, len(rows[0])
+        # Actors of the same policy share its programs.
+        self._acting = {id(one): ActingPrograms(one, trainer.stream, *sizes) for one in policies}
+        self._shares = [
+            (self._acting[id(one)], part) for one, part in zip(policies, rows, strict=True)
+        ]
         # Copies, since the learner's program is donated its state.
         self._publish = jax.jit(
             lambda learner: jax.tree.map(jnp.copy, trainer.algorithm.acting_params(learner)),
@@ -159,7 +152,7 @@ class HostPrograms(Programs):
         config = self._trainer.config
         updates = (first - 1) * config.updates_per_iteration
         stream = self._trainer.stream
-        with Actors(self._acting, stream, config.actors, self.mesh, updates, config.seed) as actors:
+        with Actors(self._shares, stream, config.actors, self.mesh, updates, config.seed) as actors:
             yield from ((stage, actors) for stage, _ in super().feed(first))
 
     def iteration(self, stage: Hashable, data: Any) -> Callable[..., Any]:
@@ -167,7 +160,8 @@ class HostPrograms(Programs):
         if stage not in self._iterations:
             with self._compiling():
                 self._update = self.lower(stage, data).compile()
-                self._acting.compile(self.like.params)
+                for programs in self._acting.values():
+                    programs.compile(self.like.params)
             self._iterations[stage] = self._iterate
         return self._iterations[stage]
 

@@ -17,6 +17,7 @@ optimizer has the schedule of all algorithms here; and the loss is a mean over t
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -116,6 +117,12 @@ class EpsilonGreedyPolicy(AgentPolicy):
     """
 
     epsilons: tuple[float, ...] = (0.0,)
+
+    def of_rows(self, rows: Sequence[int]) -> "EpsilonGreedyPolicy":
+        """Return the policy of some of the environments, with their epsilons."""
+        if len(self.epsilons) == 1:
+            return self
+        return dataclasses.replace(self, epsilons=tuple(self.epsilons[row] for row in rows))
 
     def choose(self, output: Any, timestep: TimeStep, key: Key[Array, ""]) -> Int[Array, " B"]:
         """Choose actions given the values `[B, A]`."""

@@ -63,6 +63,18 @@ def learned(lines):
     ]
 
 
+def test_actors_of_r2d2_have_the_epsilons_of_their_environments():
+    programs = make_trainer(
+        small("tests.hosts:counter", {"count": 2}, core="lstm", algorithm="r2d2")
+    ).programs()
+    epsilons = programs._trainer.algorithm.behavior.epsilons
+    (one, rows), (other, others) = programs._shares
+    assert [*rows, *others] == list(range(8))
+    assert (*one.policy.epsilons, *other.policy.epsilons) == epsilons
+    for part in (one, other):
+        part.compile(programs.like.params)
+
+
 @pytest.mark.slow  # those below are quick, of the steps that are learned from
 @pytest.mark.parametrize(
     ("parts", "segments", "devices"),
