@@ -13,6 +13,7 @@ from gtrxl_jax.data.trajectories import Trajectories as Trajectories
 from gtrxl_jax.data.trajectories import check as check
 from gtrxl_jax.data.trajectories import concatenate as concatenate
 from gtrxl_jax.data.trajectories import held_out as held_out
+from gtrxl_jax.data.trajectories import one_episode as one_episode
 from gtrxl_jax.data.trajectories import returns_to_go as returns_to_go
 from gtrxl_jax.data.trajectories import select as select
 from gtrxl_jax.segments import Segments as Segments

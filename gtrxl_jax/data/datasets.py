@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 from gtrxl_jax.data import formats  # noqa: F401  registers the formats of the package
 from gtrxl_jax.data.format import FORMATS, DatasetError, Folder, Format, Metadata
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
-from gtrxl_jax.data.trajectories import Trajectories, check, clip_actions, concatenate
-from gtrxl_jax.specs.spaces import dtype_of, kind_of, map_leaves, parts_of, shape_of, text_tokens
+from gtrxl_jax.data.trajectories import Trajectories, cast, check, clip_actions, concatenate
+from gtrxl_jax.specs.spaces import dtype_of, kind_of, map_leaves, parts_of, shape_of
 from gtrxl_jax.validation import require_choice
 
 
@@ -260,7 +260,7 @@ class DatasetReader:
     def _read(self, episode: int, field: str, space: Any, start: int, stop: int) -> Any:
         with self._reading(episode):
             found = self._format.read(self.numbers[episode], field, space, start, stop)
-            return map_leaves(_cast, space, found, field=field)
+            return map_leaves(cast, space, found, field=field)
 
     def _reading(self, episode: int) -> AbstractContextManager[None]:
         return _reading(self.format, self.path, self.numbers[episode])
@@ -349,21 +349,6 @@ def _fits(found: Spaces, given: Spaces) -> bool:
         )
 
     return fits(found.observation, given.observation) and fits(found.action, given.action)
-
-
-def _cast(space: Any, values: Any, field: str) -> np.ndarray:
-    """Return values with the dtype of their space, which their shape and kind must fit."""
-    if kind_of(space) == "text":
-        return text_tokens(space, values)
-    one = f"one of their space is {space.dtype.name}{list(space.shape)}"
-    if not np.can_cast(values.dtype, space.dtype, "same_kind") or values.shape[1:] != space.shape:
-        stored = f"{values.dtype.name}{list(values.shape[1:])}"
-        raise ValueError(f"{field} are {stored}, but {one}")
-    # Choices are stored as int64 but are int32 here.
-    cast: np.ndarray = values.astype(space.dtype)
-    if np.issubdtype(values.dtype, np.integer) and (cast != values).any():
-        raise ValueError(f"{field} are up to {np.abs(values).max()}, but {one}")
-    return cast
 
 
 @contextlib.contextmanager

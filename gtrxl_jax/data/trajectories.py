@@ -13,7 +13,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.data.spaces import Spaces
-from gtrxl_jax.specs.spaces import dtype_of, kind_of, map_leaves, shape_of
+from gtrxl_jax.specs.spaces import dtype_of, kind_of, map_leaves, shape_of, text_tokens
 from gtrxl_jax.specs.values import belongs, describe_value
 
 # NumPy's on the host, where sets are read, joined and split; JAX's once put on a device.
@@ -54,6 +54,37 @@ class Trajectories:
     def max_length(self) -> int:
         """The number of actions to which episodes are padded, T."""
         return self.rewards.shape[1]
+
+
+def one_episode(
+    observations: Any, actions: Any, rewards: Any, *, terminated: bool, spaces: Spaces
+) -> Trajectories:
+    """Return the arrays of an episode of n actions as trajectories with E = 1.
+
+    Args:
+      observations: `[n + 1, ...]`, with the last one, nested as their space is.
+      actions: `[n, ...]`, nested as their space is.
+      rewards: `[n]`.
+      terminated: whether the episode terminated; otherwise it was cut short.
+      spaces: the spaces of one observation and one action.
+
+    Raises:
+      TypeError, ValueError: if they do not fit their spaces or each other, see `check`.
+    """
+
+    def row(leaf: Any, values: Any, field: str) -> np.ndarray:
+        return cast(leaf, np.asarray(values), field)[None]
+
+    episode = Trajectories(
+        observations=map_leaves(row, spaces.observation, observations, field="observations"),
+        actions=map_leaves(row, spaces.action, actions, field="actions"),
+        rewards=np.asarray(rewards, np.float32)[None],
+        length=np.array([len(rewards)], np.int32),
+        terminated=np.array([terminated], bool),
+        spaces=spaces,
+    )
+    check(episode)
+    return episode
 
 
 def returns_to_go(
@@ -141,6 +172,21 @@ def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[
     marked_E = np.zeros(len(length), bool)
     marked_E[order_E] = np.diff(whole_E) > 0
     return marked_E
+
+
+def cast(space: Any, values: Any, field: str) -> np.ndarray:
+    """Return values with the dtype of their space, which their shape and kind must fit."""
+    if kind_of(space) == "text":
+        return text_tokens(space, values)
+    one = f"one of their space is {space.dtype.name}{list(space.shape)}"
+    if not np.can_cast(values.dtype, space.dtype, "same_kind") or values.shape[1:] != space.shape:
+        stored = f"{values.dtype.name}{list(values.shape[1:])}"
+        raise ValueError(f"{field} are {stored}, but {one}")
+    # Choices are stored as int64 but are int32 here.
+    cast: np.ndarray = values.astype(space.dtype)
+    if np.issubdtype(values.dtype, np.integer) and (cast != values).any():
+        raise ValueError(f"{field} are up to {np.abs(values).max()}, but {one}")
+    return cast
 
 
 def clip_actions(actions: Any, space: Any, tolerance: float = 0.0) -> Any:

@@ -1,11 +1,20 @@
 """Trajectories: returns-to-go, concatenation, division and validation."""
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.data import check, concatenate, held_out, returns_to_go, select
+from gtrxl_jax.data import (
+    check,
+    concatenate,
+    dataset_spaces,
+    held_out,
+    one_episode,
+    returns_to_go,
+    select,
+)
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_episode, make_set
 
 
@@ -27,6 +36,44 @@ def test_returns_to_go_match_reference(jit):
 def test_returns_to_go_ignore_padding():
     rewards_ET = np.array([[1.0, 2.0, np.nan]], np.float32)
     np.testing.assert_array_equal(returns_to_go(rewards_ET, np.array([2])), [[3.0, 2.0, 0.0]])
+
+
+@pytest.mark.parametrize("spaces", [FLAT, NESTED])
+def test_an_episode_of_wider_types_is_that_of_its_spaces(spaces):
+    """NumPy's own types are of 64 bits."""
+    expected = make_episode(5, spaces)
+
+    def widen(x):
+        wide = {"f": np.float64, "i": np.int64}.get(x.dtype.kind, x.dtype)
+        return np.asarray(x[0]).astype(wide)
+
+    arrays = jax.tree.map(widen, (expected.observations, expected.actions, expected.rewards))
+    made = one_episode(*arrays, terminated=True, spaces=spaces)
+    for one, other in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    lists = one_episode(arrays[0], arrays[1], list(arrays[2]), terminated=False, spaces=spaces)
+    assert not lists.terminated[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": np.zeros((3, 1))}, r"rewards have shape \(1, 3, 1\), not \[E, T\]"),
+        ({"rewards": [0, 0, np.nan]}, "episode 0, step 2: rewards is nan"),
+        ({"observations": np.zeros((3, 2))}, r"observations must have shape \(1, 4, 2\)"),
+        ({"observations": np.zeros((4, 3))}, r"observations are float64\[3\], but one of"),
+        ({"actions": [0.5, 0.0, 0.0]}, r"actions are float64\[\], but one of their space is int32"),
+        ({"actions": [0, 1, 7]}, "episode 0, step 2: actions is 7"),
+    ],
+    ids=["column", "nan", "no last", "shape", "kind", "choice"],
+)
+def test_an_episode_that_does_not_fit_its_spaces(change, message):
+    box = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    arrays = {"observations": np.zeros((4, 2)), "actions": [0, 1, 2], "rewards": [1, 0, 0]}
+    spaces = dataset_spaces(box, gymnasium.spaces.Discrete(3))
+    with pytest.raises((TypeError, ValueError), match=message):
+        one_episode(**(arrays | change), terminated=True, spaces=spaces)
 
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
