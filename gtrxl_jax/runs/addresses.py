@@ -26,9 +26,12 @@ def local_folder(folder: Folder) -> Path:
 
     Raises:
       ValueError: if the address is invalid, or the package has no such agent.
+      FileNotFoundError: for the name of a bundled agent where there is no such folder.
       FileNotFoundError, ConnectionError, ModuleNotFoundError: see `runs.hub.download`.
     """
     if not is_address(folder):
+        if os.fspath(folder) in bundled() and not Path(folder).exists():
+            raise FileNotFoundError(f"there is no folder {folder}: try bundled://{folder}")
         return Path(folder)
     scheme, name = re.split(":/+", os.fspath(folder), maxsplit=1)
     if scheme == "hf":

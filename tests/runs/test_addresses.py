@@ -17,6 +17,14 @@ from tests.comparison import assert_same
 def test_bundled_agent_is_a_folder_of_the_package(kind):
     assert bundled() == ["tmaze"]
     assert local_folder(kind("bundled://tmaze")) == BUNDLED / "tmaze"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_name_of_an_agent_is_a_folder_if_there_is_one(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no folder tmaze: try bundled://tmaze"):
+        local_folder(kind("tmaze"))
+    (tmp_path / "tmaze").mkdir()
     assert local_folder(kind("tmaze")) == Path("tmaze")
 
 
