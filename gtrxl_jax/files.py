@@ -85,12 +85,16 @@ def append_line(path: str | os.PathLike[str], line: str) -> None:
 
 
 def try_lock(file: IO[Any]) -> bool:
-    """Lock an open file until it is closed; return False if another process has locked it."""
+    """Lock an open file until it is closed.
+
+    Returns False if another process has locked it, or has removed or replaced it since it was
+    opened: a lock of what is no longer at the path excludes nobody.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except (BlockingIOError, FileNotFoundError):
         return False
-    return True
 
 
 def append_to(file: FileIO, path: str | os.PathLike[str], content: bytes) -> None:

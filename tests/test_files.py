@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gtrxl_jax
-from gtrxl_jax.files import append_line, atomic, printable
+from gtrxl_jax.files import append_line, atomic, printable, try_lock
 
 
 def encoding_of(call):
@@ -97,3 +97,15 @@ def test_line_is_appended_whole_or_not(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     append_line(path, "three")
     assert path.read_text() == "one\nthree\n"
+
+
+def test_what_is_no_longer_at_the_path_is_not_locked(tmp_path):
+    path = tmp_path / "lock"
+    with open(path, "wb") as removed:
+        path.unlink()
+        assert not try_lock(removed)
+        with open(path, "wb") as new:
+            assert not try_lock(removed)
+            assert try_lock(new)
+            with open(path, "rb") as again:
+                assert not try_lock(again)

@@ -108,8 +108,7 @@ def _lock(config: Path, resources: contextlib.ExitStack) -> None:
       ValueError: if another process holds its lock.
     """
     file = resources.enter_context(config.open("r+b"))
-    # A file that is no longer there was replaced by a process that ended in the meantime.
-    if not try_lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(config)):
+    if not try_lock(file):
         raise ValueError(
             f"{config.parent} is in use by a running process: wait for it, or choose another folder"
         )
