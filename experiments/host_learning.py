@@ -45,7 +45,7 @@ TASKS = {
     "CartPole-v1": Task(16, 200_000, ("return", 475)),
     "Pendulum-v1": Task(16, 500_000, ("return", -200)),
     "Acrobot-v1": Task(16, 200_000, ("return", -100)),
-    MINIGRID: Task(32, 2_000_000, ("return", 0.9), wrappers={"keys": "image", "categories": 11}),
+    MINIGRID: Task(32, 1_000_000, ("return", 0.9), wrappers={"keys": "image", "categories": 11}),
     "Hopper-v5": Task(
         16, 1_000_000, ("return", 1500), algorithm=PPOConfig(entropy_cost=0.0), kinds=(HOST,)
     ),
