@@ -72,7 +72,8 @@ def export(
         else:
             trainer, record = loaded.trainer, _record(folder, loaded, seed)
             write_card(new, trainer.title, config, record, params, trainer.notes)
-        write_params(params_path(new), params, loaded.step)
+        units = loaded.value_units[seed - seeds[0]]
+        write_params(params_path(new), params, loaded.step, units)
         (new / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         if stablehlo:
             trainer = loaded.trainer

@@ -62,6 +62,8 @@ class Loaded:
       params_per_seed: the trained network's parameters for each seed.
       step: step of the checkpoint that contains the parameters.
       sampled: the settings sampled for each seed, by name, `[S]`.
+      value_units: mean and scale of each seed's values, `[2, N]` for N tasks: scale * value + mean
+        is in the units of the rewards. None if the values are.
       other_env: name, parameters and stream of another environment in which it is evaluated, see
         `with_settings`; None for the environments of the run.
     """
@@ -70,6 +72,7 @@ class Loaded:
     params_per_seed: list[Any]
     step: int
     sampled: dict[str, list[float]]
+    value_units: list[Any]
     other_env: tuple[str, dict[str, Any], AnyTask] | None = None
 
     @property

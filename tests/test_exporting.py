@@ -89,6 +89,9 @@ def exported(seeds, tmp_path_factory):
 def test_one_of_several_seeds_is_exported(seeds, exported):
     loaded = gtrxl_jax.load(exported)
     assert_same(jax.device_get(loaded.params), seeds[1][1])
+    units = gtrxl_jax.load(seeds[0]).value_units
+    np.testing.assert_array_equal(loaded.value_units, units[1:])
+    assert not np.array_equal(*units)
     assert (loaded.config.seed, loaded.config.num_seeds) == (5, 1)
     card = (exported / "README.md").read_text()
     assert "| success | 1.000 |" in card  # of this seed
@@ -100,7 +103,7 @@ def test_one_of_several_seeds_is_exported(seeds, exported):
 def test_new_run_starts_from_export(seeds, exported):
     job = small_job("lstm", env__name="CartPole-v1", env__params={}, init_from=str(exported))
     given = initial_params(OnlineTrainer(changed(job, init_only=("core/*",))))
-    expected, _ = read_export(exported)
+    expected, *_ = read_export(exported)
     assert_same(given, {n: x for n, x in expected.items() if n.startswith("core/")})
 
 

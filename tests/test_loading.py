@@ -57,6 +57,8 @@ def test_actions_match_segment_form(run):
     for params, index in zip(loaded.params_per_seed, range(2), strict=True):
         expected = jax.tree.map(lambda x, n=index: x[n], state.params)
         jax.tree.map(np.testing.assert_array_equal, params, expected)
+        popart = jax.tree.map(lambda x, n=index: x[n], state.learner.popart)
+        np.testing.assert_array_equal(loaded.value_units[index], [popart.mean_N, popart.scale_N])
 
     stream = loaded.trainer.stream
     reset, step_environments = jax.jit(stream.reset), jax.jit(stream.step)

@@ -228,17 +228,18 @@ class RecordedEpisode:
 
 
 def record_episode(
-    policy: Policy, stream: AnyTask, params: Any, key: Key[Array, ""]
+    policy: Policy, stream: AnyTask, params: Any, key: Key[Array, ""], with_attention: bool = True
 ) -> RecordedEpisode:
     """Play one episode and record all of it, including the policy's attention.
 
-    Further episodes of the same policy and stream are not recompiled.
+    Further episodes of the same policy and stream are not recompiled, but the attention is, for
+    each length.
 
     Raises:
       ValueError: if the episode goes on beyond its time limit.
     """
     if isinstance(stream, HostStream):
-        return _record_on_host(policy, stream, params, key)
+        return _record_on_host(policy, stream, params, key, with_attention)
     limit = int(time_limit(stream.env, stream.params))
     num_steps = min(limit, MAX_CHUNK_STEPS)
     key_stream, key_act = jax.random.split(key)
@@ -262,14 +263,14 @@ def record_episode(
         timesteps=timesteps,
         extras=jax.tree.map(lambda *parts: _concatenate(*parts)[: steps - 1], *extras),
         states=states,
-        attention=policy.attention(params, timesteps),
+        attention=policy.attention(params, timesteps) if with_attention else None,
         cue=int(shown[0]) if len(shown) else None,
         success=None if success is None else float(success[-1]),
     )
 
 
 def _record_on_host(
-    policy: Policy, stream: HostStream, params: Any, key: Key[Array, ""]
+    policy: Policy, stream: HostStream, params: Any, key: Key[Array, ""], with_attention: bool
 ) -> RecordedEpisode:
     """Play and record an episode on the host, whose states are its frames."""
     steps, frames, episode = record_steps(policy, params, stream, key)
@@ -278,20 +279,29 @@ def _record_on_host(
         timesteps=timesteps,
         extras=_stack([step.extras for step in steps[:-1]]),
         states=frames,
-        attention=policy.attention(params, timesteps),
+        attention=policy.attention(params, timesteps) if with_attention else None,
         cue=None,
         success=None if episode.success is None else float(episode.success),
     )
 
 
 def record_episodes(
-    policy: Policy, stream: AnyTask, params: Any, seed: int, episodes: int
+    policy: Policy,
+    stream: AnyTask,
+    params: Any,
+    seed: int,
+    episodes: int,
+    with_attention: bool = True,
+    first: int = 0,
 ) -> list[RecordedEpisode]:
-    """Play several episodes, one after another; see `record_episode`."""
+    """Play several episodes, one after another; see `record_episode`.
+
+    Episodes have the numbers from `first` on, and each is the same whatever is played before it.
+    """
     key = jax.random.key(seed)
     return [
-        record_episode(policy, stream, params, jax.random.fold_in(key, number))
-        for number in range(episodes)
+        record_episode(policy, stream, params, jax.random.fold_in(key, number), with_attention)
+        for number in range(first, first + episodes)
     ]
 
 

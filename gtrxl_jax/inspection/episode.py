@@ -27,6 +27,10 @@ from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
 
+OTHERS = 7
+"""Number of other episodes, whose steps replace those of the inspected one: of two cues that are
+equally frequent, all show the same in 1 of 128 cases."""
+
 
 @dataclasses.dataclass(frozen=True)
 class InspectedEpisode:
@@ -44,7 +48,7 @@ class InspectedEpisode:
       frames: the environment at each time step; None if it cannot be drawn.
       rewards: the reward that came with each time step.
       returns: the discounted sum of the rewards after each time step.
-      values: V(s_t), for an actor-critic. Its scale is PopArt's, if the run has it.
+      values: V(s_t), for an actor-critic, in the units of the rewards.
       choices: for each of K discrete dimensions of the actions, the probability of each choice, or
         its action value.
       has_probabilities: whether they are probabilities.
@@ -110,6 +114,9 @@ def inspect_episode(
         raise ValueError(f"task must be below {len(run.tasks)}, the run's number of tasks: {task}")
     policy, stream = run.policy, run.tasks[task]
     (whole,) = record_episodes(policy, stream, run.params, seed, 1)
+    others = record_episodes(
+        policy, stream, run.params, seed, OTHERS, first=1, with_attention=False
+    )
     steps = min(len(whole.timesteps.first) - 1, num_steps)
     timesteps = jax.tree.map(lambda x: x[: steps + 1], whole.timesteps)
     acting = jax.tree.map(lambda x: x[:-1], timesteps)
@@ -119,7 +126,11 @@ def inspect_episode(
     rewards = np.asarray(whole.timesteps.reward, np.float64)
     agent = policy.agent if isinstance(policy, AgentPolicy) else None
     values = getattr(extras, "value", None)
-    found = influence(policy, run.params, acting, actions)
+    if values is not None and values.ndim > 1:
+        mean_N, scale_N = ((0.0,), (1.0,)) if (units := run.value_units[0]) is None else units
+        values = scale_N[task] * values[:, task] + mean_N[task]
+    elsewhere = [other.timesteps for other in others]
+    found = influence(policy, run.params, acting, actions, elsewhere)
     return InspectedEpisode(
         agent=config.core.name if agent else config.model.name,
         environment=run.environment[0],
@@ -132,7 +143,7 @@ def inspect_episode(
         frames=render_episode(stream, whole, steps + 1),
         rewards=rewards[: steps + 1],
         returns=_returns(rewards, getattr(config.algorithm, "gamma", 1.0))[: steps + 1],
-        values=values[:, task] if values is not None and values.ndim > 1 else values,
+        values=values,
         action_names=action_names(stream.env),
         **_actions(extras, actions, action_spec(stream.action_space)),
         metrics=_metrics_by_step(agent, run.params, timesteps) if agent else {},

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,10 +17,8 @@ from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, SquashedGaussian
 from gtrxl_jax.timestep import TimeStep
 
-CHUNK = 32
-"""Number of steps that are replaced at once, each in a copy of the episode."""
-REPLACEMENTS = (1, 2)
-"""How far a step is moved: to the mean of the episode, and as far beyond it."""
+CHUNK = 64
+"""Number of replacements at once, each of one step in a copy of the episode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +35,16 @@ class Influence:
     memory: Float[np.ndarray, "N G M T"] | None = None
 
 
-def influence(policy: Policy, params: Any, timesteps: TimeStep, actions: Any) -> Influence | None:
+def influence(
+    policy: Policy, params: Any, timesteps: TimeStep, actions: Any, others: Sequence[TimeStep]
+) -> Influence | None:
     """Return by how much the action of each step, and memories, depend on each step up to it.
 
     It is the larger change of two, if what the encoder returns at s were its mean over the episode,
-    an unremarkable step, or its mirror image in that mean, a contrary one. The second counts where
-    an agent would choose the same action without having seen s. The encoder of an agent has the
-    observation and the previous action and reward, of an offline model the observation.
+    an unremarkable step, or what it returns at s in other episodes, on average over these. The
+    second counts where an agent would choose the same action without having seen s. The encoder of
+    an agent has the observation and the previous action and reward, of an offline model the
+    observation.
 
     The score of an action is the log-odds of the chosen one, log p - log (1 - p), which has no
     ceiling as log p has, so that also the causes of an action with p near 1 count. Its change is
@@ -60,38 +62,56 @@ def influence(policy: Policy, params: Any, timesteps: TimeStep, actions: Any) ->
       params: the parameters of its network.
       timesteps: the time steps `[T]` of one episode, from its first.
       actions: the actions `[T]` in the layout of `specs.ActionSpec`.
+      others: the time steps of other episodes, of any length. The last step of one that is shorter
+        stands for those that it lacks.
 
     Returns:
       The influence; None for policies without an encoder.
     """
+    steps = len(timesteps.first)
+    every_ET = _stack(steps, timesteps, *others)
     timesteps, actions = jax.tree.map(jnp.asarray, (timesteps, actions))
     if isinstance(policy, AgentPolicy):
         network: Any = policy.agent
-        seen, scores = timesteps, _agent_scores
+        seen_ET, scores = every_ET, _agent_scores
     elif isinstance(policy, SequencePolicy) and hasattr(policy.model, "encode"):
         network = policy.model
-        seen, scores = timesteps.observation, _model_scores
+        seen_ET, scores = every_ET.observation, _model_scores
     else:
         return None
-    x_TD = jax.jit(_encode, static_argnums=0)(network, params, seen)
-    steps = len(x_TD)
-    others = [x_TD + far * (x_TD.mean(axis=0, keepdims=True) - x_TD) for far in REPLACEMENTS]
+    x_ETD = jax.jit(_encode, static_argnums=0)(network, params, seen_ET)
+    x_TD = x_ETD[0]
+    mean_TD = jnp.broadcast_to(x_TD.mean(axis=0, keepdims=True), x_TD.shape)
+    replacements_RTD = x_ETD.at[0].set(mean_TD)
+    sources, numbers = map(np.ravel, np.indices((len(x_ETD), steps)))
     changes, memories = [], []
-    for start in range(0, steps, CHUNK):
-        replaced_C = np.arange(start - 1, start + CHUNK)
-        replaced_C[0] = steps  # none, as also beyond the end
-        found = [
-            scores(policy, params, timesteps, actions, x_TD, y_TD, replaced_C) for y_TD in others
-        ]
-        scores_RCTP, memory_RTCGM = jax.tree.map(lambda *parts: np.stack(parts), *found)
-        change_RCT = np.linalg.norm(scores_RCTP[:, 1:] - scores_RCTP[:, :1], axis=-1)
-        changes.append(change_RCT.max(axis=0))
-        if memory_RTCGM is not None:
-            memory_TCGM = memory_RTCGM[:, :: network.context, 1:].max(axis=0)
-            memories.append(np.moveaxis(memory_TCGM, 1, -1))
-    return Influence(
-        np.concatenate(changes)[:steps].T,
-        np.concatenate(memories, axis=-1)[..., :steps] if memories else None,
+    for start in range(0, len(numbers), CHUNK):
+        rest = max(0, start + CHUNK - len(numbers))
+        # The first copy, and those beyond the end, have no replacement.
+        number_C = np.pad(numbers[start : start + CHUNK], (1, rest), constant_values=steps)
+        source_C = np.pad(sources[start : start + CHUNK], (1, rest))
+        scores_CTP, memory_TCGM = jax.device_get(
+            scores(policy, params, timesteps, actions, x_TD, replacements_RTD[source_C], number_C)
+        )
+        changes.append(np.linalg.norm(scores_CTP[1:] - scores_CTP[:1], axis=-1))
+        if memory_TCGM is not None:
+            memories.append(np.moveaxis(memory_TCGM[:: network.context, 1:], 1, 0))
+
+    def join(parts: list[np.ndarray]) -> np.ndarray:
+        """Return the influence of each step `[..., T]` from the changes of all chunks."""
+        change = np.concatenate(parts)[: len(numbers)]
+        change_RT = change.reshape(len(x_ETD), steps, *change.shape[1:])
+        return np.moveaxis(np.maximum(change_RT[0], change_RT[1:].mean(axis=0)), 0, -1)
+
+    return Influence(join(changes), join(memories) if memories else None)
+
+
+def _stack(steps: int, *episodes: TimeStep) -> TimeStep:
+    """Return the first time steps of episodes in one array, the last one repeated where needed."""
+    numbers_T = np.arange(steps)
+    return jax.tree.map(
+        lambda *leaves: jnp.stack([leaf[np.minimum(numbers_T, len(leaf) - 1)] for leaf in leaves]),
+        *episodes,
     )
 
 
@@ -107,14 +127,14 @@ def _agent_scores(
     timesteps: TimeStep,
     actions: Any,
     x_TD: Float[Array, "T D"],
-    y_TD: Float[Array, "T D"],
-    replaced_C: Array,
+    y_CTD: Float[Array, "C T D"],
+    number_C: Array,
 ) -> tuple[Float[Array, "C T P"], None]:
-    """Return the scores of copies of an episode with one of the encoded steps replaced each."""
-    is_replaced_CT1 = jax.nn.one_hot(replaced_C, len(x_TD), dtype=bool)[..., None]
-    x_CTD = jnp.where(is_replaced_CT1, y_TD[None], x_TD[None])
-    timesteps, actions = _copies(len(replaced_C), (timesteps, actions))
-    memory = policy.agent.initial_memory(len(replaced_C))
+    """Return the scores of copies of an episode, each with another encoding of one step."""
+    is_replaced_CT1 = jax.nn.one_hot(number_C, len(x_TD), dtype=bool)[..., None]
+    x_CTD = jnp.where(is_replaced_CT1, y_CTD, x_TD[None])
+    timesteps, actions = _copies(len(number_C), (timesteps, actions))
+    memory = policy.agent.initial_memory(len(number_C))
     apply: Any = policy.agent.apply
     with _encodings(policy.agent, params, timesteps, x_CTD):
         _, output = apply({"params": params}, memory, timesteps)
@@ -128,10 +148,10 @@ def _model_scores(
     timesteps: TimeStep,
     actions: Any,
     x_TD: Float[Array, "T D"],
-    y_TD: Float[Array, "T D"],
-    replaced_C: Array,
+    y_CTD: Float[Array, "C T D"],
+    number_C: Array,
 ) -> tuple[Float[Array, "C T P"], Float[Array, "T C G M"] | None]:
-    """Return the scores of copies of an episode with one of the encoded observations replaced each.
+    """Return the scores of copies of an episode, each with another encoding of one observation.
 
     Returns:
       The scores; and how much the vectors of memories at each step differ from the first copy's.
@@ -140,9 +160,9 @@ def _model_scores(
     has_vectors = hasattr(model, "memory_vectors") and not getattr(model, "slides", False)
 
     def step(state: Any, now: Any) -> Any:
-        number, timestep, action, x_D, y_D = now
-        x_CD = jnp.where((replaced_C == number)[:, None], y_D[None], x_D[None])
-        timestep, action = _copies(len(replaced_C), (timestep, action))
+        number, timestep, action, x_D, y_CD = now
+        x_CD = jnp.where((number_C == number)[:, None], y_CD, x_D[None])
+        timestep, action = _copies(len(number_C), (timestep, action))
         with _encodings(policy.model, params, timestep.observation, x_CD):
             state, distribution = policy.decode(params, state, timestep)
         memory = None
@@ -151,9 +171,9 @@ def _model_scores(
             memory = difference(vectors, vectors[:1])
         return policy.observe(params, state, action), (_scores(distribution, action), memory)
 
-    numbers_T = jnp.arange(len(x_TD), dtype=replaced_C.dtype)
-    state = policy.init(params, len(replaced_C))
-    inputs = numbers_T, timesteps, actions, x_TD, y_TD
+    numbers_T = jnp.arange(len(x_TD), dtype=number_C.dtype)
+    state = policy.init(params, len(number_C))
+    inputs = numbers_T, timesteps, actions, x_TD, y_CTD.swapaxes(0, 1)
     _, (scores_TCP, memory) = jax.lax.scan(step, state, inputs)
     return scores_TCP.swapaxes(0, 1), memory
 

@@ -289,6 +289,10 @@ class OfflineTrainer:
         """Return {}: all seeds have the settings of the config."""
         return {}
 
+    def value_statistics(self, state: OfflineState) -> None:
+        """Return None: models have no normalized values."""
+        return
+
     def to_checkpoint(self, state: OfflineState) -> OfflineState:
         """Return all of the state, see `Trainer.to_checkpoint`."""
         return state

@@ -26,6 +26,7 @@ from gtrxl_jax.custom import describe_part, is_custom, require_same_shapes
 from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.encoders import check_encoders
 from gtrxl_jax.online.optimizer import OptimizerConfig
+from gtrxl_jax.ops.popart import PopArtStatistics
 from gtrxl_jax.plugins import Registry
 from gtrxl_jax.specs import IMAGE_AXES
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
@@ -184,6 +185,10 @@ class Algorithm(abc.ABC):
     def acting_params(self, learner: Any) -> Any:
         """Return the parameters that act in rollouts."""
         return learner.params
+
+    def value_statistics(self, learner: Any) -> PopArtStatistics | None:
+        """Return the statistics in whose units the agent's values are; None if in the rewards'."""
+        return None
 
     def policy(self, actions: str) -> AgentPolicy:
         """Return the policy of evaluations, given `EvaluationConfig.policy`."""

@@ -222,6 +222,10 @@ class OnPolicy(Algorithm):
             step=jnp.zeros((), jnp.int32),
         )
 
+    def value_statistics(self, learner: LearnerState) -> popart.PopArtStatistics:
+        """Return the statistics of PopArt, see `Algorithm.value_statistics`."""
+        return learner.popart
+
     def update(
         self, learner: LearnerState, experience: Any, key: Key[Array, ""]
     ) -> tuple[LearnerState, Metrics]:

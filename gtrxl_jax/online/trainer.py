@@ -55,6 +55,7 @@ from gtrxl_jax.online.algorithm import (
 from gtrxl_jax.online.config import OnlineConfig, to_json
 from gtrxl_jax.online.normalized import normalized_scores, read_returns, returns_of_tasks
 from gtrxl_jax.ops.legal import has_choice
+from gtrxl_jax.ops.popart import PopArtStatistics
 from gtrxl_jax.parallel.placement import batch_field, gather_parameters, make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
 from gtrxl_jax.runs.divergence import over_updates, take_checks
@@ -264,6 +265,10 @@ class OnlineTrainer:
     def sampled_hyperparameters(self, state: TrainState) -> dict[str, Any]:
         """Return the hyperparameters in `sweep`, see `Trainer.sampled_hyperparameters`."""
         return {name: state.learner.hyperparameters[name] for name in self.config.sweep}
+
+    def value_statistics(self, state: TrainState) -> PopArtStatistics | None:
+        """Return the statistics of values, see `Algorithm.value_statistics`."""
+        return self.algorithm.value_statistics(state.learner)
 
     def to_checkpoint(self, state: TrainState) -> TrainState:
         """Return what checkpoints keep, see `Algorithm.to_checkpoint`."""

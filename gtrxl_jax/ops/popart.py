@@ -32,7 +32,7 @@ which learning would then depend."""
 
 @struct.dataclass
 class PopArtStatistics:
-    """Moving statistics of the returns of N tasks, in the reward's units.
+    """Moving statistics of the returns of N tasks, in the reward's units; also of several seeds.
 
     The papers track the second moment; the variance tracked here is equivalent and stays accurate
     in float32 if the mean is large compared to the spread.
@@ -52,9 +52,9 @@ class PopArtStatistics:
     range_N2: Float[Array, "N 2"]
 
     @property
-    def scale_N(self) -> Float[Array, " N"]:
+    def scale_N(self) -> Float[Array, "*S N"]:
         """The standard deviation, at least `MIN_SCALE` of rewards and mean; 1 if all are 0."""
-        low_N, high_N = self.range_N2.T
+        low_N, high_N = self.range_N2[..., 0], self.range_N2[..., 1]
         range_N = jnp.where(high_N > low_N, high_N - low_N, 0)
         floor_N = MIN_SCALE * jnp.maximum(range_N, jnp.abs(self.mean_N))
         scale_N = jnp.maximum(jnp.sqrt(self.variance_N), floor_N)

@@ -2,7 +2,8 @@
 
 An export is a folder with
 
-    params.safetensors   the parameters by path, `core/blocks/gate/kernel`, and their step
+    params.safetensors   the parameters by path, `core/blocks/gate/kernel`, and their step; and the
+                         units of values, `value_units`
     config.json          the config of the run, of a single seed
     README.md            the model card
 
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
+from jaxtyping import Float
 
 from gtrxl_jax.runs import checkpoint
 from gtrxl_jax.runs.addresses import local_folder
@@ -33,19 +35,29 @@ from gtrxl_jax.runs.directory import (
 )
 from gtrxl_jax.runs.trainer import Trainer
 
+UNITS = "value_units"
+"""Name of the units of values in an export."""
+ValueUnits = Float[np.ndarray, "2 N"]
+"""Mean and scale of an agent's values in each of N tasks: scale * value + mean is in the units of
+the rewards, see `ops.popart`."""
+
 
 def params_of(
     trainer: Trainer, folder: Folder, *, best: bool = False
-) -> tuple[list[Any], int, dict[str, list[float]]]:
-    """Return each seed's parameters in a run, their step, and the settings sampled for each seed.
+) -> tuple[list[Any], int, dict[str, list[float]], list[ValueUnits | None]]:
+    """Return each seed's parameters in a run, their step, and what belongs to them.
 
     The folder may also be an export, which has a single seed and no sampled settings. Parameters
     are converted if `jax_enable_x64` differs from its value in the run.
 
+    Returns:
+      The parameters of each seed; the step; the settings sampled for each seed, by name, `[S]`; and
+      the units of each seed's values, None if they are those of the rewards.
+
     Raises:
       FileNotFoundError, ValueError, UnusableError: see `gtrxl_jax.load`.
     """
-    there, step, drawn = _saved(trainer, folder, best=best)
+    there, step, drawn, units = _saved(trainer, folder, best=best)
     init: Any = trainer.init
     seeds: Any = 0
     num_seeds = trainer.config.num_seeds
@@ -66,7 +78,8 @@ def params_of(
     ]
     params = jax.tree.unflatten(jax.tree.structure(like), leaves)
     settings_S = {name: np.atleast_1d(values).tolist() for name, values in drawn.items()}
-    return each_seed(num_seeds, params), step, settings_S
+    units_per_seed = [None] * num_seeds if units is None else each_seed(num_seeds, units)
+    return each_seed(num_seeds, params), step, settings_S, units_per_seed
 
 
 def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, np.ndarray]:
@@ -93,7 +106,7 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
     _require_matches(here, patterns)
     try:
         require_version(source)
-        there, _, _ = _saved(trainer, source)
+        there, *_ = _saved(trainer, source)
         num_seeds = read_config(source).get("num_seeds", 1)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"init_from: {error}") from None
@@ -125,29 +138,37 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
 
 def _saved(
     trainer: Trainer, folder: Folder, *, best: bool = False
-) -> tuple[dict[str, np.ndarray], int, dict[str, np.ndarray]]:
-    """Read the parameters in a folder, by path, their step, and the sampled settings, by name.
+) -> tuple[dict[str, np.ndarray], int, dict[str, np.ndarray], Float[np.ndarray, "*S 2 N"] | None]:
+    """Read what `params_of` returns: parameters by path, step, sampled settings, units of values.
 
     There are no parameters in a run of another kind, whose state has none where the trainer's has.
     """
     if is_export(folder):
         if best:
             raise ValueError(f"{folder} has no best checkpoint: it is an export")
-        return *read_export(folder), {}
+        params, step, units = read_export(folder)
+        return params, step, {}, units
     state = jax.eval_shape(trainer.init, 0)
     paths = paths_of(state.params, state)
     name, path = next(iter(by_name(state.params))), jax.tree.leaves(paths)[0]
     prefix = path.removesuffix(name)
     drawn = paths_of(trainer.sampled_hyperparameters(state), state)
+    statistics = paths_of(trainer.value_statistics(state), state)
+    others = {*drawn.values(), *jax.tree.leaves(statistics)}
     arrays, record = checkpoint.read_arrays(
-        folder, lambda path: path.startswith(prefix) or path in drawn.values(), best=best
+        folder, lambda path: path.startswith(prefix) or path in others, best=best
     )
     params = {
         path.removeprefix(prefix): array
         for path, array in arrays.items()
         if path.startswith(prefix)
     }
-    return params, record["step"], {k: arrays[path] for k, path in drawn.items() if path in arrays}
+    sampled = {name: arrays[path] for name, path in drawn.items() if path in arrays}
+    units = None
+    if statistics and arrays.keys() >= set(jax.tree.leaves(statistics)):
+        known = jax.tree.map(arrays.get, statistics)
+        units = np.stack([known.mean_N, known.scale_N], axis=-2)
+    return params, record["step"], sampled, units
 
 
 def _require_matches(arrays: Mapping[str, Any], patterns: Sequence[str]) -> None:
@@ -168,22 +189,27 @@ def _select(arrays: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any
     }
 
 
-def write_params(path: str | os.PathLike[str], params: Any, step: int) -> None:
+def write_params(
+    path: str | os.PathLike[str], params: Any, step: int, units: ValueUnits | None = None
+) -> None:
     """Write parameters to a file.
 
     Args:
       path: the file.
       params: any pytree of arrays.
       step: the step of their checkpoint.
+      units: the units of values, if they are not those of the rewards.
     """
     arrays = by_name(jax.device_get(params))
+    if units is not None:
+        arrays[UNITS] = units
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     # Not save_file, whose file only its owner may read.
     Path(path).write_bytes(safetensors.numpy.save(contiguous, {"step": str(step)}))
 
 
-def read_export(folder: Folder) -> tuple[dict[str, np.ndarray], int]:
-    """Return the parameters of an export, by path, and the step of their checkpoint.
+def read_export(folder: Folder) -> tuple[dict[str, np.ndarray], int, ValueUnits | None]:
+    """Return the parameters of an export, by path, their step, and the units of values.
 
     Raises:
       ValueError: if the file is damaged.
@@ -192,6 +218,7 @@ def read_export(folder: Folder) -> tuple[dict[str, np.ndarray], int]:
     try:
         with safetensors.safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return arrays, int((file.metadata() or {})["step"])
+            step = int((file.metadata() or {})["step"])
+            return arrays, step, arrays.pop(UNITS, None)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): export the run again") from None

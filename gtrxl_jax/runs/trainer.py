@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, Shaped
 
+from gtrxl_jax.ops.popart import PopArtStatistics
+
 
 @runtime_checkable
 class State(Protocol):
@@ -121,6 +123,12 @@ class Trainer(Protocol):
         """Return the settings that were sampled for a seed, by name, which are leaves of the state.
 
         For a state of S seeds, they are `[S]`. Seeds that differ in them are never averaged.
+        """
+
+    def value_statistics(self, state: Any) -> PopArtStatistics | None:
+        """Return the statistics in whose units the values of agents are, leaves of the state.
+
+        None if values are in the units of the rewards, or there are none.
         """
 
     def to_checkpoint(self, state: Any) -> Any:

@@ -45,7 +45,9 @@ def test_it_is_the_episode_that_is_played(run):
     memory = run.agent.initial_memory(1)
     each = jax.tree.map(lambda x: jnp.asarray(x)[None, :-1], played.timesteps)
     _, output = jax.jit(run.agent.apply)({"params": run.params}, memory, each)
-    np.testing.assert_allclose(episode.values, output.value[0, :, 0], rtol=1e-3, atol=1e-4)
+    (mean,), (scale,) = run.value_units[0]
+    values = scale * output.value[0, :, 0] + mean
+    np.testing.assert_allclose(episode.values, values, rtol=1e-3, atol=1e-4)
     expected = jax.nn.softmax(output.policy.logits[0])
     np.testing.assert_allclose(episode.choices[0], expected, rtol=1e-3, atol=1e-4)
 

@@ -1,6 +1,6 @@
 """Influence against episodes with a replaced step, and against integrated gradients.
 
-A step is replaced by the mean of the episode, or by its mirror image in it.
+A step is replaced by the mean of the episode, or by the steps of other episodes.
 """
 
 import jax
@@ -23,6 +23,7 @@ from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
+REVERSED, SOME = slice(None, None, -1), slice(2, 4)
 CORES = {"gtrxl": {"heads": 2, "memory_size": 4}, "lstm": {}, "mingru": {}, "s5": {}}
 
 
@@ -48,9 +49,14 @@ def play(core, env="TMazePassive-v0", make=make_agent, **settings):
     return agent, params, timesteps, jax.tree.map(lambda x: x[1:], episode.timesteps.action)
 
 
-def decisions_of(*episode):
+def others_of(timesteps):
+    """Return other episodes: the steps in reverse order, and a few of them."""
+    return [jax.tree.map(lambda x, part=part: x[part], timesteps) for part in (REVERSED, SOME)]
+
+
+def decisions_of(policy, params, timesteps, actions):
     """Return the influence on decisions of a policy without a memory by segments."""
-    found = influence(*episode)
+    found = influence(policy, params, timesteps, actions, others_of(timesteps))
     assert found.memory is None
     return found.decisions
 
@@ -64,9 +70,14 @@ def outputs(agent, params, timesteps, x_TD):
 
 
 def replacements(x_TD, step):
-    """Return an episode with the step replaced by the mean, and by its mirror image."""
-    mean_D = x_TD.mean(axis=0)
-    return x_TD.at[step].set(mean_D), x_TD.at[step].set(2 * mean_D - x_TD[step])
+    """Return the episode with the step replaced by the mean, and by that of each of `others_of`."""
+    others = [other[min(step, len(other) - 1)] for other in (x_TD[REVERSED], x_TD[SOME])]
+    return [x_TD.at[step].set(y_D) for y_D in (x_TD.mean(axis=0), *others)]
+
+
+def join(to_mean, *to_others):
+    """Return the influence of a step from the changes by its replacements."""
+    return np.maximum(to_mean, np.mean(to_others, axis=0))
 
 
 def encoded(agent, params, timesteps):
@@ -92,7 +103,7 @@ def test_a_step_counts_as_much_as_its_replacement_changes(core, chunk, monkeypat
     assert found.shape == (steps, steps)
     for step in range(steps):
         changes = [np.abs(log_odds(y) - log_odds(x_TD)) for y in replacements(x_TD, step)]
-        np.testing.assert_allclose(found[:, step], np.maximum(*changes), rtol=2e-3, atol=2e-5)
+        np.testing.assert_allclose(found[:, step], join(*changes), rtol=2e-3, atol=2e-5)
     assert np.tril(found, -1).max() > 0.01  # earlier steps count
     np.testing.assert_allclose(np.triu(found, 1), 0, atol=1e-5)  # later ones do not
 
@@ -101,23 +112,22 @@ def test_a_step_counts_as_much_as_its_replacement_changes(core, chunk, monkeypat
 def test_it_is_the_integrated_gradient(core):
     agent, params, timesteps, actions = play(core)
     x_TD = encoded(agent, params, timesteps)
-    toward_TD = x_TD.mean(axis=0, keepdims=True) - x_TD
 
-    def log_odds(far, step):
-        x = x_TD.at[step].add(far * toward_TD[step])
-        logits_TA = outputs(agent, params, timesteps, x).policy.logits
-        log_p_T = jax.nn.log_softmax(logits_TA)[np.arange(len(x)), actions]
+    def log_odds(far, x_TD, y_TD):
+        x_TD = x_TD + far * (y_TD - x_TD)
+        logits_TA = outputs(agent, params, timesteps, x_TD).policy.logits
+        log_p_T = jax.nn.log_softmax(logits_TA)[np.arange(len(x_TD)), actions]
         return log_p_T - jnp.log1p(-jnp.exp(log_p_T))
 
-    gradient = jax.jit(jax.vmap(jax.jacfwd(log_odds), in_axes=(0, None)))
-    middles = jnp.asarray((np.arange(1000) + 0.5) / 500, x_TD.dtype)  # across the kinks of ReLUs
-    parts = [gradient(middles, step) for step in range(len(x_TD))]
-    to_mean, to_mirror = (
-        np.abs(np.stack([part[:count].sum(axis=0) / 500 for part in parts], axis=-1))
-        for count in (500, 1000)
-    )
+    gradient = jax.jit(jax.vmap(jax.jacfwd(log_odds), in_axes=(0, None, None)))
+    middles = jnp.asarray((np.arange(500) + 0.5) / 500, x_TD.dtype)  # across the kinks of ReLUs
+    changes = [
+        [np.abs(gradient(middles, x_TD, y_TD).mean(axis=0)) for y_TD in replacements(x_TD, step)]
+        for step in range(len(x_TD))
+    ]
+    expected = np.stack([join(*of_step) for of_step in changes], axis=-1)
     found = decisions_of(AgentPolicy(agent), params, timesteps, actions)
-    np.testing.assert_allclose(found, np.maximum(to_mean, to_mirror), rtol=1e-2, atol=4e-3)
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=4e-3)
 
 
 def test_without_memory_only_the_present_counts():
@@ -142,7 +152,7 @@ def test_hybrid_actions():
 
     changes = [np.linalg.norm(scores(y) - scores(x_TD), axis=1) for y in replacements(x_TD, 0)]
     found = decisions_of(AgentPolicy(agent), params, timesteps, actions)
-    np.testing.assert_allclose(found[:, 0], np.maximum(*changes), rtol=2e-3, atol=2e-5)
+    np.testing.assert_allclose(found[:, 0], join(*changes), rtol=2e-3, atol=2e-5)
 
 
 def test_action_values():
@@ -157,7 +167,7 @@ def test_action_values():
 
     changes = [np.abs(lead(y) - lead(x_TD)) for y in replacements(x_TD, 1)]
     found = decisions_of(AgentPolicy(agent), params, timesteps, actions)
-    np.testing.assert_allclose(found[:, 1], np.maximum(*changes), rtol=2e-3, atol=2e-5)
+    np.testing.assert_allclose(found[:, 1], join(*changes), rtol=2e-3, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -192,19 +202,19 @@ def test_offline_models(name, monkeypatch):
     seen = timesteps.observation
     odds, vectors = play(seen)
     replaced = [[play(y) for y in replacements(seen, step)] for step in range(steps)]
-    changes = np.stack([[np.abs(y - odds) for y, _ in both] for both in replaced], axis=-1)
-    found = influence(policy, params, timesteps, actions)
-    np.testing.assert_allclose(found.decisions, changes.max(axis=0), rtol=5e-3, atol=1e-4)
+    expected = np.stack([join(*(np.abs(y - odds) for y, _ in each)) for each in replaced], axis=-1)
+    found = influence(policy, params, timesteps, actions, others_of(timesteps))
+    np.testing.assert_allclose(found.decisions, expected, rtol=5e-3, atol=1e-4)
     assert np.tril(found.decisions, -1).max() > 0.01
     if name not in ("rate", "elmur"):
         assert found.memory is None
         return
     assert found.memory.shape[::3] == (3, steps)
     x = np.asarray(vectors, np.float64)[:: model.context]
-    for step, both in enumerate(replaced):
-        y_2 = np.stack([np.asarray(others, np.float64)[:: model.context] for _, others in both])
-        size = np.linalg.norm(x, axis=-1) + np.linalg.norm(y_2, axis=-1)
-        expected = (np.linalg.norm(x - y_2, axis=-1) / size).max(axis=0)
+    for step, each in enumerate(replaced):
+        y_R = np.stack([np.asarray(held, np.float64)[:: model.context] for _, held in each])
+        size_R = np.linalg.norm(x, axis=-1) + np.linalg.norm(y_R, axis=-1)
+        expected = join(*(np.linalg.norm(x - y_R, axis=-1) / size_R))
         np.testing.assert_allclose(found.memory[..., step], expected, rtol=5e-3, atol=1e-4)
         # A segment holds nothing of its own steps, and something of those before.
         own = step // model.context
@@ -234,3 +244,13 @@ def test_rate_decides_by_a_cue_five_segments_ago():
     assert len(episode.held) == 5
     assert episode.held[1:, ..., 0].min() > 0.3
     assert episode.held[..., 1:].max() < 0.05
+
+
+def test_the_cue_counts_whichever_it_is():
+    """Also where the action is that of an agent that has seen no cue."""
+    run = load("bundled://tmaze")
+    for seed in range(8):
+        episode = inspect_episode(run, seed=seed)
+        past = episode.influence[-1, :-1]
+        assert past.argmax() == episode.cue == 0
+        assert past[0] > 5 * past[1:].max()

@@ -75,6 +75,9 @@ class Counter:
     def sampled_hyperparameters(self, state):
         return {}
 
+    def value_statistics(self, state):
+        return None
+
     def to_checkpoint(self, state):
         return state
 

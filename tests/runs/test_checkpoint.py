@@ -228,8 +228,9 @@ def test_other_precision_is_converted_for_parameters_alone(run, there):
         save(run, 1, make(), CONFIG)
     with jax.enable_x64(not there):
         like = jax.eval_shape(make)
-        (params,), step, drawn = params_of(Halves(make), run)
+        (params,), step, drawn, units = params_of(Halves(make), run)
         assert (params.dtype, step, drawn) == (like.params.dtype, 1, {"rest": [1]})
+        assert units == [None]
         np.testing.assert_allclose(params, np.linspace(0, 1, 5), rtol=1e-6)
         message = (
             r"another precision: params is float\d\d\[5\] there and float\d\d\[5\] here; set J"
