@@ -116,7 +116,9 @@ def test_every_study_is_tested():
     }
 
 
-@pytest.mark.parametrize("task", ["RepeatPreviousEasy-v0", "AutoencodeEasy-v0"])
+@pytest.mark.parametrize(
+    "task", ["RepeatPreviousEasy-v0", pytest.param("AutoencodeEasy-v0", marks=pytest.mark.slow)]
+)
 def test_cores_of_popgym_have_equal_numbers_of_parameters(task):
     import popgym_baselines as popgym
 

@@ -215,7 +215,10 @@ def initial_params(name, **settings):
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [("lru", 0.1), ("s5", 0.03), ("ffm", 0.03), ("agalite", 0.1), ("mamba2", 0.03)],
+    slow_except(
+        [("lru", 0.1), ("s5", 0.03), ("ffm", 0.03), ("agalite", 0.1), ("mamba2", 0.03)],
+        quick=[("lru", 0.1), ("ffm", 0.03)],
+    ),
 )
 def test_initial_layer_remembers_for_thirty_steps(name, share):
     """A cue changes the output 30 steps later by a share of what all other inputs change.

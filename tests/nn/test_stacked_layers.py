@@ -86,7 +86,8 @@ def test_loop_equals_unrolled_layers(tpu, monkeypatch, name, remat):
     assert jax.tree.leaves(cache.params)[0].shape[0] == 3, "layers are not in a loop"
 
 
-@pytest.mark.parametrize("name", slow_except(NAMES, {"gtrxl/gru"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_bfloat16_rounds_only_factors_and_what_is_stored(tpu, name):
     """The stream is in float32, so that errors are smaller than those of the form elsewhere."""
     params = random_params(small_core(name))

@@ -83,7 +83,7 @@ def test_encoder_fits_observations(name):
     "name",
     slow_except(
         {preset: name for name, (preset, *_) in SHAPES.items()}.values(),
-        quick=["tmaze", "vizdoom", "mujoco"],
+        quick=["tmaze"],
     ),
 )
 def test_update_of_whole_size_has_shapes(name):

@@ -18,6 +18,7 @@ from gtrxl_jax.runs.checkpoint import Saver
 from gtrxl_jax.runs.directory import lock_folder
 from gtrxl_jax.runs.programs import Programs
 from tests.jobs import changed, small_job
+from tests.tiers import slow_except
 
 pytestmark = pytest.mark.integration
 
@@ -110,7 +111,7 @@ def test_float32_differs_only_by_summation_order():
     assert_close(state.params, expected[0].params, 2 * rate)
 
 
-@pytest.mark.parametrize("kind", ["online", "offline"])
+@pytest.mark.parametrize("kind", slow_except(["online", "offline"], ["offline"]))
 def test_parameters_moments_and_batch_are_split(kind):
     programs = Programs(trainer_of(kind, 8, 2))
     state = programs.init()

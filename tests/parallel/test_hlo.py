@@ -58,7 +58,7 @@ def crossing(trainer):
     return collectives(text), [leaf.shape for leaf in jax.tree.leaves(programs.like.params)]
 
 
-@pytest.mark.parametrize("kind", slow_except(JOBS, ["online, minibatches"]))
+@pytest.mark.parametrize("kind", slow_except(JOBS, ["online"]))
 def test_data_parallel_sends_gradients_and_scalars(kind):
     make, config = JOBS[kind]
     sent, parameters = crossing(make(config))
