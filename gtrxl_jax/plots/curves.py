@@ -67,7 +67,9 @@ def plot_learning_curves(
     for label, look in assign_styles(_require_any(runs)):
         x_N = np.asarray(x[label] if isinstance(x, Mapping) else x, np.float64)
         y_SN = _require_curves(label, runs[label], x_N)
-        look = look | {"marker": "", "label": _with_seeds(label, y_SN)}
+        # A line of one point, such as that of an evaluation at the end, cannot be seen.
+        marker = "" if np.isfinite(y_SN).any(axis=0).sum() > 1 else "o"
+        look = look | {"marker": marker, "markersize": 4, "label": _with_seeds(label, y_SN)}
         alone = not middle or len(y_SN) == 1
         for y_N in y_SN:
             known_N = np.isfinite(y_N)

@@ -68,7 +68,7 @@ def plot_updates(
         kls = {f"KL, {part}": curve(name) for part, name in parts.items()}
         _draw(moves, step_N, kls | {"clipped": curve("clip_fraction")})
         moves.set_ylabel("KL, share clipped")
-    moves.set_yscale("log")
+    moves.set_yscale("log", nonpositive="mask")  # no step may have been clipped
     prefix = "share/"
     _draw(
         shares,
@@ -86,7 +86,14 @@ def plot_updates(
 
 def _draw(axes: Axes, step_N: np.ndarray, curves: Mapping[str, np.ndarray]) -> None:
     for label, look in assign_styles(curves):
-        axes.plot(step_N, curves[label], **look | {"marker": ""}, linewidth=1.2, label=label)
+        axes.plot(
+            step_N,
+            curves[label],
+            **look | {"marker": "."},
+            linewidth=1.2,
+            markersize=2.5,
+            label=label,
+        )
     style_axes(axes)
     axes.margins(x=0.01)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=FONT_SIZE - 1)

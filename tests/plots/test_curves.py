@@ -53,6 +53,12 @@ def test_learning_curves_of_seeds_and_middle(tmp_path, drawn, middle):
     assert legend.get_title().get_text() == f"{middle}; thin: each seed"
 
 
+def test_single_point_is_visible(tmp_path, drawn):
+    once = np.where(np.arange(20) == 19, 0.5, np.nan)
+    plot_learning_curves({"a": make_curves(1), "b": once[None]}, STEPS, tmp_path / "a.png")
+    assert [line.get_marker() for line in drawn().get_lines()] == ["", "o"]
+
+
 def test_empty_middle_draws_only_seeds(tmp_path, drawn):
     plot_learning_curves({"GTrXL": make_curves(3)}, STEPS, tmp_path / "a.png", middle="")
     assert len(drawn().get_lines()) == 3
