@@ -29,7 +29,7 @@ SMALL = {
     "scaling": "--preset debug --layers 1 --chips 4 --shards 2 --envs 2",
     "saving": "--preset debug --total-steps 1 --rounds 1",
     "simulators": "--num-envs 2 --unroll 4 --segments 1 --minibatches 2 --width 8 --head 8 "
-    "--updates 2",
+    "--updates 5",
     "training": "--width 16 --memory-size 8 --num-envs 4 --unroll 8 --rounds 1",
 }
 MUST_SHOW = {

@@ -5,13 +5,14 @@
 
 For one environment of gymnasium, a few runs one after another:
 
-    alone     gymnasium's vector environment with random actions, before and after all others
+    alone     gymnasium's vector environment with random actions, before and after all others;
+              of this library's, only the wrappers that choose what is observed
     LSTM      PPO with an LSTM, one actor that is an update behind
     GTrXL     PPO with the default core, likewise
     peer      RecurrentPPO of sb3-contrib, at the same sizes of network, rollout and minibatches
 
-PYTHON is an interpreter with sb3-contrib and minigrid. Compilation, and the first update of the
-peer, are not counted.
+PYTHON is an interpreter with sb3-contrib and minigrid. Compilation and the first updates, ours and
+the peer's, are not counted.
 """
 
 import dataclasses
@@ -22,17 +23,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import tyro
+from gymnasium.vector import SyncVectorEnv
 from timing import Row, show
 
-from gtrxl_jax.envs.host.stream import HostEnv, HostStream
+from gtrxl_jax.envs.host.stream import HostEnv
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import ActorsConfig, AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.online.host import make_trainer
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig
+from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
 
 PEER = Path(__file__).with_name("peer_sb3.py")
@@ -52,7 +54,7 @@ class Settings:
     minibatches: int = 8
     width: int = 64
     head: int = 64
-    updates: int = 20
+    updates: int = 50
     actors: int = 1
     peer: Path | None = None
     """An interpreter with sb3-contrib; without it, only ours is timed."""
@@ -62,15 +64,20 @@ class Settings:
 
 def alone(settings: Settings) -> float:
     """Return the steps a second of the environments with random actions."""
-    stream = HostStream((host_env(settings),), settings.num_envs)
-    generator = np.random.default_rng(0)
-    number = stream.action_space.n
-    with stream.open(0) as envs:
-        envs.reset()
-        began = time.perf_counter()
-        for _ in range(500):
-            envs.step(generator.integers(number, size=settings.num_envs))
-        return 500 * settings.num_envs / (time.perf_counter() - began)
+
+    def make() -> Any:
+        return host_env(settings).make().env
+
+    envs = SyncVectorEnv([make] * settings.num_envs)
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    actions = [envs.action_space.sample() for _ in range(500)]
+    began = time.perf_counter()
+    for action in actions:
+        envs.step(action)
+    seconds = time.perf_counter() - began
+    envs.close()
+    return len(actions) * settings.num_envs / seconds
 
 
 def host_env(settings: Settings) -> HostEnv:
@@ -91,17 +98,30 @@ def job(settings: Settings, core: CoreConfig) -> OnlineConfig:
         actors=ActorsConfig(count=settings.actors),
         unroll=settings.unroll,
         segments=settings.segments,
-        updates_per_iteration=settings.updates // 2,
+        updates_per_iteration=settings.updates // 5,
         total_steps=settings.updates * settings.num_envs * settings.segments * settings.unroll,
         devices=1,
     )
 
 
+class Clock(MetricWriter):
+    """Notes when each iteration ends."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def write(self, step: Any, metrics: Any) -> None:
+        """Note the time after so many steps."""
+        self.times.append((step, time.perf_counter()))
+
+
 def ours(settings: Settings, core: CoreConfig) -> tuple[float, int]:
     """Return the steps a second of a run, and the number of its parameters."""
-    trained = train(make_trainer(job(settings, core)))
+    clock = Clock()
+    trained = train(make_trainer(job(settings, core)), writers=[clock])
     size = sum(x.size for x in jax.tree.leaves(trained.params_per_seed[0]))
-    return trained.result.steps_per_second, size
+    (first, began), *_, (last, ended) = clock.times[:-1]  # the last iteration is evaluated
+    return (last - first) / (ended - began), size
 
 
 def theirs(settings: Settings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     player = HostPlayer(policy, env)
     state = player.begin(params)
     arrival = envs.reset()
-    state, step = player.step(params, state, arrival, key)
+    state, step = player.step(params, state, arrival, key, 0)
     arrival = envs.step(step.action)
 
 The policy acts in a compiled program, and the environments in NumPy. Training acts in
@@ -60,6 +60,11 @@ def choose_actions(
     return state, (action, extras), given, environment_action(space, given)
 
 
+def to_numpy(tree: Any) -> Any:
+    """Return arrays in NumPy; for a few small ones several times as fast as `jax.device_get`."""
+    return jax.tree.map(np.asarray, tree)
+
+
 class HostPlayer:
     """Acts in environments on the host.
 
@@ -71,8 +76,9 @@ class HostPlayer:
     def __init__(self, policy: Policy, env: HostEnv):
         self._policy, self._space = policy, env.facts.action_space
 
-        def step(params: Any, state: Any, arrival: Arrival, key: Key[Array, ""]) -> Any:
+        def step(params: Any, state: Any, arrival: Arrival, key: Key[Array, ""], count: Any) -> Any:
             memory, previous = state
+            key = jax.random.fold_in(key, count)
             timestep = arrival.timestep(previous)
             memory, (_, extras), given, action = choose_actions(
                 policy, self._space, params, memory, timestep, key
@@ -86,11 +92,14 @@ class HostPlayer:
         return self._policy.init(params, batch), action_spec(self._space).zeros(batch)
 
     def step(
-        self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""]
+        self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""], count: int
     ) -> tuple[Any, HostStep]:
-        """Choose actions; return the new state, and the step, in NumPy."""
-        state, step = self._step(params, state, arrival, key)
-        return state, jax.device_get(step)
+        """Choose actions; return the new state, and the step, in NumPy.
+
+        `key` is that of all time steps, and `count` the number of those before this one.
+        """
+        state, step = self._step(params, state, arrival, key, count)
+        return state, to_numpy(step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +132,7 @@ class FunctionPlayer:
         return ()
 
     def step(
-        self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""]
+        self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""], count: int
     ) -> tuple[Any, HostStep]:
         """Call the function for each environment."""
         rows = range(len(arrival.first))
@@ -181,7 +190,7 @@ def play_episodes(
         state, arrival = player.begin(params, number), envs.reset()
         require_values(space, arrival, of_row, name)
         for count in itertools.count():
-            state, step = player.step(params, state, arrival, jax.random.fold_in(key, count))
+            state, step = player.step(params, state, arrival, key, count)
             following = envs.step(step.action)
             require_values(space, following, of_row, name)
             counts_B = (of_row < episodes) & ~arrival.last  # after a last step comes the reset
@@ -216,7 +225,7 @@ def record_steps(
         for count in range(limit + 1):
             require_values(stream.observation_space, arrival, np.zeros(1, int), name)
             frames += [frame for frame in envs.render() if frame is not None]
-            state, step = player.step(params, state, arrival, jax.random.fold_in(key, count))
+            state, step = player.step(params, state, arrival, key, count)
             steps.append(HostStep(*(row_of(part, 0) for part in step)))
             if arrival.last[0]:
                 return steps, np.stack(frames) if frames else None, row_of(arrival.episode, 0)

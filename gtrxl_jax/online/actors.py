@@ -23,17 +23,17 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.sharding import Mesh
+from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import Array, Int, Key
 
-from gtrxl_jax.acting.host import choose_actions
+from gtrxl_jax.acting.host import choose_actions, to_numpy
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.envs.host.stream import Arrival, HostBatch, HostStream
 from gtrxl_jax.online.algorithm import Experience
@@ -76,54 +76,90 @@ class ActingPrograms:
       segments: K, the number of segments of a rollout.
       unroll: T, the number of steps of a segment.
       batch: B.
+      device: the device on which they run.
+
+    Attributes:
+      start, keys, begin, step, finish, join: the programs, from `compile` on.
     """
 
+    start: Callable[..., Any]
+    keys: Callable[..., Any]
+    begin: Callable[..., Any]
+    step: Callable[..., Any]
+    finish: Callable[..., Any]
+    join: Callable[..., Any]
+
     def __init__(
-        self, policy: AgentPolicy, stream: HostStream, segments: int, unroll: int, batch: int
+        self,
+        policy: AgentPolicy,
+        stream: HostStream,
+        segments: int,
+        unroll: int,
+        batch: int,
+        device: jax.Device,
     ):
         self.policy, self.segments, self.unroll, self.batch = policy, segments, unroll, batch
-        self._stream, self._space = stream, stream.action_space
-        self.begin = jax.jit(self._begin)
-        self.step = jax.jit(self._step, donate_argnums=1)
-        self.finish = jax.jit(self._finish)
-        self.keys = jax.jit(self._keys, static_argnums=2)
-        self.join = jax.jit(self._join)
+        self.device, self._stream, self._space = device, stream, stream.action_space
 
-    def compile(self, like: Any) -> None:
-        """Compile all programs, by running each once on zeros.
+    def compile(self, params: Any) -> None:
+        """Compile all programs.
+
+        They are compiled for their arguments' shapes, not on first use: a jitted function would be
+        compiled again for the first segment and the first step, whose arguments are from elsewhere.
 
         Args:
-          like: the shapes and dtypes of the parameters.
+          params: the shapes and dtypes of the parameters.
         """
-        params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+        here = SingleDeviceSharding(self.device)
+
+        def compiled(function: Callable[..., Any], *like: Any, **options: Any) -> tuple[Any, Any]:
+            arguments = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), like
+            )
+            lowered = jax.jit(function, **options).lower(*arguments)
+            return lowered.compile(), lowered.out_info
+
+        stream = dataclasses.replace(self._stream, num_envs=self.batch)
+        key, number, task_B = jax.random.key(0), np.int32(0), np.zeros(self.batch, np.int32)
+        state, first = jax.eval_shape(stream.reset, key)
+        arrival = Arrival._make((*(getattr(first, name) for name in Arrival._fields[:-1]), ()))
+        episodes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((self.batch, self.unroll), x.dtype), state.episode
+        )
+        self.start, (memory, previous) = compiled(self._start, out_shardings=here)
+        self.keys, (key_KT, key_K) = compiled(self._keys, key, number, number)
+        self.begin, acting = compiled(self._begin, params, memory, previous, arrival)
+        self.step, (acting, _) = compiled(
+            self._step, params, acting, arrival, key_KT, number, donate_argnums=1
+        )
+        self.finish, (_, experience) = compiled(
+            self._finish, params, acting, memory, arrival, key_K, number, episodes, task_B
+        )
+        self.join, _ = compiled(self._join, [experience] * self.segments)
+
+    def own(self, params: Any) -> Any:
+        """Return the copy of parameters that is on the device, of parameters on every device."""
+
+        def copy_of(x: jax.Array) -> jax.Array:
+            return next(s.data for s in x.addressable_shards if s.device == self.device)
+
+        return jax.tree.map(copy_of, params)
+
+    def _start(self) -> tuple[Any, Any]:
+        """Return the memory of new agents, and the actions before the first ones."""
         memory = self.policy.agent.initial_memory(self.batch)
-        state, first = dataclasses.replace(self._stream, num_envs=self.batch).reset(
-            jax.random.key(0)
-        )
-        timestep, episode = jax.device_get((first, state.episode))
-        seen_before = (getattr(timestep, name) for name in Arrival._fields[:-1])
-        arrival = Arrival._make((*seen_before, ()))
-        key_KT, key_K = self.keys(jax.random.key(0), np.int32(0), 0)
-        segment, task_B = np.int32(0), np.zeros(self.batch, np.int32)
-        episodes = jax.tree.map(lambda x: np.stack([x] * self.unroll, axis=1), episode)
-        acting = self.begin(params, memory, timestep.action, arrival)
-        acting, _ = self.step(params, acting, arrival, key_KT, segment)
-        _, experience = self.finish(
-            params, acting, memory, arrival, key_K, segment, episodes, task_B
-        )
-        if self.segments > 1:
-            self.join([experience] * self.segments)
+        return memory, action_spec(self._space).zeros(self.batch)
 
     def _keys(
-        self, key: Key[Array, ""], update: Int[Array, ""], actor: int
+        self, key: Key[Array, ""], update: Int[Array, ""], actor: Int[Array, ""]
     ) -> tuple[Key[Array, "K T"], Key[Array, " K"]]:
         """Return the keys of the steps and of the bootstrap steps of a rollout.
 
         Those of the first actor are those of jitted environments, see `OnlineTrainer.act`.
         """
         key = jax.random.fold_in(key, update)
-        if actor:
-            key = jax.random.fold_in(key, self.segments * self.unroll + actor)
+        of_actor = jax.random.fold_in(key, self.segments * self.unroll + actor)
+        key = jnp.where(actor == 0, key, of_actor)
         key_K = key[None] if self.segments == 1 else jax.random.split(key, self.segments)
         return jax.vmap(lambda key: jax.random.split(key, self.unroll))(key_K), key_K
 
@@ -324,15 +360,14 @@ class _Actor(threading.Thread):
 
     def _start(self, update: int) -> None:
         """Create the environments, and the memory of the agents in them."""
-        every, config, batch = self._all, self._all.config, len(self._rows)
+        every, config = self._all, self._all.config
         seed = [every.seed, self._restarts, update] if update or self._restarts else every.seed
         create = functools.partial(
             every.stream.create, processes=config.processes, timeout=config.timeout
         )
         envs = self._envs = self._ask(create, seed, self._rows)
         self._arrival = self._ask(envs.reset)
-        self._memory = jax.device_put(every.agent.initial_memory(batch), every.device(self._index))
-        self._previous = every.zero_action(batch)
+        self._memory, self._previous = self._programs.start()
 
     def _ask(self, function: Any, *arguments: Any) -> Any:
         """Call a function of the environments, and record since when they have been busy.
@@ -353,9 +388,9 @@ class _Actor(threading.Thread):
         if self._envs is None:
             self._start(update)
         assert self._envs is not None
-        params = every.on_device(params, self._index)
+        params = programs.own(params)
         number = jax.process_index() * every.config.count + self._index
-        key_KT, key_K = programs.keys(every.key, np.int32(update), number)
+        key_KT, key_K = programs.keys(every.key, np.int32(update), np.int32(number))
         memory, previous, arrival = self._memory, self._previous, self._arrival
         segments: list[Experience] = []
         for segment in map(np.int32, range(programs.segments)):
@@ -364,7 +399,7 @@ class _Actor(threading.Thread):
                 if every.versions.closed:
                     raise _Closed
                 acting, action = programs.step(params, acting, seen(arrival), key_KT, segment)
-                arrival = self._ask(self._envs.step, jax.device_get(action))
+                arrival = self._ask(self._envs.step, to_numpy(action))
                 episodes.append(arrival.episode)
             previous = acting.previous
             episodes_BT = jax.tree.map(lambda *x_B: np.stack(x_B, axis=1), *episodes)
@@ -427,12 +462,11 @@ class Actors:
         self.stream, self.config = stream, config
         self.first, self.seed = first, seed
         self.started = False
-        self.agent, self._segments = programs.policy.agent, programs.segments
+        self._segments = programs.segments
         self.versions = _Versions()
         self.lag = self.waited = 0.0
         self._version = first
         self._mesh = mesh
-        self._devices = mesh.local_devices
         self._actors = [_Actor(self, index, *share) for index, share in enumerate(shares)]
 
     def __enter__(self) -> "Actors":
@@ -450,23 +484,6 @@ class Actors:
         self.started, self.key = True, jax.random.wrap_key_data(data)
         for actor in self._actors:
             actor.start()
-
-    def zero_action(self, batch: int) -> Any:
-        """Return the actions before the first ones."""
-        return jax.device_get(action_spec(self.stream.action_space).zeros(batch))
-
-    def device(self, index: int) -> Any:
-        """Return the device on which an actor acts."""
-        return self._devices[index % len(self._devices)]
-
-    def on_device(self, params: Any, index: int) -> Any:
-        """Return an actor's copy of parameters that are on every device."""
-        device = self.device(index)
-
-        def copy_of(x: jax.Array) -> jax.Array:
-            return next(s.data for s in x.addressable_shards if s.device == device)
-
-        return jax.tree.map(copy_of, params)
 
     def publish(self, params: Any) -> None:
         """Pass on the parameters before the next update, which are on every device."""

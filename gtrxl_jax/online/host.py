@@ -9,6 +9,8 @@ saved in general, are restarted when a run resumes.
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.envs.host import wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
@@ -117,6 +120,8 @@ class HostPrograms(Programs):
       trainer, compiling, devices: see `Programs`.
     """
 
+    are_waited_for = True
+
     def __init__(
         self,
         trainer: HostTrainer,
@@ -130,22 +135,17 @@ class HostPrograms(Programs):
         rows = rows_of_actors(self.mesh, config.env.num_envs, config.actors.count)
         policies = [trainer.algorithm.behavior.of_rows(part) for part in rows]
         sizes = config.segments, config.unroll, len(rows[0])
-        # Actors of the same policy share its programs.
-        self._acting = {id(one): ActingPrograms(one, trainer.stream, *sizes) for one in policies}
+
+        @functools.cache
+        def acting(policy: AgentPolicy, device: jax.Device) -> ActingPrograms:
+            return ActingPrograms(policy, trainer.stream, *sizes, device)
+
+        # Actors of the same policy on a device share its programs.
+        places = itertools.cycle(self.mesh.local_devices)
         self._shares = [
-            (self._acting[id(one)], part) for one, part in zip(policies, rows, strict=True)
+            (acting(policy, device), part)
+            for policy, part, device in zip(policies, rows, places, strict=False)
         ]
-        # Copies, since the learner's program is donated its state.
-        self._publish = jax.jit(
-            lambda learner: jax.tree.map(jnp.copy, trainer.algorithm.acting_params(learner)),
-            out_shardings=self._everywhere,
-        )
-        self._summarize = jax.jit(
-            lambda metrics, state: trainer.summarize(
-                jax.tree.map(lambda *x: jnp.stack(x), *metrics), state
-            ),
-            out_shardings=self._everywhere,
-        )
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
         """Yield None and the actors for each iteration; they end when it is closed."""
@@ -159,11 +159,38 @@ class HostPrograms(Programs):
         """Return the function from (state, data) to new state and metrics; it donates the state."""
         if stage not in self._iterations:
             with self._compiling():
-                self._update = self.lower(stage, data).compile()
-                for programs in self._acting.values():
+                lowered = self.lower(stage, data)
+                _, metrics = lowered.out_info
+                self._update = lowered.compile()
+                self._publish, self._summarize = self._compile_rest(metrics)
+                for programs in dict.fromkeys(programs for programs, _ in self._shares):
                     programs.compile(self.like.params)
             self._iterations[stage] = self._iterate
         return self._iterations[stage]
+
+    def _compile_rest(self, metrics: Any) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
+        """Return what passes parameters on, and what summarizes the metrics of an iteration."""
+        trainer, replicate = (
+            self._trainer,
+            functools.partial(jax.jit, out_shardings=self._everywhere),
+        )
+
+        def publish(learner: Any) -> Any:
+            # Copies, since the learner's program is donated its state.
+            return jax.tree.map(jnp.copy, trainer.algorithm.acting_params(learner))
+
+        def summarize(metrics: Any, state: TrainState) -> Any:
+            return trainer.summarize(jax.tree.map(lambda *x: jnp.stack(x), *metrics), state)
+
+        of_updates = [
+            jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._everywhere), metrics
+            )
+        ] * trainer.config.updates_per_iteration
+        return (
+            replicate(publish).lower(self.like.learner).compile(),
+            replicate(summarize).lower(of_updates, self.like).compile(),
+        )
 
     def lower(self, stage: Hashable, data: Any) -> jax.stages.Lowered:
         """Lower the program of an update, to which each process brings its part of the data."""

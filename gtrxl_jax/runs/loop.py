@@ -261,10 +261,12 @@ class _Loop:
     def _is_due(self, saver: Saver | None, upcoming: tuple[Any, Any] | None) -> bool:
         """Return whether other work follows the running iteration, which must end before it.
 
-        The work is an evaluation, a checkpoint, the compilation of a new stage, or a trace.
+        The work is an evaluation, a checkpoint, the compilation of a new stage, or a trace. An
+        iteration that has ended is finished at once, too.
         """
         step = self._step + self._trainer.steps_per_iteration
-        due = self._progress.iteration + 1 == self._trainer.num_iterations
+        due = self._programs.are_waited_for
+        due |= self._progress.iteration + 1 == self._trainer.num_iterations
         due |= self._passed(self._config.evaluation.interval, step)
         due |= self._profile.waits
         due |= upcoming is not None and not self._programs.has_compiled(upcoming[0])

@@ -175,6 +175,14 @@ def test_every_step_is_learned_from_once(lag, compiled, monkeypatch):
     assert require_whole(taken, segments=2) == 0
 
 
+def test_metrics_are_written_when_an_iteration_ends(compiled, monkeypatch):
+    taken, updates = counters(monkeypatch), []
+    write = Kept.write
+    monkeypatch.setattr(Kept, "write", lambda *line: (updates.append(len(taken)), write(*line)))
+    run(counting())
+    assert updates == [3, 6]
+
+
 def test_an_environment_that_fails_is_restarted(compiled, monkeypatch, capsys):
     taken = counters(monkeypatch)
     run(counting(raise_at=7, failures=2))
