@@ -56,6 +56,8 @@ class CollectionConfig:
     """The policy that acts: oracle or explorer (if provided by the environment), random, or the
     folder of an online or offline run, whose first seed is used; or, in an environment on the host,
     module:function, from an observation of arrays to an action."""
+    step: int | None = number(None, at_least=0)
+    """Step of the run's checkpoint, of those that it has kept; by default the newest."""
     actions: str = choice("", SELECTIONS)
     """How a run's agent chooses actions: mode or sample. By default, as in the run's
     evaluations."""
@@ -145,16 +147,17 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
                 f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
                 "folder: use one of these names, or the folder of a run"
             )
-        loaded = load(config.policy)
+        loaded = load(config.policy, step=config.step)
         name, overrides, stream = environment_for(loaded, name, overrides)
         policy: Any = loaded.policy
         if config.actions:
             policy = dataclasses.replace(policy, actions=config.actions)
         return name, overrides, stream.env, stream.params, policy, loaded.params
-    if config.actions:
-        raise ValueError(
-            f"actions applies only to the agent of a run: omit it for policy {config.policy}"
-        )
+    for field, value in {"actions": config.actions or None, "step": config.step}.items():
+        if value is not None:
+            raise ValueError(
+                f"{field} applies only to the agent of a run: omit it for policy {config.policy}"
+            )
     if not name:
         raise ValueError(f"env.name must be given, since policy {config.policy} names none")
     if is_host_env(name):

@@ -155,19 +155,20 @@ class Loaded:
         return jax.jit(self.policy.act)
 
 
-def load(folder: Folder, *, best: bool = False) -> Loaded:
-    """Load a run from its newest checkpoint, or from its best.
+def load(folder: Folder, *, best: bool = False, step: int | None = None) -> Loaded:
+    """Load a run from its newest checkpoint, or from another.
 
     Args:
       folder: the folder of the run, which may still be training, or of an export; or an address,
         `hf://owner/name` or `bundled://name`, see `runs.addresses`.
       best: whether to load the best checkpoint according to the config's `checkpoint.best`.
+      step: the step of the checkpoint to load, of those that the run has kept.
 
     Raises:
       FileNotFoundError: if the folder contains no run, or no checkpoint.
       ValueError: if this version of the library cannot read the run, or it has another
-        architecture, or has no best checkpoint; or if the parameters of an export do not belong to
-        its config.
+        architecture, or has no best checkpoint, or none of the given step; or if the parameters of
+        an export do not belong to its config.
       UnusableError: if every checkpoint is damaged.
       ConnectionError, ModuleNotFoundError: if an address cannot be loaded, see `runs.addresses`.
     """
@@ -175,7 +176,7 @@ def load(folder: Folder, *, best: bool = False) -> Loaded:
     require_version(folder)
     kind = require_choice("kind of run", kind_of(read_config(folder)), TRAINERS)
     trainer = TRAINERS[kind](read_config_text(folder))
-    return Loaded(trainer, *params_of(trainer, folder, best=best))
+    return Loaded(trainer, *params_of(trainer, folder, best=best, step=step))
 
 
 def evaluate(

@@ -15,13 +15,14 @@ from gtrxl_jax.runs.results import Result, record_of, scores_of, write_result
 from gtrxl_jax.runs.trainer import Trainer
 
 
-def save(folder: Path, trainer: Trainer, value: float | None = None) -> list[Any]:
-    """Save a state after 100 steps.
+def save(folder: Path, trainer: Trainer, value: float | None = None, step: int = 100) -> list[Any]:
+    """Save a state.
 
     Args:
       folder: the folder of the run.
       trainer: the run.
       value: the value of every number in the state; by default they are random.
+      step: the step of the checkpoint.
 
     Returns:
       The parameters of each seed.
@@ -37,7 +38,7 @@ def save(folder: Path, trainer: Trainer, value: float | None = None) -> list[Any
 
     state = jax.tree.map(array, Programs(trainer).like)
     with lock_folder(folder, trainer.config_json), Saver(folder) as saver:
-        saver.save(100, state, {"best": None})
+        saver.save(step, state, {"best": None})
     return [jax.device_get(params) for params in params_of(trainer, folder)[0]]
 
 

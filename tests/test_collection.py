@@ -126,6 +126,7 @@ def test_agent_with_other_environment_parameters(tmp_path, agent_run):
         ),
         (dict(actions="modes"), ValueError, "unknown actions 'modes': did you mean 'mode'"),
         (dict(actions="mode"), ValueError, "actions applies only to the agent of a run"),
+        (dict(step=7), ValueError, "step applies only to the agent of a run"),
         (dict(env=CollectionEnvConfig()), ValueError, "env.name must be given"),
         (dict(env=CollectionEnvConfig("TMaze-v0")), ValueError, "unknown environment 'TMaze-v0'"),
         (dict(env=CollectionEnvConfig("CartPole-v1")), ValueError, "no oracle_action"),

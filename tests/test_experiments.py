@@ -1,5 +1,6 @@
 """The studies: their stored reports, and small runs of them."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -217,6 +218,27 @@ def test_craftax_report_has_percentage_of_highest_return():
     measured = "5.00 ± 2.48 | 2.2 % | 4.00, 5.00, 6.00 | 200 | 1,000,000 | 60 |"
     assert f"| GTrXL |  | {measured}" in text
     assert f"| GRU | 5.2 (2.3 %) | {measured}" in text
+
+
+@pytest.mark.slow
+def test_offline_control_makes_its_agents_and_data(monkeypatch, tmp_path, capsys):
+    """With an agent of a single iteration, which is the best and the worse one."""
+    import offline_control
+    from offline_control import Part, Settings, Task
+
+    agent = dataclasses.replace(offline_control.TASKS["CartPole-v1"].agent, total_steps=1)
+    data = {"mixed": (Part(None, 4), Part(10_240, 3))}
+    task = Task(agent, expert=10_240, data=data, episodes=2)
+    monkeypatch.setattr(offline_control, "TASKS", {"CartPole-v1": task})
+    options = Settings(seeds=1, steps=1, results=tmp_path, data=tmp_path / "made")
+    offline_control.STUDY.run(options)
+    lines = (tmp_path / "offline_control.jsonl").read_text().splitlines()
+    records = {one["labels"]["who"]: one for one in map(json.loads, lines)}
+    assert records.keys() == {"agent", "data", *offline_control.LEARNERS} - {"TD3+BC"}
+    assert records["data"]["episodes"] == 7
+    assert records["RATE"]["scores"].keys() >= {"return", offline_control.KEPT}
+    assert "| CartPole-v1, mixed | 7 |" in capsys.readouterr().out
+    assert not list((tmp_path / "made").glob("tmp*"))
 
 
 @pytest.mark.slow

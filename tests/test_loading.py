@@ -113,6 +113,17 @@ def test_missing_best_checkpoint_raises(run):
         gtrxl_jax.load(run[0], best=True)
 
 
+def test_checkpoint_of_a_given_step(tmp_path):
+    trainer = OnlineTrainer(small_job("gru"))
+    for step in (1, 2):
+        save(tmp_path, trainer, value=float(step), step=step)
+    loaded = gtrxl_jax.load(tmp_path, step=1)
+    assert loaded.step == 1
+    assert {float(x) for leaf in jax.tree.leaves(loaded.params) for x in np.ravel(leaf)} == {1.0}
+    with pytest.raises(ValueError, match=r"has no checkpoint of step 3; it has \[1, 2\]"):
+        gtrxl_jax.load(tmp_path, step=3)
+
+
 @pytest.mark.parametrize(
     ("version", "message"),
     [

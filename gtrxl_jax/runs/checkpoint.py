@@ -227,25 +227,26 @@ def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State
 
 
 def read_arrays(
-    folder: Folder, wanted: Callable[[str], bool], *, best: bool = False
+    folder: Folder, wanted: Callable[[str], bool], *, best: bool = False, step: int | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read some arrays of the newest checkpoint, or of the best, whatever state it has.
+    """Read some arrays of the newest checkpoint, or of another, whatever state it has.
 
     Args:
       folder: the run.
       wanted: whether to read the array of a path.
       best: whether to read the best checkpoint.
+      step: the step of the checkpoint to read.
 
     Returns:
       The arrays by path, of those that there are; and the record, see `newest_record`.
 
     Raises:
       FileNotFoundError, UnusableError: see `restore`.
-      ValueError: if the run has no best checkpoint.
+      ValueError: if the run has no best checkpoint, or none of the given step.
     """
 
     def read() -> tuple[dict[str, jax.Array], dict[str, Any]]:
-        record = newest_record(folder)
+        record = newest_record(folder) if step is None else _record_of(folder, step)
         if best:
             if not record["best"]:
                 raise ValueError(

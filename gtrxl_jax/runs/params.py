@@ -43,7 +43,7 @@ the rewards, see `ops.popart`."""
 
 
 def params_of(
-    trainer: Trainer, folder: Folder, *, best: bool = False
+    trainer: Trainer, folder: Folder, *, best: bool = False, step: int | None = None
 ) -> tuple[list[Any], int, dict[str, list[float]], list[ValueUnits | None]]:
     """Return each seed's parameters in a run, their step, and what belongs to them.
 
@@ -57,7 +57,7 @@ def params_of(
     Raises:
       FileNotFoundError, ValueError, UnusableError: see `gtrxl_jax.load`.
     """
-    there, step, drawn, units = _saved(trainer, folder, best=best)
+    there, step, drawn, units = _saved(trainer, folder, best=best, step=step)
     init: Any = trainer.init
     seeds: Any = 0
     num_seeds = trainer.config.num_seeds
@@ -137,7 +137,7 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
 
 
 def _saved(
-    trainer: Trainer, folder: Folder, *, best: bool = False
+    trainer: Trainer, folder: Folder, *, best: bool = False, step: int | None = None
 ) -> tuple[dict[str, np.ndarray], int, dict[str, np.ndarray], Float[np.ndarray, "*S 2 N"] | None]:
     """Read what `params_of` returns: parameters by path, step, sampled settings, units of values.
 
@@ -146,6 +146,8 @@ def _saved(
     if is_export(folder):
         if best:
             raise ValueError(f"{folder} has no best checkpoint: it is an export")
+        if step is not None:
+            raise ValueError(f"{folder} has no checkpoint of step {step}: it is an export")
         params, step, units = read_export(folder)
         return params, step, {}, units
     state = jax.eval_shape(trainer.init, 0)
@@ -156,7 +158,7 @@ def _saved(
     statistics = paths_of(trainer.value_statistics(state), state)
     others = {*drawn.values(), *jax.tree.leaves(statistics)}
     arrays, record = checkpoint.read_arrays(
-        folder, lambda path: path.startswith(prefix) or path in others, best=best
+        folder, lambda path: path.startswith(prefix) or path in others, best=best, step=step
     )
     params = {
         path.removeprefix(prefix): array

@@ -1,0 +1,344 @@
+"""Control from data of mixed quality: who becomes better than the data?
+
+    python experiments/offline_control.py
+    python experiments/offline_control.py --only Pendulum-v1 --seeds 1
+
+Agents are trained first, and collect data with sampled actions, also by earlier checkpoints, as
+
+    gtrxl train --env.name gymnasium:Hopper-v5 --checkpoint.keep 20 --folder runs/hopper ...
+    gtrxl collect data/medium --policy runs/hopper --step 358400 --actions sample
+
+do. The data sets, which are as small as the machine and not those of D4RL:
+
+    CartPole-v1, Pendulum-v1    mixed: random actions and agents of two or three stages
+    Hopper-v5                   medium-replay: random actions, and agents of four stages, of which
+                                the last has about half of the best one's return
+                                medium-expert: the last of them, and as many steps of the best one
+
+Models and algorithms learn from the same data, three seeds each, and play with the best actions
+after their last update. Imitation (DT, RATE) asks for the mean return of the best tenth. RATE asks
+for it again in each segment, as its authors do in MuJoCo; it also plays without that.
+
+Hopper-v5 needs the extra mujoco. Agents and data are kept in `--data`; with several workers, run
+`--only agent` and `--only data` before the rest.
+
+Writes offline_control.jsonl and .md to experiments/results/.
+"""
+
+import dataclasses
+import functools
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from gtrxl_jax.collection import Collected, CollectionConfig, CollectionEnvConfig, collect_dataset
+from gtrxl_jax.data import datasets, minari
+from gtrxl_jax.nn.core import CoreConfig
+from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.nn.sequence.registry import model_config
+from gtrxl_jax.offline.algorithm import OfflineAlgorithmConfig
+from gtrxl_jax.offline.config import (
+    DataConfig,
+    OfflineConfig,
+    OfflineEnvConfig,
+    OfflineEvaluationConfig,
+)
+from gtrxl_jax.offline.cql import CQLConfig
+from gtrxl_jax.offline.environments import evaluation_streams
+from gtrxl_jax.offline.evaluation import make_play
+from gtrxl_jax.offline.imitation import ImitationConfig
+from gtrxl_jax.offline.iql import IQLConfig
+from gtrxl_jax.offline.td3_bc import TD3BCConfig
+from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
+from gtrxl_jax.online.host import make_trainer
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.runs import loop
+from gtrxl_jax.runs.config import CheckpointConfig
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import Paragraph, mean_entry, table
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Options):
+    """Options, and where agents and data are."""
+
+    data: Path = Path("build/offline_control")
+    """Folder of the agents' runs and of the data sets, which are made if missing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Episodes of the agent after some steps, or of random actions."""
+
+    step: int | None
+    episodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The agent, the step of its best checkpoint, data sets, and episodes of an evaluation."""
+
+    agent: OnlineConfig
+    expert: int
+    data: dict[str, tuple[Part, ...]]
+    episodes: int
+
+
+def agent(
+    env: str, steps: int, checkpoint: CheckpointConfig, core: CoreConfig, **settings: Any
+) -> OnlineConfig:
+    """Return the config of an agent that keeps all of its checkpoints."""
+    config = preset("default")
+    return dataclasses.replace(
+        config,
+        env=EnvConfig(env, num_envs=config.env.num_envs),
+        core=core,
+        checkpoint=checkpoint,
+        evaluation=dataclasses.replace(config.evaluation, interval=0),
+        total_steps=steps,
+        **settings,
+    )
+
+
+def each_of(*steps: int | None, episodes: int) -> tuple[Part, ...]:
+    """Return as many episodes of each of several policies."""
+    return tuple(Part(step, episodes) for step in steps)
+
+
+HOPPER, MEDIUM, EXPERT = "gymnasium:Hopper-v5", 358_400, 655_360
+"""The environment, and the steps of its agent."""
+TASKS = {
+    "CartPole-v1": Task(
+        agent(
+            "CartPole-v1",
+            200_000,
+            CheckpointConfig(10_000, keep=40),
+            core_config("gtrxl", memory_size=16),
+        ),
+        expert=204_800,
+        data={"mixed": (Part(None, 200), Part(10_240, 64))},
+        episodes=64,
+    ),
+    "Pendulum-v1": Task(
+        agent("Pendulum-v1", 500_000, CheckpointConfig(20_000, keep=40), core_config("mingru")),
+        expert=501_760,
+        data={"mixed": each_of(None, 40_960, 501_760, episodes=40)},
+        episodes=64,
+    ),
+    "Hopper-v5": Task(
+        agent(
+            HOPPER,
+            1_000_000,
+            CheckpointConfig(50_000, keep=20),
+            core_config("mingru"),
+            algorithm=PPOConfig(entropy_cost=0.0),
+        ),
+        expert=EXPERT,
+        data={
+            "medium-replay": each_of(None, *range(51_200, MEDIUM + 1, 102_400), episodes=64),
+            "medium-expert": (Part(MEDIUM, 128), Part(EXPERT, 64)),
+        },
+        episodes=24,
+    ),
+}
+LEARNERS: dict[str, tuple[str, OfflineAlgorithmConfig]] = {
+    "BC": ("bc-mlp", ImitationConfig()),
+    # Targets that follow in 50 updates, of some thousands.
+    "IQL": ("bc-mlp", IQLConfig(target_rate=0.02)),
+    "CQL": ("bc-mlp", CQLConfig(target_rate=0.02)),
+    "TD3+BC": ("bc-mlp", TD3BCConfig(target_rate=0.02)),
+    "DT": ("dt", ImitationConfig()),
+    "RATE": ("rate", ImitationConfig()),
+}
+"""The model and the algorithm."""
+MEMORYLESS = ("BC", "IQL", "CQL", "TD3+BC")
+CONTINUOUS = ("Pendulum-v1", "Hopper-v5")
+UPDATES = 3000
+KEPT = "return/kept target"
+"""RATE's return if it does not ask for the target return again in each segment."""
+PUBLISHED = {
+    "medium-replay": {"CQL": "95.0", "DT": "82.7 ± 7.0", "RATE": "83.7 ± 8.2"},
+    "medium-expert": {"CQL": "105.4", "DT": "107.6 ± 1.8", "RATE": "112.5 ± 0.2"},
+}
+"""Table 2 of RATE's paper, Hopper."""
+
+
+def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -> OfflineConfig:
+    """Return the config of a cell."""
+    of_task, (model, algorithm) = TASKS[task], LEARNERS[learner]
+    if isinstance(algorithm, IQLConfig) and task == "Hopper-v5":
+        # Rewards are about three times those of CartPole.
+        algorithm = dataclasses.replace(algorithm, inverse_temperature=1.0)
+    is_memoryless = learner in MEMORYLESS
+    return OfflineConfig(
+        env=OfflineEnvConfig(of_task.agent.env.name),
+        data=DataConfig(path=str(folder / f"{task} {data}")),
+        model=model_config(model),
+        algorithm=algorithm,
+        evaluation=OfflineEvaluationConfig(
+            episodes=of_task.episodes, restart_return=learner == "RATE"
+        ),
+        # 256 steps of memoryless models; the segments of RATE's paper.
+        unroll=8 if is_memoryless else 20,
+        segments=1 if is_memoryless else 3,
+        batch_size=32 if is_memoryless else 16,
+        total_updates=updates or UPDATES,
+        updates_per_iteration=min(updates or UPDATES, 500),
+        remat=False,
+    )
+
+
+def collect(task: str, folder: Path, part: Part, actions: str) -> tuple[Path, Collected]:
+    """Collect episodes into a new folder; return it and a summary."""
+    config = CollectionConfig(
+        CollectionEnvConfig(TASKS[task].agent.env.name if part.step is None else ""),
+        policy="random" if part.step is None else str(folder / task),
+        step=part.step,
+        actions="" if part.step is None else actions,
+        episodes=part.episodes,
+        balance=False,
+    )
+    to = Path(tempfile.mkdtemp(dir=folder), "part")
+    return to, collect_dataset(config, to)
+
+
+def train_agent(task: str, folder: Path, seed: int) -> Record:
+    """Train the agent of a task, and return the returns of its best and of random actions."""
+    of_task = TASKS[task]
+    config = dataclasses.replace(of_task.agent, seed=seed)
+    trained = loop.train(make_trainer(config), folder=folder / task)
+    returns = {}
+    for name, step in {"expert": of_task.expert, "random": None}.items():
+        part = Part(step, of_task.episodes)
+        to, collected = collect(task, folder, part, "mode")
+        shutil.rmtree(to.parent)
+        returns[name] = collected.mean_return
+    result = trained.result
+    return {
+        "steps": result.steps,
+        "seconds": round(result.compile_seconds + result.train_seconds, 1),
+        "scores": returns,
+    }
+
+
+def make_data(task: str, data: str, folder: Path, seed: int) -> Record:
+    """Collect a data set, and return the returns of its episodes."""
+    parts = [collect(task, folder, part, "sample") for part in TASKS[task].data[data]]
+    sets = [datasets.load(path) for path, _ in parts]
+    metadata = minari.Metadata(TASKS[task].agent.env.name, policy="several")
+    minari.save(iter(sets), folder / f"{task} {data}", metadata)
+    for path, _ in parts:
+        shutil.rmtree(path.parent)
+    return_E = np.concatenate([np.sum(one.rewards, axis=1, dtype=np.float64) for one in sets])
+    return {
+        "episodes": len(return_E),
+        "data_steps": sum(collected.steps for _, collected in parts),
+        "scores": {"return": float(return_E.mean()), "best": float(return_E.max())},
+    }
+
+
+def measure(trained: Any) -> dict[str, float]:
+    """Return RATE's return if it keeps the return that remains."""
+    trainer = trained.trainer
+    policy = dataclasses.replace(trainer.policy, restart_every=0)
+    streams = evaluation_streams(trainer.config)
+    play = make_play(policy, streams, trainer.config.evaluation.episodes)
+    played = play(trained.params_per_seed[0], jax.random.key(trainer.config.seed))
+    return {KEPT: float(np.mean(played["return"]))}
+
+
+def grid(options: Settings) -> list[Cell]:
+    """Return all cells: agents, data sets and learners."""
+
+    def cell(task: str, data: str, who: str, job: Any, seeds: int = 1, **settings: Any) -> Cell:
+        return Cell({"task": task, "data": data, "who": who}, job, seeds, **settings)
+
+    sets = [(task, data) for task, of_task in TASKS.items() for data in of_task.data]
+    agents = [
+        cell(task, "", "agent", functools.partial(train_agent, task, options.data))
+        for task in TASKS
+    ]
+    collections = [
+        cell(task, data, "data", functools.partial(make_data, task, data, options.data))
+        for task, data in sets
+    ]
+    learners = [
+        cell(
+            task,
+            data,
+            learner,
+            job(task, data, learner, options.data, options.steps),
+            options.seeds or 3,
+            measure=measure if learner == "RATE" else None,
+        )
+        for learner in LEARNERS
+        for task, data in sets
+        if learner != "TD3+BC" or task in CONTINUOUS
+    ]
+    return [*agents, *collections, *learners]
+
+
+def normalize(return_S: np.ndarray, agents: Sequence[Record]) -> np.ndarray:
+    """Return returns on a scale of 0 for random actions to 100 for the task's best agent."""
+    (low,), (high,) = scores(agents, "random"), scores(agents, "expert")
+    return 100 * (return_S - low) / (high - low)
+
+
+def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
+    """Write the tables of the available records."""
+    cells = by_cell(records, "task", "data", "who")
+    rows, returns, agents = [], [], []
+    for task, of_task in TASKS.items():
+        if not (reference := cells.get((task, "", "agent"))):
+            continue
+        low_high = (f"{scores(reference, name)[0]:,.1f}" for name in ("random", "expert"))
+        agents.append([task, *low_high, f"{of_task.expert:,}"])
+        for data in of_task.data:
+            of = {who: cells.get((task, data, who), []) for who in ("data", *LEARNERS)}
+            found = {who: scores(runs, "return") for who, runs in of.items()}
+            found[KEPT] = scores(of["RATE"], KEPT)
+            if not of["data"]:
+                continue
+            (collected,) = of["data"]
+            size = [f"{collected[name]:,}" for name in ("episodes", "data_steps")]
+            rows.append(
+                [
+                    f"{task}, {data}",
+                    *(mean_entry(normalize(x, reference), 1) for x in found.values()),
+                ]
+            )
+            returns.append([f"{task}, {data}", *size, *(mean_entry(x, 1) for x in found.values())])
+            if task == "Hopper-v5":
+                theirs = (PUBLISHED[data].get(who, "") for who in LEARNERS)
+                rows.append([f"published, D4RL's {data}", "", *theirs, ""])
+    learned = [record for record in records if record["labels"]["who"] in LEARNERS]
+    seeds = sorted({len(runs) for key, runs in cells.items() if key[2] in LEARNERS})
+    updates = sorted({record["steps"] for record in learned})
+    names = ["the data", *LEARNERS, "RATE, target kept"]
+    return "Control from data of mixed quality", [
+        "Normalized return, 0 for random actions and 100 for the best agent that was trained here: "
+        f"mean with the 95 % interval over {' or '.join(map(str, seeds))} seeds, after the last of "
+        f"{' or '.join(f'{n:,}' for n in updates)} updates; that of the data is the mean of its "
+        "episodes. Data sets are of agents of this study and have a tenth to a hundredth of the "
+        "steps of D4RL's, so the published numbers, those of RATE's paper, are of other data, and "
+        "on another scale.",
+        table(["data", *names], rows),
+        "The same as returns, with the sizes of the data:",
+        table(["data", "episodes", "steps", *names], returns),
+        "The returns of random actions and of the best agent, and its steps:",
+        table(["task", "random", "best agent", "steps"], agents),
+        "RATE asks for the target return again in each segment; in the last column, it asks for "
+        "what remains of it. IQL has an inverse temperature of 1 in Hopper, and 3 elsewhere. BC, "
+        "IQL, CQL and TD3+BC are memoryless, an MLP of two layers.",
+    ]
+
+
+STUDY = Study(__file__, grid, report, Settings)
+
+if __name__ == "__main__":
+    STUDY.main()
