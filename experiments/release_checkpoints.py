@@ -3,8 +3,8 @@
     python experiments/release_checkpoints.py
     python experiments/release_checkpoints.py --only cartpole
 
-This trains each agent by the command line, in runs/released/NAME, unless that run has ended;
-exports it to checkpoints/NAME, or for bundled://NAME to gtrxl_jax/agents/NAME, in place of an
+This trains all agents by the command line, in runs/released/NAME, unless that run has ended; then
+exports each to checkpoints/NAME, or for bundled://NAME to gtrxl_jax/agents/NAME, in place of an
 earlier export; and evaluates it on fresh episodes.
 The command, commit, device, date and seed are in the card of each. Expected: a success of 1, and
 returns of 500 in CartPole, above 90 in Numpad and above 0.9 in RepeatPrevious and Autoencode, after
@@ -88,13 +88,22 @@ class Release:
     """Names of agents; all by default."""
 
 
+def folder(name: str) -> Path:
+    """Return the folder of the run of an agent."""
+    return Path("runs", "released", name.replace("://", "-"))
+
+
+def train(name: str) -> None:
+    """Train an agent if necessary."""
+    command = [*AGENTS[name], "--folder", str(folder(name)), "--no-plots"]
+    subprocess.run([Path(sys.executable).with_name("gtrxl"), *command], check=True)
+
+
 def release(name: str) -> str:
-    """Train an agent if necessary, export and evaluate it; return its row of the table."""
-    run, to = Path("runs", "released", name.replace("://", "-")), CHECKPOINTS / name
+    """Export and evaluate a trained agent; return its row of the table."""
+    run, to, command = folder(name), CHECKPOINTS / name, AGENTS[name]
     if is_address(name):
         to = BUNDLED / name.removeprefix("bundled://")
-    command = [*AGENTS[name], "--folder", str(run), "--no-plots"]
-    subprocess.run([Path(sys.executable).with_name("gtrxl"), *command], check=True)
     if command[0] == "train-offline":
         run = run / "rate"
     if to.exists():
@@ -123,5 +132,9 @@ def release(name: str) -> str:
 
 if __name__ == "__main__":
     chosen = tyro.cli(Release, description=__doc__).only
-    rows = [release(require_choice("agent", name, AGENTS)) for name in chosen]
+    for name in chosen:
+        require_choice("agent", name, AGENTS)
+    for name in chosen:  # before any export, which would differ from the commit in the cards
+        train(name)
+    rows = [release(name) for name in chosen]
     print("\n".join(rows))
