@@ -32,10 +32,15 @@ def value_loss(
 def explained_variance(
     values_BT: Float[Array, "B T"], returns_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
 ) -> Float[Array, ""]:
-    """Return 1 - Var(G - V) / Var(G), or 0 if Var(G) is 0."""
+    """Return 1 - Var(G - V) / Var(G), or 0 if all returns are equal, up to rounding.
+
+    Rounding is relative to 1, about which normalized returns are, and to the returns themselves.
+    """
     total = masked_variance(returns_BT, mask_BT)
     unexplained = masked_variance(returns_BT - values_BT, mask_BT)
-    return jnp.where(total > 0, 1 - unexplained / jnp.where(total > 0, total, 1), 0)
+    rounding = 16 * jnp.finfo(returns_BT.dtype).eps
+    varies = total > rounding**2 * (1 + masked_mean(jnp.square(returns_BT), mask_BT))
+    return jnp.where(varies, 1 - unexplained / jnp.where(varies, total, 1), 0)
 
 
 def learn_if(

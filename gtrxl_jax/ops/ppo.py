@@ -131,7 +131,7 @@ def ppo_losses(
       `approximate_kl`, an estimate of KL(pi_old || pi) from the actions, mean(rho - 1 - log rho);
       `kl/P`, for each part of the KL (see `ActionDistribution.kl_parts`); `entropy`;
       `advantage/mean` and `advantage/std`, of G - V_old; `value/explained_variance` (1 - Var(G - V)
-      / Var(G), 0 if Var(G) is 0); and `samples/valid`.
+      / Var(G), 0 if all G are equal); and `samples/valid`.
     """
     chex.assert_rank([values_BT, old_values_BT, returns_BT, advantages_BT, mask_BT], 2)
     old_distribution = jax.lax.stop_gradient(old_distribution)

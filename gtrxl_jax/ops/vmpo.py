@@ -233,7 +233,7 @@ def vmpo_losses(
       `bound/P` for each part (the KL, its multiplier and its epsilon); `psi/kl` and `bound/psi`,
       its epsilon; `psi/effective_samples` (1 / sum psi^2); `temperature`, `entropy`,
       `advantage/mean`, `advantage/std`, `value/explained_variance` (1 - Var(G - V) / Var(G), 0 if
-      Var(G) is 0), `samples/valid` and `samples/selected`. And psi.
+      all G are equal), `samples/valid` and `samples/selected`. And psi.
 
     Raises:
       ValueError: if the KL, the alphas and their bounds do not have the same parts.

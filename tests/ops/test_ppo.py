@@ -12,6 +12,7 @@ import scipy.stats
 
 from gtrxl_jax.ops import ppo
 from gtrxl_jax.ops.distributions import Categorical
+from gtrxl_jax.ops.losses import explained_variance
 from tests.ops.vmpo_batches import B, T, make_policy
 
 with warnings.catch_warnings():
@@ -221,3 +222,14 @@ def test_vmaps_over_hyperparameters(x64):
         own = jax.tree.map(lambda x, k=k: x[k], settings)
         expected, _, _ = evaluate(batch | {"hyperparameters": own})
         np.testing.assert_allclose(totals[k], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0, 100.0])
+def test_returns_that_are_equal_up_to_rounding_have_no_variance(mean):
+    rng = np.random.default_rng(0)
+    values, mask = jnp.asarray(rng.normal(size=(B, T)), jnp.float32), jnp.ones((B, T), bool)
+    spread = jnp.asarray(rng.normal(size=(B, T)), jnp.float32)
+    equal = mean + 1e-7 * max(mean, 1) * spread
+    assert explained_variance(values, equal, mask) == 0
+    explained = explained_variance(mean + 0.9e-3 * spread, mean + 1e-3 * spread, mask)
+    np.testing.assert_allclose(explained, 0.99, atol=0.02)
