@@ -10,7 +10,9 @@ Agents are trained first, and collect data with sampled actions, also by earlier
 
 do. The data sets, which are as small as the machine and not those of D4RL:
 
-    CartPole-v1, Pendulum-v1    mixed: random actions and agents of two or three stages
+    CartPole-v1                 mixed: random actions, and an early agent
+    Pendulum-v1                 replay: random actions, and agents of two stages of learning
+                                mixed: the same with the best agent instead of the second stage
     Hopper-v5                   medium-replay: random actions, and agents of four stages, of which
                                 the last has about half of the best one's return
                                 medium-expert: the last of them, and as many steps of the best one
@@ -127,7 +129,10 @@ TASKS = {
     "Pendulum-v1": Task(
         agent("Pendulum-v1", 500_000, CheckpointConfig(20_000, keep=40), core_config("mingru")),
         expert=501_760,
-        data={"mixed": each_of(None, 40_960, 501_760, episodes=40)},
+        data={
+            "replay": each_of(None, 40_960, 61_440, episodes=40),
+            "mixed": each_of(None, 40_960, 501_760, episodes=40),
+        },
         episodes=64,
     ),
     "Hopper-v5": Task(
@@ -289,52 +294,80 @@ def normalize(return_S: np.ndarray, agents: Sequence[Record]) -> np.ndarray:
     return 100 * (return_S - low) / (high - low)
 
 
+def columns(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
+    """Return the columns of the tables: by name, the label and the score of those that have run."""
+    known = {record["labels"]["who"] for record in records}
+    learners = {who: (who, "return") for who in LEARNERS if who in known}
+    kept = {"RATE, target kept": ("RATE", KEPT)} if "RATE" in learners else {}
+    return {"the data": ("data", "return"), **learners, **kept}
+
+
+def returns(records: Sequence[Record]) -> dict[tuple[str, str], dict[str, np.ndarray]]:
+    """Return the return of each seed in each column, by task and data set."""
+    cells = by_cell(records, "task", "data", "who")
+    return {
+        (task, data): {
+            name: scores(cells.get((task, data, who), []), score)
+            for name, (who, score) in columns(records).items()
+        }
+        for task, of_task in TASKS.items()
+        for data in of_task.data
+        if (task, data, "data") in cells
+    }
+
+
+def entry(value_S: np.ndarray) -> str:
+    """Format the mean with its interval, and the number of seeds where there are several."""
+    seeds = f" ({len(value_S)})" if len(value_S) > 1 else ""
+    return mean_entry(value_S, 1) + seeds
+
+
+def normalized_table(records: Sequence[Record]) -> list[str]:
+    """Return the lines of the table of normalized returns, with the published ones of Hopper."""
+    agents, rows = by_cell(records, "task", "who"), []
+    for (task, data), found in returns(records).items():
+        reference = agents[task, "agent"]
+        shares = (normalize(return_S, reference) for return_S in found.values())
+        rows.append([f"{task}, {data}", *map(entry, shares)])
+        if task == "Hopper-v5":
+            theirs = (PUBLISHED[data].get(name, "") for name in found)
+            rows.append([f"published, D4RL's {data}", *theirs])
+    return table(["data", *columns(records)], rows)
+
+
 def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the tables of the available records."""
     cells = by_cell(records, "task", "data", "who")
-    rows, returns, agents = [], [], []
-    for task, of_task in TASKS.items():
-        if not (reference := cells.get((task, "", "agent"))):
-            continue
-        low_high = (f"{scores(reference, name)[0]:,.1f}" for name in ("random", "expert"))
-        agents.append([task, *low_high, f"{of_task.expert:,}"])
-        for data in of_task.data:
-            of = {who: cells.get((task, data, who), []) for who in ("data", *LEARNERS)}
-            found = {who: scores(runs, "return") for who, runs in of.items()}
-            found[KEPT] = scores(of["RATE"], KEPT)
-            if not of["data"]:
-                continue
-            (collected,) = of["data"]
-            size = [f"{collected[name]:,}" for name in ("episodes", "data_steps")]
-            rows.append(
-                [
-                    f"{task}, {data}",
-                    *(mean_entry(normalize(x, reference), 1) for x in found.values()),
-                ]
-            )
-            returns.append([f"{task}, {data}", *size, *(mean_entry(x, 1) for x in found.values())])
-            if task == "Hopper-v5":
-                theirs = (PUBLISHED[data].get(who, "") for who in LEARNERS)
-                rows.append([f"published, D4RL's {data}", "", *theirs, ""])
+    rows = []
+    for (task, data), found in returns(records).items():
+        (collected,) = cells[task, data, "data"]
+        size = [f"{collected[name]:,}" for name in ("episodes", "data_steps")]
+        rows.append([f"{task}, {data}", *size, *map(entry, found.values())])
+    agents = [
+        [task, *(f"{scores(of_agent, name)[0]:,.1f}" for name in ("random", "expert"))]
+        + [f"{TASKS[task].expert:,}"]
+        for (task, _, who), of_agent in cells.items()
+        if who == "agent"
+    ]
     learned = [record for record in records if record["labels"]["who"] in LEARNERS]
-    seeds = sorted({len(runs) for key, runs in cells.items() if key[2] in LEARNERS})
     updates = sorted({record["steps"] for record in learned})
-    names = ["the data", *LEARNERS, "RATE, target kept"]
     return "Control from data of mixed quality", [
         "Normalized return, 0 for random actions and 100 for the best agent that was trained here: "
-        f"mean with the 95 % interval over {' or '.join(map(str, seeds))} seeds, after the last of "
+        "mean with the 95 % interval over seeds, and their number, after the last of "
         f"{' or '.join(f'{n:,}' for n in updates)} updates; that of the data is the mean of its "
-        "episodes. Data sets are of agents of this study and have a tenth to a hundredth of the "
-        "steps of D4RL's, so the published numbers, those of RATE's paper, are of other data, and "
-        "on another scale.",
-        table(["data", *names], rows),
-        "The same as returns, with the sizes of the data:",
-        table(["data", "episodes", "steps", *names], returns),
-        "The returns of random actions and of the best agent, and its steps:",
-        table(["task", "random", "best agent", "steps"], agents),
-        "RATE asks for the target return again in each segment; in the last column, it asks for "
-        "what remains of it. IQL has an inverse temperature of 1 in Hopper, and 3 elsewhere. BC, "
-        "IQL, CQL and TD3+BC are memoryless, an MLP of two layers.",
+        "episodes. BC, IQL, CQL and TD3+BC are memoryless, an MLP of two layers; IQL has an "
+        "inverse temperature of 1 in Hopper, and 3 elsewhere. Published is table 2 of RATE's "
+        "paper: its data, D4RL's, have ten to a hundred times the steps and other agents, by whose "
+        "returns its scores are normalized.",
+        normalized_table(records),
+        "The returns themselves, and the sizes of the data:",
+        table(["data", "episodes", "steps", *columns(records)], rows),
+        "The returns of random actions and of the best agent, and the step of its checkpoint:",
+        table(["task", "random", "best agent", "step"], agents),
+        "RATE asks for the target return again in each segment, and, in a column of its own, for "
+        "what remains of it."
+        if "RATE" in columns(records)
+        else "",
     ]
 
 
