@@ -198,13 +198,13 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
     )
 
 
-def collect(task: str, folder: Path, part: Part, actions: str) -> tuple[Path, Collected]:
-    """Collect episodes into a new folder; return it and a summary."""
+def collect(task: str, folder: Path, part: Part) -> tuple[Path, Collected]:
+    """Collect episodes with sampled actions into a new folder; return it and a summary."""
     config = CollectionConfig(
         CollectionEnvConfig(TASKS[task].agent.env.name if part.step is None else ""),
         policy="random" if part.step is None else str(folder / task),
         step=part.step,
-        actions="" if part.step is None else actions,
+        actions="" if part.step is None else "sample",
         episodes=part.episodes,
         balance=False,
     )
@@ -220,7 +220,7 @@ def train_agent(task: str, folder: Path, seed: int) -> Record:
     returns = {}
     for name, step in {"expert": of_task.expert, "random": None}.items():
         part = Part(step, of_task.episodes)
-        to, collected = collect(task, folder, part, "mode")
+        to, collected = collect(task, folder, part)
         shutil.rmtree(to.parent)
         returns[name] = collected.mean_return
     result = trained.result
@@ -233,7 +233,7 @@ def train_agent(task: str, folder: Path, seed: int) -> Record:
 
 def make_data(task: str, data: str, folder: Path, seed: int) -> Record:
     """Collect a data set, and return the returns of its episodes."""
-    parts = [collect(task, folder, part, "sample") for part in TASKS[task].data[data]]
+    parts = [collect(task, folder, part) for part in TASKS[task].data[data]]
     sets = [datasets.load(path) for path, _ in parts]
     metadata = minari.Metadata(TASKS[task].agent.env.name, policy="several")
     minari.save(iter(sets), folder / f"{task} {data}", metadata)
@@ -362,7 +362,8 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
         normalized_table(records),
         "The returns themselves, and the sizes of the data:",
         table(["data", "episodes", "steps", *columns(records)], rows),
-        "The returns of random actions and of the best agent, and the step of its checkpoint:",
+        "The returns of random actions and of the best agent, which samples its actions as in the "
+        "data, and the step of its checkpoint:",
         table(["task", "random", "best agent", "step"], agents),
         "RATE asks for the target return again in each segment, and, in a column of its own, for "
         "what remains of it."
