@@ -5,8 +5,9 @@
 
 A cell is `gtrxl train --env.name TASK`, with PPO and GTrXL: in gymnasium's environment, with one
 actor that is an update behind, and in the jitted one of this package or of gymnax. The memory size
-and the number of steps depend on the task only. MiniGrid-MemoryS7 has the kinds of the cells in
-view, one-hot: on the host all three numbers of each, and jitted those kinds that occur.
+and the number of steps depend on the task only. In MiniGrid-MemoryS7, both see the kinds of the
+cells in view, one-hot, of the five kinds that occur; "all numbers" has all three numbers of each
+cell, one-hot, 1,617 inputs instead of 245.
 
 Hopper, which needs the extra mujoco, is not jitted, and has no entropy bonus, which would keep its
 actions as random as they can be.
@@ -18,20 +19,43 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import TransformObservation
+from jaxtyping import Float
+
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
 
 MINIGRID = "MiniGrid-MemoryS7-v0"
 HOST = "gymnasium"
 JITTED = "jitted"
+KINDS = (0, 1, 2, 5, 6)
+"""Of the cells of MiniGrid-Memory, in minigrid's numbers: unseen, empty, wall, key and ball."""
+
+
+def memory_of_kinds() -> gymnasium.Env[Any, Any]:
+    """Return MiniGrid-MemoryS7 with the observations of the jitted one."""
+    import minigrid  # noqa: F401, PLC0415, registers it
+
+    def one_hot(observation: Any) -> Float[np.ndarray, " F"]:
+        return (observation["image"][..., :1] == KINDS).astype(np.float32).ravel()
+
+    space = gymnasium.spaces.Box(0.0, 1.0, (7 * 7 * len(KINDS),), np.float32)
+    return TransformObservation(gymnasium.make(MINIGRID), one_hot, space)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task, with its settings in both kinds of environments."""
+    """A task, with its settings in both kinds of environments.
+
+    Attributes:
+      host: name of the environment on the host, if it is another one than the task's.
+    """
 
     memory_size: int
     total_steps: int
@@ -39,13 +63,22 @@ class Task:
     wrappers: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithm: PPOConfig = PPOConfig()
     kinds: tuple[str, ...] = (HOST, JITTED)
+    host: str = ""
 
 
 TASKS = {
     "CartPole-v1": Task(16, 200_000, ("return", 475)),
     "Pendulum-v1": Task(16, 500_000, ("return", -200)),
     "Acrobot-v1": Task(16, 200_000, ("return", -100)),
-    MINIGRID: Task(32, 1_000_000, ("return", 0.9), wrappers={"keys": "image", "categories": 11}),
+    MINIGRID: Task(32, 1_000_000, ("return", 0.9), host="host_learning:memory_of_kinds"),
+    f"{MINIGRID}, all numbers": Task(
+        32,
+        1_000_000,
+        ("return", 0.9),
+        wrappers={"keys": "image", "categories": 11},
+        kinds=(HOST,),
+        host=f"{HOST}:{MINIGRID}",
+    ),
     "Hopper-v5": Task(
         16, 1_000_000, ("return", 1500), algorithm=PPOConfig(entropy_cost=0.0), kinds=(HOST,)
     ),
@@ -56,10 +89,12 @@ def job(name: str, kind: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell."""
     task, config = TASKS[name], preset("default")
     is_host = kind == HOST
+    host = task.host or f"{HOST}:{name}"
+    import_plugins([host])
     return dataclasses.replace(
         config,
         env=EnvConfig(
-            f"{HOST}:{name}" if is_host else name,
+            host if is_host else name,
             wrappers=task.wrappers if is_host else {},
             num_envs=config.env.num_envs,
         ),
