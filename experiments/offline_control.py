@@ -357,8 +357,8 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
         f"{' or '.join(f'{n:,}' for n in updates)} updates; that of the data is the mean of its "
         "episodes. BC, IQL, CQL and TD3+BC are memoryless, an MLP of two layers; IQL has an "
         "inverse temperature of 1 in Hopper, and 3 elsewhere. Published is table 2 of RATE's "
-        "paper: its data, D4RL's, have ten to a hundred times the steps and other agents, by whose "
-        "returns its scores are normalized.",
+        "paper: its data, D4RL's, are larger and of other agents, and its scores are normalized by "
+        "D4RL's returns.",
         normalized_table(records),
         "The returns themselves, and the sizes of the data:",
         table(["data", "episodes", "steps", *columns(records)], rows),

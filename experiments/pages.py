@@ -23,6 +23,7 @@ import host_learning
 import memory_horizon
 import memory_worlds
 import numpy as np
+import offline_control
 import popgym_baselines
 import rate_associative
 import rate_minigrid
@@ -63,6 +64,7 @@ STUDIES = (
     host_learning,
     memory_horizon,
     memory_worlds,
+    offline_control,
     popgym_baselines,
     rate_associative,
     rate_minigrid,
@@ -475,6 +477,11 @@ def two_colors_table() -> list[str]:
     return table(["model", *parts, "return", "steps"], lines)
 
 
+def offline_control_table() -> list[str]:
+    """Mean normalized returns on data of mixed quality."""
+    return offline_control.normalized_table(read(RESULTS / "offline_control.jsonl"))
+
+
 def cores_table() -> list[str]:
     """Who learns the default job, the soonest first."""
     of = cells("cores_on_default_job", "core")
@@ -589,6 +596,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "memory_worlds": memory_worlds_table,
     "minigrid_images": minigrid_images_table,
     "minigrid_memory": minigrid_table,
+    "offline_control": offline_control_table,
     "popgym_baselines": popgym_table,
     "rate_minigrid": rate_mazes_table,
     "rate_tmaze_corridors": rate_corridors_table,
