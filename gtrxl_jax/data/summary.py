@@ -131,9 +131,12 @@ def _input(leaf: Leaf) -> str:
     if spec.is_image:
         axes = " ".join((spec.axes or "hwc"[: len(spec.shape)]).upper())
         return f"an image [{axes}], normalized by channel"
-    if not spec.has_quantities:
-        return "one-hot" if spec.categories else "0 or 1"
-    return "numbers, normalized" if spec.categories is None else "one-hot or normalized by entry"
+    if spec.has_flags:
+        return "0 or 1"
+    if spec.categories is None:
+        return "numbers, normalized"
+    has_numbers = isinstance(spec.categories, tuple) and None in spec.categories
+    return "one-hot or normalized by entry" if has_numbers else "one-hot"
 
 
 def _output(leaf: Leaf) -> str:

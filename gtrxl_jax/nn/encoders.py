@@ -38,7 +38,10 @@ PART = 32
 
 
 class Features(nn.Module):
-    """The features of an array of an observation, with quantities normalized, see `ArraySpec`.
+    """The features of an array of an observation, normalized unless flags, see `ArraySpec`.
+
+    Also choices are: most of the cells of a grid, for example, never change, and what they all add
+    to each unit of the first layer would otherwise keep half of the ReLUs at 0.
 
     They are computed in float32 or wider, and cast to `dtype` last.
     """
@@ -49,16 +52,13 @@ class Features(nn.Module):
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "..."]:
         spec = self.spec
-        if not spec.has_quantities:
+        if spec.has_flags:
             return spec.features(observation, self.dtype)
         x = spec.features(observation, np.promote_types(self.dtype, np.float32))
-        normal = Normalizer(
+        normalize = Normalizer(
             spec.statistics_shape, *spec.declared_moments, spec.tolerance, name="normalizer"
-        )(x)
-        if spec.quantities is not None:
-            is_quantity_F = spec.quantities.reshape(*(1,) * (x.ndim - 1), -1)
-            normal = jnp.where(is_quantity_F, normal, x)
-        return normal.astype(self.dtype)
+        )
+        return normalize(x).astype(self.dtype)
 
 
 class Encoder(nn.Module):

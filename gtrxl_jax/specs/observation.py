@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from gtrxl_jax.specs.spaces import (
     align,
@@ -84,7 +84,7 @@ class ArraySpec:
         smaller ones are grids of cells.
         """
         is_bytes, shape = self.dtype == "uint8" and self.range == (0, 255), self.image_shape
-        if self.categories is not None or not self.has_quantities or len(shape) not in (2, 3):
+        if self.categories is not None or self.has_flags or len(shape) not in (2, 3):
             return False
         return min(shape[:2]) >= (MIN_IMAGE_SIDE if is_bytes else LARGE_IMAGE_SIDE)
 
@@ -115,19 +115,9 @@ class ArraySpec:
         return entry_F, category_F, np.array(self.categories, object)[entry_F] != None  # noqa: E711
 
     @property
-    def has_quantities(self) -> bool:
-        """Whether some values are quantities, which networks normalize: not categories or flags."""
-        if isinstance(self.categories, tuple):
-            return None in self.categories
-        return self.categories is None and self.dtype != "bool" and self.range != (0, 1)
-
-    @property
-    def quantities(self) -> Bool[np.ndarray, " F"] | None:
-        """Which features `[..., F]` are quantities, where others are categories; None if all are.
-
-        Only if `has_quantities`.
-        """
-        return ~self._entries[2] if isinstance(self.categories, tuple) else None
+    def has_flags(self) -> bool:
+        """Whether the values are 0 or 1, which networks do not normalize."""
+        return self.categories is None and (self.dtype == "bool" or self.range == (0, 1))
 
     @property
     def feature_groups(self) -> Int[np.ndarray, " F"]:
@@ -139,7 +129,7 @@ class ArraySpec:
         if isinstance(self.categories, int):
             return np.arange(size) // self.categories
         if self.categories is None:
-            return np.full(size, QUANTITY if self.has_quantities else FLAG)
+            return np.full(size, FLAG if self.has_flags else QUANTITY)
         entry_F, _, is_category_F = self._entries
         rows = np.arange(size // len(entry_F))[:, None] * len(self.categories)
         return np.where(is_category_F, entry_F + rows, QUANTITY).reshape(-1)
@@ -148,13 +138,13 @@ class ArraySpec:
     def statistics_shape(self) -> tuple[int, ...]:
         """The shape of the statistics by which features are normalized.
 
-        The cells of images and grids `[..., H, W, C]` share the statistics of their channel; other
-        arrays have one for each element.
+        The cells of images, and of grids of numbers `[..., H, W, C]`, share the statistics of their
+        channel; other arrays have one for each element, and choices for each category.
         """
         shape = self.feature_shape
         if self.is_image and len(shape) == 2:
             return ()
-        return shape[-1:] if len(shape) > 2 else shape
+        return shape[-1:] if len(shape) > 2 and self.categories is None else shape
 
     @property
     def declared_moments(self) -> tuple[float, float]:
@@ -166,9 +156,10 @@ class ArraySpec:
 
     @property
     def tolerance(self) -> float:
-        """How far from 1 the deviation of quantities may be, see `nn.normalizer.Normalizer`.
+        """How far from 1 the deviation of features may be, see `nn.normalizer.Normalizer`.
 
-        Pixels and integers are normalized exactly; of floats, most spaces are ordinary as they are.
+        Pixels, integers and choices are normalized exactly; of floats, most spaces are ordinary as
+        they are.
         """
         is_float = jnp.issubdtype(np.dtype(self.dtype), jnp.floating)
         return FLOAT_TOLERANCE if is_float and not self.is_image else 1.0
@@ -176,7 +167,7 @@ class ArraySpec:
     def features(self, x: Array, dtype: Any) -> Float[Array, "..."]:
         """Convert observations `[..., *shape]` to features `[..., *feature_shape]` of `dtype`.
 
-        Categories become one-hot; quantities are not normalized yet.
+        Categories become one-hot; nothing is normalized yet.
 
         Raises:
           ValueError: if the last axes of x differ from `shape`.
@@ -240,10 +231,10 @@ def observation_spec(
 ) -> Any:
     """Return the `ArraySpec` of an observation space, or a dict or a tuple of them.
 
-    Booleans and entries of 0 or 1 are used unchanged. Discrete, MultiDiscrete, the tokens of a
-    Text, and integer boxes of 3 to `MAX_BOX_CATEGORIES` values are encoded one-hot. Other integers
-    and floats are quantities, which networks normalize by what they have seen, see
-    `gtrxl_jax.nn.normalizer`. In a box whose entries have bounds of their own, those with at most
+    Booleans and entries of 0 or 1 are used unchanged; networks normalize all others by what they
+    have seen, see `gtrxl_jax.nn.normalizer`. Discrete, MultiDiscrete, the tokens of a Text, and
+    integer boxes of 3 to `MAX_BOX_CATEGORIES` values are encoded one-hot. Other integers and floats
+    are quantities. In a box whose entries have bounds of their own, those with at most
     `MAX_BOX_CATEGORIES` values are one-hot and the others are quantities.
 
     Args:

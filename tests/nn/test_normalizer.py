@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,6 +123,21 @@ def test_declared_integers_do_not_matter(dtype, high):
     declared, other = (spaces.Box(0, n, (5, 6, 2), dtype) for n in (high, 50))
     assert features(other, "conv", x).std() > 0.1
     np.testing.assert_allclose(features(declared, "conv", x), features(other, "conv", x), atol=1e-5)
+
+
+def test_choices_are_normalized():
+    """Those that never change vanish, and those of each cell of a grid count alike."""
+    rng = np.random.default_rng(0)
+    cells = np.full((16, 4, 3, 3, 2), 5)
+    cells[..., 1, 2, 0] = rng.integers(0, 11, (16, 4))
+    cells[0, 0, 2, 2, 1] = 7
+    space = gymnasium.spaces.MultiDiscrete(np.full((3, 3, 2), 11))
+    found = features(space, "linear", jnp.asarray(cells)).reshape(64, 3, 3, 2, 11)
+    varies = (cells.reshape(64, 3, 3, 2, 1) == np.arange(11)).std(axis=0) > 0
+    assert varies.sum() == 11 + 2
+    np.testing.assert_allclose(found[:, ~varies], 0, atol=1e-6)
+    np.testing.assert_allclose(found[:, varies].mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(found[:, varies].std(axis=0), 1, atol=1e-3)
 
 
 def test_casts_come_last():
