@@ -170,10 +170,8 @@ class HostPrograms(Programs):
 
     def _compile_rest(self, metrics: Any) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
         """Return what passes parameters on, and what summarizes the metrics of an iteration."""
-        trainer, replicate = (
-            self._trainer,
-            functools.partial(jax.jit, out_shardings=self._everywhere),
-        )
+        trainer = self._trainer
+        replicate = functools.partial(jax.jit, out_shardings=self._everywhere)
 
         def publish(learner: Any) -> Any:
             # Copies, since the learner's program is donated its state.
@@ -182,11 +180,10 @@ class HostPrograms(Programs):
         def summarize(metrics: Any, state: TrainState) -> Any:
             return trainer.summarize(jax.tree.map(lambda *x: jnp.stack(x), *metrics), state)
 
-        of_updates = [
-            jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._everywhere), metrics
-            )
-        ] * trainer.config.updates_per_iteration
+        of_update = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._everywhere), metrics
+        )
+        of_updates = [of_update] * trainer.config.updates_per_iteration
         return (
             replicate(publish).lower(self.like.learner).compile(),
             replicate(summarize).lower(of_updates, self.like).compile(),

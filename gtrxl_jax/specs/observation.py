@@ -147,12 +147,20 @@ class ArraySpec:
         return shape[-1:] if len(shape) > 2 and self.categories is None else shape
 
     @property
-    def declared_moments(self) -> tuple[float, float]:
-        """The mean and the deviation to assume before the first observation: of a uniform one."""
+    def declared_moments(self) -> tuple[Any, Any]:
+        """The mean and the deviation to assume before the first observation: of a uniform one.
+
+        Numbers; or, if only some features are quantities, arrays `[F]`, in which choices have 0 and
+        1, and thus stay as they are.
+        """
         if self.range is None:
             return 0.0, 1.0
         low, high = self.range
-        return (low + high) / 2, max((high - low) / math.sqrt(12), 1.0)
+        mean, deviation = (low + high) / 2, max((high - low) / math.sqrt(12), 1.0)
+        if not isinstance(self.categories, tuple):
+            return mean, deviation
+        is_category_F = self._entries[2]
+        return np.where(is_category_F, 0.0, mean), np.where(is_category_F, 1.0, deviation)
 
     @property
     def tolerance(self) -> float:

@@ -140,6 +140,16 @@ def test_choices_are_normalized():
     np.testing.assert_allclose(found[:, varies].std(axis=0), 1, atol=1e-3)
 
 
+def test_choices_are_one_hot_before_the_first_update():
+    """Also beside numbers, which are scaled by their declared range."""
+    space = spaces.Box(jnp.array([0, 0]), jnp.array([2, 1200]), (2,), jnp.int32)
+    encoder = make_encoder(space, "linear")
+    seen = jnp.array([[1, 600], [2, 1200]])
+    variables = encoder.init(jax.random.key(0), seen)
+    expected = [[0, 1, 0, 0], [0, 0, 1, 3**0.5]]
+    np.testing.assert_allclose(encoder.apply(variables, seen), expected, atol=1e-6)
+
+
 def test_casts_come_last():
     """bfloat16 has a resolution of 128 at 30,000, in which differences of 50 would vanish."""
     space = spaces.Box(*FREE, (1,))
