@@ -6,8 +6,8 @@
 The task is the passive T-Maze with a corridor of 50 and a memory that holds the whole episode; the
 algorithm is V-MPO. The cores are TrXL, TrXL-I and GTrXL with each of its gates, of 4 layers of
 width 64, so that gates add parameters, as in the paper, and an LSTM with as many as GTrXL with the
-GRU gate, within 10 %. That gate also has a bias of 0 instead of 2. Unrolls of 128 steps hold an episode, so that the LSTM has a
-gradient from the turn to the cue.
+GRU gate, within 10 %. That gate also has a bias of 0 instead of 2. Unrolls of 128 steps hold an
+episode, so that the LSTM has a gradient from the turn to the cue.
 
 A seed draws, log-uniformly, the bound of the KL, in the range of the paper, and the learning rate,
 which the paper holds at 0.0001 for billions of steps. As in the paper, runs are ranked at a
