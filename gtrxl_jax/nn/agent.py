@@ -29,7 +29,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.nn.auxiliary import PixelControl, Reconstruction
+from gtrxl_jax.nn.auxiliary import PixelControl, RandomDistillation, Reconstruction
 from gtrxl_jax.nn.core import MemoryCore, require_consistent_core
 from gtrxl_jax.nn.cores.clock import with_clock
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
@@ -66,6 +66,7 @@ class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
         stays at 0.
       reconstruction: an auxiliary loss on the core's output, see `nn.auxiliary`; None for none.
       pixel_control: another one.
+      rnd: a `RandomDistillation`, whose loss does not depend on the core; None for none.
     """
 
     encoder: nn.Module
@@ -73,6 +74,7 @@ class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
     memoryless: bool = False
     reconstruction: nn.Module | None = None
     pixel_control: nn.Module | None = None
+    rnd: RandomDistillation | None = None
 
     @abc.abstractmethod
     def heads(self, y: Float[Array, "... D"], legal: Bool[Array, "... A"] | None) -> Any:
@@ -94,7 +96,7 @@ class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
         """
         memory, y_BTD = self.core(memory, self.encoder(timesteps), self._first(timesteps))
         if self.is_mutable_collection("losses"):
-            for auxiliary in (self.reconstruction, self.pixel_control):
+            for auxiliary in (self.reconstruction, self.pixel_control, self.rnd):
                 if auxiliary is not None:
                     auxiliary(y_BTD, timesteps)
         return memory, y_BTD
@@ -103,7 +105,14 @@ class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
         """Encode time steps of any leading axes, see `nn.normalizer.update_normalizers`."""
         if self.reconstruction is not None:
             self.reconstruction.targets(timesteps)
+        if self.rnd is not None:
+            self.rnd.bonus(timesteps.observation)
         return self.encoder(timesteps)
+
+    def bonus(self, timesteps: TimeStep) -> Float[Array, "..."]:
+        """Return the exploration bonus of each time step's observation; needs `rnd`."""
+        assert self.rnd is not None
+        return self.rnd.bonus(timesteps.observation)
 
     def start(self, memory: Any, num_steps: int | None = None) -> Any:
         """Start acting from a memory. For `num_steps`, see the core."""
@@ -171,6 +180,7 @@ def make_agent(
     memoryless: bool = False,
     reconstruction: float = 0.0,
     pixel_control: float = 0.0,
+    rnd: float = 0.0,
 ) -> Agent:
     """Build an agent around a core for an environment's spaces, in the core's precision.
 
@@ -193,6 +203,7 @@ def make_agent(
       reconstruction: weight of the loss of `nn.auxiliary.Reconstruction`; 0 for none.
       pixel_control: weight of the loss of `nn.auxiliary.PixelControl`, which requires an image and
         a single discrete action; 0 for none.
+      rnd: weight of the bonus of `nn.auxiliary.RandomDistillation`; 0 for none.
 
     Raises:
       ValueError: if the encoder is unknown or does not fit the observations, a number is not
@@ -218,6 +229,7 @@ def make_agent(
         memoryless=memoryless,
         reconstruction=reconstruction,
         pixel_control=pixel_control,
+        rnd=rnd,
     )
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
     return Agent(
@@ -249,7 +261,7 @@ def make_q_network(
       action_space: a space of one discrete choice.
       head_width: hidden units of V and of A, see `DuelingHead`.
       **trunk: `encoder`, `encoders`, `encoder_width`, `image_axes`, `clock`, `memoryless`,
-        `reconstruction` and `pixel_control` of `make_agent`.
+        `reconstruction`, `pixel_control` and `rnd` of `make_agent`.
 
     Raises:
       ValueError: as `make_agent`, and if an action is not one discrete choice.
@@ -280,6 +292,7 @@ def _make_trunk(
     memoryless: bool = False,
     reconstruction: float = 0.0,
     pixel_control: float = 0.0,
+    rnd: float = 0.0,
 ) -> dict[str, Any]:
     """Return all of a `MemoryNetwork` but its heads; see `make_agent`."""
     if not isinstance(core, MemoryCore):
@@ -302,6 +315,10 @@ def _make_trunk(
         "core": with_clock(core) if clock else core,
         "memoryless": memoryless,
     }
+    if rnd:
+        # Shallow clones would share the parameters of the agent's encoder.
+        target, predictor = (encoder.clone(_deep_clone=True) for _ in range(2))
+        trunk["rnd"] = RandomDistillation(target, predictor, rnd, **precision)
     if not (reconstruction or pixel_control):
         return trunk
     arrays = tuple(jax.tree.leaves(observation_spec(observation_space, channels=image_axes)))

@@ -1,6 +1,6 @@
-"""Auxiliary losses on the output of any core: reconstruction, and pixel control.
+"""Auxiliary losses for agents with any core: reconstruction, pixel control, and RND.
 
-Both are modules that sow `cost * loss` into "losses", which algorithms add to their own, see
+All are modules that sow their loss into "losses", which algorithms add to their own, see
 `online.algorithm.sum_losses`. Acting does not compute them.
 """
 
@@ -186,3 +186,56 @@ class PixelControl(nn.Module):
             low, high = self.spec.range
             x = (x - low) / (high - low)
         return x.reshape(*x.shape[:2], *(*self.spec.feature_shape, 1)[:3])
+
+
+class RandomDistillation(nn.Module):
+    """Random network distillation, RND (Burda et al. 2018): how unfamiliar an observation is.
+
+    A predictor learns the features of a random network, which is never trained. Its error, the mean
+    over the features, is large for observations unlike those that it has learned from. The bonus of
+    an observation is this error relative to its root mean square over all observations so far: 1 or
+    so at first, and less and less for what is seen again and again.
+
+    Attributes:
+      target, predictor: encoders of the observation, see `make_encoder`.
+      scale: weight of the bonus.
+      features: number of features to predict.
+      hidden: units of each hidden layer, one of the target and two of the predictor.
+      dtype, param_dtype: see `Encoder`.
+    """
+
+    target: nn.Module
+    predictor: nn.Module
+    scale: float
+    features: int = 64
+    hidden: int = 128
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        self.target_layer = Dense(self.hidden, **precision)
+        self.target_features = Dense(self.features, param_dtype=self.param_dtype)
+        self.predictor_layers = [Dense(self.hidden, **precision) for _ in range(2)]
+        self.predictor_features = Dense(self.features, param_dtype=self.param_dtype)
+        self.normalizer = Normalizer(center=False)
+
+    def error(self, observation: Any) -> Float[Array, "..."]:
+        """Return the squared error of each observation, the mean over the features."""
+        wide = np.promote_types(self.param_dtype, np.float32)
+        x = nn.relu(self.target_layer(self.target(observation)))
+        target = jax.lax.stop_gradient(self.target_features(x.astype(wide)))
+        x = self.predictor(observation)
+        for layer in self.predictor_layers:
+            x = nn.relu(layer(x))
+        return jnp.mean(jnp.square(self.predictor_features(x.astype(wide)) - target), axis=-1)
+
+    def bonus(self, observation: Any) -> Float[Array, "..."]:
+        """Return the bonus of each observation, which is not differentiated."""
+        return self.scale * self.normalizer(jax.lax.stop_gradient(self.error(observation)))
+
+    def __call__(self, y: Float[Array, "... D"], timesteps: TimeStep) -> None:
+        """Sow the predictor's loss on time steps; the core's output is not used."""
+        self.sow("losses", "loss", jnp.mean(self.error(timesteps.observation)))
+        if self.is_initializing():
+            self.bonus(timesteps.observation)

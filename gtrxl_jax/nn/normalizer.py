@@ -41,6 +41,8 @@ class Normalizer(nn.Module):
     [1 - t, t - 1]: ordinary inputs stay as they are, whatever the agent happens to see first, and
     no others become invisible or overwhelming. The result is clipped to +-10 t.
 
+    Without centering, x is never shifted, and relative to its root mean square.
+
     Inputs that were constant so far count as of deviation 1. Before the first update, `mean` and
     `deviation` are used.
 
@@ -49,12 +51,14 @@ class Normalizer(nn.Module):
       mean: what to assume before the first update: a number, or an array of `shape`.
       deviation: see `mean`.
       tolerance: t, at least 1.
+      center: whether to subtract the mean.
     """
 
     shape: tuple[int, ...] = ()
     mean: Any = 0.0
     deviation: Any = 1.0
     tolerance: float = 1.0
+    center: bool = True
 
     @nn.compact
     def __call__(
@@ -75,8 +79,9 @@ class Normalizer(nn.Module):
             batch = moments_of(jax.lax.stop_gradient(x), len(self.shape), where)
             self.sow(_COLLECTION, _NAME, batch)
         lead = (1,) * (x.ndim - len(self.shape))
-        scale = seen.deviation / jnp.clip(seen.deviation, 1 / self.tolerance, self.tolerance)
-        most = (self.tolerance - 1) * scale
+        size = seen.deviation if self.center else jnp.hypot(seen.mean, seen.deviation)
+        scale = size / jnp.clip(size, 1 / self.tolerance, self.tolerance)
+        most = (self.tolerance - 1) * scale if self.center else jnp.inf
         shift = seen.mean - jnp.clip(seen.mean, -most, most)
         shift, scale = (z.reshape(*lead, *z.shape) for z in (shift, scale))
         largest = LARGEST * self.tolerance

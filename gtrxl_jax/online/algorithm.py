@@ -26,7 +26,9 @@ from gtrxl_jax.custom import describe_part, is_custom, require_same_shapes
 from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.encoders import check_encoders
 from gtrxl_jax.online.optimizer import OptimizerConfig
+from gtrxl_jax.ops.losses import masked_mean
 from gtrxl_jax.ops.popart import PopArtStatistics
+from gtrxl_jax.ops.returns import transition_mask
 from gtrxl_jax.plugins import Registry
 from gtrxl_jax.specs import IMAGE_AXES
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
@@ -72,6 +74,10 @@ class AgentConfig:
     pixel_control: float = number(0.0, at_least=0)
     """Weight of an auxiliary loss for images, of UNREAL: values of the actions for changing the
     pixels of each cell of a grid. 0: none."""
+    rnd: float = number(0.0, at_least=0)
+    """Weight of an exploration bonus, by random network distillation (RND): a reward for what the
+    agent has seldom observed. The reward of a step that is as unfamiliar as all those so far, on
+    average. 0: none."""
     memoryless: bool = False
     """Present every step to the core as the first of an episode, as a control without memory. A
     clock then stays at 0."""
@@ -123,6 +129,7 @@ class Experience:
       bootstrap: `[B]`, what it computed at the bootstrap step.
       episodes: `[B, T]`, statistics of the running episodes after each action.
       task: `[B]`, the task of each segment's environment, 0 .. N - 1.
+      bonus: `[B, T]`, the exploration bonus of the step after each action; None without.
     """
 
     memory: Any
@@ -132,6 +139,7 @@ class Experience:
     bootstrap: Any
     episodes: EpisodeStats
     task: Int[Array, " B"]
+    bonus: Float[Array, "B T"] | None = struct.field(default=None, kw_only=True)
 
 
 class Learner(Protocol):
@@ -269,6 +277,24 @@ def _means(sown: Any) -> Metrics:
         "/".join(key.key for key in path if hasattr(key, "key")): jnp.mean(value)
         for path, value in jax.tree.leaves_with_path(sown)
     }
+
+
+def add_bonus(agent: Any, params: Any, experience: Experience) -> tuple[Experience, Metrics]:
+    """Add the agent's exploration bonus to an experience, and return its mean; {} without RND."""
+    if getattr(agent, "rnd", None) is None:
+        return experience, {}
+    arrived = jax.tree.map(lambda x: x[:, 1:], experience.timesteps)
+    bonus_BT = agent.apply({"params": params}, arrived, method="bonus")
+    mean = masked_mean(bonus_BT, transition_mask(experience.timesteps.last))
+    return dataclasses.replace(experience, bonus=bonus_BT), {"rnd/bonus": mean}
+
+
+def with_bonus(timesteps: TimeStep, bonus_BT: Float[Array, "B T"] | None) -> TimeStep:
+    """Return time steps `[B, T + 1]` whose rewards include a bonus, for returns."""
+    if bonus_BT is None:
+        return timesteps
+    bonus_BS = jnp.pad(bonus_BT.astype(timesteps.reward.dtype), ((0, 0), (1, 0)))
+    return dataclasses.replace(timesteps, reward=timesteps.reward + bonus_BS)
 
 
 def sum_losses(

@@ -38,6 +38,7 @@ from gtrxl_jax.online.algorithm import (
     by_task,
     reduce_metrics,
     require_same_state,
+    with_bonus,
 )
 from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.ops import popart
@@ -333,7 +334,7 @@ class OnPolicy(Algorithm):
 
         `passes` is how often this is called for each segment, which PopArt counts once.
         """
-        steps, task_B = batch.timesteps, batch.task
+        steps, task_B = with_bonus(batch.timesteps, batch.bonus), batch.task
         task_BS = jnp.broadcast_to(task_B[:, None], steps.last.shape)
         mask_BT = transition_mask(steps.last)
         output_BS = of_task(jax.lax.stop_gradient(value_BSN), task_B)

@@ -38,6 +38,7 @@ from gtrxl_jax.online.algorithm import (
     reduce_metrics,
     run_segment,
     sum_losses,
+    with_bonus,
 )
 from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.online.replay import Replay, draw, insert, make_replay, set_priorities, take
@@ -147,11 +148,13 @@ class Segment:
       memory: the memory before its first step, when it was acted.
       timesteps: `[B, T + 1]`.
       actions: `[B, T]`.
+      bonus: see `Experience`.
     """
 
     memory: Any
     timesteps: TimeStep
     actions: Any
+    bonus: Any
 
 
 @struct.dataclass
@@ -329,7 +332,7 @@ class R2D2(Algorithm):
         target_q_BSA: Float[Array, "B S A"],
         segment: Segment,
     ) -> Float[Array, "B T"]:
-        steps = segment.timesteps
+        steps = with_bonus(segment.timesteps, segment.bonus)
         return r2d2.td_errors(
             q_BSA=q_BSA,
             target_q_BSA=target_q_BSA,
@@ -353,4 +356,4 @@ class R2D2(Algorithm):
 
 def segment_of(experience: Experience) -> Segment:
     """Return what the replay keeps of an experience."""
-    return Segment(experience.memory, experience.timesteps, experience.actions)
+    return Segment(experience.memory, experience.timesteps, experience.actions, experience.bonus)

@@ -49,6 +49,7 @@ from gtrxl_jax.online.algorithm import (
     Experience,
     Metrics,
     Setup,
+    add_bonus,
     by_task,
     require_same_state,
 )
@@ -246,7 +247,12 @@ class OnlineTrainer:
             self.agent.init(key_network, memory, example)["params"], given or {}
         )
         actor = self.init_actor(key_stream)
-        _, experience = jax.eval_shape(self.act, params, actor, key)
+
+        def act() -> Experience:
+            _, experience = self.act(params, actor, key)
+            return add_bonus(self.agent, params, experience)[0]
+
+        experience = jax.eval_shape(act)
         return TrainState(
             learner=self.algorithm.init(params, sampled, experience),
             actor=actor,
@@ -323,7 +329,10 @@ class OnlineTrainer:
         self, learner: Any, experience: Experience, key: Key[Array, ""]
     ) -> tuple[Any, tuple[Metrics, dict[str, Float[Array, " N"]]]]:
         """Update the learner; return it, and the metrics and `episode_sums`."""
+        params = gather_parameters(learner.params)
+        experience, bonus = add_bonus(self.agent, params, experience)
         learner, metrics = self.algorithm.update(learner, experience, key)
+        metrics |= bonus
         steps = experience.timesteps
         outside = first_outside(self.observation_space, steps.observation)
         metrics |= {"finite/observation": outside[0] == BELONGS, "outside": outside}

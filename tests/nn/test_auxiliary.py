@@ -60,8 +60,8 @@ def agent_of(action_space=ACTION, core="lstm", **settings):
 
 @pytest.fixture(scope="module")
 def trained():
-    """Return an agent with both losses, its parameters and their gradient, and the reports."""
-    agent, steps = agent_of(reconstruction=0.5, pixel_control=0.1), segment()
+    """Return an agent with all losses, its parameters and their gradient, and the reports."""
+    agent, steps = agent_of(reconstruction=0.5, pixel_control=0.1, rnd=0.25), segment()
     memory = agent.initial_memory(2)
 
     @jax.jit
@@ -80,7 +80,7 @@ def trained():
 
 def test_losses_are_named_and_weighted(trained):
     _, _, _, (reports, metrics) = trained
-    assert set(reports["losses"]) == {"reconstruction/loss", "pixel_control/loss"}
+    assert set(reports["losses"]) == {"reconstruction/loss", "pixel_control/loss", "rnd/loss"}
     parts = [metrics[f"reconstruction/{name}"] for name in ("observation", "action", "reward")]
     np.testing.assert_allclose(metrics["loss/reconstruction"], 0.5 * sum(parts), rtol=1e-6)
     assert metrics["loss/pixel_control"] > 0
@@ -92,7 +92,7 @@ def test_losses_train_encoder_core_and_their_own_parameters(trained):
     norms = {
         name: jax.tree.map(lambda x: float(jnp.abs(x).max()), gradient[name]) for name in params
     }
-    for name in ("encoder", "core", "reconstruction", "pixel_control"):
+    for name in ("encoder", "core", "reconstruction", "pixel_control", "rnd"):
         assert any(norm > 0 for norm in jax.tree.leaves(norms[name])), name
     for name in ("policy_head", "value_head"):
         assert all(norm == 0 for norm in jax.tree.leaves(norms[name])), name
@@ -102,7 +102,7 @@ def test_acting_and_outputs_do_not_compute_losses(trained):
     """The program of an agent without them has the same operations."""
     agent, params, *_ = trained
     plain, steps, memory = agent_of(), segment(), agent.initial_memory(2)
-    rest = {k: v for k, v in params.items() if k not in ("reconstruction", "pixel_control")}
+    rest = {k: v for k, v in params.items() if k not in ("reconstruction", "pixel_control", "rnd")}
     step = jax.tree.map(lambda x: x[:, 0], steps)
 
     def programs(agent, params):
@@ -113,9 +113,59 @@ def test_acting_and_outputs_do_not_compute_losses(trained):
         return [len(jax.make_jaxpr(form)(params).jaxpr.eqns) for form in forms]
 
     assert programs(agent, params) == programs(plain, rest)
-    zero = agent_of(reconstruction=0.0, pixel_control=0.0)
+    zero = agent_of(reconstruction=0.0, pixel_control=0.0, rnd=0.0)
     shapes = jax.eval_shape(zero.init, jax.random.key(0), memory, steps)["params"]
     assert shapes.keys() == rest.keys()
+
+
+def naive_errors(params):
+    """Return the errors of RND at each step of the segment, in float64, in a loop."""
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+    def dense(layer, x):
+        return x @ layer["kernel"] + layer.get("bias", 0)
+
+    def encode(encoder, observation):
+        """Features of choices are one-hot, those of pixels scaled by what their space declares."""
+        one_hot = np.eye(4)[observation["cell"]]
+        pixels = (observation["image"].reshape(-1) - 127.5) / (255 / np.sqrt(12))
+        scaled = pixels / np.sqrt(pixels.size)
+        parts = {"cell": one_hot, "image": scaled, "numbers": observation["numbers"]}
+        hidden = [dense(encoder[f"encoders_{name}"]["Dense_0"], x) for name, x in parts.items()]
+        return np.maximum(np.concatenate(hidden), 0)
+
+    observations = jax.tree.map(lambda x: np.asarray(x, np.float64), segment().observation)
+    errors = np.zeros((2, 5))
+    for place in np.ndindex(2, 5):
+        observation = jax.tree.map(lambda x, place=place: x[place], observations)
+        observation["cell"] = int(observation["cell"])
+        x = np.maximum(dense(params["target_layer"], encode(params["target"], observation)), 0)
+        target = dense(params["target_features"], x)
+        x = encode(params["predictor"], observation)
+        for number in range(2):
+            x = np.maximum(dense(params[f"predictor_layers_{number}"], x), 0)
+        errors[place] = np.mean((dense(params["predictor_features"], x) - target) ** 2)
+    return errors
+
+
+def test_rnd_is_the_error_of_predicting_a_random_network(trained):
+    agent, params, gradient, (reports, _) = trained
+    errors = naive_errors(params["rnd"])
+    np.testing.assert_allclose(reports["losses"]["rnd/loss"], errors.mean(), rtol=1e-5)
+    before = agent.apply({"params": params}, segment(), method="bonus")
+    np.testing.assert_allclose(before, 0.25 * errors, rtol=1e-5)
+    for name, of_part in gradient["rnd"].items():
+        is_trained = any(np.abs(x).max() > 0 for x in jax.tree.leaves(of_part))
+        assert is_trained == name.startswith("predictor"), name
+
+
+def test_bonus_is_relative_to_all_errors_so_far(trained):
+    agent, params, *_ = trained
+    seen = update_normalizers(agent, {"params": params}, segment())["params"]
+    rnd = {**params["rnd"], "normalizer": seen["rnd"]["normalizer"]}
+    bonus = agent.apply({"params": {**params, "rnd": rnd}}, segment(), method="bonus")
+    errors = naive_errors(params["rnd"])
+    np.testing.assert_allclose(bonus, 0.25 * errors / np.sqrt((errors**2).mean()), rtol=1e-5)
 
 
 def test_targets_are_normalized_by_what_was_seen(trained):

@@ -49,6 +49,17 @@ def features(space, name, observation, **settings):
     return np.asarray(jax.jit(encoder.apply)(variables, observation), np.float32)
 
 
+def test_without_centering_inputs_are_relative_to_their_root_mean_square():
+    module = Normalizer((2,), center=False)
+    x = np.random.default_rng(0).standard_normal((50, 2)) * [0.3, 4.0] + [1.0, -20.0]
+    given = jnp.asarray(x, jnp.float32)
+    variables = module.init(jax.random.key(0), given)
+    np.testing.assert_allclose(module.apply(variables, given[:, :1] * 0 + 2), 2.0)
+    variables = update_normalizers(module, variables, given, method="__call__")
+    expected = x / np.sqrt((x**2).mean(axis=0))
+    np.testing.assert_allclose(module.apply(variables, given), expected, rtol=1e-5)
+
+
 def test_statistics_are_of_all_that_was_seen():
     module, rng = Normalizer((3,)), np.random.default_rng(0)
     first, second = rng.standard_normal((2, 10, 3)) * [1, 5, 0.1] + [0, 7, -3]

@@ -1,8 +1,13 @@
-"""Auxiliary losses in training, with every algorithm. Only traced."""
+"""Auxiliary losses and the exploration bonus in training, with every algorithm."""
+
+import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from gtrxl_jax.online.algorithm import with_bonus
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import small_job
 
@@ -33,6 +38,79 @@ def test_pixel_control_is_part_of_loss():
     params, losses = metrics_of("vmpo", **IMAGES)
     assert "loss/pixel_control" in losses
     assert "pixel_control" in params
+
+
+def rollouts(algorithm):
+    """Return a trainer and its state, and a rollout without, with, and whose rewards have a bonus.
+
+    The bonus after the last step of an episode is a reward of no action, and enormous.
+    """
+    trainer = OnlineTrainer(small_job("lstm", algorithm__name=algorithm, agent__rnd=0.1))
+
+    @jax.jit
+    def act():
+        state = trainer.init(0)
+        _, seen = trainer.act(state.learner.params, state.actor, state.key)
+        last_BT, size = seen.timesteps.last[:, :-1], seen.actions.shape
+        bonus_BT = jax.random.uniform(jax.random.key(1), size)
+        plain = dataclasses.replace(seen, bonus=jnp.zeros(size))
+        given = dataclasses.replace(seen, bonus=jnp.where(last_BT, 1e6, bonus_BT))
+        rewarded = dataclasses.replace(plain, timesteps=with_bonus(seen.timesteps, bonus_BT))
+        return state, plain, given, rewarded
+
+    return trainer, *act()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "vmpo"])
+def test_bonus_is_part_of_returns(algorithm):
+    trainer, state, plain, given, rewarded = rollouts(algorithm)
+    value_BSN = jax.random.normal(jax.random.key(2), (8, 8, 1))
+    targets = jax.jit(trainer.algorithm.targets)
+
+    def returns(experience):
+        found = targets(state.learner, experience, value_BSN)
+        return np.where(found.mask_BT, found.returns_BT, 0)
+
+    np.testing.assert_allclose(returns(given), returns(rewarded), rtol=1e-5)
+    assert np.abs(returns(given) - returns(plain)).max() > 0.1
+    assert given.timesteps.last[:, :-1].any()
+
+
+def test_bonus_is_part_of_replayed_errors():
+    trainer, state, *experiences = rollouts("r2d2")
+    update = jax.jit(trainer.algorithm.update)
+    plain, given, rewarded = (
+        update(state.learner, experience, state.key)[0].replay.priority_EC
+        for experience in experiences
+    )
+    np.testing.assert_allclose(given, rewarded, rtol=1e-5)
+    assert np.abs(given - plain).max() > 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "vmpo", "r2d2"])
+def test_bonus_is_a_metric_and_its_loss_part_of_the_loss(algorithm):
+    params, losses = metrics_of(algorithm, agent__rnd=0.1)
+    assert "loss/rnd" in losses
+    assert "rnd" in params
+
+
+def test_bonus_decreases_and_its_target_is_never_trained():
+    trainer = OnlineTrainer(small_job("lstm", algorithm__name="ppo", agent__rnd=0.1))
+
+    @jax.jit
+    def run():
+        start = trainer.init(0)
+        end, (metrics, _) = jax.lax.scan(
+            lambda state, _: trainer.update(state), start, None, length=40
+        )
+        return start.params["rnd"], end.params["rnd"], metrics
+
+    before, after, metrics = run()
+    for name in ("target_layer", "target_features"):
+        jax.tree.map(np.testing.assert_array_equal, before[name], after[name])
+    assert metrics["loss/rnd"][-5:].mean() < 0.3 * metrics["loss/rnd"][:5].mean()
+    assert metrics["rnd/bonus"][-5:].mean() < 0.5 * metrics["rnd/bonus"][1:6].mean()
+    assert np.all(metrics["rnd/bonus"] > 0)
 
 
 def test_without_cost_there_is_none():

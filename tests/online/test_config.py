@@ -95,7 +95,7 @@ MAY_BE_ZERO = [
     "optimizer.beta_2", "optimizer.warmup", "optimizer.final", "optimizer.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
     "algorithm.entropy_cost", "algorithm.entropy_final", "agent.reconstruction",
-    "agent.pixel_control", "actors.lag", "actors.restarts",
+    "agent.pixel_control", "agent.rnd", "actors.lag", "actors.restarts",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
