@@ -8,8 +8,9 @@ x 9 and 13 x 13 with a view of 3, also from images of 24 x 24 pixels. Agents lea
 on a grid with V-MPO and the others with PPO. All settings are the defaults, except those that
 follow from the task: the memory size, and the unroll and the number of environments, which are the
 same for all cores; and environments that are not in lockstep (`env.stagger`) in the worlds of
-Numpad that are learned with PPO. MiniGrid-Memory of 9 x 9 is learned at a second learning rate too,
-and its images at this one, by an MLP as the encoder. Layers are those of each core's default, and
+Numpad that are learned with PPO. MiniGrid-Memory of 9 x 9 is learned at a second learning rate
+too, and its images at this one, by an MLP as the encoder; that of 13 x 13 also with a bonus for
+exploration, by random network distillation (RND). Layers are those of each core's default, and
 widths such that all cores have as many parameters, within 2 %.
 
 For comparison, policies that do not learn play each world: one that chooses at random, and the best
@@ -64,6 +65,7 @@ class World:
     unroll: int = 64
     stagger: bool = False
     encoder: str = "auto"
+    rnd: float = 0.0
 
 
 WORLDS = {
@@ -101,6 +103,14 @@ WORLDS = {
         2_000_000,
         PPOConfig(),
     ),
+    "MiniGrid-Memory 13 x 13, RND": World(
+        "MiniGrid-Memory",
+        {"size": 13, "view_size": 3, "num_actions": 3},
+        96,
+        2_000_000,
+        PPOConfig(),
+        rnd=0.05,
+    ),
 }
 
 
@@ -110,7 +120,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
     return OnlineConfig(
         env=EnvConfig(world.env, world.params, num_envs=world.num_envs, stagger=world.stagger),
         core=core_config(core, "small", **SIZES[core], **memory),
-        agent=AgentConfig(encoder=world.encoder),
+        agent=AgentConfig(encoder=world.encoder, rnd=world.rnd),
         algorithm=world.algorithm,
         optimizer=OptimizerConfig(learning_rate=world.learning_rate),
         total_steps=total_steps or world.total_steps,

@@ -515,6 +515,8 @@ def minigrid_table() -> list[str]:
         ("LSTM, V-MPO, the same", s9("MiniGrid-MemoryS9-v0", "lstm, V-MPO")),
         ("GTrXL, mazes of 13 x 13, PPO, two million steps, five seeds", worlds(large, "gtrxl")),
         ("LSTM, the same", worlds(large, "lstm")),
+        ("GTrXL, the same with `--agent.rnd 0.05`", worlds(f"{large}, RND", "gtrxl")),
+        ("LSTM, the same", worlds(f"{large}, RND", "lstm")),
     ]
     body = [[label, each(runs)] for label, runs in lines]
     return table(["settings", "success of the last evaluation"], body)
