@@ -19,6 +19,7 @@ from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.pixel_control import cell_size, pixel_changes, pixel_control_loss
 from gtrxl_jax.ops.reconstruction import reconstruction_error
 from gtrxl_jax.specs import ActionSpec, ArraySpec
+from gtrxl_jax.specs.observation import QUANTITY
 from gtrxl_jax.timestep import TimeStep
 
 
@@ -56,7 +57,8 @@ class Deconvolution(nn.Module):
 class Reconstruction(nn.Module):
     """Reconstructs the observation, the previous action and its reward from the core's output.
 
-    The targets are normalized as encoders normalize them, by statistics of their own. The loss of a
+    The targets are the features of encoders, of which quantities are normalized, by statistics of
+    their own. The loss of a
     step is the mean over the arrays of the observation, plus the action's and the reward's unless
     it is the first of an episode; of each array it is the mean over its entries, see
     `ops.reconstruction`. Reported are the three parts.
@@ -94,10 +96,17 @@ class Reconstruction(nn.Module):
     def targets(self, timesteps: TimeStep) -> list[Float[Array, "... F"]]:
         """Return the features of each array of the observation, of the action and the reward."""
         wide, lead = np.promote_types(self.param_dtype, np.float32), timesteps.first.shape
+
+        def target(normalize: Features, x: Array) -> Float[Array, "... F"]:
+            spec = normalize.spec
+            given, normalized = (
+                y.reshape(*lead, -1) for y in (spec.features(x, wide), normalize(x))
+            )
+            is_quantity_F = (spec.feature_groups == QUANTITY).reshape(*(1,) * len(lead), -1)
+            return jnp.where(is_quantity_F, normalized, given)
+
         arrays = jax.tree.leaves(timesteps.observation)
-        features = [
-            array(x).reshape(*lead, -1) for array, x in zip(self.arrays, arrays, strict=True)
-        ]
+        features = [target(one, x) for one, x in zip(self.arrays, arrays, strict=True)]
         reward = self.reward_normalizer(timesteps.reward.astype(wide), ~timesteps.first)
         return [*features, self.action.features(timesteps.action, wide), reward[..., None]]
 

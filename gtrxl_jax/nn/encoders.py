@@ -38,10 +38,11 @@ PART = 32
 
 
 class Features(nn.Module):
-    """The features of an array of an observation, normalized unless flags, see `ArraySpec`.
+    """The normalized features of an array of an observation, see `ArraySpec`.
 
-    Also choices are: most of the cells of a grid, for example, never change, and what they all add
-    to each unit of the first layer would otherwise keep half of the ReLUs at 0.
+    Choices and flags are normalized too: most of the cells of a grid, for example, never change,
+    and what they all add to each unit of the first layer would otherwise keep half of the ReLUs at
+    0.
 
     They are computed in float32 or wider, and cast to `dtype` last.
     """
@@ -52,8 +53,6 @@ class Features(nn.Module):
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "..."]:
         spec = self.spec
-        if spec.has_flags:
-            return spec.features(observation, self.dtype)
         x = spec.features(observation, np.promote_types(self.dtype, np.float32))
         normalize = Normalizer(
             spec.statistics_shape, *spec.declared_moments, spec.tolerance, name="normalizer"

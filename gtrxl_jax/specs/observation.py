@@ -116,7 +116,7 @@ class ArraySpec:
 
     @property
     def has_flags(self) -> bool:
-        """Whether the values are 0 or 1, which networks do not normalize."""
+        """Whether the values are 0 or 1."""
         return self.categories is None and (self.dtype == "bool" or self.range == (0, 1))
 
     @property
@@ -150,10 +150,10 @@ class ArraySpec:
     def declared_moments(self) -> tuple[Any, Any]:
         """The mean and the deviation to assume before the first observation: of a uniform one.
 
-        Numbers; or, if only some features are quantities, arrays `[F]`, in which choices have 0 and
-        1, and thus stay as they are.
+        Numbers; or, if only some features are quantities, arrays `[F]`. Choices and flags have 0
+        and 1, and thus stay as they are.
         """
-        if self.range is None:
+        if self.range is None or self.has_flags:
             return 0.0, 1.0
         low, high = self.range
         mean, deviation = (low + high) / 2, max((high - low) / math.sqrt(12), 1.0)
@@ -166,8 +166,8 @@ class ArraySpec:
     def tolerance(self) -> float:
         """How far from 1 the deviation of features may be, see `nn.normalizer.Normalizer`.
 
-        Pixels, integers and choices are normalized exactly; of floats, most spaces are ordinary as
-        they are.
+        Pixels, integers, choices and flags are normalized exactly; of floats, most spaces are
+        ordinary as they are.
         """
         is_float = jnp.issubdtype(np.dtype(self.dtype), jnp.floating)
         return FLOAT_TOLERANCE if is_float and not self.is_image else 1.0

@@ -22,6 +22,7 @@ OBSERVATION = spaces.Dict(
         "cell": spaces.Discrete(4),
         "image": spaces.Box(0, 255, (24, 22, 3), jnp.uint8),
         "numbers": spaces.Box(-9.0, 9.0, (2,)),
+        "open": spaces.Box(0, 1, (2,), jnp.bool_),
     }
 )
 
@@ -36,6 +37,7 @@ def segment(action_space=ACTION, steps=5):
             "cell": jax.random.randint(keys[0], lead, 0, 4),
             "image": jax.random.randint(keys[1], (*lead, 24, 22, 3), 0, 256).astype(jnp.uint8),
             "numbers": 5 + jax.random.normal(keys[2], (*lead, 2)),
+            "open": jax.random.bernoulli(keys[1], 0.1, (*lead, 2)),
         },
         action=action_spec(action_space).sample(keys[3], *lead),
         reward=jax.random.normal(keys[4], lead),
@@ -130,7 +132,7 @@ def naive_errors(params):
         one_hot = np.eye(4)[observation["cell"]]
         pixels = (observation["image"].reshape(-1) - 127.5) / (255 / np.sqrt(12))
         scaled = pixels / np.sqrt(pixels.size)
-        parts = {"cell": one_hot, "image": scaled, "numbers": observation["numbers"]}
+        parts = {**observation, "cell": one_hot, "image": scaled}
         hidden = [dense(encoder[f"encoders_{name}"]["Dense_0"], x) for name, x in parts.items()]
         return np.maximum(np.concatenate(hidden), 0)
 
@@ -222,3 +224,17 @@ def test_pixel_control_needs_image():
     core = make_core("lstm", layers=1, width=8)
     with pytest.raises(ValueError, match="pixel_control needs an image, which the observation"):
         make_agent(core, spaces.Discrete(3), ACTION, pixel_control=1.0)
+
+
+def test_targets_of_choices_and_flags_are_what_was_observed(trained):
+    """Their losses are cross-entropies, which need probabilities of 0 and 1."""
+    agent, params, *_ = trained
+    steps = segment()
+    params = update_normalizers(agent, {"params": params}, steps)["params"]
+    targets = agent.apply(
+        {"params": params}, steps, method=lambda agent, x: agent.reconstruction.targets(x)
+    )
+    np.testing.assert_array_equal(targets[0], np.eye(4)[steps.observation["cell"]])
+    np.testing.assert_array_equal(targets[3], steps.observation["open"])
+    # Numbers around 5, whose deviation is ordinary, are shifted to 2.
+    np.testing.assert_allclose(np.mean(targets[2], axis=(0, 1)), 2, rtol=1e-4)

@@ -204,7 +204,7 @@ def test_rewards_that_belong_to_an_episode_count():
     np.testing.assert_allclose(found["encoder/reward/mean"], reward[~first].mean(), rtol=1e-4)
     a = "encoder/observation/encoders_a/features/normalizer/mean"
     np.testing.assert_allclose(found[a], np.full(3, reward.mean()), rtol=1e-4)
-    assert len(found) == 2 * 3  # none for the flags
+    assert len(found) == 3 * 3
 
 
 def test_only_updates_change_statistics():
