@@ -35,6 +35,7 @@ from gtrxl_jax.offline.algorithm import Metrics, OfflineAlgorithm, OfflineAlgori
 from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.ops.imitation import action_scores
 from gtrxl_jax.ops.losses import masked_mean, value_loss
+from gtrxl_jax.ops.moments import Moments, merge, moments_of
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import gather_parameters, split_batch, split_gradients
 from gtrxl_jax.segments import Segments, zero_segment
@@ -49,9 +50,10 @@ class ActorCriticConfig(OfflineAlgorithmConfig):
 
     gamma: float = number(0.99, at_most=1)
     """Discount factor."""
-    target_rate: float = number(0.005, at_most=1)
+    target_rate: float | None = number(None, at_most=1)
     """The part of the difference by which target networks follow the trained ones in each update
-    (Polyak averaging)."""
+    (Polyak averaging). By default 4 / ((1 - gamma) updates), in [0.005, 0.1], so that the values
+    of a run's end have converged."""
     head_width: int = 256
     """Hidden units of a critic's head."""
 
@@ -67,12 +69,14 @@ class ActorCriticLearner:
       targets: those of the networks that have a target network.
       optimizers: the state of each network's optimizer.
       updates: number of completed updates.
+      magnitudes: moments of the rewards, and of the returns-to-go, of all batches, see `prepare`.
     """
 
     networks: dict[str, Any]
     targets: dict[str, Any]
     optimizers: dict[str, optax.OptState]
     updates: Int[Array, ""]
+    magnitudes: Moments
 
     @property
     def params(self) -> Any:
@@ -87,9 +91,10 @@ class Window:
     Attributes:
       steps: `[B, S + 1]`; at the end of an episode, its final observation with no action.
       actions: the actions of the S steps.
-      rewards: their rewards.
+      rewards: their rewards, divided by the scale.
       terminated: whether the episode terminated with them.
       mask: which of the S steps are real.
+      scale: what a value of 1 is in the data's rewards.
     """
 
     steps: Segments
@@ -97,6 +102,7 @@ class Window:
     rewards: Float[Array, "B S"]
     terminated: Bool[Array, "B S"]
     mask: Bool[Array, "B S"]
+    scale: Float[Array, ""]
 
 
 class ActorCritic(OfflineAlgorithm):
@@ -124,6 +130,19 @@ class ActorCritic(OfflineAlgorithm):
         self.optimizer, self.schedule = setup.optimizer.make(setup.num_updates)
         self._action_value = ActionValue(config.head_width, jnp.result_type(float))
 
+    @property
+    def target_rate(self) -> float:
+        """The target rate of the config, or one that suits the number of updates.
+
+        Target networks follow in 1 / rate updates, and values look one step further each time. The
+        error of values that are 0 at first then decays as exp(-(1 - gamma) rate updates): to 2 %.
+        """
+        if self.config.target_rate is not None:
+            return self.config.target_rate
+        least, most = 0.005, 0.1  # The papers' rate, and one that still averages.
+        needed = (1 - self.config.gamma) * self.setup.num_updates / 4
+        return most if needed * most < 1 else max(1 / needed, least)
+
     def make_networks(self, params: Any, key: Key[Array, ""]) -> dict[str, Any]:
         """Return the initial parameters of the networks besides the actor, by name."""
         return {"critics": self.make_critics(params, key)}
@@ -138,6 +157,7 @@ class ActorCritic(OfflineAlgorithm):
             targets={name: jax.tree.map(jnp.copy, networks[name]) for name in self.with_targets},
             optimizers=optimizers,
             updates=jnp.zeros((), jnp.int32),
+            magnitudes=Moments(*(jnp.zeros(n, jnp.result_type(float)) for n in ((), 2, 2))),
         )
 
     def policy(self, target_return: float) -> SequencePolicy:
@@ -257,6 +277,26 @@ class ActorCritic(OfflineAlgorithm):
 
     # Learning.
 
+    def prepare(
+        self, learner: ActorCriticLearner, batch: Segments
+    ) -> tuple[ActorCriticLearner, Window]:
+        """Return windows whose rewards are scaled so that values are of order 1.
+
+        Adam's steps are as large for values of hundreds as for values of order 1: networks would
+        require many updates to reach the former. The scale is the smaller of two estimates of how
+        large values are: the root mean square of the returns-to-go, which are not discounted, and
+        that of 1 / (1 - gamma) equal rewards. It is of the batches so far, and soon constant.
+        """
+        window, gamma = with_following_step(batch), self.config.gamma
+        returns_BS = batch.returns_to_go.reshape(window.mask.shape)
+        both_BS2 = jnp.stack([window.rewards, returns_BS], axis=-1)
+        magnitudes = merge(learner.magnitudes, moments_of(both_BS2, 1, window.mask))
+        rewards, returns = jnp.sqrt(magnitudes.variance + jnp.square(magnitudes.mean))
+        scale = jnp.minimum(returns, rewards / (1 - gamma)) if gamma < 1 else returns
+        scale = jnp.where(scale > 0, scale, 1)
+        learner = dataclasses.replace(learner, magnitudes=magnitudes)
+        return learner, dataclasses.replace(window, rewards=window.rewards / scale, scale=scale)
+
     def step(
         self,
         learner: ActorCriticLearner,
@@ -305,7 +345,7 @@ class ActorCritic(OfflineAlgorithm):
             h_CBSD = self.critic_features(critics, window, key)[:, :, :-1]
             q_CBS = self.action_values(critics, h_CBSD, window.actions)
             total, metrics = twin_loss(q_CBS, target_BS, window.mask)
-            return total, metrics | {"loss": total}
+            return total, scaled(metrics, window) | {"loss": total}
 
         learner, of_loss, metrics = self.step(learner, "critics", loss)
         return learner, metrics | of_loss
@@ -313,7 +353,7 @@ class ActorCritic(OfflineAlgorithm):
     def move_targets(self, learner: ActorCriticLearner) -> ActorCriticLearner:
         """Move the target networks towards the trained ones."""
         trained = {name: learner.networks[name] for name in self.with_targets}
-        targets = optax.incremental_update(trained, learner.targets, self.config.target_rate)
+        targets = optax.incremental_update(trained, learner.targets, self.target_rate)
         return dataclasses.replace(learner, targets=targets)
 
     def finish(
@@ -360,7 +400,13 @@ def with_following_step(batch: Segments) -> Window:
     rewards, terminated = flat.rewards, flat.terminated
     assert rewards is not None  # as the config needs them
     assert terminated is not None
-    return Window(steps, flat.actions, rewards, terminated, flat.mask)
+    scale = jnp.ones((), rewards.dtype)
+    return Window(steps, flat.actions, rewards, terminated, flat.mask, scale)
+
+
+def scaled(metrics: Metrics, window: Window) -> Metrics:
+    """Return values of windows whose rewards are scaled in the data's rewards."""
+    return {name: window.scale * value for name, value in metrics.items()}
 
 
 def twin_loss(

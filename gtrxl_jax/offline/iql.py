@@ -3,12 +3,15 @@
 An update takes an optimizer step on each network in turn:
 
   - V: the expectile of the target critics' smaller value of the data's actions;
-  - the actor: imitation of the data's actions with weights exp(beta (Q - V)), at most 100;
+  - the actor: imitation of the data's actions with weights exp(beta A / rms(A)), at most 100, of
+    A = Q - V;
   - the critics: r + gamma V of the next step.
 
 The actor's Gaussian, where actions are continuous, is that of the sequence models: its scale is
 half the range, not learned, so that the actor learns the weighted mean of actions. The authors'
-scale is learned and does not depend on the state; evaluations play the mean in both.
+scale is learned and does not depend on the state; evaluations play the mean in both. Instead of
+scaling the rewards of some benchmarks by the range of their returns, as the authors do, rewards are
+scaled in all tasks, see `ActorCritic.prepare`, and advantages too.
 """
 
 import dataclasses
@@ -27,7 +30,7 @@ from gtrxl_jax.offline.actor_critic import (
     after,
     before,
     mean_scores,
-    with_following_step,
+    scaled,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
 from gtrxl_jax.ops import iql
@@ -47,7 +50,8 @@ class IQLConfig(ActorCriticConfig):
     """tau: the expectile of Q over the data's actions that V is. 0.5: the mean; 0.9 where good
     actions are rare, as in the paper's mazes."""
     inverse_temperature: float = number(3.0, at_least=0)
-    """beta: how much more the actor imitates better actions; 0: all alike."""
+    """beta: how much more the actor imitates better actions; 0: all alike. Advantages are divided
+    by their root mean square, so that it does not depend on the size of rewards."""
 
     def make(self, setup: Setup) -> "IQL":
         return IQL(self, setup)
@@ -70,7 +74,7 @@ class IQL(ActorCritic):
     def update(
         self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
     ) -> tuple[ActorCriticLearner, Metrics]:
-        config, window = self.config, with_following_step(batch)
+        config, (learner, window) = self.config, self.prepare(learner, batch)
         key_value, key_actor, key_critics = jax.random.split(key, 3)
         targets = gather_parameters(learner.targets["critics"])
         h_CBSD = self.critic_features(targets, window)[:, :, :-1]
@@ -84,7 +88,7 @@ class IQL(ActorCritic):
         learner, _, metrics = self.step(learner, "value", loss_of_value)
         value_BW = self._values(gather_parameters(learner.networks["value"]), window)
         value_BS = before(value_BW)
-        weight_BS = iql.advantage_weights(q_BS, value_BS, config.inverse_temperature)
+        weight_BS = iql.advantage_weights(q_BS, value_BS, window.mask, config.inverse_temperature)
 
         def loss_of_actor(params: Any) -> Any:
             policy = before(self.read(params, window, key_actor))
@@ -96,10 +100,8 @@ class IQL(ActorCritic):
 
         learner, of_critics = self.step_critics(learner, window, target_BS, key_critics)
         metrics |= of_actor | of_critics | scores
-        metrics |= {
-            "value": masked_mean(value_BS, window.mask),
-            "advantage_weight": masked_mean(weight_BS, window.mask),
-        }
+        metrics |= scaled({"value": masked_mean(value_BS, window.mask)}, window)
+        metrics["advantage_weight"] = masked_mean(weight_BS, window.mask)
         return self.finish(self.move_targets(learner), metrics)
 
     def _values(

@@ -24,7 +24,6 @@ from gtrxl_jax.offline.actor_critic import (
     after,
     before,
     mean_scores,
-    with_following_step,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
 from gtrxl_jax.ops.losses import learn_if
@@ -70,7 +69,7 @@ class TD3BC(ActorCritic):
     def update(
         self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
     ) -> tuple[ActorCriticLearner, Metrics]:
-        config, window = self.config, with_following_step(batch)
+        config, (learner, window) = self.config, self.prepare(learner, batch)
         key_noise, key_critics, key_actor = jax.random.split(key, 3)
         targets = gather_parameters(learner.targets)
         next_action = after(self.read(targets["actor"], window, None)).mode()

@@ -1,5 +1,6 @@
 """CQL, IQL and TD3+BC against naive loops over single steps in float64, and what they share."""
 
+import dataclasses
 import functools
 import re
 
@@ -63,6 +64,16 @@ def smaller(values):
     return [jnp.minimum(*pair) for pair in zip(*values, strict=True)]
 
 
+def scale_of(batch):
+    """Return what IQL and TD3+BC divide rewards by at the first batch, and steps with those."""
+    steps = real_steps(batch)
+    rows, columns = steps.place.T
+    later = np.asarray(batch.returns_to_go).reshape(B, S)[rows, columns]
+    horizon = 1 / (1 - GAMMA)
+    scale = min(np.sqrt(np.mean(later**2)), horizon * np.sqrt(np.mean(steps.rewards**2)))
+    return scale, dataclasses.replace(steps, rewards=steps.rewards / scale)
+
+
 def naive_errors(algorithm, steps, targets):
     """Return the loss of the errors of two critics, as a function of their parameters."""
 
@@ -77,7 +88,9 @@ def naive_errors(algorithm, steps, targets):
 
 
 def test_discrete_cql_equals_naive_loops():
-    algorithm, segments = make_algorithm("cql", ONE_OF_THREE, gamma=GAMMA, alpha=0.7)
+    algorithm, segments = make_algorithm(
+        "cql", ONE_OF_THREE, gamma=GAMMA, alpha=0.7, target_rate=0.005
+    )
     batch = windows(ONE_OF_THREE, segments)
     learner, steps = first_learner(algorithm, batch), real_steps(batch)
     after, metrics, gradients = updated(algorithm, batch, learner)
@@ -108,7 +121,7 @@ def test_iql_equals_naive_loops(space):
         "iql", space, gamma=GAMMA, expectile=0.8, inverse_temperature=2.0
     )
     batch = windows(space, segments)
-    learner, steps = first_learner(algorithm, batch), real_steps(batch)
+    learner, (scale, steps) = first_learner(algorithm, batch), scale_of(batch)
     after, metrics, gradients = updated(algorithm, batch, learner)
     critics = learner.targets["critics"]
     q = smaller(naive_q(algorithm, critics, steps.observations, steps.actions))
@@ -122,7 +135,10 @@ def test_iql_equals_naive_loops(space):
     # The other networks learn with the new V.
     value = after.networks["value"]
     now = naive_v(algorithm, value, steps.observations)
-    weights = [min(np.exp(2.0 * (y - v)), 100.0) for y, v in zip(q, now, strict=True)]
+    advantages = [y - v for y, v in zip(q, now, strict=True)]
+    size = np.sqrt(mean(a**2 for a in advantages))
+    weights = [min(np.exp(2.0 * a / size), 100.0) for a in advantages]
+    np.testing.assert_allclose(metrics["value"], scale * mean(now), rtol=1e-9)
 
     def loss_of_actor(params):
         each = []
@@ -148,7 +164,7 @@ def test_td3_bc_equals_naive_loops():
         "td3-bc", TWO_FLOATS, gamma=GAMMA, alpha=2.0, target_noise=0.0
     )
     batch = windows(TWO_FLOATS, segments)
-    learner, steps = first_learner(algorithm, batch), real_steps(batch)
+    learner, (scale, steps) = first_learner(algorithm, batch), scale_of(batch)
     after, metrics, gradients = updated(algorithm, batch, learner)
 
     def actions(params, observations):
@@ -163,6 +179,8 @@ def test_td3_bc_equals_naive_loops():
     loss_of_critics = naive_errors(algorithm, steps, steps.targets(GAMMA, q))
     networks = learner.networks["critics"]
     assert_equals_naive(gradients["critics"], loss_of_critics, networks, metrics["loss"])
+    q = naive_q(algorithm, networks, steps.observations, steps.actions)
+    np.testing.assert_allclose(metrics["q"], scale * np.mean(q), rtol=1e-9)
 
     def loss_of_actor(params):
         chosen = actions(params, steps.observations)
@@ -182,6 +200,58 @@ def test_td3_bc_equals_naive_loops():
     jax.tree.map(np.testing.assert_array_equal, later.targets, after.targets)
     assert np.isnan(metrics["loss/actor"])
     assert metrics["finite/actor"]
+
+
+@pytest.mark.parametrize(
+    ("updates", "gamma", "expected"),
+    [(300, 0.99, 0.1), (8000, 0.99, 0.05), (10**6, 0.99, 0.005), (8000, 1, 0.1)],
+)
+def test_target_networks_follow_so_that_values_converge(updates, gamma, expected):
+    """In as many updates as the run has, but not faster or slower than the bounds."""
+    algorithm, _ = make_algorithm("iql", ONE_OF_THREE, gamma=gamma)
+    algorithm.setup = dataclasses.replace(algorithm.setup, num_updates=updates)
+    np.testing.assert_allclose(algorithm.target_rate, expected)
+    if expected not in (0.005, 0.1):
+        np.testing.assert_allclose((1 - expected * (1 - gamma)) ** updates, 0.02, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "space"),
+    slow_except([("iql", ONE_OF_THREE), ("td3-bc", TWO_FLOATS)], [("iql", ONE_OF_THREE)]),
+)
+def test_rewards_of_every_size_teach_the_same(name, space):
+    """Only metrics of values have units; the second update sees a scale of both batches."""
+    algorithm, segments = make_algorithm(name, space, gamma=GAMMA)
+    batches = [windows(space, segments, seed) for seed in range(2)]
+    learner = first_learner(algorithm, batches[0])
+
+    @jax.jit
+    def learned(unit):
+        later = learner
+        for batch in batches:
+            batch = batch.replace(
+                rewards=unit * batch.rewards, returns_to_go=unit * batch.returns_to_go
+            )
+            later, metrics = algorithm.update(later, batch, jax.random.key(KEY))
+        return later.networks, {name: metrics.pop(name) / unit for name in ("q", "td_error")}
+
+    few, many = learned(1.0), learned(1000.0)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9), few, many)
+
+
+def test_rewards_are_scaled_by_those_of_all_batches():
+    algorithm, segments = make_algorithm("iql", ONE_OF_THREE, gamma=1)
+    batches = [windows(ONE_OF_THREE, segments, seed) for seed in range(2)]
+    learner = first_learner(algorithm, batches[0])
+    for batch in batches:
+        learner, window = jax.jit(algorithm.prepare)(learner, batch)
+    later = np.concatenate([np.asarray(x.returns_to_go)[np.asarray(x.mask)] for x in batches])
+    np.testing.assert_allclose(window.scale, np.sqrt(np.mean(later**2)), rtol=1e-12)
+    expected = np.asarray(batches[1].rewards).reshape(B, S) / window.scale
+    np.testing.assert_allclose(window.rewards, expected, rtol=1e-12)
+    empty = first_learner(algorithm, batches[0])
+    none = batch.replace(rewards=0 * batch.rewards, returns_to_go=0 * batch.returns_to_go)
+    assert jax.jit(algorithm.prepare)(empty, none)[1].scale == 1
 
 
 def test_target_noise_is_clipped():

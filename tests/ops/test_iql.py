@@ -33,9 +33,27 @@ def test_minimum_is_the_expectile(expectile, expected):
     np.testing.assert_allclose(gradient(expected), 0, atol=1e-12)
 
 
+MASK = jnp.asarray([[True, True, True, False]])
+
+
 def test_weights_are_limited_and_have_no_gradient():
-    q, value = jnp.asarray([[1.0, -2.0, 1e6]]), jnp.asarray([[0.5, 0.0, 0.0]])
-    found = advantage_weights(q, value, 3.0)
-    np.testing.assert_allclose(found, [[np.exp(1.5), np.exp(-6.0), 100.0]], rtol=1e-12)
-    gradients = jax.grad(lambda *x: jnp.sum(advantage_weights(*x, 3.0)), argnums=(0, 1))(q, value)
+    """The root mean square of the advantages of real steps is 2."""
+    q, value = jnp.asarray([[1.5, -2.0, 3.0, 7.0]]), jnp.asarray([[0.5, 0.0, 3 - np.sqrt(7), 0.0]])
+    found = advantage_weights(q, value, MASK, 3.0)
+    expected = [np.exp(1.5), np.exp(-3.0), np.exp(1.5 * np.sqrt(7))]
+    np.testing.assert_allclose(found[0, :3], expected, rtol=1e-12)
+    limited = advantage_weights(q, value, MASK, 1e6)
+    np.testing.assert_allclose(limited[0, :3], [100.0, 0.0, 100.0], rtol=1e-12)
+    gradients = jax.grad(lambda *x: jnp.sum(advantage_weights(*x, MASK, 3.0)), argnums=(0, 1))(
+        q, value
+    )
     np.testing.assert_array_equal(gradients, 0)
+
+
+def test_weights_have_no_units():
+    q, value = jnp.asarray(np.random.default_rng(0).standard_normal((2, 1, 4)))
+    weights = advantage_weights(q, value, MASK, 2.0)
+    for unit in (1e-3, 1e3):
+        scaled = advantage_weights(unit * q, unit * value, MASK, 2.0)
+        np.testing.assert_allclose(scaled, weights, rtol=1e-12)
+    np.testing.assert_array_equal(advantage_weights(q, q, MASK, 2.0), 1)
