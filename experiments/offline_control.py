@@ -184,10 +184,10 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
         evaluation=OfflineEvaluationConfig(
             episodes=of_task.episodes, restart_return=learner == "RATE"
         ),
-        # 256 steps of memoryless models; the segments of RATE's paper.
-        unroll=8 if is_memoryless else 20,
+        # 256 single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
+        unroll=1 if is_memoryless else 20,
         segments=1 if is_memoryless else 3,
-        batch_size=32 if is_memoryless else 16,
+        batch_size=256 if is_memoryless else 16,
         total_updates=updates or UPDATES,
         updates_per_iteration=min(updates or UPDATES, 500),
         remat=False,
