@@ -317,6 +317,15 @@ def test_a_recorded_episode_has_frames():
     np.testing.assert_array_equal(episode.timesteps.first[:2], [True, False])
 
 
+def test_environments_that_draw_nothing_are_recorded():
+    stream = stream_of(HERE, 1, observation_space=spaces.Discrete(3))
+    with pytest.raises(NotImplementedError):
+        stream.env.make().render()
+    episode = record_episode(Uniform(stream.action_space), stream, (), jax.random.key(0))
+    np.testing.assert_array_equal(episode.timesteps.last, [False, False, False, True])
+    assert episode.states is None
+
+
 @pytest.mark.parametrize(
     ("render", "screen", "found"), [(True, "", "egl"), (True, ":0", None), (False, "", None)]
 )

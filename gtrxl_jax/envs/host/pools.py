@@ -61,10 +61,6 @@ class Pool:
         observation, reward, terminated, truncated, info = self._pool.step(action)
         return observation, reward, terminated, truncated, _of_episodes(info)
 
-    def render(self) -> tuple[Any, ...]:
-        """Return no frames."""
-        return ()
-
     def close(self) -> None:
         """End the threads."""
         self._pool.close()

@@ -227,8 +227,9 @@ class HostBatch:
         return self._arrive(self._episode, observation, reward, terminated, truncated, info)
 
     def render(self) -> tuple[Any, ...]:
-        """Return the frame of each environment, None where it draws none."""
-        return self._vector.render() or ()
+        """Return the frame of each environment, None without `render`; () if one cannot draw."""
+        can_render = all(env.can_render for env in self._envs)  # `Env.render` raises otherwise
+        return self._vector.render() if can_render else ()
 
     def close(self) -> None:
         """Close the environments, and end their processes."""
