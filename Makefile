@@ -22,11 +22,11 @@ unit: $(VENV)/.installed  ## the quick tests: without training, programs and who
 slow: $(VENV)/.installed  ## the tests that train agents to a score, run every program, and type every command of the pages
 	$(VENV)/bin/python -m pytest -m slow --numprocesses $(PYTEST_WORKERS) --dist loadfile
 
-simulators: $(VENV)/.installed  ## the tests of Atari, MuJoCo, Box2D, ViZDoom, envpool and Memory Maze themselves, in an environment of their own
+simulators: $(VENV)/.installed  ## the tests of MiniGrid, POPGym, Atari, MuJoCo, Box2D, ViZDoom, envpool and Memory Maze themselves, in an environment of their own
 	$(VENV)/bin/uv venv --quiet --allow-existing --python $(VENV)/bin/python build/simulators
 	$(VENV)/bin/uv pip install --quiet --python build/simulators --constraint requirements.lock pytest beartype \
-	  --editable ".[atari,box2d,envpool,memory-maze,mujoco,vizdoom]"
-	build/simulators/bin/python -m pytest -m simulators -rs
+	  --editable ".[atari,box2d,envpool,memory-maze,minigrid,mujoco,popgym,vizdoom]"
+	build/simulators/bin/python -m pytest -m simulators -rs tests/envs/test_simulators.py
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

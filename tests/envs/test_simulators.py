@@ -23,7 +23,9 @@ SIMULATORS = {
     "envpool": HostEnv("envpool:Pong-v5", {"max_episode_steps": 12}),
     "envpool's CartPole": HostEnv("envpool:CartPole-v1"),
     "memory-maze": HostEnv("memory-maze:9x9", {}, SHORT),
+    "minigrid": HostEnv("gymnasium:BabyAI-GoToLocal-v0", {}, SHORT),
     "mujoco": HostEnv("gymnasium:Hopper-v5", {}, SHORT),
+    "popgym": HostEnv("gymnasium:popgym-RepeatPreviousEasy-v0", {}, SHORT),
     "vizdoom": HostEnv("gymnasium:VizdoomBasic-v1", {}, {"keys": "screen"} | SHORT),
     "two-colors": HostEnv("vizdoom:two-colors", {"max_steps_in_episode": 12}),
 }

@@ -36,6 +36,7 @@ FAMILIES = {
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
     "ALE/": ("ale_py", "atari"),
+    "popgym-": ("popgym", "popgym"),
     "Vizdoom": ("vizdoom.gymnasium_wrapper", "vizdoom"),
 }
 """The module that registers environments whose names begin so, and the extra that installs it."""
