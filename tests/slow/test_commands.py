@@ -56,6 +56,7 @@ PACKAGES = {
     "brax-": "brax",
     "Craftax-": "craftax",
     "jumanji:": "jumanji",
+    "vizdoom:": "vizdoom",
     "xminigrid:": "xminigrid",
 }
 """Packages without which a command is skipped, by a part of it."""
