@@ -12,7 +12,8 @@ For one environment of gymnasium, a few runs one after another:
     peer      RecurrentPPO of sb3-contrib, at the same sizes of network, rollout and minibatches
 
 PYTHON is an interpreter with sb3-contrib and minigrid. Compilation and the first updates, ours and
-the peer's, are not counted.
+the peer's, are not counted. CleanRL's PPO with an LSTM is missing, since its script builds Atari's
+wrappers and network itself, and would have to be copied to run in another environment.
 """
 
 import dataclasses
