@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sensitivity import success_at
 
 from gtrxl_jax.formatting import numbers
 from gtrxl_jax.statistics import SOLVED, difference_and_interval
@@ -219,6 +220,7 @@ DERIVED: dict[str, Callable[[Record], float]] = {
     "correlation": lambda run: float(run["correlation"]["twice"]),
     "worse color": lambda run: min(scores([run], f"return/{c}")[0] for c in ("red", "green")),
     "share of right": share_of_right,
+    "success at a quarter": lambda run: success_at(run, 0.25),
 }
 """Scores that a record does not have as such."""
 
@@ -286,6 +288,8 @@ OTHER_GATES = [(name, f"{name} gate") for name in ("output", "highway", "sigtanh
 BIASED, UNBIASED = ("gru", "b = 2"), ("gru, bias 0", "b = 0")
 """As the study of depths and gates names them."""
 RATES = ("0.001", "0.01")
+DRAWS = "draws of hyperparameters, T-Maze of 50"
+OUTPUT_GATE = OTHER_GATES[0]
 
 
 def layers(*depths: int, rates: Sequence[str] = RATES) -> list[str]:
@@ -474,6 +478,7 @@ GTRXL_CLAIMS = (
         "51.2 ± 13.2 (Table 1)",
         (
             *(compare("8 layers", layers(8), GRU_GATE, gate) for gate in OTHER_GATES),
+            compare(DRAWS, "sensitivity/{}", GRU_GATE, OUTPUT_GATE, **BESIDE),
             *(
                 compare(
                     "8 layers, 0.001, thousand steps to 0.95",
@@ -492,9 +497,20 @@ GTRXL_CLAIMS = (
         "of 25 draws, GTrXL reaches a human's score of 8 in 10, no other model in any; diverged: "
         "LSTM, TrXL and GTrXL 0 %, TrXL-I 16 %, output gate 12 % (Figure 5, Table 3, apple maze, "
         "two billion steps)",
-        tuple(
-            compare("nine settings", layers(2, 4, 8, rates=("0.0001", *RATES)), GATED, other)
-            for other in (TRXL, TRXL_I)
+        (
+            compare(DRAWS, "sensitivity/{}", GATED, LSTM, level=True),
+            *(compare(DRAWS, "sensitivity/{}", GATED, kind) for kind in (TRXL, TRXL_I)),
+            compare(DRAWS, "sensitivity/{}", GATED, OUTPUT_GATE, **BESIDE),
+            *(
+                compare(
+                    "nine settings",
+                    layers(2, 4, 8, rates=("0.0001", *RATES)),
+                    GATED,
+                    other,
+                    **BESIDE,
+                )
+                for other in (TRXL, TRXL_I)
+            ),
         ),
     ),
     Claim(
@@ -522,6 +538,15 @@ GTRXL_CLAIMS = (
             *(
                 compare(f"8 layers, {rate}", layers(8, rates=[rate]), BIASED, UNBIASED)
                 for rate in RATES
+            ),
+            compare(DRAWS, "sensitivity/{}", BIASED, UNBIASED),
+            compare(
+                f"{DRAWS}, success at a quarter of training",
+                "sensitivity/{}",
+                BIASED,
+                UNBIASED,
+                score="success at a quarter",
+                **BESIDE,
             ),
             compare("4 layers", layers(4), BIASED, UNBIASED, **BESIDE),
             compare(

@@ -31,6 +31,7 @@ import rate_tmaze
 import rate_two_colors
 import rewriting
 import rocksample
+import sensitivity
 import tmaze_million
 import trials
 
@@ -71,6 +72,7 @@ STUDIES = (
     rate_two_colors,
     rewriting,
     rocksample,
+    sensitivity,
     tmaze_million,
     trials,
 )
