@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 from memory_horizon import num_parameters
 
 from gtrxl_jax.nn.cores.gtrxl import GATES
@@ -119,6 +120,7 @@ def draw(cells: Mapping[Any, Sequence[Record]], path: Path) -> None:
         axes.set_title(f"{round(share * TOTAL_STEPS):,} steps", fontsize=9)
         axes.set_xlabel("rank of the run")
         axes.set_ylim(-0.05, 1.05)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         style_axes(axes)
     panels[0].set_ylabel("success in training")
     legend_outside(figure, "", entries)
