@@ -9,6 +9,9 @@ and the number of steps depend on the task only. In MiniGrid-MemoryS7, both see 
 cells in view, one-hot, of the five kinds that occur; "all numbers" has all three numbers of each
 cell, one-hot, 1,617 inputs instead of 245.
 
+The update that the actor is behind delays what is learned soon: in CartPole to a return of 475, by
+an iteration of ten updates. With `--actors.lag 0`, seed 0 is there as soon as the jitted one.
+
 Hopper, which needs the extra mujoco, is not jitted, and has no entropy bonus, which would keep its
 actions as random as they can be.
 
