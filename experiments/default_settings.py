@@ -8,6 +8,7 @@ by PPO, and by V-MPO with `--algorithm.name vmpo`: five seeds each, fewer where 
 the memory size and the number of steps depend on the task, and in the MinAtar games, evaluation
 samples actions: these games have little randomness of their own, and all episodes of the most
 likely actions can be the same one. The LSTM has one layer, and about as many parameters as GTrXL.
+"RND" is PPO with a bonus for exploration, `--agent.rnd 0.05`.
 
 With `--peer PATH`, a checkout of purejaxrl, its PPO plays the MinAtar games for as many steps; its
 score is that of its episodes at the end of training, whose actions are sampled too.
@@ -34,13 +35,17 @@ from gtrxl_jax.statistics import interquartile_mean
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
 from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
 
+RND = "gtrxl, RND"
 AGENTS: dict[str, tuple[AlgorithmConfig, str, dict[str, Any]]] = {
     "gtrxl": (PPOConfig(), "gtrxl", {}),
+    RND: (PPOConfig(), "gtrxl", {}),
     "lstm": (PPOConfig(), "lstm", {"width": 120}),
     "gtrxl, V-MPO": (VMPOConfig(), "gtrxl", {}),
     "lstm, V-MPO": (VMPOConfig(), "lstm", {"width": 120}),
 }
 """The algorithm, the core and its settings, besides the memory size."""
+BONUS = 0.05
+"""The weight of the bonus of RND."""
 PEER = "feed-forward PPO of purejaxrl"
 GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 
@@ -71,6 +76,7 @@ TASKS = {
     "CartPole-v1": Task("CartPole-v1", 16, 300_000, ("return", 500)),
     "Pendulum-v1": Task("Pendulum-v1", 16, 1_000_000, ("return", -200)),
     "Acrobot-v1": Task("Acrobot-v1", 16, 500_000, ("return", -100)),
+    "MountainCarContinuous-v0": Task("MountainCarContinuous-v0", 16, 300_000, ("return", 90)),
     "Catch-bsuite": Task("Catch-bsuite", 16, 300_000, ("return", 0.95)),
     **{
         f"{CHAIN} of {n}": Task(CHAIN, n + 4, steps, params={"memory_length": n, "num_bits": 3})
@@ -94,6 +100,7 @@ def job(task: Task, agent: str, total_steps: int | None) -> OnlineConfig:
     return dataclasses.replace(
         config,
         env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
+        agent=dataclasses.replace(config.agent, rnd=BONUS if agent == RND else 0.0),
         algorithm=algorithm,
         core=core_config(core, **settings, **memory),
         evaluation=dataclasses.replace(config.evaluation, actions=actions),
