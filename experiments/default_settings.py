@@ -8,7 +8,8 @@ by PPO, and by V-MPO with `--algorithm.name vmpo`: five seeds each, fewer where 
 the memory size and the number of steps depend on the task, and in the MinAtar games, evaluation
 samples actions: these games have little randomness of their own, and all episodes of the most
 likely actions can be the same one. The LSTM has one layer, and about as many parameters as GTrXL.
-"RND" is PPO with a bonus for exploration, `--agent.rnd 0.05`.
+"RND" is PPO with a bonus for exploration, `--agent.rnd 0.05`, or 0.5 in MountainCarContinuous,
+where an action costs up to 0.1.
 
 With `--peer PATH`, a checkout of purejaxrl, its PPO plays the MinAtar games for as many steps; its
 score is that of its episodes at the end of training, whose actions are sampled too.
@@ -44,8 +45,6 @@ AGENTS: dict[str, tuple[AlgorithmConfig, str, dict[str, Any]]] = {
     "lstm, V-MPO": (VMPOConfig(), "lstm", {"width": 120}),
 }
 """The algorithm, the core and its settings, besides the memory size."""
-BONUS = 0.05
-"""The weight of the bonus of RND."""
 PEER = "feed-forward PPO of purejaxrl"
 GAMES = ("Breakout-MinAtar", "SpaceInvaders-MinAtar")
 
@@ -69,6 +68,8 @@ class Task:
     """A score, and the value at which the task counts as solved; infinite if there is none."""
     params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     seeds: int = 5
+    bonus: float = 0.05
+    """The weight of the bonus of RND."""
 
 
 CHAIN = "MemoryChain-v0"
@@ -76,7 +77,9 @@ TASKS = {
     "CartPole-v1": Task("CartPole-v1", 16, 300_000, ("return", 500)),
     "Pendulum-v1": Task("Pendulum-v1", 16, 1_000_000, ("return", -200)),
     "Acrobot-v1": Task("Acrobot-v1", 16, 500_000, ("return", -100)),
-    "MountainCarContinuous-v0": Task("MountainCarContinuous-v0", 16, 300_000, ("return", 90)),
+    "MountainCarContinuous-v0": Task(
+        "MountainCarContinuous-v0", 16, 300_000, ("return", 90), bonus=0.5
+    ),
     "Catch-bsuite": Task("Catch-bsuite", 16, 300_000, ("return", 0.95)),
     **{
         f"{CHAIN} of {n}": Task(CHAIN, n + 4, steps, params={"memory_length": n, "num_bits": 3})
@@ -100,7 +103,7 @@ def job(task: Task, agent: str, total_steps: int | None) -> OnlineConfig:
     return dataclasses.replace(
         config,
         env=EnvConfig(task.env, task.params, num_envs=config.env.num_envs),
-        agent=dataclasses.replace(config.agent, rnd=BONUS if agent == RND else 0.0),
+        agent=dataclasses.replace(config.agent, rnd=task.bonus if agent == RND else 0.0),
         algorithm=algorithm,
         core=core_config(core, **settings, **memory),
         evaluation=dataclasses.replace(config.evaluation, actions=actions),
