@@ -175,6 +175,7 @@ def default_settings_table() -> list[str]:
         "CartPole-v1": "CartPole",
         "Pendulum-v1": "Pendulum",
         "Acrobot-v1": "Acrobot",
+        "MountainCarContinuous-v0": "MountainCarContinuous",
         "Catch-bsuite": "Catch",
         "MemoryChain-v0 of 50": "MemoryChain of 50, 3 bits",
         "MemoryChain-v0 of 100": "MemoryChain of 100, 3 bits",
@@ -199,7 +200,8 @@ def default_settings_table() -> list[str]:
                 ),
             ]
         )
-    return table(["task", "goal", "GTrXL", "LSTM", "GTrXL, V-MPO", "LSTM, V-MPO"], lines)
+    head = ["task", "goal", "GTrXL", "GTrXL, RND", "LSTM", "GTrXL, V-MPO", "LSTM, V-MPO"]
+    return table(head, lines)
 
 
 def algorithms_table() -> list[str]:
@@ -518,7 +520,6 @@ def minigrid_table() -> list[str]:
         ("GTrXL, mazes of 13 x 13, PPO, two million steps, five seeds", worlds(large, "gtrxl")),
         ("LSTM, the same", worlds(large, "lstm")),
         ("GTrXL, the same with `--agent.rnd 0.05`", worlds(f"{large}, RND", "gtrxl")),
-        ("LSTM, the same", worlds(f"{large}, RND", "lstm")),
     ]
     body = [[label, each(runs)] for label, runs in lines]
     return table(["settings", "success of the last evaluation"], body)

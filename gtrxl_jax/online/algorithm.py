@@ -75,9 +75,9 @@ class AgentConfig:
     """Weight of an auxiliary loss for images, of UNREAL: values of the actions for changing the
     pixels of each cell of a grid. 0: none."""
     rnd: float = number(0.0, at_least=0)
-    """Weight of an exploration bonus, by random network distillation (RND): a reward for what the
-    agent has seldom observed. The reward of a step that is as unfamiliar as all those so far, on
-    average. 0: none."""
+    """Weight of an exploration bonus, by random network distillation (RND), a reward for what the
+    agent has seldom observed: about what a step earns at first, in the unit of the environment's
+    rewards, such as the cost of a step, which it has to exceed. 0: none."""
     memoryless: bool = False
     """Present every step to the core as the first of an episode, as a control without memory. A
     clock then stays at 0."""
