@@ -90,7 +90,7 @@ TASKS = {
     "MiniGrid-MemoryS9-v0": Task(
         "MiniGrid-MemoryS9-v0", 64, 4_000_000, params={"view_size": 3}, seeds=3
     ),
-    "MiniGrid-MemoryS13-v0": Task("MiniGrid-MemoryS13-v0", 96, 2_000_000, params={"view_size": 3}),
+    "MiniGrid-MemoryS13-v0": Task("MiniGrid-MemoryS13-v0", 96, 3_000_000, params={"view_size": 3}),
     **{name: Task(name, 16, 1_000_000, ("return", math.inf), seeds=2) for name in GAMES},
 }
 

@@ -181,7 +181,6 @@ def default_settings_table() -> list[str]:
         "MemoryChain-v0 of 100": "MemoryChain of 100, 3 bits",
         "AssociativeRetrieval-v0": "Action Associative Retrieval, online, 7 waits",
         "MiniGrid-MemoryS9-v0": "MiniGrid-MemoryS9, view of 3, three seeds",
-        "MiniGrid-MemoryS13-v0": "MiniGrid-MemoryS13, view of 3",
         "Breakout-MinAtar": "Breakout of MinAtar",
         "SpaceInvaders-MinAtar": "SpaceInvaders of MinAtar",
     }
