@@ -58,10 +58,9 @@ class Reconstruction(nn.Module):
     """Reconstructs the observation, the previous action and its reward from the core's output.
 
     The targets are the features of encoders, of which quantities are normalized, by statistics of
-    their own. The loss of a
-    step is the mean over the arrays of the observation, plus the action's and the reward's unless
-    it is the first of an episode; of each array it is the mean over its entries, see
-    `ops.reconstruction`. Reported are the three parts.
+    their own. The loss of a step is the mean over the arrays of the observation, plus the action's
+    and the reward's unless it is the first of an episode; of each array it is the mean over its
+    entries, see `ops.reconstruction`. Reported are the three parts.
 
     Attributes:
       specs: the arrays of the observation, in the order of `jax.tree.leaves`.
