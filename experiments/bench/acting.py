@@ -25,6 +25,7 @@ from timing import Row, interleaved, read, show
 
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.nn.layers import unstack_layers
+from gtrxl_jax.runs.programs import compiler_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ def cached_acting(core: Any, batch: int, steps: int) -> tuple[Callable[[], Any],
     cache = jax.jit(lambda p, m: core.apply(p, m, method="start"))(params, full_memory(core, batch))
 
     # Parameters are arguments, since XLA could preprocess constants at compile time.
-    @functools.partial(jax.jit, donate_argnums=1)
+    @functools.partial(jax.jit, donate_argnums=1, compiler_options=compiler_options())
     def cached(params: Any, cache: Any) -> Any:
         def step(cache: Any, inputs: Any) -> Any:
             return core.apply(params, cache, *inputs, method="step")
@@ -89,7 +90,8 @@ def cached_acting(core: Any, batch: int, steps: int) -> tuple[Callable[[], Any],
 
     attention = [layer.attention for layer in unstack_layers(cache.layers)]
     used = jax.tree_util.tree_leaves_with_path((params, attention))
-    must_read = sum(z.nbytes for path, z in used if "['position']" not in map(str, path))
+    unused = {"['position']", "['query']", "['key_value']"}  # the cache holds their projections
+    must_read = sum(z.nbytes for path, z in used if not unused & set(map(str, path)))
     return carried(cached, params, cache), must_read
 
 
