@@ -301,11 +301,11 @@ class RelativeAttention(AttentionLayer):
         key_BNI, value_BNI = (
             jnp.pad(z, [(0, 0), (0, 1), (0, 0)]) for z in self._keys_values(x_BMD)
         )
-        kernel_DJ = jnp.concatenate([self.query(), self.key_value()], axis=-1)
-        arrays = [key_BNI, value_BNI, self._positions(x_BMD.shape[1], key_BNI.dtype)]
+        arrays = key_BNI, value_BNI, self._positions(x_BMD.shape[1], key_BNI.dtype)
         if platform() != "tpu":
-            arrays = [self._heads(z).swapaxes(-3, -2) for z in arrays]
-        return AttentionCache(*arrays, kernel_DJ)
+            arrays = jax.tree.map(lambda z: self._heads(z).swapaxes(-3, -2), arrays)
+        kernel_DJ = jnp.concatenate([self.query(), self.key_value()], axis=-1)
+        return AttentionCache(*arrays, kernel=kernel_DJ)
 
     def step(
         self,
