@@ -16,8 +16,8 @@ BENCHES = EXPERIMENTS / "bench"
 SMALL = {
     "accelerator": "--preset debug --acting-batches 2 --cached-steps 2 --learning-batch 2 "
     "--unroll 5 --attention-batch 2 --num-envs 8 16 --width 16 --image-envs 8 --image-layers 1 "
-    "--image-width 16 --seeds 2 --rate-preset debug --updates 1 --matmul-size 64 --megabytes 1 "
-    "--rounds 1",
+    "--image-width 16 --seeds 2 --options-envs 8 --rate-preset debug --updates 1 "
+    "--matmul-size 64 --megabytes 1 --rounds 1",
     "acting": "--preset debug --batch 2 --cached-steps 2 --rounds 1",
     "communication": "--online debug --offline debug --devices 2",
     "cores": "--cores gtrxl mingru --width 8 --memory-size 2 --steps 8 --unrolls 2 4 --rounds 1",

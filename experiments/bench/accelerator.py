@@ -8,6 +8,8 @@ Each part prints a table; its rows are kept behind those of the parts before. Th
 measured.
 
     limits      products of two matrices in each precision, and reading: the upper bounds
+    options     on GPUs: an update of the default job and cached steps of the paper's core, under
+                options of XLA that shorten compilation: its seconds, and the program's
     acting      a cached step of GTrXL (GRU) at the paper's size, for several batches; see `acting`
     learning    a learner step of it, the fraction of the product's rate, and memory; see `learning`
     runs        environment steps per second of rollouts and of whole updates against the number of
@@ -16,8 +18,9 @@ measured.
     rate        a training batch of RATE at its paper's T-Maze size, see `rate`
     attention   a segment's attention as built, against cuDNN's with the positions as a bias
 
-Programs are compiled side by side, and timed one after another. On an H200, limits, acting and
-learning took 256 s, most of it compilation; the other parts have run on CPUs only. Precisions are
+Programs are compiled in groups side by side, and then timed one after another; rows are kept after
+each group. On an H200, most of the time is compilation: 50 s for two programs of the default job
+side by side, and more than four minutes for ten of `runs`, which did not end. Precisions are
 "float32" (products of float32 in full), "tf32" (JAX's default on GPUs since Ampere) and "bfloat16"
 (activations, with parameters in float32).
 """
@@ -26,7 +29,7 @@ import dataclasses
 import functools
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -87,7 +90,9 @@ class Settings:
     matmul_size: int = 8192
     megabytes: int = 2048
     rounds: int = 5
-    workers: int = 8
+    options_envs: int = 1024
+    """Number of environments of the default job under options of XLA."""
+    workers: int = 4
     """Programs that are compiled at the same time."""
     peer: Path | None = None
     """A checkout of the public PPO; without it, only ours is timed."""
@@ -111,10 +116,14 @@ class Case:
 
 
 Build = Callable[[], list[Case]]
+Rows = Iterator[list[Row]]
 
 
-def measure(builds: Sequence[Build], settings: Settings) -> list[Row]:
-    """Compile cases side by side, then time them; one that fails is printed and left out."""
+def measure(builds: Sequence[Build], settings: Settings, workers: int | None = None) -> Rows:
+    """Compile cases in groups side by side, and time each group; yields its rows.
+
+    A case that fails is printed and left out.
+    """
 
     def build(one: Build) -> list[Case]:
         try:
@@ -123,17 +132,19 @@ def measure(builds: Sequence[Build], settings: Settings) -> list[Row]:
             traceback.print_exc()
             return []
 
-    with ThreadPoolExecutor(settings.workers) as pool:
-        cases = [case for built in pool.map(build, builds) for case in built]
-    rows = []
-    for case in cases:
-        try:
-            seconds = interleaved({case.label: case.call}, settings.rounds)[case.label]
-        except Exception:  # most likely out of memory
-            traceback.print_exc()
-            continue
-        rows += case.rows(seconds)
-    return rows
+    size = workers or settings.workers
+    for group in (builds[first : first + size] for first in range(0, len(builds), size)):
+        with ThreadPoolExecutor(len(group)) as pool:
+            cases = [case for built in pool.map(build, group) for case in built]
+        rows = []
+        for case in cases:
+            try:
+                seconds = interleaved({case.label: case.call}, settings.rounds)[case.label]
+            except Exception:  # most likely out of memory
+                traceback.print_exc()
+                continue
+            rows += case.rows(seconds)
+        yield rows
 
 
 def products(settings: Settings) -> dict[str, Case]:
@@ -152,14 +163,61 @@ def products(settings: Settings) -> dict[str, Case]:
     return {name: case(name, *form) for name, form in PRECISIONS.items()}
 
 
-def limits(settings: Settings) -> list[Row]:
+def limits(settings: Settings) -> Rows:
     """Measure the rates that bound all others."""
     reading, held = read(settings.megabytes)
     read_case = Case("read", reading, lambda s: [Row("reading", 1e-9 * held / s, "GB/s")])
     return measure([lambda: [*products(settings).values(), read_case]], settings)
 
 
-def acting(settings: Settings, bounds: dict[str, float]) -> list[Row]:
+def options(settings: Settings) -> Rows:
+    """Time compilation and calls of two programs under options that shorten compilation."""
+    without_triton: dict[str, bool | int] = {"xla_gpu_enable_triton_gemm": False}
+    all_options: dict[str, dict[str, bool | int] | None] = {"XLA's options": None}
+    if jax.default_backend() == "gpu":
+        all_options |= {
+            "without Triton": without_triton,
+            "without Triton and tuning": without_triton | {"xla_gpu_autotune_level": 0},
+        }
+    default = preset("default")
+    job = dataclasses.replace(
+        default,
+        env=dataclasses.replace(default.env, num_envs=settings.options_envs),
+        updates_per_iteration=settings.updates,
+    )
+
+    def build_job(name: str) -> list[Case]:
+        trainer = OnlineTrainer(job)
+        state = jax.jit(trainer.init)(0)
+        lowered = jax.jit(make_iteration(trainer), compiler_options=all_options[name]).lower(state)
+        began = time.perf_counter()
+        program = lowered.compile()
+        return [case(f"default job, {name}", lambda: program(state), began, settings.updates)]
+
+    def build_acting(name: str) -> list[Case]:
+        core: Any = make_core("gtrxl", settings.preset, dtype="bfloat16")
+        steps = settings.cached_steps
+        call, _ = cached_acting(core, settings.acting_batches[0], steps, all_options[name])
+        began = time.perf_counter()
+        jax.block_until_ready(call())
+        return [case(f"cached step, bfloat16, {name}", call, began, steps)]
+
+    def case(label: str, call: Callable[[], Any], began: float, count: int) -> Case:
+        compilation = Row(f"{label}: compilation", time.perf_counter() - began, "s")
+        return Case(label, call, lambda s: [compilation, Row(label, 1e3 * s / count, "ms")])
+
+    yield from measure(
+        [
+            functools.partial(build, name)
+            for build in (build_job, build_acting)
+            for name in all_options
+        ],
+        settings,
+        workers=1,
+    )
+
+
+def acting(settings: Settings, bounds: dict[str, float]) -> Rows:
     """Time cached steps, and what reading their bytes takes."""
 
     def build(name: str, batch: int) -> list[Case]:
@@ -189,7 +247,7 @@ def acting(settings: Settings, bounds: dict[str, float]) -> list[Row]:
     return measure(builds, settings)
 
 
-def learning(settings: Settings, bounds: dict[str, float]) -> list[Row]:
+def learning(settings: Settings, bounds: dict[str, float]) -> Rows:
     """Time learner steps, and their rate against the product's."""
     batch, unroll = settings.learning_batch, settings.unroll
 
@@ -217,7 +275,7 @@ def learning(settings: Settings, bounds: dict[str, float]) -> list[Row]:
     return measure([functools.partial(build, name) for name in PRECISIONS], settings)
 
 
-def attention(settings: Settings) -> list[Row]:
+def attention(settings: Settings) -> Rows:
     """Time forward and backward passes of a segment's attention, as built and with cuDNN."""
     core: Any = make_core("gtrxl", settings.preset)
     config, batch = core.config, settings.attention_batch
@@ -367,25 +425,23 @@ def build_peer(number: int, settings: Settings) -> list[Case]:
     ]
 
 
-def runs(settings: Settings) -> list[Row]:
+def runs(settings: Settings) -> Rows:
     """Time rollouts and updates of whole runs."""
     configs = jobs(settings)
     builds: list[Build] = [functools.partial(build_run, n, c) for n, c in configs.items()]
     first = next(iter(configs))
     label = f"default job, {settings.seeds} seeds of {settings.num_envs[0]} environments"
     builds.append(lambda: build_run(label, configs[first], settings.seeds))
-    rows = measure(builds, settings)
+    yield from measure(builds, settings)
     if settings.peer is None:
         print("no --peer: only ours is timed")
-        return rows
+        return
     # The peer is traced with patches of its modules, so that its programs are built in turn.
-    one = dataclasses.replace(settings, workers=1)
-    return rows + measure(
-        [functools.partial(build_peer, n, settings) for n in settings.num_envs[:-1]], one
-    )
+    peers = [functools.partial(build_peer, n, settings) for n in settings.num_envs[:-1]]
+    yield from measure(peers, settings, workers=1)
 
 
-def offline(settings: Settings) -> list[Row]:
+def offline(settings: Settings) -> Rows:
     """Time training batches of RATE."""
     sizes = rate.Settings(preset=settings.rate_preset)
 
@@ -409,7 +465,8 @@ def offline(settings: Settings) -> list[Row]:
 
 def main(settings: Settings) -> None:
     """Measure all parts, and keep what there is after each."""
-    parts: dict[str, Callable[[dict[str, float]], list[Row]]] = {
+    parts: dict[str, Callable[[dict[str, float]], Rows]] = {
+        "options": lambda _: options(settings),
         "acting": lambda bounds: acting(settings, bounds),
         "learning": lambda bounds: learning(settings, bounds),
         "runs": lambda _: runs(settings),
@@ -421,13 +478,13 @@ def main(settings: Settings) -> None:
     began, before = time.perf_counter(), list[Row]()
     device = jax.devices()[0].device_kind
     bounds: dict[str, float] = {}
+    slug = "-".join(device.lower().split())
     for name in ("limits", *(settings.only or parts)):
-        rows = limits(settings) if name == "limits" else parts[name](bounds)
-        bounds |= {row.what: row.value for row in rows}
-        title = f"{device}: {name}, after {time.perf_counter() - began:.0f} s"
-        slug = "-".join(device.lower().split())
-        show(f"accelerator-{slug}", title, rows, keep=settings.keep, before=before)
-        before += rows
+        for rows in limits(settings) if name == "limits" else parts[name](bounds):
+            bounds |= {row.what: row.value for row in rows}
+            title = f"{device}: {name}, after {time.perf_counter() - began:.0f} s"
+            show(f"accelerator-{slug}", title, rows, keep=settings.keep, before=before)
+            before += rows
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from timing import Row, interleaved, read, show
 
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.nn.layers import unstack_layers
-from gtrxl_jax.runs.programs import compiler_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +74,18 @@ def random_steps(core: Any, batch: int, steps: int) -> tuple[Any, Any]:
     return x_TBD, jnp.zeros((steps, batch), bool)
 
 
-def cached_acting(core: Any, batch: int, steps: int) -> tuple[Callable[[], Any], int]:
-    """Return cached steps with a full memory, for repeated calls, and the bytes one must read."""
+def cached_acting(
+    core: Any, batch: int, steps: int, options: dict[str, bool | int] | None = None
+) -> tuple[Callable[[], Any], int]:
+    """Return cached steps with a full memory, for repeated calls, and the bytes one must read.
+
+    `options` are those of the compiler; XLA's by default.
+    """
     params, inputs = initial_params(core), random_steps(core, batch, steps)
     cache = jax.jit(lambda p, m: core.apply(p, m, method="start"))(params, full_memory(core, batch))
 
     # Parameters are arguments, since XLA could preprocess constants at compile time.
-    @functools.partial(jax.jit, donate_argnums=1, compiler_options=compiler_options())
+    @functools.partial(jax.jit, donate_argnums=1, compiler_options=options)
     def cached(params: Any, cache: Any) -> Any:
         def step(cache: Any, inputs: Any) -> Any:
             return core.apply(params, cache, *inputs, method="step")

@@ -207,7 +207,7 @@ def over_seeds(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: jax.lax.map(lambda of_one: function(*of_one), arguments)
 
 
-def compiler_options(*, runs_once: bool = False) -> dict[str, bool | int] | None:
+def compiler_options(*, runs_once: bool = False) -> dict[str, int] | None:
     """Return options for `jax.jit` that shorten compilation.
 
     On CPU, most of the compilation time is spent by LLVM on small kernels. For a program that runs
@@ -215,23 +215,13 @@ def compiler_options(*, runs_once: bool = False) -> dict[str, bool | int] | None
     time. A program that runs often spends its time in matrix products, which are precompiled: at
     level 2 instead of 3, compilation takes five sixths of the time and the program runs as fast.
 
-    On GPUs, XLA compiles and times dozens of kernels of its own for each matrix product, which
-    takes minutes. Without them, products are cuBLAS', of which it times a few, or, for a program
-    that runs once, none.
-
     Args:
       runs_once: whether the program runs only once.
 
     Returns:
-      The options, without those that XLA_FLAGS sets. None, for XLA's defaults, if there are none.
+      The options. None, for XLA's defaults, on accelerators and if XLA_FLAGS sets the level.
     """
-    options: dict[str, dict[str, bool | int]] = {
-        "cpu": {"xla_backend_optimization_level": 0 if runs_once else 2},
-        "gpu": {"xla_gpu_enable_triton_gemm": False}
-        | ({"xla_gpu_autotune_level": 0} if runs_once else {}),
-    }
-    flags = os.environ.get("XLA_FLAGS", "")
-    chosen = {
-        name: value for name, value in options.get(platform(), {}).items() if name not in flags
-    }
-    return chosen or None
+    name = "xla_backend_optimization_level"
+    if platform() != "cpu" or name in os.environ.get("XLA_FLAGS", ""):
+        return None
+    return {name: 0 if runs_once else 2}

@@ -22,16 +22,7 @@ def test_xla_flags_take_precedence(monkeypatch):
     assert compiler_options(runs_once=True) is None
 
 
-def test_tpus_use_defaults(monkeypatch):
+def test_accelerators_use_defaults(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     monkeypatch.setenv("XLA_FLAGS", "")
     assert compiler_options() is None
-
-
-def test_gpus_take_products_from_cublas_unless_xla_flags_choose(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setenv("XLA_FLAGS", "")
-    assert compiler_options() == {"xla_gpu_enable_triton_gemm": False}
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
-    assert compiler_options() is None
-    assert compiler_options(runs_once=True) == {"xla_gpu_autotune_level": 0}
