@@ -94,8 +94,7 @@ def cached_acting(
 
     attention = [layer.attention for layer in unstack_layers(cache.layers)]
     used = jax.tree_util.tree_leaves_with_path((params, attention))
-    unused = {"['position']", "['query']", "['key_value']"}  # the cache holds their projections
-    must_read = sum(z.nbytes for path, z in used if not unused & set(map(str, path)))
+    must_read = sum(z.nbytes for path, z in used if "['position']" not in map(str, path))
     return carried(cached, params, cache), must_read
 
 

@@ -1,7 +1,7 @@
 """Layers: linear maps, layer normalization, and attention with relative positions."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -194,13 +194,11 @@ class AttentionCache:
     Attributes:
       key, value: ring buffers of N = M + 1 slots, `[B, H, N, K]` or `[B, N, I]`.
       position: W_R Phi_d for the distances d = M .. 0, `[H, N, K]` or `[N, I]`.
-      kernel: W_Q, W_K and W_V side by side, for one product.
     """
 
     key: Float[Array, "*layout"]
     value: Float[Array, "*layout"]
     position: Float[Array, "*positions"]
-    kernel: Float[Array, "D J"]
 
     def write(self, step: KeyValue, slot: Int[Array, ""]) -> "AttentionCache":
         """Write a step into a slot of the ring buffers."""
@@ -302,10 +300,9 @@ class RelativeAttention(AttentionLayer):
             jnp.pad(z, [(0, 0), (0, 1), (0, 0)]) for z in self._keys_values(x_BMD)
         )
         arrays = key_BNI, value_BNI, self._positions(x_BMD.shape[1], key_BNI.dtype)
-        if platform() != "tpu":
-            arrays = jax.tree.map(lambda z: self._heads(z).swapaxes(-3, -2), arrays)
-        kernel_DJ = jnp.concatenate([self.query(), self.key_value()], axis=-1)
-        return AttentionCache(*arrays, kernel=kernel_DJ)
+        if platform() == "tpu":
+            return AttentionCache(*arrays)
+        return AttentionCache(*(self._heads(z).swapaxes(-3, -2) for z in arrays))
 
     def step(
         self,
@@ -319,7 +316,13 @@ class RelativeAttention(AttentionLayer):
         Returns:
           What to write to the slot, and the output.
         """
-        query_BI, key_BI, value_BI = jnp.split(self._linear(cache.kernel, x_BD), 3, axis=-1)
+        if platform() == "tpu":
+            # One product. The compiler joins the kernels once, before the loop over the steps.
+            kernel_DI = jnp.concatenate([self.query(), self.key_value()], axis=-1)
+            query_BI, key_BI, value_BI = jnp.split(self._linear(kernel_DI, x_BD), 3, axis=-1)
+        else:
+            query_BI = self._linear(self.query(), x_BD)
+            key_BI, value_BI = self._keys_values(x_BD)
         out_BI, _ = ops.cached_attention(
             query_BI,
             key_BI,
@@ -403,10 +406,9 @@ def stack_layers(layers: Layers, axis: int) -> Any:
 
 
 def cast_kernels(params: Any, dtype: DTypeLike | None) -> Any:
-    """Cast kernels of products, and biases beside them, as they are used; None: no cast."""
-    if dtype is None or not isinstance(params, Mapping):
-        return params
-    if "kernel" not in params:
-        return {name: cast_kernels(values, dtype) for name, values in params.items()}
-    dtypes = {"kernel": dtype, "bias": stream_dtype(dtype)}
-    return {name: values.astype(dtypes[name]) for name, values in params.items()}
+    """Cast the kernels of products to `dtype`, in which they are used; None: no cast."""
+
+    def cast(path: Any, leaf: Array) -> Array:
+        return leaf if dtype is None or path[-1].key != "kernel" else leaf.astype(dtype)
+
+    return jax.tree.map_with_path(cast, params)
