@@ -296,8 +296,10 @@ class RelativeAttention(AttentionLayer):
 
     def start(self, x_BMD: Float[Array, "B M D"]) -> AttentionCache:
         """Project the memory into ring buffers whose last slot is free."""
+        # Two products: the halves of one would have to be copied.
         key_BNI, value_BNI = (
-            jnp.pad(z, [(0, 0), (0, 1), (0, 0)]) for z in self._keys_values(x_BMD)
+            jnp.pad(self._linear(kernel_DI, x_BMD), [(0, 0), (0, 1), (0, 0)])
+            for kernel_DI in jnp.split(self.key_value(), 2, axis=-1)
         )
         arrays = key_BNI, value_BNI, self._positions(x_BMD.shape[1], key_BNI.dtype)
         if platform() == "tpu":
