@@ -46,7 +46,7 @@ class MiniGridMemory(
     moves through empty cells; objects and walls block it. Moving next to one of the two objects at
     the end ends the episode. Next to the one that matches the object in the room, the reward is
     1 - 0.9 * t / (5 * size^2), where t is the number of actions, and `info["success"]` is true; all
-    other rewards are 0.
+    other rewards are 0. `info["cue_seen"]` is whether the agent has seen the object in the room.
 
     Actions: 0 turn left, 1 turn right, 2 forward. minigrid's other four (pick up, drop, toggle,
     done) have no effect in this task.
@@ -161,7 +161,7 @@ class MiniGridMemory(
         success = terminated & ((side < 0) == (state.upper == state.cue))
         spent = state.time.astype(jnp.float32) / jnp.asarray(5 * params.size**2, jnp.float32)
         reward = jnp.where(success, 1 - 0.9 * spent, 0.0)
-        return observation, state, reward, terminated, {"success": success}
+        return observation, state, reward, terminated, {"success": success, "cue_seen": state.seen}
 
     def observe(
         self, key: jax.Array, state: MiniGridState, action: Any, params: MiniGridParams
