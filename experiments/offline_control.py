@@ -55,6 +55,7 @@ from gtrxl_jax.offline.environments import evaluation_streams
 from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.offline.imitation import ImitationConfig
 from gtrxl_jax.offline.iql import IQLConfig
+from gtrxl_jax.offline.optimizer import AdamWConfig
 from gtrxl_jax.offline.td3_bc import TD3BCConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.online.host import make_trainer
@@ -83,12 +84,21 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The agent, the step of its best checkpoint, data sets, and episodes of an evaluation."""
+    """A task.
+
+    Attributes:
+      agent: the config of the agent that collects the data.
+      expert: the step of its best checkpoint.
+      data: the data sets.
+      episodes: number of episodes of an evaluation.
+      final: fraction of the learners' learning rate that remains at the end.
+    """
 
     agent: OnlineConfig
     expert: int
     data: dict[str, tuple[Part, ...]]
     episodes: int
+    final: float = AdamWConfig.final
 
 
 def agent(
@@ -149,6 +159,9 @@ TASKS = {
             "medium-expert": (Part(MEDIUM, 128), Part(EXPERT, 64)),
         },
         episodes=24,
+        # A fall ends an episode, so that a small change of the policy changes its return by
+        # hundreds: as IQL's authors, until none remains.
+        final=0.0,
     ),
 }
 LEARNERS: dict[str, tuple[str, OfflineAlgorithmConfig]] = {
@@ -181,6 +194,7 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
         data=DataConfig(path=str(folder / f"{task} {data}")),
         model=model_config(model),
         algorithm=algorithm,
+        optimizer=AdamWConfig(final=of_task.final),
         evaluation=OfflineEvaluationConfig(
             episodes=of_task.episodes, restart_return=learner == "RATE"
         ),
