@@ -9,6 +9,11 @@ https://github.com/Reytuag/transformerXL_PPO_JAX, a PPO with a gated Transformer
 the same process, interleaved with ours, at the same sizes and in the same environment: with four
 epochs, as published, and with one, for V-MPO. Its program is a whole run of a few updates,
 including initialization.
+
+Products of matrices bound how much faster PPO can be. Their operations are those of the core's
+learner steps, see `learning`, and of its steps in acting, without attention; their rate is measured
+on a product of a minibatch's size. "With nothing but products at this rate" is the ratio to the
+peer that they leave.
 """
 
 import dataclasses
@@ -18,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import tyro
+from learning import useful_operations
 from timing import Row, interleaved, show
 
 from gtrxl_jax.nn.cores.registry import core_config
@@ -31,6 +38,7 @@ from gtrxl_jax.runs.programs import compiler_options, make_iteration
 
 HEADS = 4
 MINIBATCHES = 8
+PPO_EPOCHS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +73,7 @@ def job(settings: Settings, algorithm: AlgorithmConfig) -> OnlineConfig:
 
 
 def peers(
-    settings: Settings, config: OnlineConfig, all_epochs: Sequence[int] = (4, 1)
+    settings: Settings, config: OnlineConfig, all_epochs: Sequence[int] = (PPO_EPOCHS, 1)
 ) -> tuple[dict[int, Any], dict[int, float]]:
     """Compile the peer's runs; returns them and the seconds of compilation, by number of epochs."""
     if settings.peer is None:
@@ -108,6 +116,27 @@ def compiled_as_in_a_run(trainer: OnlineTrainer) -> tuple[Any, Any, float, float
     return state, iteration, init_seconds, time.perf_counter() - began
 
 
+def products(settings: Settings, trainer: OnlineTrainer) -> tuple[float, Any, float]:
+    """Return the operations of the products of a PPO update; a product, and its operations."""
+    core: Any = trainer.agent.core
+    width, minibatches = settings.width, min(MINIBATCHES, settings.num_envs)
+    rows = settings.num_envs // minibatches
+    learning = PPO_EPOCHS * minibatches * useful_operations(core, rows, settings.unroll)
+    acting = settings.num_envs * settings.unroll * core.config.layers * 18 * 2.0 * width**2
+    rows *= settings.unroll
+    a, b = jnp.ones((rows, width)), jnp.ones((width, 3 * width))
+    several = 100  # of one call, which takes a few microseconds
+
+    @jax.jit
+    def multiply(a: Any, b: Any) -> Any:
+        def body(a: Any, _: None) -> Any:
+            return (a @ b)[:, :width] * 0.001, None
+
+        return jax.lax.scan(body, a, length=several)[0]
+
+    return learning + acting, lambda: multiply(a, b), several * 6.0 * rows * width**2
+
+
 def main(settings: Settings) -> None:
     """Compile as a run does, then time its parts, interleaved."""
     config = job(settings, VMPOConfig())
@@ -115,7 +144,7 @@ def main(settings: Settings) -> None:
     trainer = OnlineTrainer(config)
     state, iteration, init_seconds, compile_seconds = compiled_as_in_a_run(trainer)
     ppo = OnlineTrainer(
-        job(settings, PPOConfig(epochs=4, minibatches=min(MINIBATCHES, settings.num_envs)))
+        job(settings, PPOConfig(epochs=PPO_EPOCHS, minibatches=min(MINIBATCHES, settings.num_envs)))
     )
     ppo_state, ppo_iteration, _, ppo_compile_seconds = compiled_as_in_a_run(ppo)
 
@@ -123,6 +152,7 @@ def main(settings: Settings) -> None:
     params, key = trainer.algorithm.acting_params(state.learner), jax.random.key(1)
     _, experience = act(params, state.actor, key)
 
+    operations, product, product_operations = products(settings, ppo)
     runs, compiling = peers(settings, config)
     seconds = interleaved(
         {
@@ -130,11 +160,14 @@ def main(settings: Settings) -> None:
             "learn": lambda: learn(state.learner, experience, key),
             "V-MPO": lambda: iteration(state),
             "PPO": lambda: ppo_iteration(ppo_state),
+            "product": product,
         }
         | {f"peer {n}": lambda run=run: run(jax.random.key(0)) for n, run in runs.items()},
         settings.rounds,
     )
-    ours = {1: ("V-MPO", compile_seconds), 4: ("PPO", ppo_compile_seconds)}
+    rate = product_operations / seconds["product"]
+    fraction = operations / seconds["PPO"] / rate
+    ours = {1: ("V-MPO", compile_seconds), PPO_EPOCHS: ("PPO", ppo_compile_seconds)}
     rows = [
         Row("initialization, compiled and run", init_seconds, "s"),
         Row("acting", steps / seconds["act"], "environment steps/s"),
@@ -145,12 +178,22 @@ def main(settings: Settings) -> None:
             Row(f"{name}: initialization and compilation of the program", compilation, "s"),
             Row(f"{name}: rollout and learner", steps / seconds[name], "environment steps/s"),
         ]
+    rows += [
+        Row("a product of a minibatch's size", 1e-9 * rate, "GFLOP/s"),
+        Row("PPO: products, fraction of its time at this rate", fraction, ""),
+    ]
     for epochs in runs:
         name, compilation = ours[epochs]
         theirs = settings.peer_updates * steps / seconds[f"peer {epochs}"]
+        ratio = steps / seconds[name] / theirs
         rows += [
             Row(f"peer, epochs {epochs}: rollout and learner", theirs, "environment steps/s"),
-            Row(f"... our {name} against it", steps / seconds[name] / theirs, "x"),
+            Row(f"... our {name} against it", ratio, "x"),
+            *(
+                [Row("... with nothing but products at this rate", ratio / fraction, "x")]
+                if name == "PPO"
+                else []
+            ),
             Row(f"peer, epochs {epochs}: compilation", compiling[epochs], "s"),
             Row(f"... against our {name}", compiling[epochs] / compilation, "x"),
         ]
