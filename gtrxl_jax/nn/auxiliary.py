@@ -202,7 +202,8 @@ class RandomDistillation(nn.Module):
     A predictor learns the features of a random network, which is never trained. Its error, the mean
     over the features, is large for observations unlike those that it has learned from. The bonus of
     an observation is this error relative to its root mean square over all observations so far: 1 or
-    so at first, and less and less for what is seen again and again.
+    so at first, and less and less for what is seen again and again. For it, episodes do not end, see
+    `online.algorithm.add_bonus`.
 
     Attributes:
       target, predictor: encoders of the observation, see `make_encoder`.

@@ -279,13 +279,22 @@ def _means(sown: Any) -> Metrics:
     }
 
 
-def add_bonus(agent: Any, params: Any, experience: Experience) -> tuple[Experience, Metrics]:
-    """Add the agent's exploration bonus to an experience, and return its mean; {} without RND."""
+def add_bonus(
+    agent: Any, params: Any, experience: Experience, gamma: float
+) -> tuple[Experience, Metrics]:
+    """Add the agent's exploration bonus to an experience, and return its mean; {} without RND.
+
+    For the bonus, episodes do not end (Burda et al. 2018, section 2.3): where one terminates, the
+    mean bonus goes on forever. Otherwise an agent would avoid to reach an end. Not if gamma is 1.
+    """
     if getattr(agent, "rnd", None) is None:
         return experience, {}
     arrived = jax.tree.map(lambda x: x[:, 1:], experience.timesteps)
     bonus_BT = agent.apply({"params": params}, arrived, method="bonus")
     mean = masked_mean(bonus_BT, transition_mask(experience.timesteps.last))
+    if gamma < 1:
+        ended_BT = arrived.last & (arrived.discount == 0)
+        bonus_BT += jnp.where(ended_BT, mean * gamma / (1 - gamma), 0.0)
     return dataclasses.replace(experience, bonus=bonus_BT), {"rnd/bonus": mean}
 
 

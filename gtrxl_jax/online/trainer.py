@@ -250,7 +250,7 @@ class OnlineTrainer:
 
         def act() -> Experience:
             _, experience = self.act(params, actor, key)
-            return add_bonus(self.agent, params, experience)[0]
+            return self._add_bonus(params, experience)[0]
 
         experience = jax.eval_shape(act)
         return TrainState(
@@ -325,12 +325,16 @@ class OnlineTrainer:
         memory = policy.finish(params, acting.policy)
         return ActorState(memory, acting.stream, acting.timestep), experience
 
+    def _add_bonus(self, params: Any, experience: Experience) -> tuple[Experience, Metrics]:
+        gamma: float = getattr(self.config.algorithm, "gamma", 1.0)
+        return add_bonus(self.agent, params, experience, gamma)
+
     def learn(
         self, learner: Any, experience: Experience, key: Key[Array, ""]
     ) -> tuple[Any, tuple[Metrics, dict[str, Float[Array, " N"]]]]:
         """Update the learner; return it, and the metrics and `episode_sums`."""
         params = gather_parameters(learner.params)
-        experience, bonus = add_bonus(self.agent, params, experience)
+        experience, bonus = self._add_bonus(params, experience)
         learner, metrics = self.algorithm.update(learner, experience, key)
         metrics |= bonus
         steps = experience.timesteps

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.online.algorithm import with_bonus
+from gtrxl_jax.online.algorithm import add_bonus, with_bonus
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import small_job
 
@@ -85,6 +85,32 @@ def test_bonus_is_part_of_replayed_errors():
     )
     np.testing.assert_allclose(given, rewarded, rtol=1e-5)
     assert np.abs(given - plain).max() > 0.1
+
+
+def test_bonus_goes_on_where_episodes_terminate():
+    trainer = OnlineTrainer(small_job("lstm", algorithm__name="ppo", agent__rnd=0.1))
+
+    @jax.jit
+    def run():
+        state = trainer.init(0)
+        _, seen = trainer.act(state.learner.params, state.actor, state.key)
+        # Every other end becomes one by a time limit.
+        is_even_BS = (jnp.arange(seen.timesteps.last.shape[0]) % 2 == 0)[:, None]
+        discount_BS = jnp.where(is_even_BS, 1.0, seen.timesteps.discount)
+        seen = dataclasses.replace(
+            seen, timesteps=dataclasses.replace(seen.timesteps, discount=discount_BS)
+        )
+        return [add_bonus(trainer.agent, state.params, seen, gamma) for gamma in (1.0, 0.9)]
+
+    (until_end, metrics), (on, same) = run()
+    arrived_at_end = np.array(on.timesteps.last[:, 1:])
+    terminated = arrived_at_end & (np.array(on.timesteps.discount[:, 1:]) == 0)
+    added = 9 * float(metrics["rnd/bonus"])  # 0.9 + 0.9^2 + ...
+    expected = np.array(until_end.bonus) + np.where(terminated, added, 0)
+    np.testing.assert_allclose(on.bonus, expected, rtol=1e-5)
+    assert metrics == same
+    assert terminated.any()
+    assert (arrived_at_end & ~terminated).any()
 
 
 def test_bonus_decreases_and_its_target_is_never_trained():
