@@ -322,7 +322,7 @@ def returns(records: Sequence[Record]) -> dict[tuple[str, str], dict[str, np.nda
         }
         for task, of_task in TASKS.items()
         for data in of_task.data
-        if (task, data, "data") in cells
+        if {(task, data, "data"), (task, "", "agent")} <= cells.keys()
     }
 
 
