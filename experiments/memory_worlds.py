@@ -9,9 +9,8 @@ on a grid with V-MPO and the others with PPO. All settings are the defaults, exc
 follow from the task: the memory size, and the unroll and the number of environments, which are the
 same for all cores; and environments that are not in lockstep (`env.stagger`) in the worlds of
 Numpad that are learned with PPO. MiniGrid-Memory of 9 x 9 is learned at a second learning rate
-too, and its images at this one, by an MLP as the encoder; that of 13 x 13 also with a bonus for
-exploration, by random network distillation (RND). Layers are those of each core's default, and
-widths such that all cores have as many parameters, within 2 %.
+too, and its images at this one, by an MLP as the encoder. Layers are those of each core's default,
+and widths such that all cores have as many parameters, within 2 %.
 
 For comparison, policies that do not learn play each world: one that chooses at random, and the best
 that a perfect memory can do: the explorer of Numpad, which finds the sequence by trial, or the
@@ -65,7 +64,6 @@ class World:
     unroll: int = 64
     stagger: bool = False
     encoder: str = "auto"
-    rnd: float = 0.0
 
 
 WORLDS = {
@@ -103,14 +101,6 @@ WORLDS = {
         2_000_000,
         PPOConfig(),
     ),
-    "MiniGrid-Memory 13 x 13, RND": World(
-        "MiniGrid-Memory",
-        {"size": 13, "view_size": 3, "num_actions": 3},
-        96,
-        2_000_000,
-        PPOConfig(),
-        rnd=0.05,
-    ),
 }
 
 
@@ -120,7 +110,7 @@ def job(world: World, core: str, total_steps: int | None) -> OnlineConfig:
     return OnlineConfig(
         env=EnvConfig(world.env, world.params, num_envs=world.num_envs, stagger=world.stagger),
         core=core_config(core, "small", **SIZES[core], **memory),
-        agent=AgentConfig(encoder=world.encoder, rnd=world.rnd),
+        agent=AgentConfig(encoder=world.encoder),
         algorithm=world.algorithm,
         optimizer=OptimizerConfig(learning_rate=world.learning_rate),
         total_steps=total_steps or world.total_steps,

@@ -181,6 +181,7 @@ def default_settings_table() -> list[str]:
         "MemoryChain-v0 of 100": "MemoryChain of 100, 3 bits",
         "AssociativeRetrieval-v0": "Action Associative Retrieval, online, 7 waits",
         "MiniGrid-MemoryS9-v0": "MiniGrid-MemoryS9, view of 3, three seeds",
+        "MiniGrid-MemoryS13-v0": "MiniGrid-MemoryS13, view of 3",
         "Breakout-MinAtar": "Breakout of MinAtar",
         "SpaceInvaders-MinAtar": "SpaceInvaders of MinAtar",
     }
@@ -506,6 +507,7 @@ def minigrid_table() -> list[str]:
         "MiniGrid-Memory 9 x 9, 0.001",
         "MiniGrid-Memory 13 x 13",
     )
+    larger = "MiniGrid-MemoryS13-v0"
     lines = [
         ("GTrXL, PPO, 1.5 million steps, five seeds", worlds(maze, "gtrxl")),
         ("GRU, the same", worlds(maze, "gru")),
@@ -517,9 +519,9 @@ def minigrid_table() -> list[str]:
         ("LSTM, the same", s9("MiniGrid-MemoryS9-v0", "lstm")),
         ("GTrXL, V-MPO, the same", s9("MiniGrid-MemoryS9-v0", "gtrxl, V-MPO")),
         ("LSTM, V-MPO, the same", s9("MiniGrid-MemoryS9-v0", "lstm, V-MPO")),
+        ("GTrXL, mazes of 13 x 13, PPO, 3 million steps, five seeds", s9(larger, "gtrxl")),
         ("GTrXL, mazes of 13 x 13, PPO, two million steps, five seeds", worlds(large, "gtrxl")),
         ("LSTM, the same", worlds(large, "lstm")),
-        ("GTrXL, the same with `--agent.rnd 0.05`", worlds(f"{large}, RND", "gtrxl")),
     ]
     body = [[label, each(runs)] for label, runs in lines]
     return table(["settings", "success of the last evaluation"], body)

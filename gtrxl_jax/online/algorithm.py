@@ -285,7 +285,7 @@ def add_bonus(
     """Add the agent's exploration bonus to an experience, and return its mean; {} without RND.
 
     For the bonus, episodes do not end (Burda et al. 2018, section 2.3): where one terminates, the
-    mean bonus goes on forever. Otherwise an agent would avoid to reach an end. Not if gamma is 1.
+    mean bonus goes on forever. Otherwise an agent would avoid reaching an end. Not if gamma is 1.
     """
     if getattr(agent, "rnd", None) is None:
         return experience, {}
