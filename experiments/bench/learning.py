@@ -29,7 +29,6 @@ from acting import full_memory, initial_params
 from timing import Row, interleaved, matmul, show
 
 from gtrxl_jax.nn.cores.registry import make_core
-from gtrxl_jax.runs.programs import compiler_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +77,7 @@ def learner(core: Any, batch: int, unroll: int) -> tuple[Any, Any]:
         updates, moments = optimizer.update(jax.grad(loss)(params, *data), moments)
         return optax.apply_updates(params, updates), moments
 
-    program = jax.jit(step, donate_argnums=(0, 1), compiler_options=compiler_options())
-    compiled = program.lower(*state[0], *data).compile()
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*state[0], *data).compile()
 
     def call() -> Any:
         state[0] = compiled(*state[0], *data)

@@ -17,7 +17,6 @@ import jax
 from gymnax.wrappers import FlattenObservationWrapper
 
 from gtrxl_jax.envs.registry import make_env
-from gtrxl_jax.runs.programs import compiler_options
 
 MODULE = "trainer_PPO_trXL"
 
@@ -86,6 +85,4 @@ def compiled(path: Path, env: tuple[str, dict[str, Any]], **config: Any) -> Call
         peer.gymnax = types.SimpleNamespace(make=lambda name: (made, params))
         peer.FlattenObservationWrapper = lambda env: FiveResults(FlattenObservationWrapper(env))
         train = peer.make_train(settings | config)
-        return (
-            jax.jit(train, compiler_options=compiler_options()).lower(jax.random.key(0)).compile()
-        )
+        return jax.jit(train).lower(jax.random.key(0)).compile()

@@ -29,7 +29,7 @@ from timing import Row, interleaved, show
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import OfflineConfig, OfflineEvaluationConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
-from gtrxl_jax.runs.programs import compiler_options, make_iteration
+from gtrxl_jax.runs.programs import make_iteration
 from gtrxl_jax.segments import Segments
 
 
@@ -89,9 +89,7 @@ def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
     batches = jax.tree.map(lambda x: jnp.stack([x] * settings.batches), batch)
     changes["updates_per_iteration"] = settings.batches
     trainer = make_trainer(settings, settings.segments, **changes)
-    iteration = jax.jit(
-        make_iteration(trainer, 0), donate_argnums=0, compiler_options=compiler_options()
-    )
+    iteration = jax.jit(make_iteration(trainer, 0), donate_argnums=0)
     held = [jax.jit(trainer.init)(0)]
 
     def call() -> Any:

@@ -213,7 +213,7 @@ def test_oracle_looks_and_solves_any_size(view_size):
             (state, going), (t, random) = carry, inputs
             action = jnp.where(t < detour, random, env.oracle_action(state, params))
             _, new, _, ended, info = env.step_env(key, state, action, params)
-            return (new, going & ~ended), (state, going & ended, info["success"])
+            return (new, going & ~ended), (state, going & ended, info)
 
         start = (env.reset_env(key, params)[1], jnp.bool_(True))
         inputs = jnp.arange(80), jax.random.randint(key, (80,), 0, 3)
@@ -221,8 +221,8 @@ def test_oracle_looks_and_solves_any_size(view_size):
 
     run = jax.jit(jax.vmap(jax.vmap(episode, (None, 0, None)), (0, None, None)))
     keys = jax.random.split(jax.random.key(0), 64)
-    state, last, success = jax.device_get(run(jnp.asarray(sizes), keys, 0))
-    assert success[last].all()
+    state, last, info = jax.device_get(run(jnp.asarray(sizes), keys, 0))
+    assert info["success"][last].all()
     actions = last.argmax(-1) + 1
     start, end = state.x[..., 0], sizes[:, None] - 3
     # Turn around until the cue is in view, if it is not, and then around again.
@@ -236,14 +236,16 @@ def test_oracle_looks_and_solves_any_size(view_size):
     assert (actions <= straight + 2 * back + turns).all()
     assert (actions[seen_first] == straight[seen_first]).all()
 
-    state, last, success = jax.device_get(run(jnp.asarray(sizes), keys, 25))
+    state, last, info = jax.device_get(run(jnp.asarray(sizes), keys, 25))
     by_oracle = last & (np.arange(80) >= 25)
     assert ((last.sum(-1) == 1) & (by_oracle.sum(-1) <= 1)).all()
     assert by_oracle.sum() > 150
-    assert success[by_oracle].all()
+    assert info["success"][by_oracle].all()
     assert state.seen[by_oracle].all()
     shown = np.maximum.accumulate(state.in_view, axis=-1)
     np.testing.assert_array_equal(state.seen, shown)
+    np.testing.assert_array_equal(info["cue_seen"][..., :-1], shown[..., 1:])
+    assert not info["cue_seen"][..., 0].all()
 
 
 def test_cap_on_steps_truncates_without_scaling_reward():
