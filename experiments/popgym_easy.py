@@ -1,0 +1,113 @@
+"""POPGym at Easy: all tasks with the same settings, by the paper's measure.
+
+    python experiments/popgym_easy.py --workers 2
+    python experiments/popgym_easy.py --only gtrxl CountRecallEasy-v0
+
+Morad et al. (2023, arXiv 2303.01859) published the best mean return during training of 13 models
+with memory, three trials each, for 15 million steps of PPO. Here, runs take two million steps.
+
+Cores have 2 layers and equal numbers of parameters, within 10 %, and the same settings for all
+tasks: the defaults of PPO with a `gae_lambda` of 0.5, since many of these tasks reward each answer
+at once, a smaller entropy bonus, eight minibatches and a clock; 32 environments out of lockstep,
+and a memory of 64 steps for each layer of GTrXL, as long as the unroll. As in the paper, the
+previous action is an input; unlike there, the previous reward too. The settings were chosen by runs
+of 400,000 steps of GTrXL in five of the tasks.
+
+Writes popgym_easy.jsonl, .md and .png to experiments/results/.
+"""
+
+from collections.abc import Sequence
+
+from popgym_baselines import WIDTHS
+
+from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.report import Paragraph, draw_returns, mean_entry, median, table
+from gtrxl_jax.worlds.popgym import POPGYM
+
+CORES = {
+    "gtrxl": WIDTHS["gtrxl"],
+    "gru": WIDTHS["gru"],
+    "lstm": 90,
+    "mingru": WIDTHS["mingru"],
+    "memoryless": WIDTHS["gtrxl"],
+}
+"""The width of each core. "memoryless" is a GTrXL that sees every step as the first, with the
+previous action and reward."""
+SPAN = 64
+"""Steps of the unroll, and of the memory of GTrXL."""
+PUBLISHED = {"AutoencodeEasy-v0": -0.283, "CountRecallEasy-v0": 0.18, "RepeatPreviousEasy-v0": 1.0}
+"""The published scores of a GRU, as far as they are cited by others."""
+TASKS = [name for name in POPGYM if name.endswith("Easy-v0")]
+
+
+def job(name: str, core: str, total_steps: int | None) -> OnlineConfig:
+    """Return the config of a cell."""
+    kind = "gtrxl" if core == "memoryless" else core
+    memory = {"memory_size": SPAN} if kind == "gtrxl" else {}
+    return OnlineConfig(
+        env=EnvConfig(name, num_envs=2048 // SPAN, stagger=True),
+        core=core_config(kind, "small", layers=2, width=CORES[core], **memory),
+        agent=AgentConfig(clock=True, memoryless=core == "memoryless"),
+        algorithm=PPOConfig(gae_lambda=0.5, entropy_cost=0.01, minibatches=8),
+        total_steps=total_steps or 2_000_000,
+        unroll=SPAN,
+    )
+
+
+def grid(options: Options) -> list[Cell]:
+    """Return all runs."""
+    return [
+        Cell({"task": name, "core": core}, job(name, core, options.steps), options.seeds or 3)
+        for name in TASKS
+        for core in CORES
+    ]
+
+
+def best(records: Sequence[Record]) -> list[float]:
+    """Return the best mean return of each run during training."""
+    return [
+        max(value for value in run["curve"]["episode/return"]["value"] if value != "NaN")
+        for run in records
+    ]
+
+
+def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
+    """Write the table and the figure of the available records."""
+    cells = by_cell(records, "task", "core")
+    panels = {
+        name: [("published GRU", PUBLISHED[name], ":")] if name in PUBLISHED else []
+        for name in dict.fromkeys(name for name, _ in cells)
+    }
+    draw_returns(cells, [*CORES], panels, options.results / "popgym_easy.png", "episode/return")
+    return "POPGym at Easy", [
+        "The best mean return during training, which is the measure of the published scores (mean "
+        "over seeds with its 95 % interval, and each seed), the return of the last evaluation, "
+        "with the most probable actions, the steps of each run and its median seconds, including "
+        "compilation. Published: a GRU after 15 million steps, without the previous reward and "
+        "without a clock, as cited by others; empty where not known here.",
+        table(
+            ["task", "core", "best", "seeds", "last", "steps", "seconds", "published"],
+            [
+                [
+                    name,
+                    core,
+                    mean_entry(best(runs)),
+                    ", ".join(f"{value:.2f}" for value in best(runs)),
+                    mean_entry(scores(runs, "return")),
+                    f"{runs[0]['steps']:,}",
+                    median([run["seconds"] for run in runs], digits=0),
+                    f"{PUBLISHED[name]:.2f}" if name in PUBLISHED else "",
+                ]
+                for (name, core), runs in cells.items()
+            ],
+        ),
+    ]
+
+
+STUDY = Study(__file__, grid, report)
+
+if __name__ == "__main__":
+    STUDY.main()
