@@ -7,11 +7,14 @@ Morad et al. (2023, arXiv 2303.01859) published the best mean return during trai
 with memory, three trials each, for 15 million steps of PPO. Here, runs take two million steps.
 
 Cores have 2 layers and equal numbers of parameters, within 10 %, and the same settings for all
-tasks: the defaults of PPO with a `gae_lambda` of 0.5, since many of these tasks reward each answer
-at once, a smaller entropy bonus, eight minibatches and a clock; 32 environments out of lockstep,
-and a memory of 64 steps for each layer of GTrXL, as long as the unroll. As in the paper, the
-previous action is an input; unlike there, the previous reward too. The settings were chosen by runs
-of 400,000 steps of GTrXL in five of the tasks.
+tasks: the defaults of PPO with a `gae_lambda` of 0.8, a learning rate of 0.001, a smaller entropy
+bonus, eight minibatches and a clock; 128 environments out of lockstep, an unroll of 64, and a
+memory of 128 steps for each layer of GTrXL. As in the paper, the previous action is an input;
+unlike there, the previous reward too. The settings were chosen by shorter runs of GTrXL in six of
+the tasks. With a quarter of the environments, policies drift by the noise of rewards; a `gae_lambda`
+of 0.5 suits tasks that reward each answer at once (0.94 instead of 0.38 after 800,000 steps of
+CountRecall), and 0.95 suits control (1.00 instead of 0.87 after 100,000 steps of
+PositionOnlyCartPole).
 
 Writes popgym_easy.jsonl, .md and .png to experiments/results/.
 """
@@ -21,7 +24,7 @@ from collections.abc import Sequence
 from popgym_baselines import WIDTHS
 
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, draw_returns, mean_entry, median, table
@@ -36,8 +39,6 @@ CORES = {
 }
 """The width of each core. "memoryless" is a GTrXL that sees every step as the first, with the
 previous action and reward."""
-SPAN = 64
-"""Steps of the unroll, and of the memory of GTrXL."""
 PUBLISHED = {"AutoencodeEasy-v0": -0.283, "CountRecallEasy-v0": 0.18, "RepeatPreviousEasy-v0": 1.0}
 """The published scores of a GRU, as far as they are cited by others."""
 TASKS = [name for name in POPGYM if name.endswith("Easy-v0")]
@@ -46,14 +47,15 @@ TASKS = [name for name in POPGYM if name.endswith("Easy-v0")]
 def job(name: str, core: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell."""
     kind = "gtrxl" if core == "memoryless" else core
-    memory = {"memory_size": SPAN} if kind == "gtrxl" else {}
+    memory = {"memory_size": 128} if kind == "gtrxl" else {}
     return OnlineConfig(
-        env=EnvConfig(name, num_envs=2048 // SPAN, stagger=True),
+        env=EnvConfig(name, num_envs=128, stagger=True),
         core=core_config(kind, "small", layers=2, width=CORES[core], **memory),
         agent=AgentConfig(clock=True, memoryless=core == "memoryless"),
-        algorithm=PPOConfig(gae_lambda=0.5, entropy_cost=0.01, minibatches=8),
+        algorithm=PPOConfig(gae_lambda=0.8, entropy_cost=0.01, minibatches=8),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
         total_steps=total_steps or 2_000_000,
-        unroll=SPAN,
+        unroll=64,
     )
 
 
@@ -67,9 +69,13 @@ def grid(options: Options) -> list[Cell]:
 
 
 def best(records: Sequence[Record]) -> list[float]:
-    """Return the best mean return of each run during training."""
+    """Return the best mean return of each run during training.
+
+    The first point is left out: there, episodes out of lockstep are cut short, and with them the
+    costs of their steps.
+    """
     return [
-        max(value for value in run["curve"]["episode/return"]["value"] if value != "NaN")
+        max(value for value in run["curve"]["episode/return"]["value"][1:] if value != "NaN")
         for run in records
     ]
 
