@@ -23,6 +23,7 @@ from gtrxl_jax.worlds.popgym.control import (
     PositionOnlyPendulum,
     VelocityOnlyCartPole,
 )
+from gtrxl_jax.worlds.popgym.labyrinths import LabyrinthEscape, LabyrinthExplore
 from gtrxl_jax.worlds.popgym.recall import Autoencode, CountRecall
 from gtrxl_jax.worlds.popgym.repeat import RepeatFirst, RepeatPrevious
 
@@ -34,6 +35,8 @@ _SETTINGS: dict[str, tuple[Callable[..., environment.Environment], dict[str, tup
     "Concentration": (Concentration, dict(num_decks=(1, 2, 1), kinds=(2, 2, 13))),
     "CountRecall": (CountRecall, dict(num_decks=(1, 2, 4), kinds=(2, 4, 13))),
     "HigherLower": (HigherLower, dict(num_decks=(1, 2, 3))),
+    "LabyrinthEscape": (LabyrinthEscape, dict(size=(10, 14, 18))),
+    "LabyrinthExplore": (LabyrinthExplore, dict(size=(10, 14, 18))),
     "MineSweeper": (MineSweeper, dict(size=(4, 6, 8), num_mines=(2, 6, 10))),
     "MultiarmedBandit": (
         MultiarmedBandit,

@@ -11,15 +11,28 @@ FAR = 1e4
 
 
 def distances(open_HW: Bool[Array, "H W"], goal_2: Int[Array, "2"]) -> Float[Array, "H W"]:
-    """Return the number of moves from each cell to a goal, in the four directions.
-
-    Relaxes d = min(d, 1 + d of the neighbors) until nothing changes.
+    """Return the number of moves from each cell to a goal, see `distances_to_any`.
 
     Args:
       open_HW: whether each cell can be entered; false at the border.
       goal_2: the goal's column and row.
     """
-    start_HW = jnp.full(open_HW.shape, FAR).at[goal_2[1], goal_2[0]].set(0.0)
+    is_goal_HW = jnp.zeros(open_HW.shape, jnp.bool_).at[goal_2[1], goal_2[0]].set(True)
+    return distances_to_any(open_HW, is_goal_HW)
+
+
+def distances_to_any(
+    open_HW: Bool[Array, "H W"], is_goal_HW: Bool[Array, "H W"]
+) -> Float[Array, "H W"]:
+    """Return the number of moves from each cell to the nearest goal, in the four directions.
+
+    Relaxes d = min(d, 1 + d of the neighbors) until nothing changes.
+
+    Args:
+      open_HW: whether each cell can be entered; false at the border.
+      is_goal_HW: whether each cell is a goal.
+    """
+    start_HW = jnp.where(is_goal_HW, 0.0, jnp.float32(FAR))
 
     def relax(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         d_HW, _ = carry
