@@ -26,7 +26,7 @@ simulators: $(VENV)/.installed  ## the tests of MiniGrid, POPGym, Atari, MuJoCo,
 	$(VENV)/bin/uv venv --quiet --allow-existing --python $(VENV)/bin/python build/simulators
 	$(VENV)/bin/uv pip install --quiet --python build/simulators --constraint requirements.lock pytest beartype \
 	  --editable ".[atari,box2d,envpool,memory-maze,minigrid,mujoco,popgym,vizdoom]"
-	build/simulators/bin/python -m pytest -m simulators -rs tests/envs/test_simulators.py
+	build/simulators/bin/python -m pytest -m simulators -rs tests/envs/test_simulators.py tests/worlds/test_popgym.py
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
