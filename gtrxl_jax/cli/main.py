@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _PRINT_COMPLETION = "--print-completion"
 SHELLS = ("bash", "fish", "zsh")
 """The shells for which it prints a script."""
+_MUCH_BETTER = 0.1
+"""Difference of successes from which a run says that its samples do better."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -290,7 +292,35 @@ def _run(
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
+    if not command.quiet:
+        _say_if_samples_do_better(result, trainer.config, folder)
     return trained
+
+
+def _say_if_samples_do_better(result: Any, config: Any, folder: Path) -> None:
+    """Print a line if samples succeeded much more often in training than likely actions do now."""
+    import numpy as np
+
+    from gtrxl_jax.formatting import number
+    from gtrxl_jax.runs.logging.writers import read_metrics
+
+    in_training = read_metrics(folder / "metrics.jsonl").get("episode/success")
+    evaluated = result.evaluation.get("success")
+    if config.evaluation.actions != "mode" or in_training is None or evaluated is None:
+        return
+    # Means over the seeds; not those of iterations in which no episode ended, or that diverged.
+    rows = in_training.reshape(len(in_training), -1)
+    rows = rows[np.isfinite(rows).any(axis=-1)]
+    if not len(rows) or not np.isfinite(evaluated.per_seed).any():
+        return
+    of_samples = float(np.nanmean(rows[-1]))
+    if of_samples > float(np.nanmean(evaluated.per_seed)) + _MUCH_BETTER:
+        _print(
+            f"in training, with sampled actions, success was {number(of_samples)}: the most likely "
+            "actions can repeat themselves where samples do not; compare with gtrxl evaluate "
+            f"{shlex.quote(str(folder))} --actions sample",
+            sys.stderr,
+        )
 
 
 def _say_where_programs_are_kept(command: "RunOptions") -> None:

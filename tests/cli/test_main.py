@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image, ImageSequence
 
 from gtrxl_jax.cli.__main__ import send_again
 from gtrxl_jax.cli.arguments import parse_train
-from gtrxl_jax.cli.main import main
+from gtrxl_jax.cli.main import _say_if_samples_do_better, main
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import from_json, preset, to_json
 from gtrxl_jax.online.ppo import PPOConfig
@@ -125,6 +126,31 @@ def test_debug_job_writes_complete_run(debug):
     records = {"config.json", "options.json", "metrics.jsonl", "result.json", "README.md"}
     expected = {"checkpoints", *records, *plots}
     assert {path.name for path in folder.iterdir()} == expected
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "actions", "said"),
+    [
+        ([0.1, 0.9, float("nan")], [0.2], "mode", "success was 0.900"),
+        ([[0.1, 0.2], [0.9, 0.7]], [0.2, float("nan")], "mode", "success was 0.800"),
+        ([0.9], [0.85], "mode", ""),
+        ([0.9], [0.2], "sample", ""),
+        ([float("nan")], [0.2], "mode", ""),
+        (None, [0.2], "mode", ""),
+        ([0.9], None, "mode", ""),
+    ],
+)
+def test_a_run_says_if_samples_do_better(trained, evaluated, actions, said, tmp_path, capsys):
+    rows = [{}] if trained is None else [{"episode/success": one} for one in trained]
+    lines = [json.dumps({"step": n, "time": 0.0, **row}) for n, row in enumerate(rows)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    scores = {} if evaluated is None else {"success": Score(evaluated)}
+    config = SimpleNamespace(evaluation=SimpleNamespace(actions=actions))
+    _say_if_samples_do_better(SimpleNamespace(evaluation=scores), config, tmp_path)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert bool(err) == bool(said)
 
 
 @pytest.mark.integration
