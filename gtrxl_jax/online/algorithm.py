@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int, Key, Real
+from jaxtyping import Array, Bool, Float, Int, Key, Real
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.custom import describe_part, is_custom, require_same_shapes
@@ -324,6 +324,14 @@ def sum_losses(
         terms[name] = terms[name] + loss if name in terms else loss
     metrics = {f"loss/{name}": term for name, term in terms.items()}
     return jnp.sum(jnp.stack(list(terms.values()))), metrics | reports.get("metrics", {})
+
+
+def copied_if(is_due: Bool[Array, ""], params: Any, target: Any) -> Any:
+    """Return the parameters of a target network: a copy of `params` if it is due, else the same.
+
+    A conditional, since a selection of each array would read and write all of them in every step.
+    """
+    return jax.lax.cond(is_due, lambda new, _: new, lambda _, old: old, params, target)
 
 
 def require_same_state(algorithm: Algorithm, before: Any, after: Any) -> None:

@@ -35,6 +35,7 @@ from gtrxl_jax.online.algorithm import (
     Experience,
     Metrics,
     Setup,
+    copied_if,
     reduce_metrics,
     run_segment,
     sum_losses,
@@ -302,9 +303,7 @@ class R2D2(Algorithm):
         after = dataclasses.replace(
             state,
             params=trainable["params"],
-            target=jax.tree.map(
-                lambda new, old: jnp.where(is_due, new, old), trainable["params"], state.target
-            ),
+            target=copied_if(is_due, trainable["params"], state.target),
             optimizer=optimizer,
             step=step,
             replay=set_priorities(state.replay, slot_EN, priority_B),

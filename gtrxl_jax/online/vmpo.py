@@ -17,7 +17,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gtrxl_jax.online.algorithm import Experience, Metrics, Setup, run_segment, sum_losses
+from gtrxl_jax.online.algorithm import (
+    Experience,
+    Metrics,
+    Setup,
+    copied_if,
+    run_segment,
+    sum_losses,
+)
 from gtrxl_jax.online.on_policy import LearnerState, OnPolicy, OnPolicyConfig, gradient_shares
 from gtrxl_jax.ops import popart, vmpo
 from gtrxl_jax.runs.divergence import in_range
@@ -175,9 +182,7 @@ class VMPO(OnPolicy):
             )
         multipliers = vmpo.project_multipliers(multipliers, self.config.alpha_bounds)
         is_due = after.step % self.config.target_period == 0
-        target = jax.tree.map(
-            lambda new, old: jnp.where(is_due, new, old), after.params, after.algorithm
-        )
+        target = copied_if(is_due, after.params, after.algorithm)
         metrics |= {
             "finite/temperature": in_range(multipliers.temperature),
             "finite/multiplier of the KL": in_range(multipliers.alphas),
