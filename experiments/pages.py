@@ -25,6 +25,7 @@ import memory_worlds
 import numpy as np
 import offline_control
 import popgym_baselines
+import popgym_easy
 import rate_associative
 import rate_minigrid
 import rate_tmaze
@@ -67,6 +68,7 @@ STUDIES = (
     memory_worlds,
     offline_control,
     popgym_baselines,
+    popgym_easy,
     rate_associative,
     rate_minigrid,
     rate_two_colors,
@@ -234,6 +236,28 @@ def popgym_table() -> list[str]:
     ]
     cores = ("GTrXL", "GRU", "minGRU", "AGaLiTe")
     return table(["task", "steps", *cores, "published GRU", "best published"], lines)
+
+
+def popgym_easy_table() -> list[str]:
+    """Best mean returns during training in all of POPGym's tasks at Easy."""
+    of = cells("popgym_easy", "task", "core")
+
+    def entry(task: str, core: str) -> str:
+        return ", ".join(f"{value:.2f}" for value in sorted(popgym_easy.best(of(task, core))))
+
+    published = popgym_easy.PUBLISHED
+    names = {"GTrXL": "gtrxl", "GRU": "gru"}
+    return table(
+        ["task", *names, "published GRU"],
+        [
+            [
+                task.removesuffix("Easy-v0"),
+                *(entry(task, core) for core in names.values()),
+                f"{published[task]:.2f}" if task in published else "",
+            ]
+            for task in popgym_easy.TASKS
+        ],
+    )
 
 
 def rocksample_table() -> list[str]:
@@ -605,6 +629,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "minigrid_memory": minigrid_table,
     "offline_control": offline_control_table,
     "popgym_baselines": popgym_table,
+    "popgym_easy": popgym_easy_table,
     "rate_minigrid": rate_mazes_table,
     "rate_tmaze_corridors": rate_corridors_table,
     "rate_tmaze_valves": rate_valves_table,
