@@ -7,24 +7,24 @@ Morad et al. (2023, arXiv 2303.01859) published the best mean return during trai
 with memory, three trials each, for 15 million steps of PPO. Here, runs take two million steps.
 
 Cores have 2 layers and equal numbers of parameters, within 10 %, and the same settings for all
-tasks: the defaults of PPO with a `gae_lambda` of 0.8, a learning rate of 0.001, a smaller entropy
-bonus, eight minibatches and a clock; 128 environments out of lockstep, an unroll of 64, and a
-memory of 128 steps for each layer of GTrXL. As in the paper, the previous action is an input;
-unlike there, the previous reward too. The settings were chosen by shorter runs of GTrXL in six of
-the tasks. With a quarter of the environments, policies drift by the noise of rewards. A lower
-`gae_lambda` suits tasks that reward each answer at once (0.94 in CountRecall after 800,000 steps
-with 0.5, and 0.38 with 0.8), and a higher one suits control.
+tasks, those of `gtrxl train --preset popgym`: PPO with a `gae_lambda` of 0.8, a learning rate of
+0.001, a small entropy bonus, eight minibatches and a clock; 128 environments out of lockstep, an
+unroll of 64, and a memory of 128 steps for each layer of GTrXL. As in the paper, the previous
+action is an input; unlike there, the previous reward too. The settings were chosen by shorter runs
+of GTrXL in six of the tasks. With a quarter of the environments, policies drift by the noise of
+rewards. A lower `gae_lambda` suits tasks that reward each answer at once (0.94 in CountRecall after
+800,000 steps with 0.5, and 0.38 with 0.8), and a higher one suits control.
 
 Writes popgym_easy.jsonl, .md and .png to experiments/results/.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from popgym_baselines import WIDTHS
 
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig, OptimizerConfig
-from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.online.config import OnlineConfig, preset
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, draw_returns, mean_entry, median, table
 from gtrxl_jax.worlds.popgym import POPGYM
@@ -45,16 +45,15 @@ TASKS = [name for name in POPGYM if name.endswith("Easy-v0")]
 
 def job(name: str, core: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell."""
-    kind = "gtrxl" if core == "memoryless" else core
-    memory = {"memory_size": 128} if kind == "gtrxl" else {}
-    return OnlineConfig(
-        env=EnvConfig(name, num_envs=128, stagger=True),
-        core=core_config(kind, "small", layers=2, width=CORES[core], **memory),
-        agent=AgentConfig(clock=True, memoryless=core == "memoryless"),
-        algorithm=PPOConfig(gae_lambda=0.8, entropy_cost=0.01, minibatches=8),
-        optimizer=OptimizerConfig(learning_rate=1e-3),
-        total_steps=total_steps or 2_000_000,
-        unroll=64,
+    config = preset("popgym")
+    if core not in ("gtrxl", "memoryless"):
+        of_core = core_config(core, "small", layers=2, width=CORES[core])
+        config = dataclasses.replace(config, core=of_core)
+    return dataclasses.replace(
+        config,
+        env=dataclasses.replace(config.env, name=name),
+        agent=dataclasses.replace(config.agent, memoryless=core == "memoryless"),
+        total_steps=total_steps or config.total_steps,
     )
 
 

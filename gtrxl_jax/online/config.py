@@ -262,9 +262,29 @@ def _dmlab() -> OnlineConfig:
     )
 
 
-PRESETS = {"default": _default, "debug": _debug, "paper": _paper, "dmlab": _dmlab}
-"""default: minutes on two CPU cores; debug: seconds; paper: the sizes of Parisotto et al. 2019;
-dmlab: those in DMLab-30, which `gtrxl_jax.envs.host.dmlab` describes."""
+def _popgym() -> OnlineConfig:
+    return OnlineConfig(
+        env=EnvConfig("CountRecallEasy-v0", num_envs=128, stagger=True),
+        core=core_config("gtrxl", "small", memory_size=128),
+        agent=AgentConfig(clock=True),
+        # Many of these tasks reward each answer at once, with noise: hence less credit for earlier
+        # actions, and larger rollouts.
+        algorithm=PPOConfig(gae_lambda=0.8, entropy_cost=0.01, minibatches=8),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+        total_steps=2_000_000,
+        unroll=64,
+    )
+
+
+PRESETS = {
+    "default": _default,
+    "debug": _debug,
+    "popgym": _popgym,
+    "paper": _paper,
+    "dmlab": _dmlab,
+}
+"""default: minutes on two CPU cores; debug: seconds; popgym: for all of POPGym; paper: the sizes of
+Parisotto et al. 2019; dmlab: those in DMLab-30, which `gtrxl_jax.envs.host.dmlab` describes."""
 
 
 def preset(name: str = "default") -> OnlineConfig:
