@@ -28,6 +28,8 @@ SKIPPED = {
     "make": "the targets run the tests, the tools of development, or the default job",
     "pip": "it would change the environment of the tests",
     "source": "the tests run in the environment",
+    "bazel": "it would build DeepMind Lab",
+    "./bazel-bin/python/pip_package/build_pip_package": "it would build DeepMind Lab",
     "gtrxl push": "it would write to the hub",
     "gtrxl play hf://me/remembers": "tests/runs/test_hub.py plays such an agent",
     "gtrxl train --init-from hf://me/remembers": "tests/runs/test_hub.py loads such an agent",
@@ -54,6 +56,7 @@ SMALL = {
 
 PACKAGES = {
     "brax-": "brax",
+    "dmlab": "deepmind_lab",
     "Craftax-": "craftax",
     "jumanji:": "jumanji",
     "vizdoom:": "vizdoom",
