@@ -22,7 +22,7 @@ FONT_SIZE = 9.0
 LINE_LENGTH = 40
 """Number of characters in a line of a legend."""
 COLUMNS = 3
-"""The most panels in a row of a figure."""
+"""The most panels in a row of a figure with at most as many rows; others have one more."""
 MARGIN = 0.2
 """Height around a legend, in inches."""
 
@@ -36,7 +36,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def grid_of(panels: int) -> tuple[int, int]:
     """Return the rows and the columns of a figure with a number of panels."""
-    columns = min(panels, COLUMNS)
+    columns = min(panels, COLUMNS + (panels > COLUMNS**2))
     return math.ceil(panels / columns), columns
 
 
