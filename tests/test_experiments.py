@@ -131,6 +131,17 @@ def test_cores_of_popgym_have_equal_numbers_of_parameters(task):
     assert max(sizes) < 1.1 * min(sizes)
 
 
+def test_cores_of_popgym_at_easy_have_equal_numbers_of_parameters():
+    import popgym_easy
+
+    states = [
+        jax.eval_shape(OnlineTrainer(popgym_easy.job("CountRecallEasy-v0", core, None)).init, 0)
+        for core in popgym_easy.CORES
+    ]
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(state.params)) for state in states]
+    assert max(sizes) < 1.1 * min(sizes)
+
+
 def test_published_protocol_of_popgym_is_valid():
     import popgym_baselines as popgym
 
