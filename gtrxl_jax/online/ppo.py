@@ -63,6 +63,10 @@ class PPOConfig(OnPolicyConfig):
     """Shift and scale the advantages of each rollout to mean 0 and variance 1. Without it, they are
     relative to the standard deviation of returns (with PopArt), and decrease as values become
     accurate, so the entropy bonus gains in weight."""
+    min_advantage_std: float = number(0.1, at_least=0)
+    """Normalized advantages are divided by at least this, in units of the standard deviation of
+    returns (with PopArt; without, there is no such bound). Where a task is solved, the advantages
+    that remain are errors of the values; scaled to variance 1, they lead the policy astray."""
 
     learning_rate: ClassVar[float] = 5e-4
     hyperparameters: ClassVar[tuple[str, ...]] = (*OnPolicyConfig.hyperparameters, "clip_epsilon")
@@ -104,7 +108,8 @@ class PPO(OnPolicy):
         values_BT = targets.values(value_BSN)
         advantages_BT = targets.returns_BT - values_BT
         if self.config.normalize_advantages:
-            advantages_BT = ppo.normalize_advantages(advantages_BT, targets.mask_BT)
+            min_std = self.config.min_advantage_std if self.config.popart else 0.0
+            advantages_BT = ppo.normalize_advantages(advantages_BT, targets.mask_BT, min_std)
         if self.config.popart:
             state = self.rescale(state, targets.statistics)
         return state, Batch(

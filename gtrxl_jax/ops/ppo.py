@@ -44,12 +44,16 @@ class PPOHyperparameters:
 
 
 def normalize_advantages(
-    advantages_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"]
+    advantages_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"], min_std: float = 1e-8
 ) -> Float[Array, "B T"]:
-    """Return the advantages shifted and scaled to mean 0 and variance 1 over the valid samples."""
+    """Return the advantages shifted and scaled to mean 0 and variance 1 over the valid samples.
+
+    They are divided by at least `min_std`, so that a smaller standard deviation stays below 1.
+    """
     chex.assert_equal_shape([advantages_BT, mask_BT])
     centered_BT = advantages_BT - masked_mean(advantages_BT, mask_BT)
-    return centered_BT / (jnp.sqrt(masked_variance(advantages_BT, mask_BT)) + 1e-8)
+    std = jnp.sqrt(masked_variance(advantages_BT, mask_BT))
+    return centered_BT / jnp.maximum(std, max(min_std, 1e-8))
 
 
 def clipped_surrogate_loss(

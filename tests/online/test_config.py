@@ -94,8 +94,8 @@ OPTIONAL = ["algorithm.value_clip", "optimizer.clip_norm"]
 MAY_BE_ZERO = [
     "optimizer.beta_2", "optimizer.warmup", "optimizer.final", "optimizer.horizon",
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
-    "algorithm.entropy_cost", "algorithm.entropy_final", "agent.reconstruction",
-    "agent.pixel_control", "agent.rnd", "actors.lag", "actors.restarts",
+    "algorithm.entropy_cost", "algorithm.entropy_final", "algorithm.min_advantage_std",
+    "agent.reconstruction", "agent.pixel_control", "agent.rnd", "actors.lag", "actors.restarts",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",

@@ -124,6 +124,21 @@ def test_advantages_equal_naive_reference(played):
     assert (ends & (steps.discount[:, 1:] == 1)).any()
 
 
+def test_advantages_are_bounded_in_units_of_returns(played, x64):
+    """By a standard deviation above theirs; without PopArt there is no unit, and no bound."""
+    _, state, experience, _, (_, prepared), _ = played
+    mask = ~np.asarray(experience.timesteps.last[:, :-1])
+
+    def normalized(**changes):
+        algorithm = dataclasses.replace(JOB.algorithm, **changes)
+        trainer = OnlineTrainer(dataclasses.replace(JOB, algorithm=algorithm))
+        return trainer.algorithm.prepare(state.learner, experience)[1].advantages_BT[mask]
+
+    std = float(np.std((prepared.returns_BT - prepared.values_BT)[mask]))
+    assert_close(normalized(min_advantage_std=4 * std), prepared.advantages_BT[mask] / 4)
+    assert_close(np.std(normalized(min_advantage_std=4 * std, popart=False)), 1.0)
+
+
 @pytest.mark.slow  # tests/parallel has quick ones
 def test_sharded_segments_match_single_device(played, x64):
     """Minibatches are drawn from the segments of all devices."""

@@ -213,6 +213,16 @@ def test_normalized_advantages_ignore_masked_samples(x64):
     np.testing.assert_allclose(normalized, (valid - valid.mean()) / valid.std(), rtol=1e-7)
 
 
+def test_small_advantages_are_not_blown_up(x64):
+    batch = make_batch()
+    small_BT, mask = 1e-3 * batch["advantages_BT"], np.asarray(batch["mask_BT"])
+    valid = np.asarray(small_BT)[mask]
+    bounded = np.asarray(ppo.normalize_advantages(small_BT, batch["mask_BT"], 0.1))[mask]
+    np.testing.assert_allclose(bounded, (valid - valid.mean()) / 0.1, rtol=1e-12)
+    same_BT = jnp.full_like(small_BT, 3.0)
+    assert np.all(np.asarray(ppo.normalize_advantages(same_BT, batch["mask_BT"])) == 0)
+
+
 def test_vmaps_over_hyperparameters(x64):
     batch = make_batch()
     factors = jnp.arange(1.0, 4.0)
