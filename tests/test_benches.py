@@ -67,6 +67,16 @@ def test_benchmark_prints_positive_values(name):
     assert all(0 < value < math.inf for value in values)
 
 
+@pytest.mark.slow
+def test_benchmark_trains_to_a_goal():
+    options = [*SMALL["simulators"].split(), "--seeds", "1", "--most-steps", "600"]
+    maze = ["--env", "TMaze-v0", "--keys", "", "--params", "corridor_length", "2"]
+    for goal, states in (("0.01", {"s", "steps"}), ("1.01", {"s, goal not reached"})):
+        shown = run(BENCHES / "simulators.py", *options, *maze, "--goal", goal, "--no-keep")
+        rows = [line.split("│") for line in shown.splitlines() if "│" in line]
+        assert states <= {row[3].strip() for row in rows}
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_benchmark_takes_its_settings(name, monkeypatch):
     """It can be imported and reads the options of the other test, without being run."""

@@ -2,7 +2,8 @@
 
     PYTHON experiments/bench/peer_sb3.py '{"env": ..., "envs": 16, ...}'
 
-Prints the steps a second of its updates after the first, as JSON.
+Prints the steps a second of its updates after the first, as JSON; with a goal, what it took until
+the mean return of the episodes of some rollouts was at it.
 """
 
 import json
@@ -12,23 +13,32 @@ from typing import Any
 
 import gymnasium
 import minigrid  # noqa: F401, registers its environments
+import tmaze  # noqa: F401, likewise
 from sb3_contrib import RecurrentPPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 
 class Clock(BaseCallback):
-    """Notes when each rollout begins."""
+    """Notes when each rollout begins, and ends the training if the returns are at a goal."""
 
-    def __init__(self) -> None:
+    def __init__(self, goal: float | None = None, window: int = 1) -> None:
         super().__init__()
+        self.goal, self.window = goal, window
         self.times: list[float] = []
+        self.returns: list[float] = []
+        self.reached = False
 
     def _on_rollout_start(self) -> None:
         self.times.append(time.perf_counter())
+        if self.goal is not None and (len(self.times) - 1) % self.window == 0 and self.returns:
+            self.reached = bool(sum(self.returns) / len(self.returns) >= self.goal)
+            self.returns = []
 
     def _on_step(self) -> bool:
-        return True
+        ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+        self.returns += ended
+        return not self.reached
 
 
 def make(name: str, keys: list[str], params: dict[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -40,9 +50,14 @@ def make(name: str, keys: list[str], params: dict[str, Any]) -> gymnasium.Env[An
 
 
 settings = json.loads(sys.argv[1])
-envs = DummyVecEnv(
-    [lambda: make(settings["env"], settings["keys"], settings["params"])] * settings["envs"]
+began = time.perf_counter()
+envs = VecMonitor(
+    DummyVecEnv(
+        [lambda: make(settings["env"], settings["keys"], settings["params"])] * settings["envs"]
+    )
 )
+goal = settings.get("goal")
+shared = {"learning_rate": "learning_rate", "ent_coef": "entropy_cost"}
 steps = settings["envs"] * settings["rollout"]
 model = RecurrentPPO(
     "MlpLstmPolicy",
@@ -57,11 +72,26 @@ model = RecurrentPPO(
         "enable_critic_lstm": False,
         "net_arch": [settings["head"]],
     },
+    seed=settings["seed"],
     device="cpu",
+    **({} if goal is None else {name: settings[ours] for name, ours in shared.items()}),
 )
-clock = Clock()
-model.learn(steps * settings["updates"], callback=clock)
+clock = Clock(goal, settings.get("window", 1))
+model.learn(settings.get("most_steps", steps * settings["updates"]), callback=clock)
 ended = time.perf_counter()
 seconds = ended - clock.times[1]
 parameters = sum(p.numel() for p in model.policy.parameters())
-print(json.dumps({"steps": steps * (settings["updates"] - 1) / seconds, "parameters": parameters}))
+rollouts = len(clock.times) - 1
+print(
+    json.dumps(
+        {
+            "steps": steps * rollouts / seconds,
+            "parameters": parameters,
+            "learned": {
+                "seconds": (clock.times[-1] if clock.reached else ended) - began,
+                "steps": steps * (rollouts if clock.reached else rollouts + 1),
+                "reached": clock.reached,
+            },
+        }
+    )
+)

@@ -2,6 +2,7 @@
 
     python experiments/bench/simulators.py
     python experiments/bench/simulators.py --peer PYTHON
+    python experiments/bench/simulators.py --peer PYTHON --goal 0.95 --env TMaze-v0 --keys ""
 
 For one environment of gymnasium, a few runs one after another:
 
@@ -12,7 +13,13 @@ For one environment of gymnasium, a few runs one after another:
     peer      RecurrentPPO of sb3-contrib, at the same sizes of network, rollout and minibatches
 
 PYTHON is an interpreter with sb3-contrib and minigrid. Compilation and the first updates, ours and
-the peer's, are not counted. CleanRL's PPO with an LSTM is missing, since its script builds Atari's
+the peer's, are not counted.
+
+With a goal, the seconds are told after which the mean return of the episodes of ten updates is at
+the goal, compilation included, for each seed. All have the same learning rate and entropy bonus
+then, which do not decay. TMaze-v0 is that of `tmaze.py`.
+
+CleanRL's PPO with an LSTM is missing, since its script builds Atari's
 wrappers and network itself, and would have to be copied to run in another environment.
 """
 
@@ -20,10 +27,13 @@ import dataclasses
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+import tmaze  # noqa: F401, registers its environment
 import tyro
 from gymnasium.vector import SyncVectorEnv
 from timing import Row, show
@@ -33,12 +43,15 @@ from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import ActorsConfig, AgentConfig, EnvConfig, OnlineConfig
 from gtrxl_jax.online.host import make_trainer
+from gtrxl_jax.online.optimizer import OptimizerConfig
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
 
 PEER = Path(__file__).with_name("peer_sb3.py")
+WINDOW = 10
+"""Updates over which the return of episodes is averaged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +60,9 @@ class Settings:
 
     env: str = "MiniGrid-MemoryS13Random-v0"
     keys: str = "image"
-    """The entries of the observation that are read."""
+    """The entries of the observation that are read, if it has entries."""
+    params: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Arguments of the environment, such as corridor_length 20."""
     num_envs: int = 16
     unroll: int = 32
     segments: int = 4
@@ -56,6 +71,14 @@ class Settings:
     width: int = 64
     head: int = 64
     updates: int = 50
+    """Of the runs that are timed."""
+    goal: float | None = None
+    """The mean return up to which to train, instead of for so many updates."""
+    most_steps: int = 1_000_000
+    """Environment steps after which a run ends without having reached the goal."""
+    seeds: int = 3
+    learning_rate: float = 5e-4
+    entropy_cost: float = 0.01
     actors: int = 1
     peer: Path | None = None
     """An interpreter with sb3-contrib; without it, only ours is timed."""
@@ -83,26 +106,46 @@ def alone(settings: Settings) -> float:
 
 def host_env(settings: Settings) -> HostEnv:
     """Return the environment."""
-    return HostEnv(f"gymnasium:{settings.env}", {}, {"keys": settings.keys, "flatten": True})
+    keys = {"keys": settings.keys} if settings.keys else {}
+    return HostEnv(f"gymnasium:{settings.env}", settings.params, keys | {"flatten": True})
 
 
-def job(settings: Settings, core: CoreConfig) -> OnlineConfig:
+def job(settings: Settings, core: CoreConfig, seed: int = 0) -> OnlineConfig:
     """Return the config of a run."""
     env = host_env(settings)
+    rollout = settings.num_envs * settings.segments * settings.unroll
+    learning, algorithm, optimizer = settings.goal is not None, PPOConfig(), OptimizerConfig()
+    if learning:
+        algorithm = PPOConfig(entropy_cost=settings.entropy_cost, entropy_final=1.0)
+        optimizer = OptimizerConfig(learning_rate=settings.learning_rate, final=1.0)
     return OnlineConfig(
-        env=EnvConfig(env.name, wrappers=dict(env.wrappers), num_envs=settings.num_envs),
+        env=EnvConfig(
+            env.name, settings.params, wrappers=dict(env.wrappers), num_envs=settings.num_envs
+        ),
         core=core,
         agent=AgentConfig(encoder="linear", encoder_width=settings.width, head_width=settings.head),
-        algorithm=PPOConfig(epochs=settings.epochs, minibatches=settings.minibatches),
+        algorithm=dataclasses.replace(
+            algorithm, epochs=settings.epochs, minibatches=settings.minibatches
+        ),
+        optimizer=optimizer,
         evaluation=EvaluationConfig(episodes=1, interval=0),
         checkpoint=CheckpointConfig(interval=0),
         actors=ActorsConfig(count=settings.actors),
         unroll=settings.unroll,
         segments=settings.segments,
-        updates_per_iteration=settings.updates // 5,
-        total_steps=settings.updates * settings.num_envs * settings.segments * settings.unroll,
+        updates_per_iteration=WINDOW if learning else settings.updates // 5,
+        total_steps=settings.most_steps if learning else settings.updates * rollout,
+        seed=seed,
         devices=1,
     )
+
+
+class Learned(NamedTuple):
+    """What a run took to reach the goal, or in all if it did not."""
+
+    seconds: float
+    steps: int
+    reached: bool
 
 
 class Clock(MetricWriter):
@@ -110,10 +153,12 @@ class Clock(MetricWriter):
 
     def __init__(self) -> None:
         self.times: list[tuple[int, float]] = []
+        self.returns: list[float] = []
 
     def write(self, step: Any, metrics: Any) -> None:
-        """Note the time after so many steps."""
+        """Note the time after so many steps, and the return."""
         self.times.append((step, time.perf_counter()))
+        self.returns.append(float(np.squeeze(metrics.get("episode/return", np.nan))))
 
 
 def ours(settings: Settings, core: CoreConfig) -> tuple[float, int]:
@@ -125,12 +170,45 @@ def ours(settings: Settings, core: CoreConfig) -> tuple[float, int]:
     return (last - first) / (ended - began), size
 
 
-def theirs(settings: Settings) -> dict[str, Any]:
-    """Return the steps a second of the peer, and the number of its parameters."""
+class Reached(Exception):  # noqa: N818, ends a run that has done what it is for
+    """The return is at the goal."""
+
+
+class UntilGoal(Clock):
+    """Ends a run once the return of an iteration is at the goal."""
+
+    def __init__(self, goal: float) -> None:
+        super().__init__()
+        self.goal = goal
+
+    def write(self, step: Any, metrics: Any) -> None:
+        """Compare the return with the goal."""
+        super().write(step, metrics)
+        if self.returns[-1] >= self.goal:
+            raise Reached
+
+
+def learn(settings: Settings, core: CoreConfig, seed: int) -> Learned:
+    """Return what it takes a run to reach the goal."""
+    assert settings.goal is not None
+    clock, began, reached = UntilGoal(settings.goal), time.perf_counter(), False
+    try:
+        train(make_trainer(job(settings, core, seed)), writers=[clock])
+    except Reached:
+        reached = True
+    step, ended = clock.times[-1]
+    return Learned(ended - began, step, reached)
+
+
+def theirs(settings: Settings, seed: int = 0) -> dict[str, Any]:
+    """Return the steps a second of the peer, and the number of its parameters.
+
+    With a goal, also what it took to reach it.
+    """
     given = {
         "env": settings.env,
-        "keys": settings.keys.split(","),
-        "params": {},
+        "keys": settings.keys.split(",") if settings.keys else [],
+        "params": settings.params,
         "envs": settings.num_envs,
         "rollout": settings.unroll * settings.segments,
         "epochs": settings.epochs,
@@ -138,14 +216,53 @@ def theirs(settings: Settings) -> dict[str, Any]:
         "width": settings.width,
         "head": settings.head,
         "updates": settings.updates // 2,
+        "seed": seed,
     }
+    if settings.goal is not None:
+        given |= {
+            "goal": settings.goal,
+            "window": WINDOW,
+            "most_steps": settings.most_steps,
+            "learning_rate": settings.learning_rate,
+            "entropy_cost": settings.entropy_cost,
+        }
     command = [str(settings.peer), str(PEER), json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def learning(settings: Settings) -> list[Row]:
+    """Return what each agent takes to reach the goal, its seeds one after another."""
+    lstm = core_config("lstm", layers=1, width=settings.width)
+    agents: dict[str, Callable[[int], Learned]] = {
+        "PPO with an LSTM": lambda seed: learn(settings, lstm, seed),
+        "PPO with GTrXL": lambda seed: learn(settings, core_config("gtrxl"), seed),
+    }
+    if settings.peer:
+        agents["sb3's RecurrentPPO"] = lambda seed: Learned(**theirs(settings, seed)["learned"])
+    rows = []
+    for seed in range(settings.seeds):
+        for name, run in agents.items():
+            learned = run(seed)
+            state = "" if learned.reached else ", goal not reached"
+            rows += [
+                Row(f"{name}, seed {seed}", learned.seconds, f"s{state}"),
+                Row("...", learned.steps, f"steps{state}"),
+            ]
+    return rows
+
+
 def main(settings: Settings) -> None:
     """Time everything, one after another."""
+    title = (
+        f"Training in {settings.env} on the host, {settings.num_envs} environments, rollouts of "
+        f"{settings.segments * settings.unroll}, {settings.epochs} epochs of "
+        f"{settings.minibatches} minibatches, {settings.actors} actor(s)"
+    )
+    if settings.goal is not None:
+        title = f"{title}: to a return of {settings.goal}, with compilation"
+        show("simulators_goal", title, learning(settings), keep=settings.keep)
+        return
     before = alone(settings)
     lstm, lstm_size = ours(settings, core_config("lstm", layers=1, width=settings.width))
     peer = theirs(settings) if settings.peer else None
@@ -164,14 +281,7 @@ def main(settings: Settings) -> None:
             Row("... our LSTM against it", lstm / peer["steps"], "x"),
             Row("... our GTrXL against it", gtrxl / peer["steps"], "x"),
         ]
-    show(
-        "simulators",
-        f"Training in {settings.env} on the host, {settings.num_envs} environments, rollouts of "
-        f"{settings.segments * settings.unroll}, {settings.epochs} epochs of "
-        f"{settings.minibatches} minibatches, {settings.actors} actor(s)",
-        rows,
-        keep=settings.keep,
-    )
+    show("simulators", title, rows, keep=settings.keep)
 
 
 if __name__ == "__main__":
