@@ -84,16 +84,36 @@ def test_later_compilation_is_excluded_from_remaining_time(log):
     assert log.getvalue().endswith("11.1 steps/s  1:21 left\n")
 
 
-def test_remaining_time_is_estimated_from_last_minute(log):
-    times = iter([0.0, 0.0, *np.arange(1.0, 201.0), *np.arange(210.0, 1000.0, 10)])
+def test_remaining_time_is_estimated_from_second_half_of_run(log):
+    times = iter([0.0, 0.0, *np.arange(1.0, 101.0), *np.arange(110.0, 1000.0, 10)])
     writer = ConsoleWriter(1000, console=Console(file=log), clock=times.__next__)
     writer.start(0)
-    for step in range(1, 201):  # one step in a second, then one in ten
+    for step in range(1, 101):  # one step in a second, then one in ten
         writer.write(step, {"steps_per_second": 1.0})
-    assert log.getvalue().endswith("1.00 steps/s  13:20 left\n")
-    for step in range(201, 207):
+    assert log.getvalue().endswith("1.00 steps/s  15:00 left\n")
+    for step in range(101, 111):
         writer.write(step, {"steps_per_second": 1.0})
-    assert log.getvalue().endswith("1.00 steps/s  2:12:20 left\n")
+    assert log.getvalue().endswith("1.00 steps/s  2:28:20 left\n")
+
+
+def test_remaining_time_has_its_share_of_long_evaluations(log):
+    """It is about right after an evaluation as well as between two."""
+    now = [0.0]
+    writer = ConsoleWriter(1000, console=Console(file=log), clock=lambda: now[0])
+    writer.start(0)
+    left = []
+    for step in range(10, 510, 10):  # 5 minutes of learning, 5 of evaluation, and again
+        now[0] += 30.0
+        if step % 100 == 0:
+            writer.phase("evaluating")
+            now[0] += 300.0
+            writer.phase("")
+        writer.write(step, {})
+        *hours, minutes, seconds = re.findall(r"([\d:]+) left", log.getvalue())[-1].split(":")
+        if step > 200:
+            told = 3600 * int(*hours) + 60 * int(minutes) + int(seconds)
+            left.append(told / ((1000 - step) * 6.0))
+    assert 0.7 < min(left) < max(left) < 1.5
 
 
 def test_phases_are_lines_without_terminal(log):

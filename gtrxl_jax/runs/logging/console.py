@@ -19,8 +19,9 @@ class ConsoleWriter(MetricWriter):
     """Shows a progress bar in a terminal, and plain lines elsewhere (a file, a batch system's log).
 
     A metric is shown under the last part of its name, after any "/", with its latest finite value,
-    averaged over seeds. The speed is the metric "steps_per_second", or else the speed of the
-    last minute, from which the remaining time is estimated, both without compilation.
+    averaged over seeds. The speed is the metric "steps_per_second", or else that of the second half
+    of the run so far, or of the last minute if that is longer, from which the remaining time is
+    estimated: with its evaluations, but without compilation.
 
     Args:
       total_steps: the step at which the run ends.
@@ -51,14 +52,16 @@ class ConsoleWriter(MetricWriter):
         self._speed = math.nan
         self._phase = ""
         self._compile_start = math.nan
-        self._recent = deque([(0, clock())])
+        self._started = clock()
+        self._recent = deque([(0, self._started)])
         self._bar: Progress | None = None
 
     def start(self, step: int) -> None:
         if self._title:
             start = f", from {self._unit} {step:,}" if step else ""
             self._print(f"{self._title}{start}")
-        self._recent = deque([(step, self._clock())])
+        self._started = self._clock()
+        self._recent = deque([(step, self._started)])
         if self._console.is_terminal:
             self._bar = Progress(
                 BarColumn(bar_width=16),
@@ -71,8 +74,10 @@ class ConsoleWriter(MetricWriter):
 
     def write(self, step: int | np.integer, metrics: Metrics) -> None:
         step = int(step)
-        self._recent.append((step, self._clock()))
-        while len(self._recent) > 2 and self._recent[1][1] <= self._recent[-1][1] - _WINDOW:
+        now = self._clock()
+        self._recent.append((step, now))
+        since = now - max(_WINDOW, (now - self._started) / 2)
+        while len(self._recent) > 2 and self._recent[1][1] <= since:
             self._recent.popleft()
         for name, value in as_arrays(metrics).items():
             mean = float(np.mean(value, dtype=np.float64))
@@ -94,6 +99,7 @@ class ConsoleWriter(MetricWriter):
             self._compile_start = self._clock()
         if changed and previous == "compiling":
             lost = self._clock() - self._compile_start
+            self._started += lost
             self._recent = deque((step, seconds + lost) for step, seconds in self._recent)
         if self._bar:
             self._update()
