@@ -57,6 +57,7 @@ SMALL = {
 PACKAGES = {
     "brax-": "brax",
     "dmlab": "deepmind_lab",
+    "envpool:": "envpool",
     "Craftax-": "craftax",
     "jumanji:": "jumanji",
     "vizdoom:": "vizdoom",
