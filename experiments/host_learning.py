@@ -7,7 +7,7 @@ A cell is `gtrxl train --env.name TASK`, with PPO and GTrXL: in gymnasium's envi
 actor that is an update behind, and in the jitted one of this package or of gymnax. The memory size
 and the number of steps depend on the task only. In MiniGrid-MemoryS7, both see the kinds of the
 cells in view, one-hot, of the five kinds that occur; "all numbers" has all three numbers of each
-cell, one-hot, 1,617 inputs instead of 245.
+cell, one-hot, 1,617 inputs instead of 245: two of three seeds guess at once there, and stay at it.
 
 The update that the actor is behind delays what is learned soon: in CartPole to a return of 475, by
 an iteration of ten updates. With `--actors.lag 0`, seed 0 is there as soon as the jitted one.
@@ -15,7 +15,7 @@ an iteration of ten updates. With `--actors.lag 0`, seed 0 is there as soon as t
 Hopper, which needs the extra mujoco, is not jitted, and has no entropy bonus, which would keep its
 actions as random as they can be.
 
-Writes host_learning.jsonl and host_learning.md to experiments/results/.
+Writes host_learning.jsonl, .md and .png to experiments/results/.
 """
 
 import dataclasses
@@ -32,7 +32,14 @@ from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores, to_goal
-from gtrxl_jax.studies.report import Paragraph, median, solved_share, table
+from gtrxl_jax.studies.report import (
+    Lines,
+    Paragraph,
+    draw_returns,
+    median,
+    solved_share,
+    table,
+)
 
 MINIGRID = "MiniGrid-MemoryS7-v0"
 HOST = "gymnasium"
@@ -123,9 +130,14 @@ def grid(options: Options) -> list[Cell]:
 
 
 def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
-    """Write the table."""
-    rows = []
-    for (name, kind), runs in by_cell(records, "task", "environment").items():
+    """Write the table and the figure of the available records."""
+    cells, rows = by_cell(records, "task", "environment"), []
+    panels: dict[str, Lines] = {
+        name: [("goal", TASKS[name].goal[1], ":")] for name in dict.fromkeys(n for n, _ in cells)
+    }
+    path = options.results / "host_learning.png"
+    draw_returns(cells, (HOST, JITTED), panels, path, "episode/return")
+    for (name, kind), runs in cells.items():
         score, goal = runs[0]["goal"]["score"], float(runs[0]["goal"]["value"])
         scores_S = scores(runs, score)
         rows.append(
