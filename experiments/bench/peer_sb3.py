@@ -57,7 +57,9 @@ envs = VecMonitor(
     )
 )
 goal = settings.get("goal")
-shared = {"learning_rate": "learning_rate", "ent_coef": "entropy_cost"}
+learning: dict[str, Any] = {}
+if goal is not None:
+    learning = {"learning_rate": settings["learning_rate"], "ent_coef": settings["entropy_cost"]}
 steps = settings["envs"] * settings["rollout"]
 model = RecurrentPPO(
     "MlpLstmPolicy",
@@ -74,7 +76,7 @@ model = RecurrentPPO(
     },
     seed=settings["seed"],
     device="cpu",
-    **({} if goal is None else {name: settings[ours] for name, ours in shared.items()}),
+    **learning,
 )
 clock = Clock(goal, settings.get("window", 1))
 model.learn(settings.get("most_steps", steps * settings["updates"]), callback=clock)

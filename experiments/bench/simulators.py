@@ -19,8 +19,8 @@ With a goal, the seconds are told after which the mean return of the episodes of
 the goal, compilation included, for each seed. All have the same learning rate and entropy bonus
 then, which do not decay. TMaze-v0 is that of `tmaze.py`.
 
-CleanRL's PPO with an LSTM is missing, since its script builds Atari's
-wrappers and network itself, and would have to be copied to run in another environment.
+CleanRL's PPO with an LSTM is missing, since its script builds Atari's wrappers and network itself,
+and would have to be copied to run in another environment.
 """
 
 import dataclasses
@@ -229,7 +229,7 @@ def theirs(settings: Settings, seed: int = 0) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def learning(settings: Settings) -> list[Row]:
+def goal_rows(settings: Settings) -> list[Row]:
     """Return what each agent takes to reach the goal, its seeds one after another."""
     lstm = core_config("lstm", layers=1, width=settings.width)
     agents: dict[str, Callable[[int], Learned]] = {
@@ -259,7 +259,7 @@ def main(settings: Settings) -> None:
     )
     if settings.goal is not None:
         title = f"{title}: to a return of {settings.goal}, with compilation"
-        show("simulators_goal", title, learning(settings), keep=settings.keep)
+        show("simulators_goal", title, goal_rows(settings), keep=settings.keep)
         return
     before = alone(settings)
     lstm, lstm_size = ours(settings, core_config("lstm", layers=1, width=settings.width))

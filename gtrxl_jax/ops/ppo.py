@@ -44,7 +44,7 @@ class PPOHyperparameters:
 
 
 def normalize_advantages(
-    advantages_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"], min_std: float = 1e-8
+    advantages_BT: Float[Array, "B T"], mask_BT: Bool[Array, "B T"], min_std: float = 0.0
 ) -> Float[Array, "B T"]:
     """Return the advantages shifted and scaled to mean 0 and variance 1 over the valid samples.
 
