@@ -252,6 +252,53 @@ def test_offline_control_makes_its_agents_and_data(monkeypatch, tmp_path, capsys
     assert not list((tmp_path / "made").glob("tmp*"))
 
 
+def test_walker_goes_from_target_to_target():
+    """Whatever is asked for: its actions are the same if other targets are."""
+    import rate_memory_maze
+
+    from gtrxl_jax.acting.rollout import begin, rollout
+    from gtrxl_jax.envs.stream import Stream
+
+    env, params, walker = rate_memory_maze.player("walker")
+    stream = Stream(env, params, 4)
+
+    @jax.jit
+    def walk(shift):
+        state = begin(walker, (), stream, jax.random.key(0))
+        maze = state.stream.env
+        asked = (maze.target + shift) % maze.target_N2.shape[1]
+        environments = state.stream.replace(env=maze.replace(target=asked))
+        state = dataclasses.replace(state, stream=environments)
+        _, played = rollout(walker, (), stream, state, jax.random.key(1), 300, lambda s: s.env)
+        return played.actions, played.kept
+
+    (actions_BT, mazes), (others_BT, _) = walk(0), walk(1)
+    assert jnp.array_equal(actions_BT, others_BT)
+    away_BT2 = mazes.target_N2 - mazes.position_2[:, :, None]
+    is_there_BTN = jnp.linalg.norm(away_BT2, axis=-1) <= params.touch_distance
+    assert (is_there_BTN.any(1).sum(1) >= 2).all()
+
+
+@pytest.mark.slow
+def test_rate_memory_maze_makes_its_data(monkeypatch, tmp_path, capsys):
+    import rate_memory_maze
+    from rate_memory_maze import Settings
+
+    for name, value in {"COLLECTED": 2, "PLAYED": 2, "DATA": ("walker",)}.items():
+        monkeypatch.setattr(rate_memory_maze, name, value)
+    options = Settings(seeds=1, steps=1, results=tmp_path, data=tmp_path / "made")
+    rate_memory_maze.STUDY.run(options)
+    lines = (tmp_path / "rate_memory_maze.jsonl").read_text().splitlines()
+    records = {", ".join(one["labels"].values()): one for one in map(json.loads, lines)}
+    assert records.keys() >= {"walker, data", "walker, RATE", "walker, DT", ", random"}
+    for record in records.values():
+        if "found/1000" in (of := record["scores"]):
+            found = [value for name, value in of.items() if name.startswith("found/")]
+            assert of["return"] == pytest.approx(sum(found))
+    assert records["walker, data"]["scores"]["return"] > 5
+    assert "| walker | RATE | 1 |" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_default_job_saves_record_and_report(monkeypatch, tmp_path, capsys):
     """With the debug preset, since the study compiles without a cache."""
