@@ -717,6 +717,19 @@ RATE_CLAIMS = (
         "R10",
         "Above DT in Memory Maze.",
         "RATE 1.91, DT 1.45 (section 4.2)",
+        tuple(
+            compare(
+                f"data of the {data}",
+                f"rate_memory_maze/{data}, {{}}",
+                "RATE",
+                other,
+                margin=1.0,
+                decides=(data, other) == ("walker", DT),
+                **RETURN,
+            )
+            for data in ("walker", "explorer")
+            for other in (DT, "BC-LSTM")
+        ),
     ),
 )
 

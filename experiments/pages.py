@@ -27,6 +27,7 @@ import offline_control
 import popgym_baselines
 import popgym_easy
 import rate_associative
+import rate_memory_maze
 import rate_minigrid
 import rate_tmaze
 import rate_two_colors
@@ -70,6 +71,7 @@ STUDIES = (
     popgym_baselines,
     popgym_easy,
     rate_associative,
+    rate_memory_maze,
     rate_minigrid,
     rate_two_colors,
     rewriting,
@@ -467,6 +469,36 @@ def rate_mazes_table() -> list[str]:
     return table(head, rows(entry, models, [small, *([size] for size in others)]))
 
 
+def rate_memory_maze_table() -> list[str]:
+    """Targets found in Memory Maze after learning from data, of each seed."""
+    of = cells("rate_memory_maze", "data", "who")
+    lines: dict[str, tuple[str, str]] = {
+        f"{model}, from the {data}'s data": (data, model)
+        for data in rate_memory_maze.DATA
+        for model in rate_memory_maze.MODELS
+        if of(data, model)
+    }
+    lines |= {player: ("", player) for player in rate_memory_maze.PLAYERS if of("", player)}
+    first, last = rate_memory_maze.ENDS[0], rate_memory_maze.ENDS[-1]
+    columns = {
+        "targets found": ("return", 1),
+        f"in the first {first} steps": (f"found/{first}", 2),
+        f"in the last {first}": (f"found/{last}", 2),
+    }
+
+    def entry(cell: tuple[str, str], column: tuple[str, int]) -> str:
+        return each(of(*cell), *column, in_order=True)
+
+    published = rate_memory_maze.PUBLISHED
+    body = [
+        [*row, f"{published[model]:.2f}" if data == "walker" and model in published else ""]
+        for row, (data, model) in zip(
+            rows(entry, lines, columns.values()), lines.values(), strict=True
+        )
+    ]
+    return table(["", *columns, "published"], body)
+
+
 def two_colors_empty_table() -> list[str]:
     """Shares of right items after an empty room, of each seed."""
     of = cells("rate_two_colors", "model")
@@ -630,6 +662,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "offline_control": offline_control_table,
     "popgym_baselines": popgym_table,
     "popgym_easy": popgym_easy_table,
+    "rate_memory_maze": rate_memory_maze_table,
     "rate_minigrid": rate_mazes_table,
     "rate_tmaze_corridors": rate_corridors_table,
     "rate_tmaze_valves": rate_valves_table,
