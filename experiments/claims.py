@@ -719,15 +719,14 @@ RATE_CLAIMS = (
         "RATE 1.91, DT 1.45 (section 4.2)",
         tuple(
             compare(
-                f"data of the {data}",
-                f"rate_memory_maze/{data}, {{}}",
+                "data of a walker",
+                "rate_memory_maze/walker, {}",
                 "RATE",
                 other,
                 margin=1.0,
-                decides=(data, other) == ("walker", DT),
+                decides=other == DT,
                 **RETURN,
             )
-            for data in ("walker", "explorer")
             for other in (DT, "BC-LSTM")
         ),
     ),

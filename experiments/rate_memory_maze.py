@@ -23,7 +23,7 @@ Writes rate_memory_maze.jsonl, .md and .png to experiments/results/.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,13 @@ from gtrxl_jax.offline.config import (
     OfflineEnvConfig,
     OfflineEvaluationConfig,
 )
-from gtrxl_jax.plots.curves import plot_success_against_horizon
+from gtrxl_jax.plots.style import (
+    assign_styles,
+    legend_outside,
+    new_figure,
+    save_figure,
+    style_axes,
+)
 from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, mean_entry, table
 from gtrxl_jax.timestep import TimeStep
@@ -207,28 +213,38 @@ def grid(options: Settings) -> list[Cell]:
     return [*sets, *learners, *players]
 
 
+def draw(curves: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw the targets found in each interval, the mean over seeds."""
+    figure = new_figure(6.5, 3.2)
+    axes = figure.add_subplot()
+    lines = {
+        label: axes.plot(ENDS, curves[label], **look)[0] for label, look in assign_styles(curves)
+    }
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("steps since the start")
+    axes.set_ylabel(f"targets found in {INTERVAL} steps")
+    style_axes(axes)
+    legend_outside(figure, "player or model, and data", lines)
+    save_figure(figure, path)
+
+
 def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure of the available records."""
-    rows, curves = [], {}
+    rows: list[list[str]] = []
+    curves: dict[str, list[float]] = {}
     for (data, who), runs in by_cell(records, "data", "who").items():
         if who == "data":
             continue
         label = f"{who}, {data}" if data else who
         if f"found/{STEPS}" in runs[0]["scores"]:
-            curves[label] = np.stack([scores(runs, f"found/{end}") for end in ENDS], axis=1)
+            curves[label] = [float(np.mean(scores(runs, f"found/{end}"))) for end in ENDS]
         published = f"{PUBLISHED[who]:.2f}" if data == "walker" and who in PUBLISHED else ""
         first, last = (mean_entry(scores(runs, f"found/{end}"), 2) for end in (ENDS[0], ENDS[-1]))
         rows.append(
             [data, who, f"{len(runs)}", mean_entry(scores(runs, "return"), 2), first, last]
             + [published]
         )
-    plot_success_against_horizon(
-        curves,
-        np.array(ENDS),
-        options.results / "rate_memory_maze.png",
-        x_label="steps since the start",
-        y_label=f"targets found in {INTERVAL} steps",
-    )
+    draw(curves, options.results / "rate_memory_maze.png")
     return "RATE in Memory Maze", [
         f"Targets found in an episode of {STEPS:,} steps, and in its first and its last {INTERVAL},"
         f" mean of {PLAYED} episodes with the 95 % interval over seeds, after {UPDATES:,} updates. "

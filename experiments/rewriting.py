@@ -16,8 +16,8 @@ and the same default settings for every core:
     cubes      the three levels of Color-Cubes, in the sizes of this package.
     causes     what may make a GTrXL fail in the Endless T-Maze: a memory that does not reach back
                to the cue; attention without positions, as in an earlier version of the authors'
-               code, which cannot tell the last cue from others; its PPO settings; and its gate. And
-               what a wrong turn costs.
+               code, which cannot tell the last cue from others; its PPO settings, with and without
+               scaling up the smallest advantages; and its gate. And what a wrong turn costs.
 
 A GTrXL has 2 layers of width 64, each with a memory of 64 steps; the others have as many
 parameters, within 10 %. "Swapped" is the fault of some implementations in the second gate; the
@@ -79,6 +79,8 @@ CAUSES = {
     "gtrxl, authors' PPO": ("1 fixed", "5 fixed"),
     "gtrxl, no positions, authors' PPO": ("1 fixed", "5 fixed"),
     "lstm, authors' PPO": ("1 fixed", "5 fixed"),
+    "gtrxl, authors' PPO, not scaled up": ("1 fixed",),
+    "lstm, authors' PPO, not scaled up": ("1 fixed",),
     "lstm, wrong turn 0.01": ("1 fixed", "5 fixed"),
     "gtrxl, wrong turn 0.01": ("1 fixed", "5 fixed"),
     "lstm, may wait": ("1 fixed", "5 fixed"),
@@ -147,6 +149,7 @@ AUTHORS_PPO = {
         minibatches=8,
         clip_epsilon=0.1,
         value_cost=0.5,
+        min_advantage_std=0.0,
     ),
     "optimizer": OptimizerConfig(learning_rate=2.75e-4, final=1.0, clip_norm=0.25),
 }
@@ -166,6 +169,9 @@ def job(env: EnvConfig, core: str, total_steps: int) -> OnlineConfig:
     if "may wait" in changes:
         env = dataclasses.replace(env, params=env.params | {"wait_at_junction": True})
     more: dict[str, Any] = AUTHORS_PPO if "authors' PPO" in changes else {}
+    if "not scaled up" in changes:
+        bound = {"min_advantage_std": PPOConfig.min_advantage_std}
+        more = more | {"algorithm": dataclasses.replace(more["algorithm"], **bound)}
     return OnlineConfig(
         env=env,
         core=config,
