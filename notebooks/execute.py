@@ -50,6 +50,8 @@ def execute(notebook: NotebookNode) -> None:
             for output in cell.outputs:
                 if png := output.get("data", {}).get("image/png"):
                     output.data["image/png"] = compress(png)
+    # The kernel's version is of no use to a reader, and differs between machines.
+    notebook.metadata["language_info"] = {"name": "python"}
     notebook.metadata["executed"] = digest(notebook)
 
 
