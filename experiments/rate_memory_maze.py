@@ -1,7 +1,7 @@
 """RATE in Memory Maze: how many targets does a model find that has learned from data?
 
     python experiments/rate_memory_maze.py --workers 2
-    python experiments/rate_memory_maze.py --only walker RATE --seeds 1
+    python experiments/rate_memory_maze.py --only walker data RATE --seeds 1
 
 The 9 x 9 maze at reduced size, for CPUs: images of 36 x 36 pixels instead of 64 x 64. Models are
 trained on windows of 90 steps from anywhere in episodes of 1,000 steps, of one of two players:
@@ -16,7 +16,8 @@ trained on windows of 90 steps from anywhere in episodes of 1,000 steps, of one 
 
 They then play whole episodes, conditioned on the mean return of the best tenth of the data.
 
-The data are kept in `--data`; with several workers, run `--only data` before the rest.
+The data, of the cells named "data", are kept in `--data`, from which models learn; with several
+workers, run `--only data` before the rest.
 
 Writes rate_memory_maze.jsonl, .md and .png to experiments/results/.
 """
@@ -79,7 +80,7 @@ class Settings(Options):
     """Options, and where the data are."""
 
     data: Path = Path("build/rate_memory_maze")
-    """Folder of the data sets, which are collected if missing."""
+    """Folder of the data sets."""
 
 
 @dataclasses.dataclass(frozen=True)
