@@ -237,8 +237,7 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
         if who == "data":
             continue
         label = f"{who}, {data}" if data else who
-        if f"found/{STEPS}" in runs[0]["scores"]:
-            curves[label] = [float(np.mean(scores(runs, f"found/{end}"))) for end in ENDS]
+        curves[label] = [float(np.mean(scores(runs, f"found/{end}"))) for end in ENDS]
         published = f"{PUBLISHED[who]:.2f}" if data == "walker" and who in PUBLISHED else ""
         first, last = (mean_entry(scores(runs, f"found/{end}"), 2) for end in (ENDS[0], ENDS[-1]))
         rows.append(
