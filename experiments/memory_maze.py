@@ -1,0 +1,162 @@
+"""Memory Maze online: targets found in a 9 x 9 maze by a GTrXL and by an LSTM.
+
+    python experiments/memory_maze.py --only "64 x 64" --workers 4      # on a GPU
+    python experiments/memory_maze.py --only "36 x 36" --workers 2      # on CPUs
+
+PPO on images of 64 x 64 pixels, the original size, for GPUs; and of 36 x 36 with smaller agents,
+for CPUs. An episode has 1,000 steps, and its return is the number of targets found. Gradients flow
+through unrolls of 64 steps.
+
+    gtrxl    2 layers, each with a memory of 512 steps, or of 256 for the small images
+    lstm     1 layer; the agent has as many parameters, within 1 %
+
+Runs are kept in `--runs`, from which they resume if they are interrupted. Set
+XLA_PYTHON_CLIENT_PREALLOCATE=false if several share a GPU.
+
+Writes memory_maze.jsonl, .md and .png to experiments/results/.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from gtrxl_jax.nn.core import CoreConfig
+from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.online.config import AgentConfig, EnvConfig, OnlineConfig
+from gtrxl_jax.online.host import make_trainer
+from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.runs import loop
+from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig
+from gtrxl_jax.runs.logging.writers import read_metrics
+from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
+from gtrxl_jax.studies.records import curves_of, thinned
+from gtrxl_jax.studies.report import Lines, Paragraph, draw_returns, mean_entry, table
+
+TASK = "MemoryMaze-9x9-v0"
+EPISODES = 64
+KNOWN: Lines = [("explorer", 23.1, "--"), ("random", 0.2, ":")]
+"""Scores of players that do not learn, see docs/environments/memory_maze.md."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """The size of runs.
+
+    Attributes:
+      side: height and width of the images.
+      cores: the cores by name.
+      num_envs: number of environments.
+      stagger: whether these start in different parts of an episode.
+      minibatches: of an epoch.
+      total_steps: environment steps of a run.
+    """
+
+    side: int
+    cores: dict[str, CoreConfig]
+    num_envs: int
+    stagger: bool
+    minibatches: int
+    total_steps: int
+
+
+SIZES = {
+    "64 x 64": Size(
+        side=64,
+        cores={
+            "gtrxl": core_config("gtrxl", width=128, memory_size=512),
+            "lstm": core_config("lstm", layers=1, width=264),
+        },
+        num_envs=256,
+        stagger=True,
+        minibatches=16,
+        total_steps=25_000_000,
+    ),
+    "36 x 36": Size(
+        side=36,
+        cores={
+            "gtrxl": core_config("gtrxl", memory_size=256),
+            "lstm": core_config("lstm", layers=1, width=120),
+        },
+        num_envs=64,
+        stagger=False,
+        minibatches=8,
+        total_steps=20_000_000,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Options):
+    """Options, and where the runs are."""
+
+    runs: Path = Path("build/memory_maze")
+    """Folder of the runs."""
+
+
+def job(size: Size, core: str, total_steps: int | None) -> OnlineConfig:
+    """Return the config of a cell."""
+    images: dict[str, bool | int | float | str] = {"height": size.side, "width": size.side}
+    return OnlineConfig(
+        env=EnvConfig(TASK, images, num_envs=size.num_envs, stagger=size.stagger),
+        core=size.cores[core],
+        agent=AgentConfig(encoder="nature"),
+        # Half of the default passes, as images are most of the cost.
+        algorithm=PPOConfig(epochs=2, minibatches=size.minibatches),
+        evaluation=EvaluationConfig(episodes=EPISODES, interval=2_000_000),
+        checkpoint=CheckpointConfig(interval=500_000),
+        total_steps=total_steps or size.total_steps,
+        unroll=64,
+    )
+
+
+def train(images: str, core: str, options: Settings, seed: int) -> Record:
+    """Train an agent, from where its run was interrupted."""
+    config = dataclasses.replace(job(SIZES[images], core, options.steps), seed=seed)
+    folder = options.runs / f"{images} {core} {seed}".replace(" ", "-")
+    result = loop.train(make_trainer(config), folder=folder).result
+    return {
+        "steps": result.steps,
+        "seconds": round(result.compile_seconds + result.train_seconds, 1),
+        "scores": {name: values[0] for name, values in result.per_seed.items()},
+        "curve": thinned(curves_of(read_metrics(folder / "metrics.jsonl"))),
+    }
+
+
+def grid(options: Settings) -> list[Cell]:
+    """Return all cells."""
+    return [
+        Cell(
+            {"task": TASK, "images": images, "core": core},
+            functools.partial(train, images, core, options),
+            options.seeds or 2,
+        )
+        for images, size in SIZES.items()
+        for core in size.cores
+    ]
+
+
+def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
+    """Write the table and the figure of the available records."""
+    cells = by_cell(records, "images", "core")
+    panels = dict.fromkeys(SIZES, KNOWN)
+    path = options.results / "memory_maze.png"
+    draw_returns(cells, ["gtrxl", "lstm"], panels, path, "episode/return")
+    rows = []
+    for (images, core), runs in cells.items():
+        return_S = scores(runs, "return")
+        minutes = ", ".join(f"{run['seconds'] / 60:.0f}" for run in runs)
+        each = ", ".join(f"{value:.1f}" for value in return_S)
+        steps = f"{runs[0]['steps']:,}"
+        rows.append([images, core, mean_entry(return_S, 1), each, steps, minutes])
+    return "Memory Maze, online", [
+        f"Targets found in an episode of 1,000 steps: mean of {EPISODES} fresh episodes, with the "
+        "95 % interval over seeds, and of each seed; and the minutes of its run.",
+        table(["images", "core", "return", "seeds", "steps", "minutes"], rows),
+    ]
+
+
+STUDY = Study(__file__, grid, report, Settings)
+
+if __name__ == "__main__":
+    STUDY.main()
