@@ -21,7 +21,7 @@ from jaxtyping import Array, Key, Shaped
 
 from gtrxl_jax.acting.actor import Actor
 from gtrxl_jax.acting.evaluation import AnyTask, make_evaluate, summarize
-from gtrxl_jax.acting.policy import Policy
+from gtrxl_jax.acting.policy import ForgetfulPolicy, Policy
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.faults import require_no_faults
 from gtrxl_jax.envs.host.simulators import is_host_env
@@ -66,6 +66,7 @@ class Loaded:
         is in the units of the rewards. None if the values are.
       other_env: name, parameters and stream of another environment in which it is evaluated, see
         `with_settings`; None for the environments of the run.
+      forget: number of steps after which it forgets all before; 0: never.
     """
 
     trainer: Any
@@ -74,6 +75,7 @@ class Loaded:
     sampled: dict[str, list[float]]
     value_units: list[Any]
     other_env: tuple[str, dict[str, Any], AnyTask] | None = None
+    forget: int = 0
 
     @property
     def config(self) -> Any:
@@ -108,7 +110,8 @@ class Loaded:
     @property
     def policy(self) -> Policy:
         """The policy, as in the run's evaluations, for `acting.rollout.rollout` and others."""
-        return self.trainer.policy
+        policy = self.trainer.policy
+        return ForgetfulPolicy(policy, self.forget) if self.forget else policy
 
     def init(self, batch_size: int) -> Any:
         """Return the state of the policy before the first time step of B environments."""
@@ -145,10 +148,11 @@ class Loaded:
 
     def evaluate(self, params: Any, key: Key[Array, ""]) -> dict[str, Shaped[Array, " _"]]:
         """Return the scores of fresh episodes, see `Trainer.evaluate`."""
-        if not self.other_env:
+        if not self.other_env and not self.forget:
             return self.trainer.evaluate(params, key)
-        play = make_evaluate(self.policy, self.tasks, self.config.evaluation.episodes)
-        return summarize(play(params, key))
+        episodes = make_evaluate(self.policy, self.tasks, self.config.evaluation.episodes)
+        scores = summarize if self.other_env else self.trainer.scores
+        return scores(episodes(params, key))
 
     @functools.cached_property
     def _act(self) -> Any:
@@ -246,6 +250,7 @@ def with_settings(
     params: Mapping[str, Any] | None = None,
     memory_size: int | None = None,
     target_return: float | None = None,
+    forget: int = 0,
 ) -> Loaded:
     """Return a run with other settings, to evaluate its agent with them.
 
@@ -256,6 +261,8 @@ def with_settings(
         one.
       memory_size: the core's number of memories, if its parameters do not depend on it.
       target_return: the return on which a sequence model is conditioned.
+      forget: number of steps of an episode after which an online agent forgets all before, again
+        and again; 0: never.
 
     Raises:
       ValueError: if the run has no such setting, or its agent does not fit.
@@ -278,6 +285,9 @@ def with_settings(
             f"omit core.memory_size, on which the parameters of core {core.name} depend",
             convert=True,
         )
+    if forget and hasattr(config.evaluation, "target_return"):
+        raise ValueError("forget is a setting of online runs: omit it")
+    loaded = dataclasses.replace(loaded, forget=forget)
     if env or params:
         other_env = environment_for(loaded, env, params or {})
         loaded = dataclasses.replace(loaded, other_env=other_env)
@@ -369,6 +379,7 @@ def keep_evaluation(
         "params": params,
         **({"tasks": tasks} if tasks else {}),
         **{name: value for name, value in settings.items() if value is not None},
+        **({"forget": loaded.forget} if loaded.forget else {}),
         "evaluation": {name: score.record for name, score in scores.items()},
     }
     append_line(path, json.dumps(json_value(record), allow_nan=False))

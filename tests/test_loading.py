@@ -79,6 +79,35 @@ def test_actions_match_segment_form(run):
     np.testing.assert_allclose(np.stack(values, axis=1), output.value, rtol=1e-4, atol=1e-5)
 
 
+def test_forgetful_agent_takes_every_nth_step_for_the_first(run):
+    loaded = with_settings(gtrxl_jax.load(run[0]), forget=3)
+    plain, params = gtrxl_jax.load(run[0]), loaded.params
+    key = jax.random.key(1)
+    stream, timestep = jax.jit(plain.trainer.stream.reset)(key)
+    state, expected = loaded.init(len(timestep.first)), plain.init(len(timestep.first))
+    since_B, cuts = np.zeros(len(timestep.first), int), 0
+    for _ in range(12):  # more than two episodes
+        first_B = np.asarray(timestep.first) | (since_B == 3)
+        cuts += np.sum(first_B & ~np.asarray(timestep.first))
+        since_B = np.where(first_B, 1, since_B + 1)
+        cut = timestep.replace(first=jnp.asarray(first_B))
+        expected, action, output = plain.act(expected, cut, key)
+        state, found, other = loaded.policy.act(params, state, timestep, key)
+        np.testing.assert_array_equal(found, action)
+        np.testing.assert_allclose(other.value, output.value, rtol=1e-5, atol=1e-6)
+        stream, timestep = jax.jit(plain.trainer.stream.step)(stream, action)
+    assert cuts > 0
+
+
+def test_forgetting_costs_what_memory_earns():
+    success = {}
+    for forget in (0, 1, 1000):
+        scores, _ = gtrxl_jax.loading.evaluate("bundled://tmaze", 64, forget=forget)
+        success[forget] = scores["success"].mean
+    assert success[0] == success[1000] == 1
+    assert success[1] < 0.8  # a coin for the turn
+
+
 def test_other_batch_size_raises(run):
     loaded = gtrxl_jax.load(run[0])
     _, timestep = jax.jit(loaded.trainer.stream.reset)(jax.random.key(0))

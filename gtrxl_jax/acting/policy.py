@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -123,6 +124,37 @@ class AgentPolicy(Policy):
     def _apply(self, params: Any, *arguments: Any, method: str) -> Any:
         apply: Any = self.agent.apply
         return apply({"params": params}, *arguments, method=method)
+
+
+@dataclasses.dataclass(frozen=True)
+class ForgetfulPolicy(Policy):
+    """A policy that takes every N-th step of an episode for its first, and so forgets all before.
+
+    Attributes:
+      policy: the policy.
+      every: N.
+    """
+
+    policy: Policy
+    every: int
+
+    @property
+    def is_privileged(self) -> bool:
+        return self.policy.is_privileged
+
+    def init(self, params: Any, batch_size: int) -> Any:
+        """Return the policy's state, and the number of steps `[B]` since it forgot."""
+        return self.policy.init(params, batch_size), jnp.zeros(batch_size, jnp.int32)
+
+    def act(
+        self, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]
+    ) -> tuple[Any, Any, Any]:
+        """Choose actions as the policy does."""
+        own, since_B = state
+        first_B = timestep.first | (since_B == self.every)
+        timestep = dataclasses.replace(timestep, first=first_B)
+        own, actions, extras = self.policy.act(params, own, timestep, key)
+        return (own, jnp.where(first_B, 1, since_B + 1)), actions, extras
 
 
 CHUNK = 128

@@ -120,8 +120,21 @@ class Evaluate(ActingRun):
     """How actions are chosen: mode or sample; by default as in the run's own evaluations."""
     seed: int = number(1, at_least=0)
     """Seed of the episodes."""
+    forget: int = number(0, at_least=0)
+    """Make an online agent forget everything after each so many steps of an episode, to see what
+    its memory is for: if the scores stay, nothing older counts. 0: never."""
     plots: bool = False
     """Redraw the plots of the run."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | {"forget": self.forget}
+
+    def describe(self, environment: str) -> str:
+        given = super().describe(environment)
+        if not self.forget:
+            return given
+        return f"{given + ', ' if given else ' | '}forgetting after {self.forget} steps"
 
 
 @dataclasses.dataclass(frozen=True)

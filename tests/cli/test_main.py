@@ -185,12 +185,14 @@ def test_evaluation_with_other_settings_says_so(debug, tmp_path):
     folder = tmp_path / "agent"
     call("export", debug[0], "--to", folder)
     maze = ["--env.params", "corridor_length", 2, "step_penalty", 0]
-    out, _ = call("evaluate", folder, "--episodes", 8, *maze, "--core.memory-size", 7)
-    assert " | in TMazePassive-v0, corridor_length 2, step_penalty 0, memory_size 7 | 8 ep" in out
+    other = ["--core.memory-size", 7, "--forget", 2]
+    out, _ = call("evaluate", folder, "--episodes", 8, *maze, *other)
+    given = "corridor_length 2, step_penalty 0, memory_size 7, forgetting after 2 steps"
+    assert f" | in TMazePassive-v0, {given} | 8 ep" in out
     (record,) = map(json.loads, (folder / "evaluations.jsonl").read_text().splitlines())
     params = {"corridor_length": 2, "step_penalty": 0}
     assert (record["environment"], record["params"]) == ("TMazePassive-v0", params)
-    assert record["memory_size"] == 7
+    assert (record["memory_size"], record["forget"]) == (7, 2)
     # The time limit is twice the shortest solution.
     assert 3 <= record["evaluation"]["length"]["mean"] <= 6
 

@@ -50,6 +50,9 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", str(folder / "rate"), "--core.memory-size", "3"])
     assert "model rate has no setting memory_size: omit core.mem" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(folder / "rate"), "--forget", "3"])
+    assert "forget is a setting of online runs: omit it" in capsys.readouterr().err
 
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--folder", str(folder), "--unroll", "5"])
