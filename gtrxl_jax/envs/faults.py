@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.specs.spaces import map_leaves
-from gtrxl_jax.specs.values import belongs
+from gtrxl_jax.specs.values import belongs, holds_all
 from gtrxl_jax.timestep import TimeStep
 
 PREFIX = "fault/"
@@ -32,12 +32,14 @@ def wrong_values(
     """Return where each part of time steps `[B]` has a wrong number, and the largest of them.
 
     The parts are "reward", which must be finite, and the parts of the observation, as in
-    "observation['velocity']", whose numbers must belong to their space, see `specs.values`.
+    "observation['velocity']", whose numbers must belong to their space, see `specs.values`, unless
+    all of their dtype do.
     """
     found = {"reward": _wrong(timestep.reward, jnp.isfinite(timestep.reward))}
 
     def add(leaf: Any, x: Array, field: str) -> None:
-        found[field] = _wrong(x, jnp.asarray(belongs(leaf, x)))
+        if not holds_all(leaf, np.dtype(x.dtype)):
+            found[field] = _wrong(x, jnp.asarray(belongs(leaf, x)))
 
     map_leaves(add, observation_space, timestep.observation)
     return found

@@ -35,7 +35,7 @@ def belongs(leaf: Leaf, x: Shaped[AnyArray, "..."]) -> Bool[AnyArray, "..."]:
     stay on the host.
     """
     xp, given = x.__array_namespace__(), np.dtype(x.dtype)
-    if _holds(leaf, given):
+    if holds_all(leaf, given):
         return xp.broadcast_to(xp.asarray(True), x.shape)
     if jnp.issubdtype(_dtype(leaf), np.floating):
         largest = min(float(jnp.finfo(dtype).max) for dtype in (given, _dtype(leaf)))
@@ -50,8 +50,8 @@ def belongs(leaf: Leaf, x: Shaped[AnyArray, "..."]) -> Bool[AnyArray, "..."]:
     return xp.asarray(is_whole & (x >= _bound(low, x)) & (x <= _bound(high, x)))
 
 
-def _holds(leaf: Leaf, given: np.dtype[Any]) -> bool:
-    """Return whether all numbers of a dtype belong to a space."""
+def holds_all(leaf: Leaf, given: np.dtype[Any]) -> bool:
+    """Return whether all numbers of a dtype belong to a space without parts."""
     if jnp.issubdtype(given, np.floating):
         return False
     if jnp.issubdtype(_dtype(leaf), np.floating):
@@ -173,7 +173,7 @@ def first_outside(space: Any, values: Any) -> Int[Array, "4"]:
     arrays: list[Any] = []
     map_leaves(lambda leaf, x, field: arrays.append((leaf, x)), space, values)
     for number, (leaf, x) in reversed(list(enumerate(arrays))):
-        if _holds(leaf, np.dtype(x.dtype)):
+        if holds_all(leaf, np.dtype(x.dtype)):
             continue
         found = jnp.where(jnp.all(belongs(leaf, x)), found, _of_array(number, leaf, x))
     return found
