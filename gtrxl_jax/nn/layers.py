@@ -1,6 +1,7 @@
 """Layers: linear maps, layer normalization, and attention with relative positions."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -137,10 +138,11 @@ class Kernel(nn.Module):
 
     shape: tuple[int, int]
     param_dtype: Any
+    initializer: Any = nn.initializers.lecun_normal()
 
     @nn.compact
     def __call__(self) -> Float[Array, "I O"]:
-        return self.param("kernel", nn.initializers.lecun_normal(), self.shape, self.param_dtype)
+        return self.param("kernel", self.initializer, self.shape, self.param_dtype)
 
 
 class AttentionLayer(nn.Module):
@@ -150,10 +152,17 @@ class AttentionLayer(nn.Module):
     attention weights are recorded in the collection "attention". `RelativeAttention` and RATE's
     `AbsorbedAttention` are the same function of the same parameters.
 
+    So initialized, attention is nearly uniform: with a memory of hundreds of steps, the last few
+    hardly count, and to attend to them has to be learned. With a recency s, the weight of a step at
+    distance d starts as some d^-s in the last head, as d^-(s/2), d^-(s/4), ... in the heads before it,
+    and uniform in the first. For this, the first column of each head's W_R is the sum of the
+    cosines of Phi_d, normalized, which falls as log d does, and the first entry of v weighs it.
+
     Attributes:
       width: D, the width of the input and the output.
       heads: H, the number of heads.
       head_width: K, the width of a head.
+      recency: s; 0, the paper's, for uniform attention at first.
       dtype: computation dtype; None follows the inputs.
       param_dtype: dtype of the parameters.
     """
@@ -161,6 +170,7 @@ class AttentionLayer(nn.Module):
     width: int
     heads: int
     head_width: int
+    recency: float = 0.0
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
@@ -168,12 +178,28 @@ class AttentionLayer(nn.Module):
         inner = self.heads * self.head_width
         self.query = Kernel((self.width, inner), self.param_dtype)
         self.key_value = Kernel((self.width, 2 * inner), self.param_dtype)
-        self.position = Kernel((self.width, inner), self.param_dtype)
+        self.position = Kernel((self.width, inner), self.param_dtype, self._init_positions)
         self.output = Kernel((inner, self.width), self.param_dtype)
         shape = (self.heads, self.head_width)
         zeros = nn.initializers.zeros_init()
         self.content_bias = self.param("content_bias", zeros, shape, self.param_dtype)
-        self.position_bias = self.param("position_bias", zeros, shape, self.param_dtype)
+        self.position_bias = self.param(
+            "position_bias", self._init_position_bias, shape, self.param_dtype
+        )
+
+    def _init_positions(self, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
+        kernel_DI: Array = nn.initializers.lecun_normal()(key, shape, dtype)
+        if not self.recency:
+            return kernel_DI
+        is_cosine_D = np.arange(self.width) >= (self.width + 1) // 2
+        cosines_D = jnp.asarray(is_cosine_D / np.sqrt(is_cosine_D.sum()), dtype)
+        return kernel_DI.at[:, :: self.head_width].set(cosines_D[:, None])
+
+    def _init_position_bias(self, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
+        power_H = np.append(0.0, self.recency * 0.5 ** np.arange(self.heads - 1)[::-1])
+        # From d = 1 to 10,000, the normalized sum falls by the root of the number of cosines.
+        scale_H = jnp.asarray(power_H, dtype) * math.log(10_000) * self.head_width**0.5
+        return jnp.zeros(shape, dtype).at[:, 0].set(scale_H / (self.width // 2) ** 0.5)
 
 
 @struct.dataclass

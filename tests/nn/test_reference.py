@@ -6,11 +6,12 @@ current episode, and let a layer see the last M of them. The equations are those
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from gtrxl_jax.nn.cores.registry import core_config, make_core
-from gtrxl_jax.nn.layers import unstack_layers
+from gtrxl_jax.nn.layers import RelativeAttention, unstack_layers
 from tests.nn.cores import (
     ALL_CORES,
     LAYERS,
@@ -205,6 +206,28 @@ def count(core):
     x_BTD = np.zeros((1, 1, core.width), np.float32)
     shapes = jax.eval_shape(core.init, jax.random.key(0), core.initial_memory(1), x_BTD, first_BT)
     return sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+
+
+@pytest.mark.parametrize("width", [64, 127])
+def test_recency_is_the_initial_power_of_the_distance(width):
+    """Of the weights without content, which positions alone decide."""
+    heads, head_width, memory = 4, 16, 400
+    attention = RelativeAttention(width, heads, head_width, recency=2.0)
+    x_BSD = jax.random.normal(jax.random.key(0), (1, memory + 1, width), jnp.float32)
+    mask_BTS = jnp.ones((1, 1, memory + 1), bool)
+    params = attention.init(jax.random.key(1), x_BSD, mask_BTS)["params"]
+    params["query"]["kernel"] *= 0
+    _, found = attention.apply({"params": params}, x_BSD, mask_BTS, mutable="attention")
+    weight_HD = np.asarray(found["attention"]["weights"][0])[0, :, 0, ::-1]  # nearest first
+    distances = np.array([4, 8, 16, 32, 64, 128])
+    powers = np.polyfit(np.log(distances), np.log(weight_HD[:, distances]).T, 1)[0]
+    np.testing.assert_allclose(-powers, [0, 0.5, 1, 2], rtol=0.15, atol=1e-3)
+
+    plain = RelativeAttention(width, heads, head_width).init(jax.random.key(1), x_BSD, mask_BTS)
+    assert not plain["params"]["position_bias"].any()
+    rest = np.delete(plain["params"]["position"]["kernel"], np.s_[::head_width], axis=1)
+    same = np.delete(params["position"]["kernel"], np.s_[::head_width], axis=1)
+    np.testing.assert_array_equal(rest, same)
 
 
 def test_gates_add_exactly_their_matrices_and_biases():

@@ -276,12 +276,14 @@ class Block(nn.Module):
 
 
 class RelativeBlock(Block):
-    """The block of GTrXL, TrXL-I and TrXL."""
+    """The block of GTrXL, TrXL-I and TrXL; for `recency`, see `nn.layers.AttentionLayer`."""
+
+    recency: float = 0.0
 
     def setup(self) -> None:
         super().setup()
         self.attention = RelativeAttention(
-            self.width, self.heads, self.head_width, self.dtype, self.param_dtype
+            self.width, self.heads, self.head_width, self.recency, self.dtype, self.param_dtype
         )
 
     def __call__(
@@ -335,9 +337,20 @@ class GTrXLConfig(CoreConfig):
     """Order of the arguments of gtrxl's second gate. swapped: the fault of some implementations,
     only to reproduce their results; see `Block`."""
 
+    recency: float = number(0.0, at_least=0)
+    """How far attention prefers recent steps at first: weights fall as the distance to this power
+    in the last head, to half of it in the one before, and so on, and not in the first. 0, as in the
+    paper: not at all, so that among hundreds of memories the last few hardly count. Try 2 where
+    those matter too."""
+
     def check(self) -> None:
-        """Raise ValueError where heads do not divide the width, or gates are set but missing."""
+        """Raise ValueError where heads do not divide the width, or a setting has no effect."""
         width_of_head(self)
+        if self.recency and self.heads == 1:
+            raise ValueError(
+                f"core.recency {self.recency:g} has no effect on the first of core.heads, which is "
+                "the only one: use at least 2 heads, or leave it at 0"
+            )
         if self.name == "gtrxl":
             return
         # Defaults are valid, so that cores can be swapped by name.
@@ -432,6 +445,7 @@ class GTrXLCore(MemoryCore):
             gate=config.gate if config.name == "gtrxl" else None,
             gate_bias=config.gate_bias,
             gate_order=config.gate_order or GATE_ORDERS[0],
+            recency=config.recency,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             parent=None,

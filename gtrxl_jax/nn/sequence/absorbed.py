@@ -203,9 +203,9 @@ class AbsorbedBlock(Block):
             self.width,
             self.heads,
             self.head_width,
-            self.dtype,
-            self.param_dtype,
-            self.attention_dropout_rate,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            dropout_rate=self.attention_dropout_rate,
         )
 
     def __call__(
