@@ -154,7 +154,7 @@ class AttentionLayer(nn.Module):
 
     So initialized, attention is nearly uniform: with a memory of hundreds of steps, the last few
     hardly count, and to attend to them has to be learned. With a recency s, the weight of a step at
-    distance d starts as some d^-s in the last head, as d^-(s/2), d^-(s/4), ... in the heads before it,
+    distance d starts as about d^-s in the last head, as d^-(s/2), d^-(s/4), ... in those before it,
     and uniform in the first. For this, the first column of each head's W_R is the sum of the
     cosines of Phi_d, normalized, which falls as log d does, and the first entry of v weighs it.
 
