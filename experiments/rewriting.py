@@ -112,7 +112,11 @@ class BlockWithoutPositions(RelativeBlock):
     def setup(self) -> None:
         Block.setup(self)
         self.attention = AttentionWithoutPositions(
-            self.width, self.heads, self.head_width, self.dtype, self.param_dtype
+            self.width,
+            self.heads,
+            self.head_width,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
         )
 
 

@@ -221,7 +221,7 @@ def test_recency_is_the_initial_power_of_the_distance(width):
     weight_HD = np.asarray(found["attention"]["weights"][0])[0, :, 0, ::-1]  # nearest first
     distances = np.array([4, 8, 16, 32, 64, 128])
     powers = np.polyfit(np.log(distances), np.log(weight_HD[:, distances]).T, 1)[0]
-    np.testing.assert_allclose(-powers, [0, 0.5, 1, 2], rtol=0.15, atol=1e-3)
+    np.testing.assert_allclose(-powers, [0, 0.5, 1, 2], rtol=0.2, atol=1e-3)
 
     plain = RelativeAttention(width, heads, head_width).init(jax.random.key(1), x_BSD, mask_BTS)
     assert not plain["params"]["position_bias"].any()
