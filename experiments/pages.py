@@ -21,7 +21,7 @@ import default_settings
 import depth_and_gates
 import host_learning
 import memory_horizon
-import memory_maze
+import memory_maze_online
 import memory_worlds
 import numpy as np
 import offline_control
@@ -67,7 +67,7 @@ STUDIES = (
     depth_and_gates,
     host_learning,
     memory_horizon,
-    memory_maze,
+    memory_maze_online,
     memory_worlds,
     offline_control,
     popgym_baselines,
@@ -471,20 +471,20 @@ def rate_mazes_table() -> list[str]:
     return table(head, rows(entry, models, [small, *([size] for size in others)]))
 
 
-def memory_maze_table() -> list[str]:
+def memory_maze_online_table() -> list[str]:
     """Targets found in Memory Maze, of each seed, also by agents that forget."""
-    of = cells("memory_maze", "images", "core")
+    of = cells("memory_maze_online", "images", "core")
     lines = {
         f"{core.replace('gtrxl', 'GTrXL').replace('lstm', 'LSTM')}, {images}": runs
-        for images, size in memory_maze.SIZES.items()
+        for images, size in memory_maze_online.SIZES.items()
         for core in size.cores
         if (runs := of(images, core))
     }
     columns = {"targets found": "return"} | {
         f"memory {name}" if steps > 1 else name: f"forgetting/{steps}"
-        for steps, name in memory_maze.FORGET.items()
+        for steps, name in memory_maze_online.FORGET.items()
     }
-    return table(["", *columns], rows(memory_maze.each, lines, columns.values()))
+    return table(["", *columns], rows(memory_maze_online.each, lines, columns.values()))
 
 
 def rate_memory_maze_table() -> list[str]:
@@ -680,7 +680,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "offline_control": offline_control_table,
     "popgym_baselines": popgym_table,
     "popgym_easy": popgym_easy_table,
-    "memory_maze": memory_maze_table,
+    "memory_maze_online": memory_maze_online_table,
     "rate_memory_maze": rate_memory_maze_table,
     "rate_minigrid": rate_mazes_table,
     "rate_tmaze_corridors": rate_corridors_table,

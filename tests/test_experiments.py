@@ -301,26 +301,28 @@ def test_rate_memory_maze_makes_its_data(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_memory_maze_trains_and_forgets(monkeypatch, tmp_path, capsys):
-    import memory_maze
+    import memory_maze_online
 
-    size = dataclasses.replace(memory_maze.SIZES["36 x 36"], num_envs=4, minibatches=2)
-    monkeypatch.setattr(memory_maze, "SIZES", {"36 x 36": size})
-    monkeypatch.setattr(memory_maze, "EPISODES", 2)
+    size = dataclasses.replace(memory_maze_online.SIZES["36 x 36"], num_envs=4, minibatches=2)
+    monkeypatch.setattr(memory_maze_online, "SIZES", {"36 x 36": size})
+    monkeypatch.setattr(memory_maze_online, "EPISODES", 2)
     folders = {"results": tmp_path, "runs": tmp_path / "runs"}
-    memory_maze.STUDY.run(memory_maze.Settings(seeds=1, steps=1, only=("lstm",), **folders))
+    memory_maze_online.STUDY.run(
+        memory_maze_online.Settings(seeds=1, steps=1, only=("lstm",), **folders)
+    )
     require_record_and_report(tmp_path, capsys.readouterr().out)
-    (line,) = (tmp_path / "memory_maze.jsonl").read_text().splitlines()
+    (line,) = (tmp_path / "memory_maze_online.jsonl").read_text().splitlines()
     assert json.loads(line)["scores"].keys() >= {"return", "forgetting/64", "forgetting/1"}
 
 
 def test_agents_of_memory_maze_have_equal_numbers_of_parameters():
-    import memory_maze
+    import memory_maze_online
 
-    for size in memory_maze.SIZES.values():
+    for size in memory_maze_online.SIZES.values():
         few, *_, many = sorted(
             sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(trainer.init, 0).params))
             for core in size.cores
-            for trainer in [OnlineTrainer(memory_maze.job(size, core, None))]
+            for trainer in [OnlineTrainer(memory_maze_online.job(size, core, None))]
         )
         assert many < 1.04 * few
 

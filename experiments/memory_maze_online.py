@@ -1,7 +1,7 @@
 """Memory Maze online: targets found in a 9 x 9 maze by a GTrXL and by an LSTM.
 
-    python experiments/memory_maze.py --only "64 x 64" --workers 4      # on a GPU
-    python experiments/memory_maze.py --only "36 x 36" --workers 2      # on CPUs
+    python experiments/memory_maze_online.py --only "64 x 64" --workers 4      # on a GPU
+    python experiments/memory_maze_online.py --only "36 x 36" --workers 2      # on CPUs
 
 PPO on images of 64 x 64 pixels, the original size, for GPUs; and of 36 x 36 with smaller agents and
 a smaller entropy bonus, for CPUs. An episode has 1,000 steps, and its return is the number of
@@ -15,7 +15,7 @@ that is cleared every 64 steps, and at every step.
 Runs are kept in `--runs`, from which they resume if they are interrupted. Set
 XLA_PYTHON_CLIENT_PREALLOCATE=false if several share a GPU.
 
-Writes memory_maze.jsonl, .md and .png to experiments/results/.
+Writes memory_maze_online.jsonl, .md and .png to experiments/results/.
 """
 
 import dataclasses
@@ -129,7 +129,7 @@ def train(images: str, core: str, options: Settings, seed: int) -> Record:
     found = {name: values[0] for name, values in result.per_seed.items()}
     for steps in FORGET:
         played, _ = evaluate(folder, EPISODES, forget=steps)
-        found[f"forgetting/{steps}"] = float(played["return"].mean)
+        found[f"forgetting/{steps}"] = played["return"].per_seed[0]
     return {
         "steps": result.steps,
         "seconds": round(result.compile_seconds + result.train_seconds, 1),
@@ -155,7 +155,7 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
     """Write the table and the figure of the available records."""
     cells = by_cell(records, "images", "core")
     panels = {images: KNOWN for images in SIZES if any(run[0] == images for run in cells)}
-    path = options.results / "memory_maze.png"
+    path = options.results / "memory_maze_online.png"
     draw_returns(cells, [*SIZES["64 x 64"].cores], panels, path, "episode/return")
     rows = []
     for (images, core), runs in cells.items():
