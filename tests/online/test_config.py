@@ -96,6 +96,7 @@ MAY_BE_ZERO = [
     "evaluation.interval", "checkpoint.interval", "seed", "devices", "algorithm.gae_lambda",
     "algorithm.entropy_cost", "algorithm.entropy_final", "algorithm.min_advantage_std",
     "agent.reconstruction", "agent.pixel_control", "agent.rnd", "actors.lag", "actors.restarts",
+    "core.recency",
 ]  # fmt: skip
 CORE_SIZES = [
     "core.layers", "core.width", "core.heads", "core.head_width", "core.memory_size",
