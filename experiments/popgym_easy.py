@@ -32,7 +32,9 @@ from gtrxl_jax.worlds.popgym import POPGYM
 
 OTHERS = {"gru": WIDTHS["gru"], "lstm": 90, "mingru": WIDTHS["mingru"]}
 """The width of each core but GTrXL."""
-CORES = ("gtrxl", *OTHERS, "memoryless")
+RECENT = "gtrxl, recency 2"
+"""A GTrXL whose heads but one prefer recent steps at first."""
+CORES = ("gtrxl", RECENT, *OTHERS, "memoryless")
 """All cores. "memoryless" is a GTrXL that sees every step as the first, with the previous action
 and reward."""
 PUBLISHED = {"AutoencodeEasy-v0": -0.283, "CountRecallEasy-v0": 0.18, "RepeatPreviousEasy-v0": 1.0}
@@ -46,6 +48,9 @@ def job(name: str, core: str, total_steps: int | None) -> OnlineConfig:
     if core in OTHERS:
         of_core = core_config(core, "small", layers=2, width=OTHERS[core])
         config = dataclasses.replace(config, core=of_core)
+    elif core == RECENT:
+        recent = core_config("gtrxl", "small", memory_size=128, recency=2.0)
+        config = dataclasses.replace(config, core=recent)
     return dataclasses.replace(
         config,
         env=dataclasses.replace(config.env, name=name),
