@@ -26,6 +26,7 @@ SMALL = {
     "minigrid_memory": "--num-envs 4 --steps 8 --python-steps 8 --rounds 1",
     "raycast": "--batch 2 --steps 2 --sizes 9 --rounds 1",
     "rate": "--preset debug --batch 2 --unroll 3 --segments 2 --rounds 1",
+    "rate_sizes": "--only tmaze --batch 1 --rounds 1 --acting-rounds 1",
     "scaling": "--preset debug --layers 1 --chips 4 --shards 2 --envs 2",
     "saving": "--preset debug --total-steps 1 --rounds 1",
     "simulators": "--num-envs 2 --unroll 4 --segments 1 --minibatches 2 --width 8 --head 8 "
@@ -42,6 +43,7 @@ MUST_SHOW = {
     "minigrid_memory": "ratio",
     "raycast": "images",
     "rate": "peak memory",
+    "rate_sizes": "peak memory",
     "scaling": "memory of a chip",
     "saving": "held",
     "simulators": "against",

@@ -446,7 +446,8 @@ def offline(settings: Settings) -> Rows:
     sizes = rate.Settings(preset=settings.rate_preset)
 
     def build(name: str, **changes: Any) -> list[Case]:
-        call, label = rate.training(sizes, **changes), f"RATE, {sizes.preset}, {name}"
+        call = rate.training(rate.make_trainer(sizes, sizes.segments, **changes))
+        label = f"RATE, {sizes.preset}, {name}"
         call()
         return [
             Case(name, call, lambda s: [Row(f"{label}: batch", 1e3 * s / sizes.batches, "ms")]),

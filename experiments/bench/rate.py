@@ -30,7 +30,8 @@ from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import OfflineConfig, OfflineEvaluationConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.programs import make_iteration
-from gtrxl_jax.segments import Segments
+from gtrxl_jax.segments import Segments, zero_segment
+from gtrxl_jax.timestep import zero_timestep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Settings:
 def make_trainer(
     settings: Settings, segments: int, model: Any = None, **changes: Any
 ) -> OfflineTrainer:
-    """Create our trainer."""
+    """Create our trainer for the T-Maze."""
     return OfflineTrainer(
         OfflineConfig(
             model=model or model_config("rate", settings.preset),
@@ -64,31 +65,29 @@ def make_trainer(
             unroll=settings.unroll,
             segments=segments,
             batch_size=settings.batch,
+            updates_per_iteration=settings.batches,
             devices=1,
             **changes,
         )
     )
 
 
-def random_batch(settings: Settings, segments: int) -> Segments:
-    """Return a random batch of complete trajectories."""
-    shape = (settings.batch, segments, settings.unroll)
-    keys = jax.random.split(jax.random.key(0), 2)
-    return Segments(
-        observations=jax.random.normal(keys[0], (*shape, 4)),
-        actions=jax.random.randint(keys[1], shape, 0, 4, jnp.int32),
-        returns_to_go=jnp.ones(shape),
-        timesteps=jnp.zeros(shape, jnp.int32),
-        mask=jnp.ones(shape, bool),
+def random_batch(trainer: OfflineTrainer) -> Segments:
+    """Return a batch of complete trajectories, with random observations."""
+    segments, unroll = trainer.config.shape
+    spaces = trainer.observation_space, trainer.action_space
+    steps = zero_segment(zero_timestep(*spaces, trainer.config.batch_size, unroll))
+    batch = jax.tree.map(lambda x: jnp.stack([x] * segments, axis=1), steps)
+    noise = 255 * jax.random.uniform(jax.random.key(0), batch.observations.shape)
+    return batch.replace(
+        observations=noise.astype(batch.observations.dtype), mask=jnp.ones_like(batch.mask)
     )
 
 
-def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
-    """Return an iteration of the trainer, for repeated calls."""
-    batch = random_batch(settings, settings.segments)
-    batches = jax.tree.map(lambda x: jnp.stack([x] * settings.batches), batch)
-    changes["updates_per_iteration"] = settings.batches
-    trainer = make_trainer(settings, settings.segments, **changes)
+def training(trainer: OfflineTrainer) -> Callable[[], Any]:
+    """Return an iteration of a trainer, for repeated calls."""
+    updates = trainer.config.updates_per_iteration
+    batches = jax.tree.map(lambda x: jnp.stack([x] * updates), random_batch(trainer))
     iteration = jax.jit(make_iteration(trainer, 0), donate_argnums=0)
     held = [jax.jit(trainer.init)(0)]
 
@@ -99,9 +98,8 @@ def training(settings: Settings, **changes: Any) -> Callable[[], Any]:
     return call
 
 
-def acting(settings: Settings) -> Callable[[], Any]:
+def acting(trainer: OfflineTrainer) -> Callable[[], Any]:
     """Return a function that acts for all steps of a segment, one at a time."""
-    trainer = make_trainer(settings, settings.segments)
     params = jax.jit(trainer.init)(0).params
     model, variables = trainer.model, {"params": params}
     held = [jax.jit(lambda: model.apply(variables, 1, method="start"))()]
@@ -114,10 +112,11 @@ def acting(settings: Settings) -> Callable[[], Any]:
         action = policy.mode()
         return model.apply(variables, state, action, method="observe_action"), action
 
-    seen = jnp.ones(1), jnp.ones((1, 4)), jnp.zeros(1, bool)
+    observation = random_batch(trainer).observations[:1, 0, 0]
+    seen = jnp.ones(1), observation, jnp.zeros(1, bool)
 
     def call() -> Any:
-        for _ in range(settings.unroll):
+        for _ in range(trainer.config.unroll):
             held[0], action = step(variables, held[0], *seen)
             jax.block_until_ready(action)
         return action
@@ -125,19 +124,22 @@ def acting(settings: Settings) -> Callable[[], Any]:
     return call
 
 
+def peak(trainer: OfflineTrainer) -> float:
+    """Return the temporaries of a training batch in megabytes."""
+    update = jax.jit(trainer.algorithm.update, donate_argnums=0)
+    learner = jax.eval_shape(trainer.init, 0).learner
+    batch = jax.eval_shape(lambda: random_batch(trainer))
+    memory: Any = update.lower(learner, batch, jax.random.key(0)).compile().memory_analysis()
+    return memory.temp_size_in_bytes / 1e6
+
+
 def peaks(settings: Settings) -> list[Row]:
-    """Measure the temporaries of a training batch with the whole gradient, in megabytes."""
+    """Measure the temporaries of a training batch with the whole gradient."""
     rows = []
     for remat in (True, False):
         for times in (1, 2, 4):
             segments = times * settings.segments
-            trainer = make_trainer(settings, segments, remat=remat)
-            update = jax.jit(trainer.algorithm.update, donate_argnums=0)
-            learner = jax.eval_shape(trainer.init, 0).learner
-            inputs = learner, random_batch(settings, segments)
-            program = update.lower(*inputs, jax.random.key(0)).compile()
-            memory: Any = program.memory_analysis()
-            size = memory.temp_size_in_bytes / 1e6
+            size = peak(make_trainer(settings, segments, remat=remat))
             kind = "rematerialized" if remat else "all activations kept"
             rows.append(Row(f"peak memory, N = {segments}, {kind}", size, "MB"))
     return rows
@@ -165,8 +167,10 @@ def in_torch(settings: Settings, model: Any, code: Any) -> tuple[Callable[[], An
 
 def main(settings: Settings) -> None:
     """Time both sides, interleaved."""
-    learn = {"ours": training(settings, bptt=0), "whole gradient": training(settings)}
-    act = {"ours": acting(settings)}
+    trainer = make_trainer(settings, settings.segments, bptt=0)
+    whole = make_trainer(settings, settings.segments)
+    learn = {"ours": training(trainer), "whole gradient": training(whole)}
+    act = {"ours": acting(trainer)}
     names = []
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: only our side is timed")
@@ -174,7 +178,7 @@ def main(settings: Settings) -> None:
         import torch_rate
 
         names = ["their design in PyTorch"]
-        config: Any = make_trainer(settings, settings.segments).config.model
+        config: Any = trainer.config.model
         design = torch_rate.TorchRATE(
             config.layers,
             config.width,
