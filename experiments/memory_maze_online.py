@@ -3,10 +3,10 @@
     python experiments/memory_maze_online.py --only "64 x 64" --workers 4      # on a GPU
     python experiments/memory_maze_online.py --only "36 x 36" --workers 2      # on CPUs
 
-PPO on images of 64 x 64 pixels, the original size, for GPUs; and of 36 x 36 with smaller agents and
-a smaller entropy bonus, for CPUs. An episode has 1,000 steps, and its return is the number of
-targets found. Gradients flow through unrolls of 64 steps. Trained agents also play with a memory
-that is cleared every 64 steps, and at every step.
+PPO on images of 64 x 64 pixels, the original size, for GPUs; and of 36 x 36 with smaller agents,
+for CPUs. An episode has 1,000 steps, and its return is the number of targets found. Gradients flow
+through unrolls of 64 steps. Trained agents also play with a memory that is cleared every 64 steps,
+and at every step.
 
     gtrxl               2 layers, each with a memory of 512 steps, or of 256 for the small images
     gtrxl, recency 2    the same, whose heads but one prefer recent steps at first
@@ -54,7 +54,6 @@ class Size:
       num_envs: number of environments.
       stagger: whether these start in different parts of an episode.
       minibatches: of an epoch.
-      entropy_cost: weight of the entropy bonus at first.
       total_steps: environment steps of a run.
     """
 
@@ -63,7 +62,6 @@ class Size:
     num_envs: int
     stagger: bool
     minibatches: int
-    entropy_cost: float
     total_steps: int
 
 
@@ -78,7 +76,6 @@ SIZES = {
         num_envs=256,
         stagger=True,
         minibatches=16,
-        entropy_cost=0.05,
         total_steps=25_000_000,
     ),
     "36 x 36": Size(
@@ -91,8 +88,7 @@ SIZES = {
         num_envs=64,
         stagger=False,
         minibatches=8,
-        entropy_cost=0.01,
-        total_steps=10_000_000,
+        total_steps=6_000_000,
     ),
 }
 
@@ -113,7 +109,7 @@ def job(size: Size, core: str, total_steps: int | None) -> OnlineConfig:
         core=size.cores[core],
         agent=AgentConfig(encoder="nature"),
         # Half of the default passes, as images are most of the cost.
-        algorithm=PPOConfig(epochs=2, minibatches=size.minibatches, entropy_cost=size.entropy_cost),
+        algorithm=PPOConfig(epochs=2, minibatches=size.minibatches),
         evaluation=EvaluationConfig(episodes=EPISODES, interval=2_000_000),
         checkpoint=CheckpointConfig(interval=500_000),
         total_steps=total_steps or size.total_steps,
