@@ -198,6 +198,16 @@ class Algorithm(abc.ABC):
         """Return the statistics in whose units the agent's values are; None if in the rewards'."""
         return None
 
+    def convert_values(self, learner: Any, experience: Experience, acted: Any) -> Experience:
+        """Convert the values in an experience to the units of the learner's.
+
+        Args:
+          learner: what will learn from it, some updates after those that acted.
+          experience: the experience, with values in the units of `acted`.
+          acted: the `value_statistics` of the learner whose parameters acted.
+        """
+        return experience
+
     def policy(self, actions: str) -> AgentPolicy:
         """Return the policy of evaluations, given `EvaluationConfig.policy`."""
         return AgentPolicy(self.agent, actions)

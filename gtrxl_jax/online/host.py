@@ -7,6 +7,7 @@ segments that `actors` bring. Checkpoints keep the learner; the environments, wh
 saved in general, are restarted when a run resumes.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -69,7 +70,7 @@ class HostTrainer(OnlineTrainer):
     """The functions of an online run in environments on the host; implements `Trainer`.
 
     The state has no actor, whose environments are not arrays. The data of an update are its
-    experience.
+    experience, and the statistics of the values that acted, see `Algorithm.value_statistics`.
     """
 
     stream: Any
@@ -106,11 +107,9 @@ class HostTrainer(OnlineTrainer):
 
     def update(self, state: TrainState, data: Any = None, stage: Hashable = None) -> Any:
         """Learn from experience. Returns what `OnlineTrainer.update` does."""
-        key = jax.random.fold_in(state.key, state.update)
-        key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
-        with jax.named_scope("learn"):
-            learner, metrics = self.learn(state.learner, data, key_learn)
-        return TrainState(learner, (), state.key, state.update + 1), metrics
+        experience, acted = data
+        experience = self.algorithm.convert_values(state.learner, experience, acted)
+        return self.learn_from(state, (), experience)
 
 
 class HostPrograms(Programs):
@@ -174,8 +173,10 @@ class HostPrograms(Programs):
         replicate = functools.partial(jax.jit, out_shardings=self._everywhere)
 
         def publish(learner: Any) -> Any:
+            algorithm = trainer.algorithm
+            published = algorithm.acting_params(learner), algorithm.value_statistics(learner)
             # Copies, since the learner's program is donated its state.
-            return jax.tree.map(jnp.copy, trainer.algorithm.acting_params(learner))
+            return jax.tree.map(jnp.copy, published)
 
         def summarize(metrics: Any, state: TrainState) -> Any:
             return trainer.summarize(jax.tree.map(lambda *x: jnp.stack(x), *metrics), state)
@@ -196,6 +197,10 @@ class HostPrograms(Programs):
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=over_batch),
             self._trainer.experience(),
         )
+        statistics = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._everywhere),
+            self._trainer.value_statistics(self.like),
+        )
         program = jax.jit(
             self._trainer.update,
             donate_argnums=0,
@@ -203,21 +208,29 @@ class HostPrograms(Programs):
             compiler_options=self._options,
         )
         with jax.set_mesh(self.mesh):
-            return program.lower(self.like, experience)
+            return program.lower(self.like, (experience, statistics))
+
+    def _pass_on(self, state: TrainState, actors: Actors) -> None:
+        """Publish the acting parameters, and remember the statistics of their values."""
+        params, statistics = self._publish(state.learner)
+        self._statistics.append(statistics)
+        actors.publish(params)
 
     def _iterate(self, state: TrainState, actors: Actors) -> tuple[TrainState, Any]:
         """Make the updates of an iteration."""
         if not actors.started:
             actors.start(state.key)
-            actors.publish(self._publish(state.learner))
+            # Those of the versions that are still needed: the first is the next to be learned from.
+            self._statistics = collections.deque[Any](maxlen=actors.config.lag + 1)
+            self._pass_on(state, actors)
         began, waited, lags, metrics = time.monotonic(), 0.0, [], []
         for _ in range(self._trainer.config.updates_per_iteration):
             experience = actors.take()
             waited += actors.waited
             lags.append(actors.lag)
             with jax.set_mesh(self.mesh):
-                state, of_update = self._update(state, experience)
-            actors.publish(self._publish(state.learner))
+                state, of_update = self._update(state, (experience, self._statistics[0]))
+            self._pass_on(state, actors)
             metrics.append(of_update)
         summary = jax.device_get(self._summarize(metrics, state))
         seconds = time.monotonic() - began

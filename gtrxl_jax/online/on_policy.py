@@ -227,6 +227,22 @@ class OnPolicy(Algorithm):
         """Return the statistics of PopArt, see `Algorithm.value_statistics`."""
         return learner.popart
 
+    def convert_values(
+        self, learner: LearnerState, experience: Experience, acted: popart.PopArtStatistics
+    ) -> Experience:
+        """Convert the value head's outputs, as `rescale` has converted the learner's head."""
+        conversion = popart.conversion(acted, learner.popart)
+
+        def convert(output: AgentOutput) -> AgentOutput:
+            factor, shift = (jnp.broadcast_to(x_N, output.value.shape) for x_N in conversion)
+            return dataclasses.replace(output, value=factor * output.value + shift)
+
+        return dataclasses.replace(
+            experience,
+            extras=convert(experience.extras),
+            bootstrap=convert(experience.bootstrap),
+        )
+
     def update(
         self, learner: LearnerState, experience: Any, key: Key[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
@@ -244,7 +260,8 @@ class OnPolicy(Algorithm):
             state, metrics = jax.lax.scan(one, state, places)
             metrics = reduce_metrics(metrics)
         if self._normalize:
-            # The networks learned with the statistics with which they acted.
+            # Afterwards, so that the networks learn with the statistics with which they acted,
+            # unless actors on the host are some updates behind.
             state = self.observe(state, jax.tree.map(lambda x: x[:, :-1], batch.timesteps))
         return state, metrics
 

@@ -356,10 +356,15 @@ class OnlineTrainer:
         params = self.algorithm.acting_params(state.learner)
         with jax.named_scope("act"):
             actor, experience = self.act(params, state.actor, key)
+        return self.learn_from(state, actor, experience)
+
+    def learn_from(self, state: TrainState, actor: Any, experience: Experience) -> Any:
+        """Learn from an update's experience, after which the actor is `actor`; see `update`."""
+        key = jax.random.fold_in(state.key, state.update)
         # Acting has drawn its own keys from 0 to its number of steps, exclusively.
-        key_learn = jax.random.fold_in(key, self.config.segments * self.config.unroll)
+        key = jax.random.fold_in(key, self.config.segments * self.config.unroll)
         with jax.named_scope("learn"):
-            learner, metrics = self.learn(state.learner, experience, key_learn)
+            learner, metrics = self.learn(state.learner, experience, key)
         return TrainState(learner, actor, state.key, state.update + 1), metrics
 
     def feed(self, first: int, mesh: Mesh) -> Generator[tuple[None, None], None, None]:

@@ -10,6 +10,7 @@ from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.actors import ActorError, Actors
 from gtrxl_jax.online.config import ActorsConfig, EnvConfig, preset, with_parts
 from gtrxl_jax.online.host import HostTrainer, make_trainer
+from gtrxl_jax.online.ppo import PPO
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.logging.writers import MetricWriter
@@ -217,6 +218,24 @@ def test_a_slow_actor_loses_nothing(compiled, monkeypatch):
     taken = counters(monkeypatch)
     run(counting(slow=0.005))
     assert require_whole(taken, segments=2) == 0
+
+
+def test_values_have_the_statistics_of_the_parameters_that_acted(compiled, monkeypatch):
+    counters(monkeypatch)
+    convert, weights = PPO.convert_values, []
+
+    def record(acted, learner):
+        weights.append((float(acted[0]), float(learner[0])))
+
+    def recorded(self, learner, experience, acted):
+        jax.debug.callback(record, acted.weight_N, learner.popart.weight_N, ordered=True)
+        return convert(self, learner, experience, acted)
+
+    monkeypatch.setattr(PPO, "convert_values", recorded)
+    run(dataclasses.replace(counting({"lag": 2}), unroll=8, total_steps=8 * 16 * 6))
+    acted, learner = zip(*weights, strict=True)
+    assert len(set(learner)) == 6
+    assert acted == (*[learner[0]] * 3, *learner[1:4])
 
 
 def test_runs_are_repeatable(compiled, monkeypatch):

@@ -139,6 +139,26 @@ def test_advantages_are_bounded_in_units_of_returns(played, x64):
     assert_close(np.std(normalized(min_advantage_std=4 * std, popart=False)), 1.0)
 
 
+def test_values_of_older_parameters_are_kept_under_newer_statistics(played, x64):
+    """As those that actors on the host are behind with."""
+    trainer, state, experience, _, (learner, _), _ = played
+    acted = state.learner.popart
+    converted = trainer.algorithm.convert_values(learner, experience, acted)
+
+    def in_units_of_rewards(value, statistics):
+        return np.asarray(value) * np.asarray(statistics.scale_N) + np.asarray(statistics.mean_N)
+
+    for one, other in (
+        (experience.extras.value, converted.extras.value),
+        (experience.bootstrap.value, converted.bootstrap.value),
+    ):
+        assert not np.allclose(other, one)
+        assert_close(in_units_of_rewards(other, learner.popart), in_units_of_rewards(one, acted))
+    # Without a lag, they stay exactly the same.
+    same = trainer.algorithm.convert_values(state.learner, experience, acted)
+    np.testing.assert_array_equal(same.extras.value, experience.extras.value)
+
+
 @pytest.mark.slow  # tests/parallel has quick ones
 def test_sharded_segments_match_single_device(played, x64):
     """Minibatches are drawn from the segments of all devices."""
