@@ -125,9 +125,11 @@ class PPO(OnPolicy):
         """Return the lambda-returns of whole rollouts, across their segments."""
 
         def joined(x_BS: Array) -> Array:
+            # A segment's last step is the first of the next. The reward of the former has the bonus
+            # of arriving there.
             x_EKS = x_BS.reshape(-1, self.segments, *x_BS.shape[1:])
-            steps = x_EKS[:, :, :-1].reshape(len(x_EKS), -1, *x_BS.shape[2:])
-            return jnp.concatenate([steps, x_EKS[:, -1, -1:]], axis=1)
+            arrivals = x_EKS[:, :, 1:].reshape(len(x_EKS), -1, *x_BS.shape[2:])
+            return jnp.concatenate([x_EKS[:, 0, :1], arrivals], axis=1)
 
         rollouts, values = jax.tree.map(joined, (timesteps, value_BS))
         return super().returns(state, rollouts, values).reshape(len(value_BS), -1)
