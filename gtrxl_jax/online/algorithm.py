@@ -290,7 +290,7 @@ def _means(sown: Any) -> Metrics:
 
 
 def add_bonus(
-    agent: Any, params: Any, experience: Experience, gamma: float
+    agent: Any, params: Any, experience: Experience, gamma: float | Float[Array, ""]
 ) -> tuple[Experience, Metrics]:
     """Add the agent's exploration bonus to an experience, and return its mean; {} without RND.
 
@@ -302,9 +302,9 @@ def add_bonus(
     arrived = jax.tree.map(lambda x: x[:, 1:], experience.timesteps)
     bonus_BT = agent.apply({"params": params}, arrived, method="bonus")
     mean = masked_mean(bonus_BT, transition_mask(experience.timesteps.last))
-    if gamma < 1:
-        ended_BT = arrived.last & (arrived.discount == 0)
-        bonus_BT += jnp.where(ended_BT, mean * gamma / (1 - gamma), 0.0)
+    ended_BT = arrived.last & (arrived.discount == 0)
+    forever = jnp.where(gamma < 1, mean * gamma / jnp.where(gamma < 1, 1 - gamma, 1), 0)
+    bonus_BT += jnp.where(ended_BT, forever, 0)
     return dataclasses.replace(experience, bonus=bonus_BT), {"rnd/bonus": mean}
 
 

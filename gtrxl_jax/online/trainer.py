@@ -250,7 +250,7 @@ class OnlineTrainer:
 
         def act() -> Experience:
             _, experience = self.act(params, actor, key)
-            return self._add_bonus(params, experience)[0]
+            return self._add_bonus(params, experience, sampled)[0]
 
         experience = jax.eval_shape(act)
         return TrainState(
@@ -325,16 +325,18 @@ class OnlineTrainer:
         memory = policy.finish(params, acting.policy)
         return ActorState(memory, acting.stream, acting.timestep), experience
 
-    def _add_bonus(self, params: Any, experience: Experience) -> tuple[Experience, Metrics]:
-        gamma: float = getattr(self.config.algorithm, "gamma", 1.0)
-        return add_bonus(self.agent, params, experience, gamma)
+    def _add_bonus(
+        self, params: Any, experience: Experience, hyperparameters: dict[str, Float[Array, ""]]
+    ) -> tuple[Experience, Metrics]:
+        fixed: float = getattr(self.config.algorithm, "gamma", 1.0)
+        return add_bonus(self.agent, params, experience, hyperparameters.get("gamma", fixed))
 
     def learn(
         self, learner: Any, experience: Experience, key: Key[Array, ""]
     ) -> tuple[Any, tuple[Metrics, dict[str, Float[Array, " N"]]]]:
         """Update the learner; return it, and the metrics and `episode_sums`."""
         params = gather_parameters(learner.params)
-        experience, bonus = self._add_bonus(params, experience)
+        experience, bonus = self._add_bonus(params, experience, learner.hyperparameters)
         learner, metrics = self.algorithm.update(learner, experience, key)
         metrics |= bonus
         steps = experience.timesteps
@@ -450,6 +452,8 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
     def update(state: TrainState) -> Any:
         params = algorithm.acting_params(state.learner)
         _, experience = trainer.act(params, trainer.init_actor(state.key), state.key)
+        hyperparameters = state.learner.hyperparameters
+        experience, _ = trainer._add_bonus(state.params, experience, hyperparameters)
         returned = algorithm.update(state.learner, experience, state.key)
         require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
         return returned

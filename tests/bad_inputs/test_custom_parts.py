@@ -23,6 +23,7 @@ from gtrxl_jax.offline.config import preset as offline_preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online.config import preset
 from gtrxl_jax.online.on_policy import OnPolicy, OnPolicyConfig
+from gtrxl_jax.online.r2d2 import R2D2, R2D2Config
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.specs import action_spec
 from tests.data.sets import make_set
@@ -244,6 +245,23 @@ def test_algorithms(name):
         return
     with pytest.raises(ValueError, match=rf"^algorithm Broken \(tests/.*\): {message}"):
         OnlineTrainer(config)
+
+
+class Replayed(R2D2):
+    """R2D2 as it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayedConfig(R2D2Config):
+    name: str = f"{__name__}:ReplayedConfig"
+
+    def make(self, setup):
+        return Replayed(self, setup)
+
+
+def test_algorithm_with_a_replay_and_a_bonus():
+    """Its replay has a place for the bonus."""
+    OnlineTrainer(changed(preset("debug"), algorithm=ReplayedConfig(), agent__rnd=0.1))
 
 
 class Model(nn.Module):
