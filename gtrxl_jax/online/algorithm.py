@@ -25,6 +25,7 @@ from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.custom import describe_part, is_custom, require_same_shapes
 from gtrxl_jax.nn.core import MemoryCore
 from gtrxl_jax.nn.encoders import check_encoders
+from gtrxl_jax.nn.normalizer import update_normalizers
 from gtrxl_jax.online.optimizer import OptimizerConfig
 from gtrxl_jax.ops.losses import masked_mean
 from gtrxl_jax.ops.popart import PopArtStatistics
@@ -314,6 +315,16 @@ def with_bonus(timesteps: TimeStep, bonus_BT: Float[Array, "B T"] | None) -> Tim
         return timesteps
     bonus_BS = jnp.pad(bonus_BT.astype(timesteps.reward.dtype), ((0, 0), (1, 0)))
     return dataclasses.replace(timesteps, reward=timesteps.reward + bonus_BS)
+
+
+def observe(agent: Any, params: Any, timesteps: TimeStep, normalize: bool) -> Any:
+    """Return the parameters with all normalizers updated by time steps.
+
+    Without `normalize`, those of the agent's inputs stay, see `AgentConfig.normalize`; auxiliary
+    losses and the bonus need theirs.
+    """
+    updated = update_normalizers(agent, {"params": params}, timesteps)["params"]
+    return updated if normalize else {**updated, "encoder": params["encoder"]}
 
 
 def sum_losses(

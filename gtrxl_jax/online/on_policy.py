@@ -28,7 +28,7 @@ from gtrxl_jax.custom import (
 )
 from gtrxl_jax.nn.agent import AgentOutput, make_agent
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
-from gtrxl_jax.nn.normalizer import update_normalizers, with_normalizers
+from gtrxl_jax.nn.normalizer import with_normalizers
 from gtrxl_jax.online.algorithm import (
     Algorithm,
     AlgorithmConfig,
@@ -36,6 +36,7 @@ from gtrxl_jax.online.algorithm import (
     Metrics,
     Setup,
     by_task,
+    observe,
     reduce_metrics,
     require_same_state,
     with_bonus,
@@ -259,15 +260,14 @@ class OnPolicy(Algorithm):
 
             state, metrics = jax.lax.scan(one, state, places)
             metrics = reduce_metrics(metrics)
-        if self._normalize:
-            # Afterwards, so that the networks learn with the statistics with which they acted,
-            # unless actors on the host are some updates behind.
-            state = self.observe(state, jax.tree.map(lambda x: x[:, :-1], batch.timesteps))
+        # Afterwards, so that the networks learn with the statistics with which they acted, unless
+        # actors on the host are some updates behind.
+        state = self.observe(state, jax.tree.map(lambda x: x[:, :-1], batch.timesteps))
         return state, metrics
 
     def observe(self, state: LearnerState, timesteps: TimeStep) -> LearnerState:
         """Return the state with the normalizers of all networks updated by time steps."""
-        updated = update_normalizers(self.agent, {"params": state.params}, timesteps)["params"]
+        updated = observe(self.agent, state.params, timesteps, self._normalize)
         return self.map_networks(state, lambda params: with_normalizers(params, updated))
 
     def step(self, state: LearnerState, batch: Any) -> tuple[LearnerState, Metrics]:

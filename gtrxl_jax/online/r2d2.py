@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.nn.agent import make_q_network
-from gtrxl_jax.nn.normalizer import update_normalizers, with_normalizers
+from gtrxl_jax.nn.normalizer import with_normalizers
 from gtrxl_jax.online.algorithm import (
     Algorithm,
     AlgorithmConfig,
@@ -36,6 +36,7 @@ from gtrxl_jax.online.algorithm import (
     Metrics,
     Setup,
     copied_if,
+    observe,
     reduce_metrics,
     run_segment,
     sum_losses,
@@ -246,13 +247,10 @@ class R2D2(Algorithm):
             "finite/reward": finite(experience.timesteps.reward),
             "replay/segments": state.replay.size * self._num_envs,
         }
-        if self._normalize:
-            seen = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
-            params = update_normalizers(self.agent, {"params": state.params}, seen)["params"]
-            state = dataclasses.replace(
-                state, params=params, target=with_normalizers(state.target, params)
-            )
-        return state, metrics
+        seen = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
+        params = observe(self.agent, state.params, seen, self._normalize)
+        target = with_normalizers(state.target, params)
+        return dataclasses.replace(state, params=params, target=target), metrics
 
     def step(self, state: R2D2State, key: Key[Array, ""]) -> tuple[R2D2State, Metrics]:
         """Take one optimizer step on drawn segments."""

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gtrxl_jax.nn.normalizer import statistics
 from gtrxl_jax.online.algorithm import add_bonus, with_bonus
 from gtrxl_jax.online.trainer import OnlineTrainer
-from tests.jobs import small_job
+from tests.jobs import changed, small_job
 
 IMAGES = {
     "env__name": "TwoColors-v0",
@@ -40,12 +41,13 @@ def test_pixel_control_is_part_of_loss():
     assert "pixel_control" in params
 
 
-def rollouts(algorithm):
+def rollouts(algorithm, **changes):
     """Return a trainer and its state, and a rollout without, with, and whose rewards have a bonus.
 
     The bonus after the last step of an episode is a reward of no action, and enormous.
     """
-    trainer = OnlineTrainer(small_job("lstm", algorithm__name=algorithm, agent__rnd=0.1))
+    job = small_job("lstm", algorithm__name=algorithm, agent__rnd=0.1, **changes)
+    trainer = OnlineTrainer(job)
 
     @jax.jit
     def act():
@@ -74,6 +76,21 @@ def test_bonus_is_part_of_returns(algorithm):
     np.testing.assert_allclose(returns(given), returns(rewarded), rtol=1e-5)
     assert np.abs(returns(given) - returns(plain)).max() > 0.1
     assert given.timesteps.last[:, :-1].any()
+
+
+def test_bonus_reaches_across_segments():
+    """Bonuses of 1 are worth what rewards of 1 are, which are in both copies of a shared step."""
+    changes = {"segments": 2, "algorithm__popart": False}
+    trainer, state, plain, *_ = rollouts("ppo", **changes)
+    targets = jax.jit(trainer.algorithm.targets)
+
+    def returns(reward, bonus):
+        rewards = jnp.full_like(plain.timesteps.reward, reward)
+        steps = dataclasses.replace(plain.timesteps, reward=rewards)
+        seen = dataclasses.replace(plain, timesteps=steps, bonus=jnp.full_like(plain.bonus, bonus))
+        return targets(state.learner, seen, jnp.zeros((*rewards.shape, 1))).returns_BT
+
+    np.testing.assert_allclose(returns(0.0, 1.0), returns(1.0, 0.0), rtol=1e-5)
 
 
 def test_bonus_is_part_of_replayed_errors():
@@ -113,6 +130,32 @@ def test_bonus_goes_on_where_episodes_terminate():
     assert (arrived_at_end & ~terminated).any()
 
 
+def test_bonus_where_episodes_terminate_has_the_gamma_of_each_seed():
+    """A swept one, not the config's."""
+    job = small_job("lstm", algorithm__name="ppo", agent__rnd=0.1, sweep={"gamma": (0.8, 0.81)})
+    trainer = OnlineTrainer(job)
+
+    @jax.jit
+    def run():
+        learned = []
+
+        def update(learner, experience, key):
+            learned.append(experience.bonus)
+            return learner, {}
+
+        trainer.algorithm.update = update
+        state = trainer.init(0)
+        _, seen = trainer.act(state.params, state.actor, state.key)
+        trainer.learn(state.learner, seen, state.key)
+        gammas = state.learner.hyperparameters["gamma"], 0.99
+        own, of_config = (add_bonus(trainer.agent, state.params, seen, x)[0] for x in gammas)
+        return *learned, own.bonus, of_config.bonus
+
+    given, own, of_config = run()
+    np.testing.assert_allclose(given, own, rtol=1e-6)
+    assert np.abs(own - of_config).max() > 0.5
+
+
 def test_bonus_decreases_and_its_target_is_never_trained():
     trainer = OnlineTrainer(small_job("lstm", algorithm__name="ppo", agent__rnd=0.1))
 
@@ -130,6 +173,28 @@ def test_bonus_decreases_and_its_target_is_never_trained():
     assert metrics["loss/rnd"][-5:].mean() < 0.3 * metrics["loss/rnd"][:5].mean()
     assert metrics["rnd/bonus"][-5:].mean() < 0.5 * metrics["rnd/bonus"][1:6].mean()
     assert np.all(metrics["rnd/bonus"] > 0)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "r2d2"])
+def test_statistics_of_auxiliary_losses_do_not_depend_on_normalize(algorithm):
+    """Without it, those of the agent's own inputs stay."""
+    job = small_job("lstm", algorithm__name=algorithm, agent__rnd=0.1, agent__reconstruction=0.1)
+    normalized, fixed = (
+        OnlineTrainer(changed(job, agent__normalize=normalize)) for normalize in (True, False)
+    )
+
+    @jax.jit
+    def run():
+        state = normalized.init(0)
+        return [statistics(x.update(state)[0].params) for x in (normalized, fixed)]
+
+    seen, found = run()
+    for name, array in found.items():
+        expected = 0 if name.startswith("encoder/") else seen[name]
+        if name.endswith("/count"):
+            np.testing.assert_array_equal(array, expected, err_msg=name)
+    assert found["rnd/normalizer/mean"] > 0
+    assert found["encoder/reward/count"] == 0 < seen["encoder/reward/count"]
 
 
 def test_without_cost_there_is_none():
