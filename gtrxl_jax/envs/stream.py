@@ -20,6 +20,7 @@ from gtrxl_jax.ops.legal import require_legal
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import on_each_device
 from gtrxl_jax.specs import action_spec, environment_action
+from gtrxl_jax.specs.spaces import map_leaves
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
 from gtrxl_jax.validation import require_count
 
@@ -293,7 +294,8 @@ class Stream:
         last = terminated | truncated
         legal = self._legal(env_state)
         timestep = TimeStep(
-            observation=observation,
+            # In plain dicts, in whose leaves an order of the keys does not show.
+            observation=map_leaves(lambda _, x, field: x, self.observation_space, observation),
             action=jax.tree.map(unless_first, action),
             reward=unless_first(outcome.reward),
             discount=1 - terminated.astype(jnp.float32),

@@ -1,6 +1,7 @@
 """The stream's episode boundaries, keys, statistics and transformations."""
 
 import dataclasses
+from collections import OrderedDict
 from typing import Any
 
 import jax
@@ -62,6 +63,26 @@ class HalfCounter(Counter):
         others = {"vector": jnp.ones(2), "key": key, "nested": {"total": total}}
         others |= {"discount": 0.5, "return": 7, "length": 7, "ended": 7}
         return *results, {"success": total / params.terminal_total, **scalars, **others}
+
+
+class Ordered(Counter):
+    """Has observations in an order of its own."""
+
+    def reset_env(self, key, params):
+        _, state = super().reset_env(key, params)
+        return self.observe(state), state
+
+    def step_env(self, key, state, action, params):
+        _, state, *rest = super().step_env(key, state, action, params)
+        return self.observe(state), state, *rest
+
+    def observe(self, state):
+        total = jnp.float32(state.total)
+        return OrderedDict([("total", total[None]), ("half", jnp.stack([total, total]) / 2)])
+
+    def observation_space(self, params=None):
+        half, total = (spaces.Box(0.0, 10.0, (size,)) for size in (2, 1))
+        return spaces.Dict(OrderedDict([("total", total), ("half", half)]))
 
 
 def buttons(*pressed):
@@ -197,6 +218,18 @@ def test_first_follows_last_and_statistics_accumulate(name):
         length = np.where(first_TB[t], 0, length + 1)
         np.testing.assert_allclose(episode.episode_return[t], total, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(episode.length[t], length)
+
+
+def test_observations_are_plain_dicts():
+    """So that their arrays are in the order of their description, that of the sorted keys."""
+    stream = Stream(Ordered(), CounterParams(), 1)
+    state, timestep = stream.reset(jax.random.key(0))
+    _, following = stream.step(state, buttons(2))
+    for step in (timestep, following):
+        assert [x.shape for x in jax.tree.leaves(step.observation)] == [(1, 2), (1, 1)]
+    assert following.observation["total"] == 2
+    described = jax.tree.leaves(observation_spec(stream.observation_space))
+    assert [spec.shape for spec in described] == [(2,), (1,)]
 
 
 def test_staggered_environments_end_at_different_steps():
