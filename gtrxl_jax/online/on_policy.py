@@ -44,6 +44,7 @@ from gtrxl_jax.online.algorithm import (
 from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
+from gtrxl_jax.ops.schedule import warmup_and_decay
 from gtrxl_jax.parallel.placement import gather_parameters, split_gradients
 from gtrxl_jax.runs.divergence import finite
 from gtrxl_jax.timestep import TimeStep
@@ -178,7 +179,7 @@ class OnPolicy(Algorithm):
         self.behavior = AgentPolicy(self.agent)
         num_steps = setup.num_updates * config.epochs * config.minibatches
         self._optimizer = Optimizer(setup.optimizer, num_steps)
-        self._entropy_schedule = optax.linear_schedule(1.0, config.entropy_final, num_steps)
+        self._entropy_schedule = warmup_and_decay(1.0, 0.0, config.entropy_final, num_steps)
 
     @abc.abstractmethod
     def loss(

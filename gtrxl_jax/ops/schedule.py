@@ -1,5 +1,6 @@
 """Schedules of the learning rate."""
 
+import numpy as np
 import optax
 
 
@@ -12,6 +13,8 @@ def warmup_and_decay(peak: float, warmup: float, final: float, updates: int) -> 
       final: fraction of the peak that remains at the end.
       updates: number of updates of the run.
     """
+    # Steps are counted in 32 bits, further than which no run gets.
+    updates = min(updates, np.iinfo(np.int32).max)
     rising = round(warmup * updates)
     return optax.join_schedules(
         [

@@ -12,6 +12,7 @@ import pytest
 from gtrxl_jax.nn.normalizer import weights, with_normalizers
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer, sample_hyperparameters
+from gtrxl_jax.validation import MOST_STEPS
 from tests.jobs import small_job
 from tests.online.naive_vmpo import NaiveAdam, naive_gradients, segment
 from tests.tiers import slow_except
@@ -248,6 +249,14 @@ def test_vmap_over_seeds_and_hyperparameters(name):
     )
     assert largest_difference(seed, default) > 1e-2
     assert largest_difference(other, default) > 1e-5
+
+
+@pytest.mark.parametrize("name", ["ppo", "vmpo", "r2d2"])
+def test_the_longest_run_begins(name):
+    """Of more updates than 32 bits count."""
+    trainer = OnlineTrainer(small_job("lstm", algorithm__name=name, total_steps=MOST_STEPS))
+    assert trainer.config.num_updates > 2**31
+    jax.eval_shape(lambda: trainer.update(trainer.init(0)))
 
 
 def test_sweep_is_log_uniform_within_bounds():
