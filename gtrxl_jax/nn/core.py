@@ -85,7 +85,8 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
         self, memory: Memory, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[Memory, Float[Array, "B T D"]]:
         """Process a segment, as in learning; by default, scan `step`."""
-        batch = len(jax.tree.leaves(memory)[0])
+        parts = jax.tree.leaves(memory)
+        batch = len(parts[0] if parts else x_BTD)
         check_inputs(x_BTD, first_BT, batch, self.width, "B T D")
 
         def step(core: "MemoryCore", memory: Memory, x_BD: Array, first_B: Array) -> Any:

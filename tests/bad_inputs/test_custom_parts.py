@@ -52,6 +52,13 @@ def with_condition(self, cache, x_BD, first_B):
 
 CORES = {
     "sound": ({}, None),
+    "no memory": (
+        dict(
+            initial_memory=lambda self, batch_size: (),
+            step=lambda self, cache, x, first: (cache, x),
+        ),
+        None,
+    ),
     "memory": (
         dict(step=lambda self, cache, x, first: ({"mean": x[:, :1]}, x)),
         r"cache\['mean'\] is float32\[2, 8\] before step and float32\[2, 1\] after it",
