@@ -31,6 +31,7 @@ TRAIN = {
     "--core.width 18 --core.heads 4": "core.width 18 does not divide into core.heads 4",
     "--core.heads 1 --core.recency 2": "core.recency 2 has no effect",
     "--core.recency -1": "core.recency",
+    "--core.width 1 --core.heads 2 --core.head_width 4 --core.recency 1": "core.width is 1",
     "--agent.reconstruction -1": "agent.reconstruction must be at least 0 and finite, not -1",
     "--agent.pixel-control 0.1": "pixel_control needs an image, which the observation has not",
     "--agent.head-width 0": "agent.head_width must be at least 1, not 0",

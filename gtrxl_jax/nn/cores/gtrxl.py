@@ -344,14 +344,20 @@ class GTrXLConfig(CoreConfig):
     those matter too."""
 
     def check(self) -> None:
-        """Raise ValueError where heads do not divide the width, or a setting has no effect."""
+        """Raise ValueError where heads do not divide the width, or settings do not fit."""
         width_of_head(self)
+        if self.recency and self.width == 1:
+            raise ValueError(
+                f"core.recency {self.recency:g} needs positions of several features, but "
+                "core.width is 1: raise it, or leave core.recency at 0"
+            )
         if self.recency and self.heads == 1:
             raise ValueError(
                 f"core.recency {self.recency:g} has no effect on the first of core.heads, which is "
                 "the only one: use at least 2 heads, or leave it at 0"
             )
         if self.name == "gtrxl":
+            require_choice("core.gate", self.gate, GATES)
             return
         # Defaults are valid, so that cores can be swapped by name.
         for field in ("gate", "gate_bias", "gate_order"):
