@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Real
 from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.ops.schedule import warmup_and_decay
-from gtrxl_jax.validation import number
+from gtrxl_jax.validation import MOST_STEPS, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,8 @@ class OptimizerConfig:
     """Adam (Kingma and Ba 2015)."""
 
     learning_rate: float | None = None
-    """Peak learning rate; by default the algorithm's: 5e-4 for PPO, 2e-3 for V-MPO."""
+    """Peak learning rate; by default the algorithm's: 5e-4 for PPO, 2e-3 for V-MPO and 1e-3 for
+    R2D2."""
     beta_2: float = number(0.999, at_least=0, below=1)
     """Decay of Adam's mean of squared gradients, which is over about 1 / (1 - beta_2) steps. When
     the gradients of a policy that had settled grow again, the mean lags behind, so that the first
@@ -30,7 +31,7 @@ class OptimizerConfig:
     """Fraction of the peak learning rate that remains after a linear decay; 1: no decay, as in the
     paper. Without decay, an agent that has solved its task may forget it, since it no longer gets a
     learning signal."""
-    horizon: int = number(0, at_least=0)
+    horizon: int = number(0, at_least=0, at_most=MOST_STEPS)
     """Number of environment steps over which the learning rate warms up and decays; afterwards it
     stays at its final value. 0: all steps of the run."""
     clip_norm: float | None = 1.0

@@ -78,6 +78,16 @@ class VMPOConfig(OnPolicyConfig):
         "initial_alpha_covariance",
     )
 
+    def check(self) -> None:
+        """Raise ValueError if an alpha begins outside of its range."""
+        low, high = self.alpha_bounds
+        for name in _INITIAL.values():
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(
+                    f"algorithm.{name} {getattr(self, name):g} is outside algorithm.alpha_bounds "
+                    f"{low:g} to {high:g}: change one of them"
+                )
+
     def make(self, setup: Setup) -> "VMPO":
         return VMPO(self, setup)
 
