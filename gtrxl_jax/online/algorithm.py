@@ -320,11 +320,11 @@ def with_bonus(timesteps: TimeStep, bonus_BT: Float[Array, "B T"] | None) -> Tim
 def observe(agent: Any, params: Any, timesteps: TimeStep, normalize: bool) -> Any:
     """Return the parameters with all normalizers updated by time steps.
 
-    Without `normalize`, those of the agent's inputs stay, see `AgentConfig.normalize`; auxiliary
-    losses and the bonus need theirs.
+    Without `normalize`, see `AgentConfig`, only those of the auxiliary losses and the bonus are.
     """
     updated = update_normalizers(agent, {"params": params}, timesteps)["params"]
-    return updated if normalize else {**updated, "encoder": params["encoder"]}
+    auxiliary = {name: updated[name] for name in ("reconstruction", "rnd") if name in updated}
+    return updated if normalize else {**params, **auxiliary}
 
 
 def sum_losses(

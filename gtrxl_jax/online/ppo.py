@@ -72,6 +72,11 @@ class PPOConfig(OnPolicyConfig):
     hyperparameters: ClassVar[tuple[str, ...]] = (*OnPolicyConfig.hyperparameters, "clip_epsilon")
 
     def make(self, setup: Setup) -> "PPO":
+        if setup.agent.pixel_control and setup.unroll == 1:
+            raise ValueError(
+                "agent.pixel_control learns from what changes within a segment, which has a single "
+                "step with unroll 1: raise unroll, or leave it at 0"
+            )
         return PPO(self, setup)
 
 

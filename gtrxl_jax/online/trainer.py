@@ -174,7 +174,7 @@ class OnlineTrainer:
         self.policy = self.algorithm.policy(evaluation.actions)
         names = ", ".join(dict.fromkeys(name for name, _ in config.env.members))
         self.title = f"{config.core.name}, trained by {config.algorithm.name} in {names}"
-        self.notes: Sequence[str] = describe_arrays(self.agent)
+        self.notes: Sequence[str] = describe_arrays(self.agent.encoder)
         self.environment = (config.env.name, config.env.overrides)
         self.tasks = self.stream.tasks
         self.observation_space = self.stream.observation_space

@@ -203,6 +203,16 @@ def test_without_cost_there_is_none():
     assert losses == {"loss/policy", "loss/value", "loss/entropy"}
 
 
+def test_pixel_control_of_single_steps_is_refused():
+    with pytest.raises(ValueError, match="agent.pixel_control learns from what changes within"):
+        OnlineTrainer(small_job("lstm", algorithm__name="ppo", unroll=1, **IMAGES))
+
+
+def test_what_the_agent_reads_is_described_once():
+    trainer = OnlineTrainer(small_job("lstm", agent__rnd=0.1, **IMAGES))
+    assert len(trainer.notes) == 1
+
+
 def test_task_without_image_is_refused():
     with pytest.raises(ValueError, match="pixel_control needs an image, which the observation has"):
         OnlineTrainer(small_job("lstm", agent__pixel_control=0.1))
