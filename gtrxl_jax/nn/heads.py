@@ -18,7 +18,8 @@ from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussia
 from gtrxl_jax.ops.legal import mask_logits, require_legal
 from gtrxl_jax.specs import ActionSpec
 
-# Last layers a hundred times smaller, and three times larger, than usual.
+# Last layers of the usual size, a hundred times smaller, and three times larger.
+USUAL = nn.initializers.lecun_normal()
 SMALL = nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal")
 LARGE = nn.initializers.variance_scaling(9.0, "fan_in", "truncated_normal")
 

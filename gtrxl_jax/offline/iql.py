@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from gtrxl_jax.nn.sequence.values import StateValue
+from gtrxl_jax.nn.heads import USUAL, ValueHead
 from gtrxl_jax.offline.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -64,7 +64,10 @@ class IQL(ActorCritic):
 
     def __init__(self, config: IQLConfig, setup: Setup):
         super().__init__(config, setup)
-        self._state_value = StateValue(config.head_width, jnp.result_type(float))
+        dtype = jnp.result_type(float)
+        self._state_value = ValueHead(
+            hidden=config.head_width, kernel_init=USUAL, dtype=dtype, param_dtype=dtype
+        )
 
     def make_networks(self, params: Any, key: Key[Array, ""]) -> dict[str, Any]:
         key_critics, key_value = jax.random.split(key)

@@ -75,7 +75,7 @@ class PPOConfig(OnPolicyConfig):
         if setup.agent.pixel_control and setup.unroll == 1:
             raise ValueError(
                 "agent.pixel_control learns from what changes within a segment, which has a single "
-                "step with unroll 1: raise unroll, or leave it at 0"
+                "step with unroll 1: raise unroll, or omit agent.pixel_control"
             )
         return PPO(self, setup)
 

@@ -34,24 +34,6 @@ class ActionValue(nn.Module):
         return Dense(1, param_dtype=self.param_dtype, name="output")(x)[..., 0]
 
 
-class StateValue(nn.Module):
-    """V(h): an MLP of features.
-
-    Attributes:
-      hidden: units of the hidden layer.
-      param_dtype: dtype of the parameters, the computation and the values.
-    """
-
-    hidden: int
-    param_dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, h: Float[Array, "*batch D"]) -> Float[Array, "*batch"]:
-        x = h.astype(self.param_dtype)
-        x = nn.relu(Dense(self.hidden, param_dtype=self.param_dtype, name="hidden")(x))
-        return Dense(1, param_dtype=self.param_dtype, name="output")(x)[..., 0]
-
-
 class SquashedHead(nn.Module):
     """A linear layer to a `SquashedGaussian` over bounded actions, with a learned scale.
 
