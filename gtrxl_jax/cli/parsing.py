@@ -88,7 +88,7 @@ def parse(
             return
         raise ValueError(reason + _help(argument))
 
-    with tyro_errors.on_parse_error(refuse), _NUMBERS:
+    with tyro_errors.on_parse_error(refuse), _RULES:
         return tyro.cli(command, args=arguments, prog=prog, **options)
 
 
@@ -109,10 +109,10 @@ def _one_line(text: str) -> str:
 _parse_docstrings = tyro_docstrings.parse_docstring_from_object
 tyro_docstrings.parse_docstring_from_object = _docstrings
 
-_NUMBERS = ConstructorRegistry()
+_RULES = ConstructorRegistry()
 
 
-@_NUMBERS.primitive_rule
+@_RULES.primitive_rule
 def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Parse whole numbers written as 1e6, and say what is wrong with others."""
     kinds: dict[Any, tuple[Any, str]] = {int: (int, "INT"), float: (float, "FLOAT")}
@@ -138,6 +138,25 @@ def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         metavar=metavar,
         instance_from_str=parse,
         is_instance=lambda value: isinstance(value, info.type) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+@_RULES.primitive_rule
+def _truth(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Parse true and false as TOML and JSON write them, besides Python's True and False.
+
+    Otherwise a dict of settings, whose values may also be strings, would have the string "false".
+    """
+    values = {"True": True, "False": False, "true": True, "false": False}
+    if info.type is not bool:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="{True,False}",
+        choices=tuple(values),
+        instance_from_str=lambda texts: values[texts[0]],
+        is_instance=lambda value: isinstance(value, bool),
         str_from_instance=lambda value: [str(value)],
     )
 

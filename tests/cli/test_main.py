@@ -284,6 +284,15 @@ def test_whole_numbers_in_scientific_notation():
     assert (config.total_steps, config.optimizer.learning_rate) == (2_500_000, 1e-3)
 
 
+@pytest.mark.parametrize("text", ["true", "True", "false", "False"])
+def test_booleans_among_settings(text):
+    wrappers = ["--env.wrappers", "keys", "a", "grey", text]
+    env = parse_train(["--env.params", "flag", text, *wrappers]).config.env
+    value = text in ("true", "True")
+    assert env.params["flag"] is value
+    assert env.wrappers == {"keys": "a", "grey": value}
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_signal_during_imports_ends_process(number, code, tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "gtrxl_jax.cli", "train"]
