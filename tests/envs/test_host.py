@@ -251,6 +251,31 @@ def test_wrappers_that_do_not_fit_are_named(given, message):
         make_host_env("gymnasium:MiniGrid-MemoryS7-v0", {}, given)
 
 
+@pytest.mark.parametrize(
+    ("given", "name"), [({"flatten": True}, "flatten"), ({"stack": 2}, "stack")]
+)
+def test_wrappers_that_texts_do_not_fit_name_the_remedy(given, name):
+    with pytest.raises(ValueError, match=f"which have a text.*--env.wrappers keys image {name}"):
+        make_host_env("gymnasium:MiniGrid-MemoryS7-v0", {}, given)
+
+
+def test_wrappers_that_need_opencv_name_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)  # as if it were not installed
+    params = {"observation_space": spaces.Box(0, 255, (20, 20, 3), np.uint8)}
+    with pytest.raises(ImportError, match="resize requires OpenCV: pip install opencv-python-head"):
+        make_host_env(HERE, params, {"resize": 8})
+
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError, ValueError, TypeError])
+def test_errors_of_constructors_name_the_params(error, monkeypatch):
+    def refuse(size):
+        raise error(f"no size {size}")
+
+    monkeypatch.setattr(sys.modules[__name__], "refuse", refuse, raising=False)
+    with pytest.raises(ValueError, match=f"env.params do not fit .*refuse: {error.__name__}: .*no"):
+        make_host_env(f"{__name__}:refuse", {"size": 3}, {})
+
+
 def test_rewards_of_one_entry_are_numbers():
     env = make_host_env(
         HERE, {"observation_space": OBSERVATIONS["box"], "reward": np.array([2.0])}, {}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gtrxl_jax.envs.host.simulators import fitting_params
 from gtrxl_jax.extras import import_extra
 from gtrxl_jax.validation import require_choice
 
@@ -37,10 +38,8 @@ class Pool:
         library = import_extra(LIBRARY, LIBRARY, f"environment {name}")
         own = name.partition(":")[2]
         require_choice(f"environment of {LIBRARY}", own, library.list_all_envs())
-        try:
+        with fitting_params(name):
             self._pool = library.make_gymnasium(own, num_envs=num_envs, seed=seed, **params)
-        except (TypeError, AssertionError, KeyError) as error:
-            raise ValueError(f"env.params do not fit {name}: {error}") from error
         self.observation_space = self._pool.observation_space
         self.action_space = self._pool.action_space
 

@@ -13,13 +13,14 @@ Observations become arrays: texts of a `Text` space are rows of characters, a mi
 a row of its known words, and any other text a row of hashed words.
 """
 
+import contextlib
 import functools
 import inspect
 import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -110,9 +111,8 @@ def make_host_env(
         if render and "render_mode" in inspect.signature(make).parameters:
             arguments["render_mode"] = "rgb_array"
     try:
-        env = make(**arguments)
-    except TypeError as error:
-        raise ValueError(f"env.params do not fit {name}: {error}") from error
+        with fitting_params(name):
+            env = make(**arguments)
     except (gymnasium.error.Error, ImportError) as error:
         raise _missing(name, error) from error
     if not isinstance(env, gymnasium.Env):
@@ -120,6 +120,20 @@ def make_host_env(
             f"env.name {name!r} returned a {type(env).__name__}: return a gymnasium.Env"
         )
     return Arrays(wrappers.wrap(env, given), name)
+
+
+@contextlib.contextmanager
+def fitting_params(name: str) -> Iterator[None]:
+    """Name `env.params` in the errors of a constructor, of which they are the arguments.
+
+    Raises:
+      ValueError: for an error of any kind by which a constructor refuses an argument.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, AssertionError, LookupError) as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"env.params do not fit {name}: {text}") from error
 
 
 def _register(own: str) -> None:

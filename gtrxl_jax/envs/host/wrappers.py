@@ -124,11 +124,21 @@ def wrap(env: gymnasium.Env[Any, Any], given: Mapping[str, Any]) -> gymnasium.En
 
     Raises:
       ValueError: if one does not fit the environment.
+      ImportError: if one requires OpenCV, which is not installed.
     """
     for name, value in given.items():
         before = env.observation_space
         try:
             env = WRAPPERS[name][1](env, value)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ImportError(
+                f"env.wrappers {name} requires OpenCV: pip install opencv-python-headless"
+            ) from error
+        except (NotImplementedError, gymnasium.error.CustomSpaceError) as error:
+            raise ValueError(
+                f"env.wrappers {name} does not fit observations {before}, which have a text: "
+                f"choose other entries before it, as in --env.wrappers keys image {name} {value}"
+            ) from error
         except (AssertionError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"env.wrappers {name} does not fit observations {before}: {error}"
