@@ -306,6 +306,26 @@ def test_no_module_is_imported_by_a_name(tmp_path, monkeypatch):
     assert "never_imported" not in sys.modules
 
 
+@pytest.mark.parametrize("last", [3, 10**9])
+def test_scores_of_the_last_step_alone_are_reported(last, monkeypatch):
+    """Of an episode that does not end, only the first steps are looked at."""
+
+    class Ends(Spaces):
+        def step(self, action):
+            observation, reward, *_ = super().step(action)
+            ends = self._steps == last
+            return observation, reward, ends, False, {"is_success": True} if ends else {"score": 1}
+
+    monkeypatch.setattr(sys.modules[__name__], "Ends", Ends, raising=False)
+    stream = stream_of(f"{__name__}:Ends", 1, observation_space=OBSERVATIONS["box"])
+    assert stream.env.facts.reported == (("is_success", "score") if last == 3 else ("score",))
+    with stream.open(0) as envs:
+        envs.reset()
+        episodes = [envs.step(np.zeros(1, int)).episode for _ in range(3)]
+    success = [float(one.success[0]) for one in episodes if one.success is not None]
+    assert success == ([0, 0, 1] if last == 3 else [])
+
+
 def test_seeds_differ_by_environment_and_run():
     found = {seeds(seed, row) for seed in (0, 1, [0, 1]) for row in range(50)}
     assert len(found) == 150
@@ -328,7 +348,8 @@ def test_evaluations_count_whole_episodes(monkeypatch):
 
 def test_wrong_values_of_an_evaluation_are_named(monkeypatch):
     monkeypatch.setattr(hosts.Counter, "failed", 0)
-    stream = stream_of("tests.hosts:counter", raise_at=3, failures=1, fault="nan")
+    # The first is the one that was asked for its facts.
+    stream = stream_of("tests.hosts:counter", raise_at=3, failures=2, fault="nan")
     with pytest.raises(FaultError, match="observation is not finite at step 2 of the episode"):
         make_evaluate(Uniform(stream.action_space), stream, 4)((), jax.random.key(0))
 

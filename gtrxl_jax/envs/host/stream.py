@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.envs.host import pools
-from gtrxl_jax.envs.host.simulators import Arrays, make_host_env
+from gtrxl_jax.envs.host.simulators import LIBRARIES, Arrays, make_host_env
 from gtrxl_jax.envs.multitask import require_alike
 from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.specs import action_spec, observation_spec
@@ -30,6 +29,8 @@ from gtrxl_jax.validation import require_count
 
 UNKNOWN_LIMIT = 1_000_000
 """The time limit of environments that declare none: the longest episode of an evaluation."""
+_MOST_PROBED = 500
+"""The most steps of the episode in which an environment is asked what it reports."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,23 +54,38 @@ class HostEnv:
     @property
     def is_pooled(self) -> bool:
         """Whether a batch of them is made as a whole, see `pools`."""
-        return self.name.partition(":")[0] == pools.LIBRARY
+        return self._library == pools.LIBRARY
+
+    @property
+    def _library(self) -> str:
+        return self.name.partition(":")[0]
 
     @functools.cached_property
     def facts(self) -> "Facts":
-        """What one of them says of itself, found by a reset and a step."""
+        """What one of them says of itself, found by an episode of random actions.
+
+        Some report their success only at the end. The episode is cut after `_MOST_PROBED` steps; an
+        entry of `info` that comes later is not reported. One step is enough for the libraries of
+        `simulators`, some of which are slow, and for pools: all have the same entries at each.
+        """
         if self.is_pooled:
             return self._facts_of_pool()
         env = self.make()
         try:
             env.reset(seed=0)
-            *_, info = env.step(_first_action(env.action_space))
+            env.action_space.seed(0)
+            names: set[str] = set()
+            for _ in range(1 if self._library in LIBRARIES else _MOST_PROBED):
+                *_, terminated, truncated, info = env.step(env.action_space.sample())
+                names.update(name for name, value in info.items() if _is_reported(name, value))
+                if terminated or truncated:
+                    break
             limit = getattr(env.spec, "max_episode_steps", None)
             modes = env.metadata.get("render_modes", ())
             return Facts(
                 env.observation_space,
                 env.action_space,
-                tuple(sorted(name for name, value in info.items() if _is_reported(name, value))),
+                tuple(sorted(names)),
                 limit or self.wrappers.get("limit") or getattr(env.unwrapped, "max_steps", None),
                 "rgb_array" in modes,
             )
@@ -84,8 +100,8 @@ class HostEnv:
         pool = pools.Pool(self.name, self.params, 1, seed=0)
         try:
             pool.reset()
-            action = np.asarray(_first_action(pool.action_space))[None]
-            *_, info = pool.step(action)
+            pool.action_space.seed(0)
+            *_, info = pool.step(np.asarray(pool.action_space.sample())[None])
             reported = tuple(sorted(name for name in info if name not in OTHER_SCORES))
             return Facts(pool.observation_space, pool.action_space, reported, pool.limit, False)
         finally:
@@ -120,11 +136,6 @@ class Facts(NamedTuple):
     reported: tuple[str, ...]
     limit: int | None
     can_render: bool
-
-
-def _first_action(space: gymnasium.Space[Any]) -> Any:
-    space.seed(0)
-    return space.sample()
 
 
 def _is_reported(name: str, value: Any) -> bool:
