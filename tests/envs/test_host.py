@@ -384,6 +384,15 @@ def test_mujoco_draws_without_a_screen(render, screen, found, monkeypatch):
     assert os.environ.get("MUJOCO_GL") == found
 
 
+def test_a_process_that_hangs_names_the_setting():
+    stream = stream_of("tests.hosts:counter", 1, raise_at=2, failures=1, fault="sleep")
+    stream.env.facts  # noqa: B018  before it hangs, here
+    with stream.open(0, processes=True, timeout=1.0) as envs:
+        envs.reset()
+        with pytest.raises(TimeoutError, match="for 1 s: raise actors.timeout"):
+            envs.step(np.zeros(1, int))
+
+
 def test_processes_give_the_same_steps():
     stream = stream_of("gymnasium:CartPole-v1", 2)
     arrivals = []

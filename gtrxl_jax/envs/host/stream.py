@@ -23,6 +23,7 @@ from gtrxl_jax.envs.host import pools
 from gtrxl_jax.envs.host.simulators import LIBRARIES, Arrays, make_host_env
 from gtrxl_jax.envs.multitask import require_alike
 from gtrxl_jax.envs.stream import OTHER_SCORES
+from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.timestep import EpisodeStats, TimeStep, zero_timestep
 from gtrxl_jax.validation import require_count
@@ -203,7 +204,7 @@ class HostBatch:
                 raise ValueError(f"env.tasks: {envs[0].name} is made as a whole: use one task")
             self._vector: Any = pools.Pool(envs[0].name, envs[0].params, len(envs), seeds[0])
             return
-        makers = [functools.partial(env.make, render=render) for env in envs]
+        makers = [functools.partial(_make, env, render) for env in envs]
         mode = AutoresetMode.NEXT_STEP
         self._vector = (
             AsyncVectorEnv(makers, context="forkserver", autoreset_mode=mode)
@@ -254,7 +255,8 @@ class HostBatch:
             return wait(timeout=self._timeout)
         except multiprocessing.TimeoutError:
             raise TimeoutError(
-                f"{self._envs[0].name}: an environment has not answered for {self._timeout:g} s"
+                f"{self._envs[0].name}: an environment has not answered for {self._timeout:g} s: "
+                "raise actors.timeout"
             ) from None
 
     def _reported(self, infos: Mapping[str, Any], name: str) -> Float[np.ndarray, " B"]:
@@ -286,6 +288,12 @@ class HostBatch:
         )
         discount = 1 - terminated.astype(np.float32)
         return Arrival(observation, reward, discount, first, last, self._episode)
+
+
+def _make(env: HostEnv, render: bool) -> Arrays:
+    """Create an environment, perhaps in a new process, which has imported no module of its own."""
+    import_plugins([env.name])
+    return env.make(render=render)
 
 
 _statistics: Any = EpisodeStats
