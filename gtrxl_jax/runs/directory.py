@@ -33,6 +33,9 @@ MAY_CHANGE = (
     "checkpoint.interval",
     "checkpoint.keep",
     "evaluation.interval",
+    "actors.processes",
+    "actors.timeout",
+    "actors.restarts",
 )
 """Fields of a run's config that may change when it is resumed: they do not affect its state."""
 MAY_GROW = ("total_steps", "total_updates")
@@ -188,8 +191,8 @@ def require_same_run(folder: Folder, config_json: str) -> None:
         )
     if found := difference(there, here):
         raise ValueError(
-            f"{folder} holds another run ({found}): choose another folder, or take the settings of "
-            "the run with --resume"
+            f"{folder} holds another run ({found}): choose another folder, or leave the setting "
+            "as it is there; --resume takes all of them"
         )
 
 

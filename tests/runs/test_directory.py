@@ -20,6 +20,7 @@ OTHERS = {
     "total_steps": 100,
     "checkpoint": {"interval": 1, "keep": 3, "best": ""},
     "evaluation": {"interval": 1, "episodes": 8},
+    "actors": {"count": 1, "processes": False, "timeout": 60.0, "restarts": 3},
 }
 
 
@@ -72,6 +73,7 @@ def test_run_without_checkpoint_is_replaced(run):
         {"on_divergence": "continue"},
         {"checkpoint": {"interval": 5, "keep": 1, "best": ""}},
         {"evaluation": {"interval": 0, "episodes": 8}},
+        {"actors": {"count": 1, "processes": True, "timeout": 9.0, "restarts": 0}},
         {"total_steps": 200},
     ],
 )
@@ -93,6 +95,7 @@ def test_some_settings_may_change(started, fields):
     [
         ({"total_steps": 99}, "total_steps is 100 there, 99 here, and a run cannot be shortened"),
         ({"checkpoint": {"interval": 1, "keep": 3, "best": "a"}}, 'best is "" there, "a" here'),
+        ({"actors": {"count": 2}}, "actors.count is 1 there, 2 here"),
         ({"evaluation": {"interval": 1, "episodes": 9}}, "evaluation.episodes is 8 there, 9 here"),
     ],
 )
