@@ -55,7 +55,7 @@ def make_host_stream(config: OnlineConfig) -> HostStream:
     if config.num_seeds > 1:
         raise ValueError(
             f"num_seeds {config.num_seeds} are trained in one program, but {env.name} steps on the "
-            "host: start a run for each seed, as gtrxl sweep does"
+            "host: start a run for each seed, as gtrxl sweep does with seed = [0, 1] in its [grid]"
         )
     if env.num_envs % (config.actors.count * env.num_tasks):
         raise ValueError(

@@ -142,23 +142,40 @@ def train(
 
     Raises:
       TypeError: if a cell's job is no online config.
-      ValueError: if two cells have the same name, or the folder of a cell holds another run.
+      ValueError: if two cells have the same name, a cell cannot be trained, or its folder holds
+        another run; nothing has been trained then.
       RunInterrupted, SystemExit: if a signal has stopped the runs, which have been saved.
     """
+    check(cells)
     tasks = []
     for cell in _select(cells):
-        if not isinstance(cell.job, OnlineConfig):
-            raise TypeError(f"cell {cell.name}: train takes online configs, use run for others")
+        config: Any = cell.job
         to = Path(folder, cell.name)
         tasks.append(
             _Task(
                 cell.name,
                 to.with_name(f".{cell.name}.lock"),
-                functools.partial(_is_finished, cell.job, to),
-                functools.partial(_train, cell.job, to, tuple(log)),
+                functools.partial(_is_finished, config, to),
+                functools.partial(_train, config, to, tuple(log)),
             )
         )
     return _execute(tasks, workers)
+
+
+def check(cells: Sequence[Cell]) -> None:
+    """Make the trainer of each cell, which compiles nothing, to find what cannot be trained.
+
+    Raises:
+      TypeError: if a cell's job is no online config.
+      ValueError: if a cell's environment, core or algorithm cannot be made, or they do not fit.
+    """
+    for cell in cells:
+        if not isinstance(cell.job, OnlineConfig):
+            raise TypeError(f"cell {cell.name}: train takes online configs, use run for others")
+        try:
+            make_trainer(cell.job)
+        except (ValueError, TypeError, ImportError) as error:
+            raise ValueError(f"cell {cell.name}: {error}") from error
 
 
 def _select(cells: Sequence[Cell], only: Sequence[str] = ()) -> list[Cell]:

@@ -142,6 +142,17 @@ def test_cells_are_listed(tmp_path, capsys):
     assert "optimizer.learning_rate 0.001, sweep.gamma (0.9, 0.99)" in lines[2]
 
 
+@pytest.mark.parametrize("given", [["--list"], []])
+def test_all_cells_are_checked_before_the_first_is_trained(given, tmp_path, capsys):
+    text = """
+        [grid]
+        env.params = [{corridor_length = 3}, {corridor_lenght = 3}]
+    """
+    with pytest.raises(ValueError, match="cell corridor_lenght-3: .*'corridor_length'"):
+        studies.sweep([str(write(tmp_path, text)), "--folder", str(tmp_path / "s"), *given])
+    assert not (tmp_path / "s").exists()
+
+
 SETTINGS = {
     "": {},
     "--preset paper --core.name lstm --algorithm.name ppo": {
