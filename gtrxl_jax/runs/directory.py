@@ -288,6 +288,8 @@ def _fingerprint(config: Mapping[str, Any]) -> str:
 def _difference(there: Any, here: Any, ignored: tuple[str, ...], name: str = "") -> str | None:
     if name in ignored:
         return None
+    if name == "env.wrappers":  # which are applied in their order
+        there, here = ([*(wrappers or {}).items()] for wrappers in (there, here))
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*here, *(there.keys() - here)]:
             if key not in there and not here[key]:

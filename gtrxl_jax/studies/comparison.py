@@ -207,9 +207,15 @@ def task_of(env: Mapping[str, Any]) -> str:
 
 
 def _without(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a config except some, and what these contain, by dotted names."""
+    """Return the settings of a config except some, and what these contain, by dotted names.
+
+    Wrappers are one setting, since they are applied in their order: "repeat 4, limit 100".
+    """
     left_out = tuple(f"{name}." for name in names)
-    return {k: v for k, v in flatten(config).items() if not f"{k}.".startswith(left_out)}
+    given = config["env"].get("wrappers", {})
+    wrappers = ", ".join(f"{name} {value}" for name, value in given.items())
+    flat = flatten({**config, "env": config["env"] | {"wrappers": wrappers}})
+    return {k: v for k, v in flat.items() if not f"{k}.".startswith(left_out)}
 
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -106,6 +106,17 @@ def test_other_settings_may_not_change(started, fields, message):
     assert read_config_text(started) == changed(**OTHERS)
 
 
+def test_the_order_of_wrappers_is_part_of_the_run(started):
+    given = {"limit": 9, "repeat": 4}
+    env = json.loads(CONFIG).get("env", {})
+    (started / "config.json").write_text(changed(env=env | {"wrappers": given}))
+    other = changed(env=env | {"wrappers": dict(reversed(given.items()))})
+    with pytest.raises(ValueError, match=r"env.wrappers is \[.*limit.*there"):
+        lock_folder(started, other).__enter__()
+    with lock_folder(started, changed(env=env | {"wrappers": given})):
+        pass
+
+
 def test_field_of_later_version_is_empty_before(started):
     with lock_folder(started, changed(init_from="", init_only=[])):
         pass

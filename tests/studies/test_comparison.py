@@ -162,6 +162,17 @@ def test_settings_that_differ_make_variants(tmp_path):
     ]
 
 
+def test_orders_of_wrappers_make_variants(tmp_path):
+    given = {"limit": 9, "repeat": 4}
+    for n, wrappers in enumerate([given, dict(reversed(given.items())), {}]):
+        config = config_of()
+        config["env"]["wrappers"] = wrappers
+        write_run(tmp_path / str(n), config, [0.5] * 4, [1.0])
+    agents = [row["agent"] for row in rows_of(compare([tmp_path], tmp_path)[0])]
+    wrapped = ["lstm, wrappers limit 9, repeat 4", "lstm, wrappers repeat 4, limit 9"]
+    assert agents == [*wrapped, "lstm"]
+
+
 def test_ranges_of_drawn_settings_make_variants(tmp_path):
     for n, bounds in enumerate([[1e-4, 1e-2], [1e-6, 1e-5], [1e-4, 1e-2]]):
         config = config_of(seed=n, sweep={"learning_rate": bounds})
