@@ -53,7 +53,7 @@ from gtrxl_jax.online.algorithm import (
     by_task,
     require_same_state,
 )
-from gtrxl_jax.online.config import OnlineConfig, to_json
+from gtrxl_jax.online.config import ActorsConfig, OnlineConfig, to_json
 from gtrxl_jax.online.normalized import normalized_scores, read_returns, returns_of_tasks
 from gtrxl_jax.ops.legal import has_choice
 from gtrxl_jax.ops.popart import PopArtStatistics
@@ -190,6 +190,12 @@ class OnlineTrainer:
             raise ValueError(
                 f"env.wrappers are of environments on the host, unlike {env.name}: omit them"
             )
+        for field in dataclasses.fields(ActorsConfig):
+            if (value := getattr(self.config.actors, field.name)) != field.default:
+                raise ValueError(
+                    f"actors.{field.name} {value} is of environments on the host, unlike "
+                    f"{env.name}: leave it at {field.default}"
+                )
         share = env.num_envs // env.num_tasks
         streams = [
             require_consistent_env(Stream(*make_env(name, **params), num_envs=share))

@@ -72,6 +72,10 @@ TRAIN = {
     "--env.name MiniGrid-MemoryS9-v0 --env.tasks observation rgb --env.tasks view_size 3": (
         "do not fit together: only vectors are padded"
     ),
+    "--env.wrappers limit 9": "env.wrappers are of environments on the host, unlike TMazePassive",
+    "--actors.count 3": (
+        "actors.count 3 is of environments on the host, unlike TMazePassive-v0: leave it at 1"
+    ),
     # settings of other cores and algorithms
     "--core.name lstm --core.memory-size 10": (
         "core lstm has no setting memory_size, unlike trxl, trxl-i, gtrxl: its settings are layers,"
