@@ -1,6 +1,7 @@
 """Tasks of dm_env, and the loading of Memory Maze's package, of which a stand-in is imported."""
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -87,6 +88,11 @@ def test_episodes_of_a_task(tasks):
     assert [arrival.discount[1] for arrival in arrivals] == [1] * 5
     assert [arrival.reward[1] for arrival in arrivals] == [0, 5, 5, 5, 0]
     assert all(maze.closed for maze in tasks.made[1:])
+
+
+def test_booleans_without_bounds_are_false_or_true():
+    space = to_space(types.SimpleNamespace(shape=(2,), dtype=bool))
+    assert space.contains(np.array([False, True]))
 
 
 def test_a_discount_of_zero_terminates(tasks):

@@ -62,9 +62,11 @@ def to_space(spec: Any) -> spaces.Space[Any]:
     if hasattr(spec, "num_values"):
         return spaces.Discrete(int(spec.num_values))
     dtype = np.dtype(spec.dtype)
-    least, most = (
-        (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (-np.inf, np.inf)
-    )
+    least, most = (-np.inf, np.inf)
+    if dtype.kind in "iu":
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    elif dtype.kind == "b":
+        least, most = False, True
     low = np.broadcast_to(getattr(spec, "minimum", least), spec.shape).astype(dtype)
     high = np.broadcast_to(getattr(spec, "maximum", most), spec.shape).astype(dtype)
     return spaces.Box(low, high, spec.shape, dtype.type)
