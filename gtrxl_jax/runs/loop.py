@@ -157,7 +157,7 @@ class _Loop:
         self._folder = folder
         self._interruption = interruption
         self._progress = Progress()
-        self._scores: dict[str, np.ndarray] = {}
+        self._scores: dict[str, np.ndarray] | None = None
         self._sampled: dict[str, np.ndarray] = {}
         self._save_is_due = False
         self._finished = self._since = self._compile_seconds = 0.0
@@ -211,7 +211,7 @@ class _Loop:
                     running = None
             if saver:
                 saver.wait()
-            if not self._scores:
+            if self._scores is None:
                 self._scores = self._evaluate(state)
             progress.train_seconds = time.monotonic() - self._since
         params_per_seed = self._programs.to_host(state.params)
@@ -413,7 +413,7 @@ class _Loop:
     def _result(self) -> Result:
         progress = self._progress
         return Result(
-            evaluation=scores_of(self._scores, equal=not self._sampled),
+            evaluation=scores_of(self._scores or {}, equal=not self._sampled),
             steps=self._step,
             compile_seconds=self._compile_seconds,
             train_seconds=progress.train_seconds,

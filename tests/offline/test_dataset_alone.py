@@ -15,6 +15,7 @@ from gtrxl_jax.offline.config import from_json, preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.directory import read_config_text
 from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.validation import validate
 from tests.data.sets import make_set
 from tests.jobs import changed
@@ -94,6 +95,14 @@ def test_acting_in_environment_requires_one(run, capsys, arguments):
     assert message.count("\n") == 1
     remedy = "name one with env.name" if arguments == ["evaluate"] else "env.name must be given"
     assert remedy in message
+
+
+def test_a_run_without_an_environment_is_evaluated_once(data, monkeypatch):
+    evaluated = []
+    evaluate = Programs.evaluate
+    monkeypatch.setattr(Programs, "evaluate", lambda *of: [evaluated.append(of), evaluate(*of)][1])
+    train(OfflineTrainer(changed(ALONE, data__path=str(data), devices=1)))
+    assert len(evaluated) == 1
 
 
 def test_streamed_run_matches_in_memory_run(data):
