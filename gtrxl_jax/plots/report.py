@@ -60,7 +60,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
         metrics = read_metrics(folder / name / "metrics.jsonl")
         for curve, metric in {name: "loss", f"{name}, held out": "loss/validation"}.items():
             if metric in metrics:
-                losses[curve] = np.atleast_2d(np.log10(metrics[metric]).T)
+                losses[curve] = np.atleast_2d(metrics[metric].T)
                 steps[curve] = metrics["step"]
         status = status_of(folder / name)
         if (result := status.result) is None:
@@ -74,7 +74,11 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
         }
     lengths = sorted(set.intersection(*map(set, scores.values())))
     paths = [folder / "loss.png"]
-    plot_learning_curves(losses, steps, paths[0], x_label="updates", y_label="log10 of the loss")
+    label = "loss"
+    if not any((values <= 0).any() for values in losses.values()):  # a critic's may be negative
+        losses = {curve: np.log10(values) for curve, values in losses.items()}
+        label = "log10 of the loss"
+    plot_learning_curves(losses, steps, paths[0], x_label="updates", y_label=label)
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
         env = json.loads((folder / names[0] / "config.json").read_text("utf-8"))["env"]["name"]

@@ -1,9 +1,11 @@
+import types
+
 import numpy as np
 import pytest
 from PIL import Image
 from scipy import stats
 
-from gtrxl_jax.plots import curves
+from gtrxl_jax.plots import curves, report
 from gtrxl_jax.plots.curves import (
     plot_learning_curves,
     plot_success_against_horizon,
@@ -206,3 +208,15 @@ def test_empty_runs_raise(tmp_path, draw):
 def test_invalid_horizons_raise(tmp_path, horizons):
     with pytest.raises(ValueError, match="horizons must be positive and increasing"):
         plot_success_against_horizon({"LSTM": make_curves(2, 4)}, horizons, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(("last", "label"), [(0.1, "log10 of the loss"), (-1.0, "loss")])
+def test_losses_that_are_not_positive_have_a_linear_axis(drawn, tmp_path, monkeypatch, last, label):
+    metrics = {"step": np.arange(3), "loss": np.array([100.0, np.nan, last])}
+    monkeypatch.setattr(report, "read_metrics", lambda _: metrics)
+    result = types.SimpleNamespace(per_seed={})
+    monkeypatch.setattr(report, "status_of", lambda _: types.SimpleNamespace(result=result))
+    assert report.draw_offline(tmp_path, ["cql"]) == [tmp_path / "loss.png"]
+    assert drawn().get_ylabel() == label
+    first, *_, end = drawn().get_lines()[0].get_ydata()
+    assert (first, end) == ((2.0, -1.0) if last > 0 else (100.0, -1.0))
