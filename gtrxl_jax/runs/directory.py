@@ -338,7 +338,7 @@ class Status:
         "extended", if it has ended before, with fewer steps than its config has now; "stopped",
         with a checkpoint from which it can be resumed; or "empty".
       step: step of the newest checkpoint, or of the result; 0 without either.
-      total: step at which the run ends.
+      total: the number of steps in its config; the result's, which are whole iterations, if more.
       result: the result of the whole run; None before, also of an extended one.
     """
 
@@ -376,7 +376,7 @@ def status_of(folder: Folder) -> Status:
         state = "extended"
     else:
         state = "stopped" if any(steps) else "empty"
-    return Status(state, max(steps), total, result)
+    return Status(state, max(steps), max(total, *steps), result)
 
 
 def _has_diverged(folder: Folder) -> bool:

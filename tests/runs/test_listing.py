@@ -52,6 +52,13 @@ def test_states_of_a_run(tmp_path):
     assert (extended.scores, extended.device) == ({}, "")  # those are of the shorter run
 
 
+def test_a_run_ends_after_whole_iterations(tmp_path):
+    start(tmp_path, small_job(total_steps=100))
+    assert state(tmp_path) == ("empty", 0, 100)
+    finish(tmp_path)
+    assert state(tmp_path) == ("finished", 112, 112)
+
+
 def test_diverged_run(tmp_path):
     start(tmp_path, small_job(total_steps=300), step=112)
     finish(tmp_path, diverged=[Divergence(seed=0, quantity="loss", step=112)])
