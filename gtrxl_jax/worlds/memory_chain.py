@@ -62,14 +62,6 @@ class MemoryChain(TimeLimit, memory_chain.MemoryChain):
         with standard_dtype_promotion():
             return super().reset_env(key, params)
 
-    def is_truncated(
-        self, state: memory_chain.EnvState, params: MemoryChainParams
-    ) -> Bool[Array, ""]:
-        """Return whether the time limit, if any, is reached."""
-        if params.max_steps_in_episode is None:
-            return jnp.zeros((), jnp.bool_)
-        return state.time >= params.max_steps_in_episode
-
     @property
     def name(self) -> str:
         """The name under which the environment is registered."""
