@@ -225,6 +225,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     from gtrxl_jax.runs.directory import is_export, status_of
     from gtrxl_jax.runs.results import describe
 
+    if command.plots and is_export(command.run):
+        raise ValueError("plots are of the metrics of a run, which an export lacks: omit it")
     command.import_modules()
     scores, loaded = loading.evaluate(
         command.run,
@@ -237,10 +239,11 @@ def evaluate(arguments: Sequence[str]) -> None:
     changed = command.describe(loaded.environment[0])
     if command.plots:
         if isinstance(loaded.config, OfflineConfig):
-            report.draw_offline(command.folder.parent, [command.folder.name])
+            folder = command.run.resolve()  # "." has no name
+            report.draw_offline(folder.parent, [folder.name])
         else:
-            report.draw_curves(command.folder, loaded.config.core.name)
-        report.draw_episodes(command.folder, loaded.policy, loaded.tasks, loaded.params)
+            report.draw_curves(command.run, loaded.config.core.name)
+        report.draw_episodes(command.run, loaded.policy, loaded.tasks, loaded.params)
     line = (
         f"{describe(scores)}{changed} | {command.episodes} episodes for each of "
         f"{len(loaded.params_per_seed)} seed(s) | step {loaded.step:,}"
@@ -268,7 +271,7 @@ def play(arguments: Sequence[str]) -> None:
     validate(command)
     path = command.to or command.beside("play.gif")
     if path.suffix not in (".gif", ".mp4"):
-        raise ValueError(f"to must be the name of a GIF or an MP4 file, {path}.gif, not {path}")
+        raise ValueError(f"to must be the name of a GIF or an MP4 file, as play.gif, not {path}")
     actions = _known_selection(command.actions)
     from gtrxl_jax.acting.evaluation import record_episodes
     from gtrxl_jax.envs.extensions import require_renderer
@@ -298,7 +301,9 @@ def inspect(arguments: Sequence[str]) -> None:
     folders = [command.folder, *command.others]
     path = command.to or command.beside("inspect.html")
     if path.suffix not in (".html", ".gif"):
-        raise ValueError(f"to must be the name of an HTML or a GIF file, {path}.html, not {path}")
+        raise ValueError(
+            f"to must be the name of an HTML or a GIF file, as inspect.html, not {path}"
+        )
     if path.suffix == ".gif" and command.others:
         raise ValueError("a GIF shows a single run: name one, or set --to to a name in .html")
     actions = _known_selection(command.actions)

@@ -236,6 +236,16 @@ def test_settings_that_a_run_cannot_have(arguments, run, tmp_path):
     assert SETTINGS[arguments] in refused(tmp_path, "evaluate", run, *arguments.split())
 
 
+@pytest.mark.parametrize(("command", "name"), [("play", "play.gif"), ("inspect", "inspect.html")])
+def test_files_of_other_kinds(command, name, run, tmp_path):
+    assert f"file, as {name}, not x.mp5" in refused(tmp_path, command, run, "--to", "x.mp5")
+
+
+def test_an_export_has_no_metrics_to_plot(tmp_path):
+    line = refused(tmp_path, "evaluate", "bundled://tmaze", "--plots")
+    assert "plots are of the metrics of a run, which an export lacks: omit it" in line
+
+
 def test_best_checkpoint_is_unknown(run, tmp_path):
     line = refused(tmp_path, "evaluate", run, "--best")
     assert "has no best checkpoint: its config names no score" in line

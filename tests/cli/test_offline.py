@@ -17,7 +17,7 @@ from tests.nn.models import Shallow
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_train_compare_and_evaluate_models(tmp_path, capsys):
+def test_train_compare_and_evaluate_models(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "run"
     small = ["--total-updates", "2", "--updates-per-iteration", "1", "--evaluation.episodes", "4"]
     small += ["--devices", "1", "--data.validation", "0.25"]
@@ -39,6 +39,13 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys):
 
     main(["evaluate", str(folder / "bc-mlp"), "--episodes", "3"])
     assert "3 episodes" in capsys.readouterr().out
+    (folder / "loss.png").unlink()
+    with monkeypatch.context() as inside:
+        inside.chdir(folder / "bc-mlp")
+        main(["evaluate", ".", "--episodes", "3", "--plots"])
+    assert (folder / "loss.png").exists()
+    assert not (folder / "bc-mlp" / "loss.png").exists()
+    capsys.readouterr()
     other = ["--env.params", "corridor_length", "9", "--evaluation.target-return", "0.5"]
     main(["evaluate", str(folder / "rate"), "--episodes", "3", *other])
     out = capsys.readouterr().out
