@@ -94,6 +94,7 @@ class DatasetReader:
       length: the number of actions of each episode; 0 for one whose rewards cannot be read, which
         raises when it is.
       lacks_last: whether its last observation is not stored.
+      lacks_action: whether it had one more action, see `Trajectories`.
     """
 
     path: Path
@@ -102,6 +103,7 @@ class DatasetReader:
     numbers: tuple[int, ...]
     length: Int[np.ndarray, " E"]
     lacks_last: Bool[np.ndarray, " E"]
+    lacks_action: Bool[np.ndarray, " E"]
 
     def __init__(
         self,
@@ -128,8 +130,9 @@ class DatasetReader:
             if not self.numbers:
                 raise ValueError(f"{self.path} contains no episodes: give another dataset")
             measured = [self._measure(number) for number in self.numbers]
-            self.length = np.array([length for length, _ in measured], np.int32)
-            self.lacks_last = np.array([lacks for _, lacks in measured])
+            length, lacks_last, lacks_action = zip(*measured, strict=True)
+            self.length = np.array(length, np.int32)
+            self.lacks_last, self.lacks_action = np.array(lacks_last), np.array(lacks_action)
         except BaseException:
             self.close()
             raise
@@ -200,6 +203,7 @@ class DatasetReader:
             length=np.array([length], np.int32),
             terminated=np.array([self.terminated(episode)]),
             spaces=self.spaces,
+            lacks_action=np.array([True]) if self.lacks_action[episode] else None,
         )
 
     def checked_episode(self, episode: int) -> Trajectories:
@@ -248,14 +252,15 @@ class DatasetReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _measure(self, number: int) -> tuple[int, bool]:
-        """Return the length of an episode, and whether it lacks its last observation."""
+    def _measure(self, number: int) -> tuple[int, bool, bool]:
+        """Return the length of an episode, and whether it lacks an observation and an action."""
         with contextlib.suppress(Exception):  # raised by `require_whole`, for this episode only
             actions = self._format.num_actions(number)
             if self._format.num_observations(number) != actions or not actions:
-                return actions, False
-            return actions - (not self._format.terminated(number)), True
-        return 0, False
+                return actions, False, self._format.lacks_action(number)
+            lacks_action = not self._format.terminated(number)
+            return actions - lacks_action, True, lacks_action
+        return 0, False, False
 
     def _read(self, episode: int, field: str, space: Any, start: int, stop: int) -> Any:
         with self._reading(episode):

@@ -89,6 +89,10 @@ class Format(abc.ABC):
     def num_observations(self, episode: int) -> int:
         """Return one more than `num_actions`, or as many if the last observation is not stored."""
 
+    def lacks_action(self, episode: int) -> bool:
+        """Return whether the episode had one more action when it was recorded."""
+        return False
+
     @abc.abstractmethod
     def rewards(self, episode: int) -> np.ndarray:
         """Return the reward of each action."""

@@ -120,6 +120,7 @@ def _buffer(trajectories: Trajectories, e: int) -> Any:
         return map_leaves(of_leaf, space, values)
 
     last = np.arange(n) == n - 1
+    lacks_action = trajectories.lacks_action is not None and bool(trajectories.lacks_action[e])
     return EpisodeBuffer(
         observations=stored(trajectories.spaces.observation, trajectories.observations, n + 1),
         actions=stored(trajectories.spaces.action, trajectories.actions, n),
@@ -127,6 +128,8 @@ def _buffer(trajectories: Trajectories, e: int) -> Any:
         terminations=last & terminated,
         truncations=last & (not terminated),
         infos={},
+        # Minari stores them as attributes of the episode, see `formats.minari.LACKS_ACTION`.
+        options={"gtrxl_jax": {"lacks_action": True}} if lacks_action else None,
     )
 
 

@@ -15,11 +15,13 @@ class Outcomes(NamedTuple):
       returns_E: the sum of each episode's rewards.
       length_E: its number of actions.
       terminated_E: whether it terminated; otherwise it was truncated.
+      lacks_action_E: whether it had one more action, see `Trajectories`.
     """
 
     returns_E: Float[np.ndarray, " E"]
     length_E: Int[np.ndarray, " E"]
     terminated_E: Bool[np.ndarray, " E"]
+    lacks_action_E: Bool[np.ndarray, " E"]
 
     @classmethod
     def of(cls, trajectories: Trajectories) -> "Outcomes":
@@ -29,22 +31,26 @@ class Outcomes(NamedTuple):
         )
         inside_ET = np.arange(rewards_ET.shape[1])[None] < length_E[:, None]
         returns_E = np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
-        return cls(returns_E, length_E, terminated_E)
+        lacks_action = trajectories.lacks_action
+        lacks_action_E = np.zeros_like(terminated_E) if lacks_action is None else lacks_action
+        return cls(returns_E, length_E, terminated_E, np.asarray(lacks_action_E))
 
     @property
     def is_whole_E(self) -> Bool[np.ndarray, " E"]:
         """Whether each episode ended by itself or by a time limit, rather than being cut earlier.
 
-        The time limit is the length of the longest episodes, if several of them were truncated.
+        The time limit is the length of the longest episodes, with actions that are left out, if
+        several of them were truncated.
         Otherwise, what was truncated after fewer steps than an episode that terminated was cut;
         and if none terminated, there is no telling.
         """
-        longest = self.length_E.max()
-        if np.sum(~self.terminated_E & (self.length_E == longest)) > 1:
+        steps_E = self.length_E + self.lacks_action_E
+        longest = steps_E.max()
+        if np.sum(~self.terminated_E & (steps_E == longest)) > 1:
             limit = longest
         else:
-            limit = max(self.length_E[self.terminated_E], default=0)
-        return self.terminated_E | (self.length_E >= limit)
+            limit = max(steps_E[self.terminated_E], default=0)
+        return self.terminated_E | (steps_E >= limit)
 
     @property
     def return_scale(self) -> float:

@@ -36,6 +36,8 @@ class Trajectories:
       length: n, the number of actions of each episode, at least 1.
       terminated: whether the episode terminated; otherwise it was truncated.
       spaces: the spaces of one observation and one action. Static.
+      lacks_action: whether the episode had one more action, which is left out since what followed
+        it is not stored, see `datasets.DatasetReader`; None if none had.
     """
 
     observations: Any
@@ -44,6 +46,7 @@ class Trajectories:
     length: Int[AnyArray, " E"]
     terminated: Bool[AnyArray, " E"]
     spaces: Spaces = struct.field(pytree_node=False)
+    lacks_action: Bool[AnyArray, " E"] | None = None
 
     @property
     def num_episodes(self) -> int:
@@ -140,6 +143,12 @@ def concatenate(sets: Sequence[Trajectories]) -> Trajectories:
             lambda *parts: joined(*parts, steps=steps), *(getattr(one, name) for one in sets)
         )
 
+    lacking = [one.lacks_action for one in sets]
+    lacks_action = None
+    if any(part is not None for part in lacking):
+        none = [np.zeros(one.num_episodes, bool) for one in sets]
+        lacks_action = joined(*(b if a is None else a for a, b in zip(lacking, none, strict=True)))
+
     return Trajectories(
         observations=leaves("observations", longest + 1),
         actions=leaves("actions", longest),
@@ -147,6 +156,7 @@ def concatenate(sets: Sequence[Trajectories]) -> Trajectories:
         length=leaves("length", 0),
         terminated=leaves("terminated", 0),
         spaces=sets[0].spaces,
+        lacks_action=lacks_action,
     )
 
 
@@ -243,6 +253,9 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
     _require("length", length, np.int32, (len(length),))
     _require("rewards", rewards, np.float32, (len(length), steps))
     _require("terminated", terminated, np.bool_, (len(length),))
+    if trajectories.lacks_action is not None:
+        lacks_action = _array("lacks_action", trajectories.lacks_action)
+        _require("lacks_action", lacks_action, np.bool_, (len(length),))
     for wrong_E, rule in ((length < 1, "at least 1 action"), (length > steps, f"at most {steps}")):
         if wrong_E.any():
             e = int(np.argmax(wrong_E))

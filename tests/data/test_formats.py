@@ -10,7 +10,9 @@ from gtrxl_jax.data import dataset_spaces, datasets, minari
 from gtrxl_jax.data.datasets import DatasetReader, Selection
 from gtrxl_jax.data.format import FORMATS, Format, register_format
 from gtrxl_jax.data.loader import read_segments
+from gtrxl_jax.data.outcomes import Outcomes
 from gtrxl_jax.data.segments import take_segments
+from gtrxl_jax.data.summary import summarize
 from gtrxl_jax.segments import OPTIONAL
 from tests.data.files import (
     d4rl_arrays,
@@ -71,6 +73,20 @@ def test_d4rl_without_next_observations(tmp_path):
         cut, missing = reader.describe_missing()
     assert cut == "the last 4 steps neither terminated nor timed out: a cut episode"
     assert missing.startswith("the last observation of 3 of 3 episodes is not stored")
+
+
+def test_time_limit_counts_actions_that_are_left_out(tmp_path):
+    """One episode terminates in the last step that is allowed; no other was cut."""
+    arrays = d4rl_arrays((6, 6, 3, 6), ("timeout", "timeout", "terminal", "terminal"))
+    path = write_d4rl(tmp_path / "hopper.hdf5", arrays)
+    whole = datasets.load(path)
+    assert whole.length.tolist() == [5, 5, 3, 6]
+    assert whole.lacks_action.tolist() == [True, True, False, False]
+    minari.save(whole, tmp_path / "ours")
+    for place in (path, tmp_path / "ours"):
+        assert Outcomes.of(datasets.load(place)).is_whole_E.all()
+        with DatasetReader(place) as reader:
+            assert summarize(reader).cut == 0
 
 
 def test_d4rl_of_choices(tmp_path):

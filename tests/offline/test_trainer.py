@@ -260,7 +260,12 @@ def test_default_target_return(trajectories):
     ],
 )
 def test_episodes_that_were_cut_do_not_set_the_target(returns, length, terminated, expected):
-    outcomes = Outcomes(np.array(returns), np.array(length, np.int32), np.array(terminated, bool))
+    outcomes = Outcomes(
+        returns_E=np.array(returns),
+        length_E=np.array(length, np.int32),
+        terminated_E=np.array(terminated, bool),
+        lacks_action_E=np.zeros(len(returns), bool),
+    )
     assert outcomes.best_tenth == expected
 
 

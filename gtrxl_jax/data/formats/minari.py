@@ -25,6 +25,8 @@ from gtrxl_jax.extras import import_extra
 from gtrxl_jax.specs.spaces import kind_of, map_leaves, parts_of
 
 FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
+LACKS_ACTION = "options/gtrxl_jax/lacks_action"
+"""The attribute of an episode with which `data.minari.save` writes `Trajectories.lacks_action`."""
 
 
 class Minari(Format):
@@ -79,6 +81,9 @@ class Minari(Format):
     def num_observations(self, episode: int) -> int:
         node = self._part(episode, "observations")
         return min(map(len, jax.tree.leaves(_nodes(node, self.spaces[0]))))
+
+    def lacks_action(self, episode: int) -> bool:
+        return bool(node_of(self._file, f"episode_{episode}").attrs.get(LACKS_ACTION, False))
 
     def rewards(self, episode: int) -> np.ndarray:
         rewards: np.ndarray = self._part(episode, "rewards")[:]

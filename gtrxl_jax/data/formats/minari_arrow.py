@@ -56,6 +56,9 @@ class MinariArrow(Minari):
     def num_observations(self, episode: int) -> int:
         return int(self._table(episode).num_rows)
 
+    def lacks_action(self, episode: int) -> bool:
+        return False
+
     def rewards(self, episode: int) -> np.ndarray:
         return self._flat(episode, "rewards")[: self.num_actions(episode)]
 
