@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gtrxl_jax.data.trajectories import Trajectories
+from gtrxl_jax.data.trajectories import Trajectories, returns_to_go
 
 
 class Outcomes(NamedTuple):
@@ -13,12 +13,14 @@ class Outcomes(NamedTuple):
 
     Attributes:
       returns_E: the sum of each episode's rewards.
+      largest_E: the largest of its returns-to-go, without its sign.
       length_E: its number of actions.
       terminated_E: whether it terminated; otherwise it was truncated.
       lacks_action_E: whether it had one more action, see `Trajectories`.
     """
 
     returns_E: Float[np.ndarray, " E"]
+    largest_E: Float[np.ndarray, " E"]
     length_E: Int[np.ndarray, " E"]
     terminated_E: Bool[np.ndarray, " E"]
     lacks_action_E: Bool[np.ndarray, " E"]
@@ -33,7 +35,8 @@ class Outcomes(NamedTuple):
         returns_E = np.where(inside_ET, rewards_ET, 0).sum(axis=1, dtype=np.float64)
         lacks_action = trajectories.lacks_action
         lacks_action_E = np.zeros_like(terminated_E) if lacks_action is None else lacks_action
-        return cls(returns_E, length_E, terminated_E, np.asarray(lacks_action_E))
+        largest_E = np.abs(returns_to_go(rewards_ET.astype(np.float64), length_E)).max(axis=1)
+        return cls(returns_E, largest_E, length_E, terminated_E, np.asarray(lacks_action_E))
 
     @property
     def is_whole_E(self) -> Bool[np.ndarray, " E"]:
@@ -54,8 +57,8 @@ class Outcomes(NamedTuple):
 
     @property
     def return_scale(self) -> float:
-        """The largest return without its sign; 1 if all are 0."""
-        return float(np.abs(self.returns_E).max()) or 1.0
+        """The largest return-to-go of all steps, without its sign; 1 if all are 0."""
+        return float(self.largest_E.max()) or 1.0
 
     @property
     def best_tenth(self) -> float:

@@ -169,7 +169,7 @@ class OfflineTrainer:
         """Lines on what the model reads, see `Trainer`; they may require the data."""
         if (scale := self.return_scale) is None:
             return self._reading
-        return [*self._reading, f"returns-to-go are divided by {scale:.4g}, the largest return"]
+        return [*self._reading, f"returns-to-go are divided by {scale:.4g}, the largest of them"]
 
     @functools.cached_property
     def config_json(self) -> str:

@@ -25,10 +25,11 @@ def data(factor=1.0):
 
 def largest(whole):
     lengths = np.asarray(whole.length)
-    return max(abs(whole.rewards[e, :n].sum()) for e, n in enumerate(lengths))
+    each = [(e, t, n) for e, n in enumerate(lengths) for t in range(n)]
+    return max(abs(whole.rewards[e, t:n].sum()) for e, t, n in each)
 
 
-def test_scale_is_the_largest_return():
+def test_scale_is_the_largest_return_to_go():
     whole = data(-300.0)
     trainer = OfflineTrainer(ALONE, whole)
     np.testing.assert_allclose(trainer.return_scale, largest(whole), rtol=1e-6)
@@ -38,7 +39,7 @@ def test_scale_is_the_largest_return():
     np.testing.assert_allclose(np.sqrt(variance), largest(whole), rtol=1e-6)
     (line,) = [note for note in trainer.notes if "returns" in note]
     scale = f"{trainer.return_scale:.4g}"
-    assert line == f"returns-to-go are divided by {scale}, the largest return"
+    assert line == f"returns-to-go are divided by {scale}, the largest of them"
 
 
 def test_scale_is_recorded():
@@ -60,6 +61,14 @@ def test_no_scale_is_chosen(changes):
     assert trainer.return_scale is None
     assert not [note for note in trainer.notes if "returns" in note]
     assert trainer.measured() == {}
+
+
+def test_scale_is_of_all_steps():
+    """Costs that a prize makes up for: returns are small, and returns-to-go are not."""
+    costs = make_set().replace(rewards=np.full_like(make_set().rewards, -1.0))
+    last_E, length_E = np.arange(len(costs.length)), costs.length
+    costs.rewards[last_E, length_E - 1] = length_E
+    assert OfflineTrainer(ALONE, costs).return_scale == length_E.max()
 
 
 def test_returns_of_zero_are_not_divided_by_zero():

@@ -262,6 +262,7 @@ def test_default_target_return(trajectories):
 def test_episodes_that_were_cut_do_not_set_the_target(returns, length, terminated, expected):
     outcomes = Outcomes(
         returns_E=np.array(returns),
+        largest_E=np.abs(returns),
         length_E=np.array(length, np.int32),
         terminated_E=np.array(terminated, bool),
         lacks_action_E=np.zeros(len(returns), bool),
