@@ -24,6 +24,7 @@ from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.segments import zero_segment
 from gtrxl_jax.specs import action_spec
+from gtrxl_jax.specs.observation import FLOAT_TOLERANCE
 from gtrxl_jax.timestep import zero_timestep
 
 Tensors = Mapping[str, np.ndarray]
@@ -40,6 +41,11 @@ FIXED = {
     "reorder_and_upcast_attn": False,
 }
 """Settings that have to have this value if they are given."""
+SIZES = ("state_dim", "act_dim", "hidden_size", "max_ep_len", "n_layer", "n_head")
+"""Settings that have to be given."""
+STATE_SCALE = 2.0**40
+"""What the encoder's normalizer divides states by, and the next layer multiplies them by: it clips
+what is large, and the model there does not. A power of two changes no digit."""
 ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu"}
 """The names there and here."""
 
@@ -96,6 +102,7 @@ def convert(
     state_std: Sequence[float] | np.ndarray = (),
 ) -> tuple[DecisionTransformer, Any]:
     """Return the model and its parameters; for the arguments, see `load_decision_transformer`."""
+    _require_sizes(config)
     width, layers = config["hidden_size"], config["n_layer"]
     settings = GPTConfig(
         width=width,
@@ -124,10 +131,15 @@ def convert(
                 f"state_mean and state_std have shapes {mean.shape} and {std.shape}: give "
                 f"{states} numbers of each, or none"
             )
+        if not (std > 0).all():
+            raise ValueError(f"state_std has {std.min():g}: give deviations above 0")
         kernel = observation["kernel"] / std[:, None]
         observation = {"kernel": kernel, "bias": observation["bias"] - mean @ kernel}
+    observation["kernel"] = observation["kernel"] * STATE_SCALE
+    normalizer = {"variance": np.float64(FLOAT_TOLERANCE * STATE_SCALE) ** 2}
     converted = {
         "embedding": {
+            "observation": {"features": {"normalizer": normalizer}},
             "return_projection": arrays.linear("embed_return", 1, width),
             "observation_projection": observation,
             "action_projection": arrays.linear("embed_action", config["act_dim"], width),
@@ -144,6 +156,16 @@ def convert(
     }
     arrays.require_all_used()
     return model, _filled(shapes, converted)
+
+
+def _require_sizes(config: Mapping[str, Any]) -> None:
+    """Raise ValueError if a size is missing."""
+    for name in SIZES:
+        if not isinstance(size := config.get(name), int) or size < 1:
+            raise ValueError(
+                f"config.json has {name} {size}: give the config of a Decision Transformer, in "
+                "which it is a whole number of at least 1"
+            )
 
 
 def _activation(config: Mapping[str, Any]) -> str:

@@ -215,6 +215,25 @@ def test_policy_acts_as_there(tmp_path):
         np.testing.assert_allclose(taken[-1], expected[-1], atol=1e-5)
 
 
+def test_states_of_any_size_are_read_as_there():
+    """Beyond the 30 units to which the encoder of a model of our own would clip them."""
+    tensors = random_tensors(CONFIG)
+    mean, std = np.full(5, 4e4), np.linspace(1e3, 3e4, 5)
+    model, params = convert(CONFIG, tensors, 1.0, CONTEXT, mean, std)
+    states = np.linspace(-3e4, 9e4, 20).reshape(4, 5).astype(np.float32)
+    segment = Segments(
+        jnp.asarray(states)[None],
+        jnp.zeros((1, 4, 2)),
+        jnp.ones((1, 4)),
+        jnp.arange(4, dtype=jnp.int32)[None],
+        jnp.ones((1, 4), bool),
+    )
+    _, policy = model.apply({"params": params}, (), segment)
+    rest = np.zeros((4, 2)), np.arange(4), np.ones(4, bool)
+    expected = naive(CONFIG, tensors, np.ones(4), (states - mean) / std, *rest)
+    np.testing.assert_allclose(policy.mean[0], expected, atol=1e-4)
+
+
 REFUSED = {
     "lost tensor": (
         {"embed_ln.bias": None},
@@ -232,6 +251,7 @@ REFUSED = {
         r"embed_state.weight has shape \[12, 4\], not \[12, 5\]: config.json is of another",
     ),
     "other model": ({}, {"model_type": "gpt2"}, "model_type is 'gpt2': only"),
+    "no size": ({}, {"max_ep_len": None}, "config.json has max_ep_len None: give the config of a"),
     "other activation": ({}, {"activation_function": "silu"}, "activation_function is 'silu'"),
     "other hidden units": ({}, {"n_inner": 7}, "n_inner is 7: only 4"),
     "other attention": (
@@ -255,6 +275,8 @@ def test_files_are_refused(tmp_path):
     options = {"target_return": 1.0, "return_scale": 1.0, "context": 2}
     with pytest.raises(ValueError, match="give 5 numbers of each, or none"):
         load_decision_transformer(tmp_path, **options, state_mean=[0.0] * 5)
+    with pytest.raises(ValueError, match="state_std has 0: give deviations above 0"):
+        load_decision_transformer(tmp_path, **options, state_mean=[0.0] * 5, state_std=[0.0] * 5)
     (tmp_path / "model.safetensors").write_bytes(b"text")
     with pytest.raises(ValueError, match="model.safetensors is damaged"):
         load_decision_transformer(tmp_path, **options)

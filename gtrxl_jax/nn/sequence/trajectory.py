@@ -29,7 +29,7 @@ class TrajectoryModelConfig(ModelConfig):
     """Settings of every model that reads returns-to-go, observations and actions."""
 
     return_scale: float | None = number(None)
-    """Divisor of the returns-to-go; by default the largest of them in the data, without its sign."""
+    """Divisor of the returns-to-go; by default the largest of the data, without its sign."""
 
     def make_embedding(
         self, observation_space: Any, action_space: Any, param_dtype: Any
