@@ -17,6 +17,7 @@ the data, also the last one before a truncation, has the value of its next step.
 Dimensions in names, besides the usual ones: C critics; S steps of a window, K T; W = S + 1.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -58,6 +59,11 @@ class ActorCriticConfig(OfflineAlgorithmConfig):
     """Hidden units of a critic's head."""
 
     needs: ClassVar[tuple[str, ...]] = ("rewards", "terminated", "next_observations")
+
+
+Loss = Callable[[Any, Key[Array, ""] | None], tuple[Float[Array, ""], Metrics]]
+"""A function of a network's parameters, and of a PRNG key for dropout or None, to a loss and
+metrics."""
 
 
 @struct.dataclass
@@ -108,14 +114,18 @@ class Window:
 class ActorCritic(OfflineAlgorithm):
     """An actor, critics, and target networks.
 
-    Subclasses implement `make_networks` and `update`.
+    Subclasses implement `make_networks`, `critic_loss` and `update`.
 
     Attributes:
       action: the layout of the actions.
+      critic: the name of the network that learns the values of actions.
       with_targets: the names of the networks that have a target network.
+      scales_rewards: whether `prepare` scales rewards.
     """
 
+    critic: ClassVar[str] = "critics"
     with_targets: ClassVar[tuple[str, ...]] = ("critics",)
+    scales_rewards: ClassVar[bool] = True
     config: ActorCriticConfig
 
     def __init__(self, config: ActorCriticConfig, setup: Setup):
@@ -166,11 +176,27 @@ class ActorCritic(OfflineAlgorithm):
         assert isinstance(policy, SequencePolicy)
         return dataclasses.replace(policy, is_conditioned=False)
 
+    @abc.abstractmethod
+    def critic_loss(self, learner: ActorCriticLearner, window: Window, key: Key[Array, ""]) -> Loss:
+        """Return the loss of the network `critic`, with the metrics "loss", "td_error" and "q".
+
+        Args:
+          learner: the learner.
+          window: the windows.
+          key: the PRNG key of the update.
+        """
+
     def validate(self, learner: ActorCriticLearner, batch: Segments) -> Metrics:
-        """Return the critics' loss and errors, and the scores of predicted actions, of a batch."""
-        _, metrics = self.update(learner, batch, jax.random.key(0))
-        names = ("loss", "td_error", "q", "accuracy", "error")
-        return {name: metrics[name] for name in names if name in metrics}
+        """Return the critics' loss and errors, and the scores of predicted actions, of a batch.
+
+        There is no dropout.
+        """
+        learner, window = self.prepare(learner, batch)
+        networks = gather_parameters(learner.networks)
+        loss = self.critic_loss(learner, window, jax.random.key(0))
+        _, metrics = loss(networks[self.critic], None)
+        scores = mean_scores(before(self.read(networks["actor"], window, None)), window)
+        return {name: metrics[name] for name in ("loss", "td_error", "q")} | scores
 
     # Networks.
 
@@ -280,7 +306,7 @@ class ActorCritic(OfflineAlgorithm):
     def prepare(
         self, learner: ActorCriticLearner, batch: Segments
     ) -> tuple[ActorCriticLearner, Window]:
-        """Return windows whose rewards are scaled so that values are of order 1.
+        """Return windows, whose rewards are scaled so that values are of order 1, if they are.
 
         Adam's steps are as large for values of hundreds as for values of order 1: networks would
         require many updates to reach the former. The scale is the smaller of two estimates of how
@@ -288,6 +314,8 @@ class ActorCritic(OfflineAlgorithm):
         that of 1 / (1 - gamma) equal rewards. It is of the batches so far, and soon constant.
         """
         window, gamma = with_following_step(batch), self.config.gamma
+        if not self.scales_rewards:
+            return learner, window
         returns_BS = batch.returns_to_go.reshape(window.mask.shape)
         both_BS2 = jnp.stack([window.rewards, returns_BS], axis=-1)
         magnitudes = merge(learner.magnitudes, moments_of(both_BS2, 1, window.mask))
@@ -332,23 +360,25 @@ class ActorCritic(OfflineAlgorithm):
         )
         return learner, aux, metrics
 
-    def step_critics(
-        self,
-        learner: ActorCriticLearner,
-        window: Window,
-        target_BS: Float[Array, "B S"],
-        key: Key[Array, ""],
+    def step_critic(
+        self, learner: ActorCriticLearner, loss: Loss, key: Key[Array, ""]
     ) -> tuple[ActorCriticLearner, Metrics]:
-        """Take an optimizer step on two critics, on the `twin_loss` of the data's actions."""
+        """Take an optimizer step on the network `critic`, with dropout."""
+        learner, of_loss, metrics = self.step(
+            learner, self.critic, lambda params: loss(params, key)
+        )
+        return learner, metrics | of_loss
 
-        def loss(critics: Any) -> Any:
+    def td_loss(self, window: Window, target_BS: Float[Array, "B S"]) -> Loss:
+        """Return the `twin_loss` of the data's actions, for two critics."""
+
+        def loss(critics: Any, key: Key[Array, ""] | None) -> Any:
             h_CBSD = self.critic_features(critics, window, key)[:, :, :-1]
             q_CBS = self.action_values(critics, h_CBSD, window.actions)
             total, metrics = twin_loss(q_CBS, target_BS, window.mask)
             return total, scaled(metrics, window) | {"loss": total}
 
-        learner, of_loss, metrics = self.step(learner, "critics", loss)
-        return learner, metrics | of_loss
+        return loss
 
     def move_targets(self, learner: ActorCriticLearner) -> ActorCriticLearner:
         """Move the target networks towards the trained ones."""

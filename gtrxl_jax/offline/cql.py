@@ -26,11 +26,12 @@ from gtrxl_jax.offline.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     ActorCriticLearner,
+    Loss,
+    Window,
     after,
     before,
     mean_scores,
     twin_loss,
-    with_following_step,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
 from gtrxl_jax.ops.cql import conservative_penalty, sampled_conservative_penalty
@@ -69,19 +70,19 @@ class CQLConfig(ActorCriticConfig):
 class DiscreteCQL(ActorCritic):
     """Double Q-learning with the penalty."""
 
+    critic: ClassVar[str] = "actor"
     with_targets: ClassVar[tuple[str, ...]] = ("actor",)
+    scales_rewards: ClassVar[bool] = False
     config: CQLConfig
 
     def make_networks(self, params: Any, key: Key[Array, ""]) -> dict[str, Any]:
         return {}
 
-    def update(
-        self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
-    ) -> tuple[ActorCriticLearner, Metrics]:
-        config, window = self.config, with_following_step(batch)
+    def critic_loss(self, learner: ActorCriticLearner, window: Window, key: Key[Array, ""]) -> Loss:
+        config = self.config
         target_q_BWA = self.read(gather_parameters(learner.targets["actor"]), window, None).logits
 
-        def loss(params: Any) -> Any:
+        def loss(params: Any, key: Key[Array, ""] | None) -> Any:
             policy = self.read(params, window, key)
             q_BWA = policy.logits
             next_BS = double_q_values(after(jax.lax.stop_gradient(q_BWA)), after(target_q_BWA))
@@ -97,13 +98,21 @@ class DiscreteCQL(ActorCritic):
                 "td_error": masked_mean(jnp.abs(q_BS - target_BS), window.mask),
             }
 
-        learner, of_loss, metrics = self.step(learner, "actor", loss)
-        return self.finish(self.move_targets(learner), metrics | of_loss)
+        return loss
+
+    def update(
+        self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
+    ) -> tuple[ActorCriticLearner, Metrics]:
+        learner, window = self.prepare(learner, batch)
+        loss = self.critic_loss(learner, window, key)
+        learner, metrics = self.step_critic(learner, loss, key)
+        return self.finish(self.move_targets(learner), metrics)
 
 
 class ContinuousCQL(ActorCritic):
     """Soft actor-critic with the penalty."""
 
+    scales_rewards: ClassVar[bool] = False
     config: CQLConfig
 
     def __init__(self, config: CQLConfig, setup: Setup):
@@ -119,12 +128,9 @@ class ContinuousCQL(ActorCritic):
             "temperature": {"log_temperature": log_temperature}
         }
 
-    def update(
-        self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
-    ) -> tuple[ActorCriticLearner, Metrics]:
-        """Take an optimizer step on the critics, then on the actor, then on the temperature."""
-        config, window = self.config, with_following_step(batch)
-        key_next, key_proposals, key_critics, key_actor, key_sample = jax.random.split(key, 5)
+    def critic_loss(self, learner: ActorCriticLearner, window: Window, key: Key[Array, ""]) -> Loss:
+        config = self.config
+        key_next, key_proposals, *_ = jax.random.split(key, 5)
         actor, targets = gather_parameters((learner.networks["actor"], learner.targets["critics"]))
         policy = self.read(actor, window, None)
         h_CBWD = self.critic_features(targets, window)
@@ -134,8 +140,8 @@ class ContinuousCQL(ActorCritic):
         )
         features_BSNF, log_density_BSN = self._propose(policy, key_proposals)
 
-        def loss_of_critics(critics: Any) -> Any:
-            h_CBSD = self.critic_features(critics, window, key_critics)[:, :, :-1]
+        def loss(critics: Any, key: Key[Array, ""] | None) -> Any:
+            h_CBSD = self.critic_features(critics, window, key)[:, :, :-1]
             q_CBS = self.action_values(critics, h_CBSD, window.actions)
             q_CBSN = self.values_of_features(critics, h_CBSD, features_BSNF)
 
@@ -148,7 +154,16 @@ class ContinuousCQL(ActorCritic):
             total = errors + config.alpha * jnp.sum(penalty_C)
             return total, metrics | {"loss": total, "penalty": jnp.mean(penalty_C)}
 
-        learner, of_loss, of_critics = self.step(learner, "critics", loss_of_critics)
+        return loss
+
+    def update(
+        self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
+    ) -> tuple[ActorCriticLearner, Metrics]:
+        """Take an optimizer step on the critics, then on the actor, then on the temperature."""
+        learner, window = self.prepare(learner, batch)
+        _, _, key_critics, key_actor, key_sample = jax.random.split(key, 5)
+        loss_of_critics = self.critic_loss(learner, window, key)
+        learner, of_critics = self.step_critic(learner, loss_of_critics, key_critics)
         critics = gather_parameters(learner.networks["critics"])
         h_CBSD = self.critic_features(critics, window)[:, :, :-1]
         temperature = jnp.exp(learner.networks["temperature"]["log_temperature"])
@@ -166,7 +181,7 @@ class ContinuousCQL(ActorCritic):
         learner, _, of_temperature = self.step(
             learner, "temperature", lambda params: (params["log_temperature"] * excess, None)
         )
-        metrics = of_critics | of_actor | of_temperature | of_loss | scores
+        metrics = of_critics | of_actor | of_temperature | scores
         metrics["temperature"] = temperature
         return self.finish(self.move_targets(learner), metrics)
 

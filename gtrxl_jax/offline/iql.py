@@ -26,6 +26,7 @@ from gtrxl_jax.offline.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     ActorCriticLearner,
+    Loss,
     Window,
     after,
     before,
@@ -74,6 +75,10 @@ class IQL(ActorCritic):
         value = self.make_critic(params, key_value, self._state_value)
         return {"critics": self.make_critics(params, key_critics), "value": value}
 
+    def critic_loss(self, learner: ActorCriticLearner, window: Window, key: Key[Array, ""]) -> Loss:
+        value_BW = self._values(gather_parameters(learner.networks["value"]), window)
+        return self._loss_of_critics(window, value_BW)
+
     def update(
         self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
     ) -> tuple[ActorCriticLearner, Metrics]:
@@ -99,13 +104,17 @@ class IQL(ActorCritic):
             return masked_mean(loss_BS, window.mask), mean_scores(policy, window)
 
         learner, scores, of_actor = self.step(learner, "actor", loss_of_actor)
-        target_BS = td_targets(window.rewards, window.terminated, after(value_BW), config.gamma)
-
-        learner, of_critics = self.step_critics(learner, window, target_BS, key_critics)
+        loss_of_critics = self._loss_of_critics(window, value_BW)
+        learner, of_critics = self.step_critic(learner, loss_of_critics, key_critics)
         metrics |= of_actor | of_critics | scores
         metrics |= scaled({"value": masked_mean(value_BS, window.mask)}, window)
         metrics["advantage_weight"] = masked_mean(weight_BS, window.mask)
         return self.finish(self.move_targets(learner), metrics)
+
+    def _loss_of_critics(self, window: Window, value_BW: Float[Array, "B W"]) -> Loss:
+        gamma = self.config.gamma
+        target_BS = td_targets(window.rewards, window.terminated, after(value_BW), gamma)
+        return self.td_loss(window, target_BS)
 
     def _values(
         self, value: Any, window: Window, key: Key[Array, ""] | None = None

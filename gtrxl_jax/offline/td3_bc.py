@@ -21,6 +21,8 @@ from gtrxl_jax.offline.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     ActorCriticLearner,
+    Loss,
+    Window,
     after,
     before,
     mean_scores,
@@ -66,11 +68,8 @@ class TD3BC(ActorCritic):
                 "cql for one discrete action, or iql for any"
             )
 
-    def update(
-        self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
-    ) -> tuple[ActorCriticLearner, Metrics]:
-        config, (learner, window) = self.config, self.prepare(learner, batch)
-        key_noise, key_critics, key_actor = jax.random.split(key, 3)
+    def critic_loss(self, learner: ActorCriticLearner, window: Window, key: Key[Array, ""]) -> Loss:
+        key_noise, _, _ = jax.random.split(key, 3)
         targets = gather_parameters(learner.targets)
         next_action = after(self.read(targets["actor"], window, None)).mode()
         h_CBWD = self.critic_features(targets["critics"], window)
@@ -78,10 +77,17 @@ class TD3BC(ActorCritic):
             targets["critics"], h_CBWD[:, :, 1:], self._smooth(next_action, key_noise)
         )
         target_BS = td_targets(
-            window.rewards, window.terminated, jnp.min(q_CBS, axis=0), config.gamma
+            window.rewards, window.terminated, jnp.min(q_CBS, axis=0), self.config.gamma
         )
+        return self.td_loss(window, target_BS)
 
-        learner, of_critics = self.step_critics(learner, window, target_BS, key_critics)
+    def update(
+        self, learner: ActorCriticLearner, batch: Segments, key: Key[Array, ""]
+    ) -> tuple[ActorCriticLearner, Metrics]:
+        config, (learner, window) = self.config, self.prepare(learner, batch)
+        _, key_critics, key_actor = jax.random.split(key, 3)
+        loss_of_critics = self.critic_loss(learner, window, key)
+        learner, of_critics = self.step_critic(learner, loss_of_critics, key_critics)
 
         def learn_actor(learner: ActorCriticLearner) -> tuple[ActorCriticLearner, Metrics]:
             # The first critic alone, as in TD3.

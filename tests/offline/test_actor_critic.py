@@ -354,6 +354,23 @@ def test_padding_counts_for_nothing(name, space):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), *results)
 
 
+@pytest.mark.parametrize(("name", "space"), slow_except(ALGORITHMS, [ALGORITHMS[0], ALGORITHMS[3]]))
+def test_validation_is_an_update_without_dropout(name, space):
+    """Also where the actor of TD3+BC does not learn."""
+    algorithm, segments = make_algorithm(name, space)
+    batch = windows(space, segments)
+    learner = first_learner(algorithm, batch)
+    _, learned = jax.jit(algorithm.update)(learner, batch, jax.random.key(0))
+    algorithm.model = algorithm.model.clone(dropout_rate=0.5)
+    waiting = learner.replace(updates=learner.updates + 1)
+    found = jax.jit(algorithm.validate)(waiting, batch)
+    assert set(found) >= {"loss", "td_error", "q"}
+    assert ("accuracy" in found, "error" in found) == (space is ONE_OF_THREE, space is TWO_FLOATS)
+    # IQL's update computes the targets of the critics after a step of V.
+    for score in found.keys() - ({"loss", "td_error"} if name == "iql" else set()):
+        np.testing.assert_allclose(found[score], learned[score], rtol=1e-9)
+
+
 def test_only_truncated_episodes_bootstrap_from_their_final_observation():
     algorithm, segments = make_algorithm("cql", ONE_OF_THREE)
     batch = windows(ONE_OF_THREE, segments)
