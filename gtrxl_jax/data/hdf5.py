@@ -128,17 +128,24 @@ class ForgivingFile(io.RawIOBase):
 def node_of(group: Any, name: str) -> Any:
     """Return a node of a group that is in the file itself: links would read any other file.
 
+    Args:
+      group: the group.
+      name: the name of the node in it; behind a slash, in a group of it.
+
     Raises:
       KeyError: if there is none.
-      ValueError: if it is a link, or its data are in another file.
+      ValueError: if it, or a group in which it is, is a link, or its data are in another file.
     """
     import h5py
 
-    if name not in group.keys():  # noqa: SIM118, `in group` follows links
-        raise KeyError(f"there is no {name}")
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise ValueError(f"{name} is a link, and only data in the file itself are read")
-    node = group[name]
+    node = group
+    for part in name.split("/"):
+        # `part in node` would follow links.
+        if not isinstance(node, h5py.Group) or part not in node.keys():  # noqa: SIM118
+            raise KeyError(f"there is no {name}")
+        if not isinstance(node.get(part, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name} is a link, and only data in the file itself are read")
+        node = node[part]
     if isinstance(node, h5py.Dataset) and (node.external or node.is_virtual):
         raise ValueError(f"{name} is in another file, and only data in the file itself are read")
     return node

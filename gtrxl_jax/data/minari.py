@@ -22,7 +22,7 @@ from gtrxl_jax.data.hdf5 import ForgivingFile
 from gtrxl_jax.data.spaces import Spaces
 from gtrxl_jax.data.trajectories import Trajectories, check
 from gtrxl_jax.files import atomic
-from gtrxl_jax.specs.spaces import kind_of, map_leaves, texts_of
+from gtrxl_jax.specs.spaces import kind_of, map_leaves, parts_of, texts_of
 
 __all__ = ["Metadata", "require_writable", "save"]
 
@@ -42,8 +42,8 @@ def save(
 
     Raises:
       FileExistsError: if `path` exists.
-      TypeError, ValueError: if the trajectories are invalid, there are none, or the metadata are
-        not JSON.
+      TypeError, ValueError: if the trajectories are invalid, there are none, a key of a dict cannot
+        be stored, or the metadata are not JSON.
       OSError: if they cannot be written, as on a full disk; nothing is left then.
       ImportError: if the extra "offline" is not installed.
     """
@@ -99,12 +99,27 @@ def _valid(trajectories: Trajectories | None, spaces: Spaces | None = None) -> T
         raise ValueError("there are no trajectories to save: pass at least one set")
     trajectories = jax.device_get(trajectories)
     check(trajectories)
+    _require_storable(trajectories.spaces.observation, "observation")
+    _require_storable(trajectories.spaces.action, "action")
     if spaces not in (None, trajectories.spaces):
         raise ValueError(
             "only trajectories with the same spaces can be saved together: "
             f"{spaces} and {trajectories.spaces}"
         )
     return trajectories
+
+
+def _require_storable(space: Any, field: str) -> None:
+    """Raise ValueError if a key of a dict cannot be a name in a file."""
+    for key, part in (parts_of(space) or {}).items():
+        if kind_of(space) == "dict":
+            is_name = isinstance(key, str) and not {"", "."} & set(key.split("/"))
+            if not is_name:
+                raise ValueError(
+                    f"{field} has the key {key!r}, which is no name in a file: rename it, for "
+                    f"example to 'part {key}'"
+                )
+        _require_storable(part, f"{field}[{key!r}]")
 
 
 def _buffer(trajectories: Trajectories, e: int) -> Any:

@@ -4,6 +4,7 @@ import re
 import sys
 
 import gymnasium
+import h5py
 import jax
 import minari as theirs
 import numpy as np
@@ -206,6 +207,30 @@ def test_invalid_data_are_not_saved(tmp_path):
     with pytest.raises(ValueError, match="metadata must be JSON"):
         minari.save(whole, tmp_path / "a", minari.Metadata(env_params={"x": float("nan")}))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["", ".", "a//b", "/a", 0])
+def test_keys_that_are_no_names_are_not_saved(tmp_path, key):
+    box = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    spaces = dataset_spaces(gymnasium.spaces.Dict({key: box}), DISCRETE)
+    line = re.escape(f"observation has the key {key!r}, which is no name in a file: rename it")
+    with pytest.raises(ValueError, match=line):
+        minari.save(make_set(spaces=spaces), tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keys_with_a_slash_are_followed_through_no_link(tmp_path):
+    box = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    spaces = dataset_spaces(gymnasium.spaces.Dict({"arm/hand": box, "arm/joint": box}), DISCRETE)
+    whole = make_set(spaces=spaces)
+    minari.save(whole, tmp_path / "a")
+    assert_same(datasets.load(tmp_path / "a"), whole)
+    with h5py.File(tmp_path / "a" / "data" / "main_data.hdf5", "a") as file:
+        file.copy("episode_1/observations/arm", "other")
+        del file["episode_1/observations/arm"]
+        file["episode_1/observations/arm"] = h5py.SoftLink("/other")
+    with pytest.raises(ValueError, match="arm/hand is a link, and only data in the file itself"):
+        datasets.load(tmp_path / "a")
 
 
 def test_missing_packages_name_command(tmp_path, monkeypatch):
