@@ -84,7 +84,7 @@ class DatasetReader:
       path: see `load`; the same errors are raised here, except errors of single episodes.
       leave_out: numbers of episodes that are left out, as if the dataset did not have them.
       selection: what is taken of it.
-      spaces: of an environment; used for data of a format that declares none, if the shapes agree.
+      spaces: of an environment; used for data whose own are inferred, if the shapes agree.
 
     Attributes:
       path: the folder or file of the data.
@@ -119,10 +119,12 @@ class DatasetReader:
         with _reading(kind, self.path):
             self._format = kind(self.path)
         try:
-            self.metadata = self._format.metadata
+            metadata = self._format.metadata
+            inferred = metadata.spaces_inferred or not kind.declares_spaces
+            self.metadata = dataclasses.replace(metadata, spaces_inferred=inferred)
             with naming(self.path):
                 found = dataset_spaces(*self._format.spaces)
-                if not kind.declares_spaces and spaces is not None and _fits(found, spaces):
+                if inferred and spaces is not None and _fits(found, spaces):
                     found = spaces
                 observation = self._selection.select(found.observation)
                 self.spaces = Spaces(observation, found.action)

@@ -29,6 +29,7 @@ class Metadata:
       policy: name of the policy that acted.
       seed: seed of the collection.
       version: version of this package that wrote the data.
+      spaces_inferred: whether the spaces are those that the values suggest, see `Format`.
     """
 
     env_name: str = ""
@@ -36,6 +37,7 @@ class Metadata:
     policy: str = ""
     seed: int | None = None
     version: str = gtrxl_jax.__version__
+    spaces_inferred: bool = False
 
 
 class DatasetError(ValueError):
@@ -164,10 +166,11 @@ def observation_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> gymnasium
 def action_space(actions: np.ndarray) -> gymnasium.Space:
     """Return the space that all actions `[N, ...]` of a dataset suggest.
 
-    Integers are choices up to the largest of them. Floats are within -1 and 1 or, if some are
-    beyond by more than rounding, within the bounds that they reach.
+    Integers and booleans are choices up to the largest of them. Floats are within -1 and 1 or, if
+    some are beyond by more than rounding, within the bounds that they reach. A number that never
+    changes has no range of its own: its bounds contain -1 and 1, too.
     """
-    if np.issubdtype(actions.dtype, np.integer):
+    if actions.dtype.kind in "biu":
         if actions.ndim > 1:
             nvec = actions.max(axis=0).astype(np.int64) + 1
             return gymnasium.spaces.MultiDiscrete(nvec)
@@ -176,4 +179,7 @@ def action_space(actions: np.ndarray) -> gymnasium.Space:
     low, high = finite.min(axis=0), finite.max(axis=0)
     if max(-low.min(), high.max()) <= 1 + 1e-6:
         low, high = (np.full(actions.shape[1:], bound, actions.dtype) for bound in (-1, 1))
+    is_constant = low == high
+    low = np.where(is_constant, np.minimum(low, -1), low)
+    high = np.where(is_constant, np.maximum(high, 1), high)
     return gymnasium.spaces.Box(low, high, actions.shape[1:], actions.dtype.type)

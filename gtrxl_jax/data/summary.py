@@ -4,9 +4,11 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from gtrxl_jax.data.datasets import BadEpisodeError, DatasetReader
 from gtrxl_jax.data.outcomes import Outcomes
+from gtrxl_jax.ops.moments import ROUNDING
 from gtrxl_jax.specs.observation import observation_spec
 from gtrxl_jax.specs.spaces import Leaf, describe, kind_of, leaves_of
 
@@ -96,7 +98,7 @@ def summarize(reader: DatasetReader) -> Summary:
         except BadEpisodeError as error:
             faults.append(Fault(error.number, str(error).removeprefix(f"{reader.path}: ")))
     outcomes = Outcomes(*map(np.concatenate, zip(*parts, strict=True))) if parts else None
-    histogram, edges = np.histogram(outcomes.returns_E if outcomes else [], BINS)
+    histogram, edges = np.histogram(_binned(outcomes.returns_E) if outcomes else [], BINS)
     spaces = {
         name: f"{describe(leaf)}: {use(leaf)}"
         for field, use in (("observation", _input), ("action", _output))
@@ -120,6 +122,12 @@ def summarize(reader: DatasetReader) -> Summary:
         missing=reader.describe_missing(),
         faults=faults,
     )
+
+
+def _binned(returns_E: Float[np.ndarray, " E"]) -> Float[np.ndarray, " E"]:
+    """Return returns for a histogram, which has no bins for those that differ by rounding only."""
+    is_one = np.allclose(returns_E, returns_E[0], rtol=ROUNDING, atol=0)
+    return np.full_like(returns_E, returns_E[0]) if is_one else returns_E
 
 
 def _input(leaf: Leaf) -> str:

@@ -2,13 +2,14 @@
 
 import json
 
+import gymnasium
 import h5py
 import jax
 import numpy as np
 import pytest
 
 from gtrxl_jax.cli.main import main
-from gtrxl_jax.data import datasets, minari
+from gtrxl_jax.data import dataset_spaces, datasets, minari
 from gtrxl_jax.data.trajectories import select
 from tests.bad_inputs.refusal import refused
 from tests.data.files import d4rl_arrays, write_d4rl, write_mazes, write_shard
@@ -108,6 +109,31 @@ def test_all_formats_are_shown_and_converted(tmp_path, kind, capsys):
         for differs in ("path", "format", "missing"):
             del one[differs]
     assert shown[0] == shown[1]
+
+
+def test_inferred_spaces_stay_inferred(tmp_path):
+    """Those of an environment of the same shapes apply to the converted data, too."""
+    arrays = d4rl_arrays() | {"actions": np.arange(12) % 2}
+    write_d4rl(tmp_path / "theirs", arrays)
+    main(["data", "convert", str(tmp_path / "theirs"), str(tmp_path / "ours")])
+    given = dataset_spaces(
+        gymnasium.spaces.Box(-9.0, 9.0, (3,)), gymnasium.spaces.Discrete(7, dtype=np.int32)
+    )
+    for name in ("theirs", "ours"):
+        with datasets.DatasetReader(tmp_path / name, spaces=given) as reader:
+            assert reader.spaces == given
+
+
+def test_returns_that_differ_by_rounding_are_one(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    one = rng.uniform(0, 1e-9, 200)
+    one[0] = 1
+    rewards = np.stack([rng.permutation(one) for _ in range(8)]).astype(np.float32)
+    whole = make_set((200,) * 8).replace(rewards=rewards)
+    assert len(set(rewards.sum(axis=1, dtype=np.float64))) > 1
+    minari.save(whole, tmp_path / "set")
+    main(["data", "show", str(tmp_path / "set"), "--json"])
+    assert sorted(json.loads(capsys.readouterr().out)["histogram"]) == [0] * 9 + [8]
 
 
 def test_bad_episodes_are_left_out(tmp_path, capsys):

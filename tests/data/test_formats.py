@@ -115,6 +115,28 @@ def test_bounds_of_actions_are_those_reached(tmp_path):
     np.testing.assert_array_equal(space.high, [2, arrays["actions"][:, 1].max()])
 
 
+@pytest.mark.parametrize(("constant", "bounds"), [(0, [-1, 1]), (2, [-1, 2]), (-3, [-3, 1])])
+def test_number_that_never_changes_has_a_range(tmp_path, constant, bounds):
+    arrays = d4rl_arrays()
+    arrays["actions"][3] = 2
+    arrays["actions"][:, 1] = constant
+    path = write_d4rl(tmp_path / "x.hdf5", arrays)
+    space = datasets.load(path).spaces.action
+    assert [space.low[1], space.high[1]] == bounds
+    given = dataset_spaces(
+        gymnasium.spaces.Box(-np.inf, np.inf, (3,)), gymnasium.spaces.Box(-4.0, 4.0, (2,))
+    )
+    with DatasetReader(path, spaces=given) as reader:
+        assert reader.spaces == given
+
+
+def test_booleans_are_choices(tmp_path):
+    arrays = d4rl_arrays() | {"actions": np.arange(12) % 2 == 0}
+    whole = datasets.load(write_d4rl(tmp_path / "x.hdf5", arrays))
+    assert whole.spaces.action == gymnasium.spaces.Discrete(2, dtype=np.int32)
+    assert whole.actions[0].tolist() == [1, 0, 1, 0, 1]
+
+
 def test_shards_are_rebuilt(tmp_path):
     first = write_shard(tmp_path / "1" / "replay_logs", 0, (5, 2), unfinished=4)
     second = write_shard(tmp_path / "1" / "replay_logs", 10, (6, 3), begun=3)

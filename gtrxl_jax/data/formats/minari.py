@@ -180,6 +180,7 @@ def _metadata(described: dict[str, Any]) -> Metadata:
     ours = described.get("gtrxl_jax")
     if ours is not None:
         names = [field.name for field in dataclasses.fields(Metadata)]
+        ours = {"spaces_inferred": False} | ours  # which earlier versions did not write
         return Metadata(**{name: ours[name] for name in names})
     env_spec = json.loads(described.get("env_spec") or "{}")
     return Metadata(
