@@ -37,6 +37,7 @@ from gtrxl_jax.runs.addresses import local_folder
 from gtrxl_jax.runs.arrays import by_name, require_same_arrays
 from gtrxl_jax.runs.config import kind_of
 from gtrxl_jax.runs.directory import Folder, read_config, read_config_text, require_version
+from gtrxl_jax.runs.divergence import finite
 from gtrxl_jax.runs.logging.writers import json_value
 from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.results import Score, provenance, scores_of
@@ -225,15 +226,11 @@ def evaluate(
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }
     # Seeds that diverged have no score, as in the run's own evaluations.
-    diverged_S = np.array([not _is_finite(params) for params in loaded.params_per_seed])
+    diverged_S = np.array([not finite(params) for params in loaded.params_per_seed])
     scores = require_no_faults(found, loaded.environment[0], diverged_S)
     for score_SE in scores.values():
         score_SE[diverged_S] = np.nan
     return scores_of(scores, equal=not loaded.sampled), loaded
-
-
-def _is_finite(params: Any) -> bool:
-    return all(bool(np.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
 
 
 def with_evaluation(loaded: Loaded, **settings: Any) -> Loaded:
@@ -271,6 +268,11 @@ def with_settings(
     if target_return is not None:
         if not hasattr(config.evaluation, "target_return"):
             raise ValueError("evaluation.target_return is a setting of offline runs: omit it")
+        if not config.reads_returns:
+            raise ValueError(
+                "evaluation.target_return has no effect on a run of algorithm.name "
+                f"{config.algorithm.name} with model.name {config.model.name}: omit it"
+            )
         loaded = with_evaluation(loaded, target_return=target_return)
     if memory_size is not None:
         core: Any = getattr(config, "core", None)

@@ -59,6 +59,7 @@ class ActorCriticConfig(OfflineAlgorithmConfig):
     """Hidden units of a critic's head."""
 
     needs: ClassVar[tuple[str, ...]] = ("rewards", "terminated", "next_observations")
+    reads_returns: ClassVar[bool] = False
 
 
 Loss = Callable[[Any, Key[Array, ""] | None], tuple[Float[Array, ""], Metrics]]

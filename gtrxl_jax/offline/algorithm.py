@@ -130,6 +130,8 @@ class OfflineAlgorithmConfig(abc.ABC):
 
     needs: ClassVar[tuple[str, ...]] = ()
     """The optional fields of `Segments` that the algorithm reads, of `segments.OPTIONAL`."""
+    reads_returns: ClassVar[bool] = True
+    """Whether its policy may be conditioned on a return."""
 
     def check(self) -> None:
         """Raise ValueError if a field that the algorithm needs is unknown."""

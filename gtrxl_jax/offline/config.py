@@ -157,6 +157,11 @@ class OfflineConfig(RunConfig):
                     f"data.{field} requires a dataset on disk: set data.path (`gtrxl collect` "
                     f"writes datasets), or omit data.{field}"
                 )
+        if self.evaluation.memory_noise and not getattr(self.model, "memory_tokens", 0):
+            raise ValueError(
+                "evaluation.memory_noise replaces memory tokens, and model.name "
+                f"{self.model.name} has none: omit it"
+            )
         if self.data.stream and self.num_seeds > 1:
             raise ValueError(
                 f"data.stream supports a single seed, but num_seeds is {self.num_seeds}: "
@@ -169,6 +174,11 @@ class OfflineConfig(RunConfig):
                 f"{self.segments} (and the segments of every stage of a curriculum): use 0, or at "
                 f"least {self.segments - 1}"
             )
+
+    @property
+    def reads_returns(self) -> bool:
+        """Whether the returns that are asked for have an effect."""
+        return self.algorithm.reads_returns and self.model.reads_returns
 
     @property
     def subject(self) -> str:

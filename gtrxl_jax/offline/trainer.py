@@ -167,7 +167,7 @@ class OfflineTrainer:
     @property
     def notes(self) -> Sequence[str]:
         """Lines on what the model reads, see `Trainer`; they may require the data."""
-        if (scale := self.return_scale) is None:
+        if (scale := self.return_scale) is None or not self.config.reads_returns:
             return self._reading
         return [*self._reading, f"returns-to-go are divided by {scale:.4g}, the largest of them"]
 

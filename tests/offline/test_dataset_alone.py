@@ -11,6 +11,7 @@ import pytest
 from gtrxl_jax import load, zero_timestep
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.data import dataset_spaces, minari
+from gtrxl_jax.loading import with_settings
 from gtrxl_jax.offline.config import from_json, preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.runs.directory import read_config_text
@@ -84,6 +85,12 @@ def test_loaded_run_acts_without_data(run, monkeypatch):
     _, action, _ = loaded.act(loaded.init(batch_size=3), timestep, jax.random.key(0))
     assert action.shape == (3, 2)
     assert (abs(action) <= 1).all()
+
+
+def test_target_return_of_a_model_without_returns_is_refused(run):
+    line = "target_return has no effect on a run of algorithm.name imitation with model.name bc-mlp"
+    with pytest.raises(ValueError, match=line):
+        with_settings(load(run), target_return=1.0)
 
 
 @pytest.mark.parametrize("arguments", [["evaluate"], ["collect", "x", "--policy"]])

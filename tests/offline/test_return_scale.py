@@ -10,6 +10,7 @@ from gtrxl_jax.nn.encoders import make_encoder
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.nn.sequence.trajectory import TrajectoryEmbedding, return_statistics
 from gtrxl_jax.offline.config import from_json, preset
+from gtrxl_jax.offline.cql import CQLConfig
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.specs import action_spec
 from tests.data.sets import FLAT, make_set
@@ -69,6 +70,12 @@ def test_scale_is_of_all_steps():
     last_E, length_E = np.arange(len(costs.length)), costs.length
     costs.rewards[last_E, length_E - 1] = length_E
     assert OfflineTrainer(ALONE, costs).return_scale == length_E.max()
+
+
+def test_scale_is_not_said_where_returns_are_not_read():
+    trainer = OfflineTrainer(changed(ALONE, algorithm=CQLConfig()), data(20.0))
+    assert trainer.return_scale is not None
+    assert not [note for note in trainer.notes if "returns" in note]
 
 
 def test_returns_of_zero_are_not_divided_by_zero():

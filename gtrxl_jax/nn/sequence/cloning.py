@@ -4,7 +4,7 @@ Both models have the interface of `gtrxl_jax.nn.sequence.rate.RATE` and ignore r
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -24,6 +24,7 @@ class MLPCloningConfig(ModelConfig):
     """Settings of cloning without memory."""
 
     name: str = "bc-mlp"
+    reads_returns: ClassVar[bool] = False
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
@@ -43,6 +44,7 @@ class RecurrentCloningConfig(ModelConfig):
     """Settings of cloning with an LSTM."""
 
     name: str = "bc-lstm"
+    reads_returns: ClassVar[bool] = False
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
@@ -57,7 +59,21 @@ class RecurrentCloningConfig(ModelConfig):
         )
 
 
-class MLPCloning(SequenceModel):
+class Cloning(SequenceModel):
+    """A model of encoded observations alone."""
+
+    encoder: Any
+
+    def encode(self, observation: Any) -> Array:
+        """Encode observations, see `nn.normalizer.update_normalizers`."""
+        return self.encoder(observation)
+
+    def observe_action(self, state: Any, action: Any) -> Any:
+        """Return the state unchanged: actions are not inputs."""
+        return state
+
+
+class MLPCloning(Cloning):
     """A memoryless policy: encoder, a hidden layer with ReLU for each of `widths`, head."""
 
     encoder: nn.Module
@@ -82,10 +98,6 @@ class MLPCloning(SequenceModel):
         """Return the empty memory and what the head gets at each step."""
         return memory, self._hidden(segment.observations, deterministic)
 
-    def encode(self, observation: Any) -> Array:
-        """Encode observations, see `nn.normalizer.update_normalizers`."""
-        return self.encoder(observation)
-
     def start(self, batch_size: int) -> tuple[()]:
         """Start acting; return an empty state."""
         return self.initial_memory(batch_size)
@@ -101,10 +113,6 @@ class MLPCloning(SequenceModel):
         del return_to_go_B, first_B
         return state, self.head(self._hidden(observation, True))
 
-    def observe_action(self, state: tuple[()], action: Any) -> tuple[()]:
-        """Return the state unchanged: actions are not inputs."""
-        return state
-
     def _hidden(self, observation: Any, deterministic: bool) -> Float[Array, "... D"]:
         x = self.encoder(observation)
         for hidden in self.hidden:
@@ -112,7 +120,7 @@ class MLPCloning(SequenceModel):
         return x
 
 
-class RecurrentCloning(SequenceModel):
+class RecurrentCloning(Cloning):
     """A recurrent core (LSTM or GRU) over encoded observations."""
 
     encoder: nn.Module
@@ -140,10 +148,6 @@ class RecurrentCloning(SequenceModel):
         memory, y_BTD = self.core(memory, x_BTD, jnp.zeros(segment.mask.shape, bool))
         return memory, self.dropout(y_BTD, deterministic)
 
-    def encode(self, observation: Any) -> Array:
-        """Encode observations, see `nn.normalizer.update_normalizers`."""
-        return self.encoder(observation)
-
     def start(self, batch_size: int) -> Any:
         """Start acting from the initial memory."""
         return self.core.start(self.initial_memory(batch_size))
@@ -159,10 +163,6 @@ class RecurrentCloning(SequenceModel):
         del return_to_go_B
         state, y_BD = self.core.step(state, self._project(observation), first_B)
         return state, self.head(y_BD)
-
-    def observe_action(self, state: Any, action: Any) -> Any:
-        """Return the state unchanged: actions are not inputs."""
-        return state
 
     def _project(self, observation: Any) -> Float[Array, "... D"]:
         return self.projection(self.encoder(observation))

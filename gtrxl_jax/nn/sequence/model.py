@@ -22,7 +22,7 @@ before. A model may also have
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,9 @@ class ModelConfig(abc.ABC):
     """Where the channels of images are: hwc (last), chw (first), or auto, by the shape."""
     dtype: str = choice("float32", DTYPES)
     """Dtype of the activations: float32 or bfloat16. Parameters stay float32."""
+
+    reads_returns: ClassVar[bool] = True
+    """Whether returns-to-go may be inputs."""
 
     @property
     def is_recurrent(self) -> bool:
