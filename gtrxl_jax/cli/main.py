@@ -185,7 +185,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
         options = Options(command.log, command.plots, tuple(configs), config.init_from)
         kept = OptionsWriter(folder, options)
         for name, model_config in configs.items():
-            trainer = OfflineTrainer(model_config, trajectories)
+            trainer = OfflineTrainer(model_config, trajectories, generated=not config.data.path)
             trained = _run(trainer, folder / name, command, f"{name} on {config.subject}", kept)
             if trained is not None and command.plots and _is_first():
                 params = trained.params_per_seed[0]

@@ -191,9 +191,10 @@ def require_spaces(config: OfflineConfig, spaces: Spaces) -> None:
     expected = _known_spaces(config) or data_spaces(config)
     of = f"env.name {config.env.name}" if config.env.name else "the run"
     if not same_spaces(spaces, expected):
+        found = f"data.path {config.data.path} has" if config.data.path else "the data given have"
         raise ValueError(
-            f"data.path {config.data.path} has {spaces}, but {of} has {expected}: choose a "
-            'matching pair, or train without an environment, with env.name ""'
+            f"{found} {spaces}, but {of} has {expected}: choose a matching pair, or train without "
+            'an environment, with env.name ""'
         )
 
 

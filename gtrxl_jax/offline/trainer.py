@@ -43,6 +43,7 @@ from gtrxl_jax.offline.environments import (
     evaluation_streams,
     make_stream,
     parameters,
+    require_spaces,
     sampling_of,
     trajectories_of,
 )
@@ -93,18 +94,28 @@ class OfflineTrainer:
 
     progress_metrics: tuple[str, ...] = ("loss", "accuracy/last_step", "error")
 
-    def __init__(self, config: OfflineConfig, trajectories: Trajectories | None = None):
+    def __init__(
+        self,
+        config: OfflineConfig,
+        trajectories: Trajectories | None = None,
+        *,
+        generated: bool = False,
+    ):
         """Create a trainer; `trajectories`, if given, are used instead of `config.data`.
 
-        They are checked on first use, see `data.check`.
+        They are checked on first use, see `data.check`. If they are `generated`, the config alone
+        says which they are, see `trajectories_of`.
         """
         validate(config)
         self._trajectories = trajectories
+        self._is_generated = generated or (trajectories is None and not config.data.path)
         self._sampling = sampling_of(config)
         self._streams = evaluation_streams(config)
         if self._streams:
             stream = next(iter(self._streams.values()))
             spaces = stream.observation_space, stream.action_space
+            if trajectories is not None:
+                require_spaces(config, trajectories.spaces)
         else:
             of_data = trajectories.spaces if trajectories else data_spaces(config)
             spaces = of_data.observation, of_data.action
@@ -175,13 +186,13 @@ class OfflineTrainer:
     def config_json(self) -> str:
         """The config with its target return, so that a trained model acts without the data.
 
-        It also has the scale of returns, and the fingerprint of a dataset, so that a run never
-        resumes on another.
+        It also has the scale of returns, and the fingerprint of data that were not generated, so
+        that a run never resumes on others.
         """
         config = self.config
         data = dataclasses.replace(config.data, return_scale=self.return_scale)
         evaluation = dataclasses.replace(config.evaluation, target_return=self.target_return)
-        if not data.fingerprint and (data.path or not config.env.name):
+        if not (data.fingerprint or self._is_generated):
             data = dataclasses.replace(data, fingerprint=self._data.fingerprint())
         return to_json(dataclasses.replace(config, evaluation=evaluation, data=data))
 

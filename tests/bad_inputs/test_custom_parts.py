@@ -438,4 +438,4 @@ def test_offline_algorithm_that_cannot_be_made(monkeypatch):
     monkeypatch.setattr(DecayConfig, "make", lambda self, setup: setup.missing)
     config = changed(offline_preset("debug"), algorithm=DecayConfig())
     with pytest.raises(ValueError, match="^algorithm DecayConfig .*: AttributeError: .*missing"):
-        OfflineTrainer(config, make_set())
+        OfflineTrainer(config)

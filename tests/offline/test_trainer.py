@@ -335,6 +335,32 @@ def test_invalid_configs_raise(changes, words, monkeypatch):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_trajectories_of_another_environment_raise(trajectories):
+    with pytest.raises(ValueError, match="the data given have .*, but env.name CartPole-v1 has"):
+        make(trajectories, env__name="CartPole-v1", evaluation__lengths=())
+
+
+def test_given_trajectories_are_known(trajectories):
+    """Those of the oracle are known by the config."""
+    given, generated = (OfflineTrainer(DEBUG, trajectories, generated=x) for x in (False, True))
+    recorded = from_json(given.config_json)
+    assert recorded.data.fingerprint
+    assert not from_json(generated.config_json).data.fingerprint
+    other = OfflineTrainer(recorded, trajectories.replace(rewards=2 * trajectories.rewards))
+    with pytest.raises(ValueError, match="the data given are not the run's data"):
+        data_of(other)
+
+
+@pytest.mark.parametrize("model", [{"name": "dt"}, {"name": "elmur"}, {"memory_tokens": 0}])
+def test_noise_requires_memory_tokens(model):
+    noisy = changed(DEBUG, evaluation__memory_noise=True)
+    validate(noisy)
+    without = changed(noisy, **{f"model__{field}": value for field, value in model.items()})
+    with pytest.raises(ValueError, match="evaluation.memory_noise replaces memory tokens, and mo"):
+        validate(without)
+
+
 def test_curriculum_without_short_episodes_raises():
     config = DEBUG
     with pytest.raises(ValueError, match="curriculum requires episodes of at most 4 steps"):
