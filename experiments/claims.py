@@ -281,6 +281,7 @@ def compare(
 
 
 GTRXL, LSTM, GRU = ("gtrxl", "GTrXL"), ("lstm", "LSTM"), ("gru", "GRU")
+RECENT = ("gtrxl, recency 2", "GTrXL, recency 2")
 TRXL, TRXL_I = ("trxl", "TrXL"), ("trxl-i", "TrXL-I")
 GATED = ("gru", "GTrXL")
 GRU_GATE = ("gru", "GRU gate")
@@ -436,6 +437,17 @@ GTRXL_CLAIMS = (
                 Group("published GRU", constant=5.2),
                 margin=0.5,
                 **RETURN | BESIDE,
+            ),
+            *(
+                compare(
+                    f"Memory Maze, images of {images}, targets found",
+                    f"memory_maze_online/MemoryMaze-9x9-v0, {images}, {{}}",
+                    gtrxl,
+                    LSTM,
+                    margin=2.5,
+                    **RETURN | BESIDE,
+                )
+                for images, gtrxl in {"64 x 64": GTRXL, "36 x 36": RECENT}.items()
             ),
         ),
     ),
