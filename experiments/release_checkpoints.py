@@ -3,7 +3,7 @@
     python experiments/release_checkpoints.py
     python experiments/release_checkpoints.py --only cartpole
 
-This trains all agents by the command line, in runs/released/NAME, unless that run has ended; then
+This trains agents by the command line, in runs/released/NAME, unless that run has ended; then
 exports each to checkpoints/NAME, or for bundled://NAME to gtrxl_jax/agents/NAME, in place of an
 earlier export; and evaluates it on fresh episodes.
 The command, commit, device, date and seed are in the card of each. Expected: a success of 1, and
@@ -69,9 +69,19 @@ AGENTS = {
         *("--algorithm.minibatches", "4", "--algorithm.entropy-final", "1"),
         *("--optimizer.learning-rate", "0.001", "--total-steps", "1500000"),
     ],
+    "memory_maze": [
+        "train",
+        *("--env.name", "MemoryMaze-9x9-v0", "--env.params", "height", "64", "width", "64"),
+        *("--env.num-envs", "256", "--env.stagger", "--agent.encoder", "nature"),
+        *("--core.width", "128", "--core.memory-size", "512", "--unroll", "64"),
+        *("--algorithm.epochs", "2", "--algorithm.minibatches", "16"),
+        *("--evaluation.episodes", "64", "--total-steps", "25000000"),
+    ],
     "rate": ["train-offline", "--segments", "5", "--model.cache-size", "90"],
 }
 """The command that trains each released agent."""
+ON_GPU = {"memory_maze"}
+"""Agents that take a GPU five minutes, and a CPU hours; only if they are named."""
 EPISODES = {"train": 1024, "train-offline": 64}
 """Episodes of the evaluation, fewer where they are played at five lengths of up to 900 steps."""
 LARGEST = 5_000_000
@@ -84,8 +94,8 @@ LARGEST_BUNDLED = 300_000
 class Release:
     """Which agents to release."""
 
-    only: tuple[str, ...] = tuple(AGENTS)
-    """Names of agents; all by default."""
+    only: tuple[str, ...] = tuple(name for name in AGENTS if name not in ON_GPU)
+    """Names of agents; by default all that are trained on CPUs."""
 
 
 def folder(name: str) -> Path:
@@ -115,7 +125,7 @@ def release(name: str) -> str:
     largest = LARGEST_BUNDLED if is_address(name) else LARGEST
     if max(sizes.values()) > largest:
         raise ValueError(f"{to} has a file of more than {largest:,} bytes: {sizes}")
-    scores, _ = evaluate(to, EPISODES[command[0]])
+    scores, _ = evaluate(to, 64 if name in ON_GPU else EPISODES[command[0]])
     # A sequence model has a success for each length of episodes.
     lengths = sorted(int(score[8:]) for score in scores if score.startswith("success/"))
     longest = f"success/{lengths[-1]}" if lengths else ""
