@@ -98,31 +98,40 @@ def make_trainer(name: str, model: str, batch: int | None) -> OfflineTrainer:
     )
 
 
-def main(settings: Settings) -> None:
-    """Measure both models for each task."""
+def measure(name: str, settings: Settings) -> list[Row]:
+    """Measure both models for a task."""
+    models = ("rate", "dt")
+    trainers = {model: make_trainer(name, model, settings.batch) for model in models}
+    learn = {model: training(trainer) for model, trainer in trainers.items()}
+    act = {model: acting(trainer) for model, trainer in trainers.items()}
+    batch = interleaved(learn, settings.rounds)
+    step = interleaved(act, settings.acting_rounds)
     rows = []
-    for name in settings.only:
-        models = ("rate", "dt")
-        trainers = {model: make_trainer(name, model, settings.batch) for model in models}
-        learn = {model: training(trainer) for model, trainer in trainers.items()}
-        act = {model: acting(trainer) for model, trainer in trainers.items()}
-        batch = interleaved(learn, settings.rounds)
-        step = interleaved(act, settings.acting_rounds)
-        for model, trainer in trainers.items():
-            params = jax.eval_shape(trainer.init, 0).params
-            size = sum(leaf.size for leaf in jax.tree.leaves(params))
-            of = f"{name}, {model}"
-            rows += [
-                Row(f"{of}: parameters", size / 1e6, "million"),
-                Row(f"{of}: peak memory of a batch", peak(trainer), "MB"),
-                Row(f"{of}: training batch", batch[model], "s"),
-                Row(f"{of}: acting step", 1e3 * step[model] / TASKS[name].unroll, "ms"),
-            ]
+    for model, trainer in trainers.items():
+        params = jax.eval_shape(trainer.init, 0).params
+        size = sum(leaf.size for leaf in jax.tree.leaves(params))
+        of = f"{name}, {model}"
         rows += [
-            Row(f"{name}: published parameters of RATE", TASKS[name].published, "million"),
-            Row(f"{name}: published training of RATE", TASKS[name].hours, "hours"),
+            Row(f"{of}: parameters", size / 1e6, "million"),
+            Row(f"{of}: peak memory of a batch", peak(trainer), "MB"),
+            Row(f"{of}: training batch", batch[model], "s"),
+            Row(f"{of}: acting step", 1e3 * step[model] / TASKS[name].unroll, "ms"),
         ]
-    show("rate_sizes", "RATE and DT at the paper's sizes", rows, keep=settings.keep)
+    return [
+        *rows,
+        Row(f"{name}: published parameters of RATE", TASKS[name].published, "million"),
+        Row(f"{name}: published training of RATE", TASKS[name].hours, "hours"),
+    ]
+
+
+def main(settings: Settings) -> None:
+    """Measure all tasks, and keep what there is after each."""
+    before: list[Row] = []
+    for name in settings.only:
+        rows = measure(name, settings)
+        title = "RATE and DT at the paper's sizes"
+        show("rate_sizes", title, rows, keep=settings.keep, before=before)
+        before += rows
 
 
 if __name__ == "__main__":
