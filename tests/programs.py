@@ -22,7 +22,7 @@ def compiled_once(key: Callable[[Any], Hashable] = lambda trainer: trainer) -> I
     made: dict[Hashable, Programs] = {}
     make = {OnlineTrainer: Programs, OfflineTrainer: Programs, HostTrainer: HostPrograms}
 
-    def programs(trainer: Any, compiling: Any, devices: Any = None) -> Programs:
+    def programs(trainer: Any, compiling: Any = None, devices: Any = None) -> Programs:
         is_new = key(trainer) not in made
         own = make[type(trainer)](trainer) if is_new else copy.copy(made[key(trainer)])
         own._trainer = trainer

@@ -384,6 +384,7 @@ def test_mujoco_draws_without_a_screen(render, screen, found, monkeypatch):
     assert os.environ.get("MUJOCO_GL") == found
 
 
+@pytest.mark.slow  # tests/online/test_host.py has a quick one in threads
 def test_a_process_that_hangs_names_the_setting():
     stream = stream_of("tests.hosts:counter", 1, raise_at=2, failures=1, fault="sleep")
     stream.env.facts  # noqa: B018  before it hangs, here

@@ -175,7 +175,7 @@ def test_bonus_decreases_and_its_target_is_never_trained():
     assert np.all(metrics["rnd/bonus"] > 0)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "r2d2"])
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("r2d2", marks=pytest.mark.slow)])
 def test_statistics_of_auxiliary_losses_do_not_depend_on_normalize(algorithm):
     """Without it, those of the agent's own inputs stay."""
     job = small_job("lstm", algorithm__name=algorithm, agent__rnd=0.1, agent__reconstruction=0.1)
