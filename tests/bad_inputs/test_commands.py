@@ -268,7 +268,7 @@ OTHERS = {
     "inspect nothing --episode-steps 0": "episode_steps must be at least 1, not 0",
     "inspect nothing --seed -1": "seed must be at least 0, not -1",
     "inspect nothing --actions best": "unknown actions 'best'",
-    "inspect nothing --to page.pdf": "to must be the name of an HTML or a GIF file, as inspect.html",
+    "inspect nothing --to page.pdf": "to must be the name of an HTML or a GIF file, as inspect",
     "inspect nothing file --to a.gif": "a GIF shows a single run: name one, or set --to to a name",
     "export nothing": "to must be a new folder: set --to",
     "export nothing --to new": "nothing holds no run: it has no config.json",
