@@ -1,4 +1,4 @@
-"""Schedules of the learning rate."""
+"""Schedules of the learning rate and the entropy bonus."""
 
 import numpy as np
 import optax
