@@ -16,13 +16,14 @@ do. The data sets, which are as small as the machine and not those of D4RL:
     Hopper-v5                   medium-replay: random actions, and agents of four stages, of which
                                 the last has about half of the best one's return
                                 medium-expert: the last of them, and as many steps of the best one
+    Pong                        replay: random actions, and agents of four stages; images of 42 x 42
 
 Models and algorithms learn from the same data, three seeds each, and play with the best actions
 after their last update. Imitation (DT, RATE) asks for the mean return of the best tenth. RATE asks
 for it again in each segment, as its authors do in MuJoCo; it also plays without that.
 
-Hopper-v5 needs the extra mujoco. Agents and data are kept in `--data`; with several workers, run
-`--only agent` and `--only data` before the rest.
+Hopper-v5 needs the extra mujoco, Pong the extra envpool. Agents and data are kept in `--data`; with
+several workers, run `--only agent` and `--only data` before the rest.
 
 Writes offline_control.jsonl and .md to experiments/results/.
 """
@@ -57,8 +58,10 @@ from gtrxl_jax.offline.imitation import ImitationConfig
 from gtrxl_jax.offline.iql import IQLConfig
 from gtrxl_jax.offline.optimizer import AdamWConfig
 from gtrxl_jax.offline.td3_bc import TD3BCConfig
+from gtrxl_jax.online.algorithm import AgentConfig
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig, preset
 from gtrxl_jax.online.host import make_trainer
+from gtrxl_jax.online.optimizer import OptimizerConfig
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.config import CheckpointConfig
@@ -92,6 +95,9 @@ class Task:
       data: the data sets.
       episodes: number of episodes of an evaluation.
       final: fraction of the learners' learning rate that remains at the end.
+      unroll: steps of one of the three segments of models with memory.
+      updates: of a learner.
+      is_normalized: whether returns are shown on the scale from random actions to the expert.
     """
 
     agent: OnlineConfig
@@ -99,16 +105,23 @@ class Task:
     data: dict[str, tuple[Part, ...]]
     episodes: int
     final: float = AdamWConfig.final
+    unroll: int = 20
+    updates: int = 6000
+    is_normalized: bool = True
 
 
 def agent(
-    env: str, steps: int, checkpoint: CheckpointConfig, core: CoreConfig, **settings: Any
+    env: str | EnvConfig,
+    steps: int,
+    checkpoint: CheckpointConfig,
+    core: CoreConfig,
+    **settings: Any,
 ) -> OnlineConfig:
     """Return the config of an agent that keeps all of its checkpoints."""
     config = preset("default")
     return dataclasses.replace(
         config,
-        env=EnvConfig(env, num_envs=config.env.num_envs),
+        env=EnvConfig(env, num_envs=config.env.num_envs) if isinstance(env, str) else env,
         core=core,
         checkpoint=checkpoint,
         evaluation=dataclasses.replace(config.evaluation, interval=0),
@@ -122,6 +135,9 @@ def each_of(*steps: int | None, episodes: int) -> tuple[Part, ...]:
     return tuple(Part(step, episodes) for step in steps)
 
 
+PONG = EnvConfig(
+    "envpool:Pong-v5", {"img_height": 42, "img_width": 42, "num_threads": 1}, num_envs=16
+)
 HOPPER, MEDIUM, EXPERT = "gymnasium:Hopper-v5", 358_400, 655_360
 """The environment, and the steps of its agent."""
 TASKS = {
@@ -163,6 +179,26 @@ TASKS = {
         # hundreds: as IQL's authors, until none remains.
         final=0.0,
     ),
+    "Pong": Task(
+        agent(
+            PONG,
+            2_048_000,
+            CheckpointConfig(102_400, keep=20),
+            core_config("mingru"),
+            agent=AgentConfig(encoder="nature"),
+            algorithm=PPOConfig(entropy_cost=0.01, epochs=3, minibatches=8),
+            optimizer=OptimizerConfig(learning_rate=3e-4),
+            segments=4,
+        ),
+        expert=2_048_000,
+        data={
+            "replay": each_of(None, 614_400, 1_024_000, 1_433_600, 2_048_000, episodes=12),
+        },
+        episodes=16,
+        unroll=30,
+        updates=3000,
+        is_normalized=False,
+    ),
 }
 LEARNERS: dict[str, tuple[str, OfflineAlgorithmConfig]] = {
     "BC": ("bc-mlp", ImitationConfig()),
@@ -170,27 +206,38 @@ LEARNERS: dict[str, tuple[str, OfflineAlgorithmConfig]] = {
     "CQL": ("bc-mlp", CQLConfig()),
     "TD3+BC": ("bc-mlp", TD3BCConfig()),
     "DT": ("dt", ImitationConfig()),
+    "DMamba": ("dmamba", ImitationConfig()),
     "RATE": ("rate", ImitationConfig()),
 }
 """The model and the algorithm."""
 MEMORYLESS = ("BC", "IQL", "CQL", "TD3+BC")
 CONTINUOUS = ("Pendulum-v1", "Hopper-v5")
-UPDATES = 6000
 KEPT = "return/kept target"
 """RATE's return if it does not ask for the target return again in each segment."""
 PUBLISHED = {
-    "medium-replay": {"CQL": "95.0", "DT": "82.7 ± 7.0", "RATE": "83.7 ± 8.2"},
-    "medium-expert": {"CQL": "105.4", "DT": "107.6 ± 1.8", "RATE": "112.5 ± 0.2"},
+    ("Hopper-v5", "medium-replay"): (
+        "D4RL's medium-replay",
+        {"CQL": "95.0", "DT": "82.7 ± 7.0", "DMamba": "82.6 ± 4.6", "RATE": "83.7 ± 8.2"},
+    ),
+    ("Hopper-v5", "medium-expert"): (
+        "D4RL's medium-expert",
+        {"CQL": "105.4", "DT": "107.6 ± 1.8", "DMamba": "111.1 ± 0.3", "RATE": "112.5 ± 0.2"},
+    ),
+    ("Pong", "replay"): (
+        "DQN-replay, return",
+        {"DT": "17.1 ± 2.9", "DMamba": "1.6 ± 15.3", "RATE": "18.7 ± 0.5"},
+    ),
 }
-"""Table 2 of RATE's paper, Hopper."""
+"""Tables 1 and 2 of RATE's paper, by the task and data here: its data, and the scores there."""
 
 
 def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -> OfflineConfig:
     """Return the config of a cell."""
     of_task, (model, algorithm) = TASKS[task], LEARNERS[learner]
-    is_memoryless = learner in MEMORYLESS
+    env, is_memoryless = of_task.agent.env, learner in MEMORYLESS
+    updates = updates or of_task.updates
     return OfflineConfig(
-        env=OfflineEnvConfig(of_task.agent.env.name),
+        env=OfflineEnvConfig(env.name, env.params),
         data=DataConfig(path=str(folder / f"{task} {data}")),
         model=model_config(model),
         algorithm=algorithm,
@@ -199,19 +246,20 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
             episodes=of_task.episodes, restart_return=learner == "RATE"
         ),
         # 256 single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
-        unroll=1 if is_memoryless else 20,
+        unroll=1 if is_memoryless else of_task.unroll,
         segments=1 if is_memoryless else 3,
         batch_size=256 if is_memoryless else 16,
-        total_updates=updates or UPDATES,
-        updates_per_iteration=min(updates or UPDATES, 500),
+        total_updates=updates,
+        updates_per_iteration=min(updates, 500),
         remat=False,
     )
 
 
 def collect(task: str, folder: Path, part: Part) -> tuple[Path, Collected]:
     """Collect episodes with sampled actions into a new folder; return it and a summary."""
+    env = TASKS[task].agent.env
     config = CollectionConfig(
-        CollectionEnvConfig(TASKS[task].agent.env.name if part.step is None else ""),
+        CollectionEnvConfig(env.name, env.params) if part.step is None else CollectionEnvConfig(),
         policy="random" if part.step is None else str(folder / task),
         step=part.step,
         actions="" if part.step is None else "sample",
@@ -245,7 +293,8 @@ def make_data(task: str, data: str, folder: Path, seed: int) -> Record:
     """Collect a data set, and return the returns of its episodes."""
     parts = [collect(task, folder, part) for part in TASKS[task].data[data]]
     sets = [datasets.load(path) for path, _ in parts]
-    metadata = minari.Metadata(TASKS[task].agent.env.name, policy="several")
+    env = TASKS[task].agent.env
+    metadata = minari.Metadata(env.name, env.params, policy="several")
     minari.save(iter(sets), folder / f"{task} {data}", metadata)
     for path, _ in parts:
         shutil.rmtree(path.parent)
@@ -333,15 +382,18 @@ def entry(value_S: np.ndarray) -> str:
 
 
 def normalized_table(records: Sequence[Record]) -> list[str]:
-    """Return the lines of the table of normalized returns, with the published ones of Hopper."""
+    """Return the lines of the table of normalized returns, each above the published ones."""
     agents, rows = by_cell(records, "task", "who"), []
     for (task, data), found in returns(records).items():
-        reference = agents[task, "agent"]
-        shares = (normalize(return_S, reference) for return_S in found.values())
-        rows.append([f"{task}, {data}", *map(entry, shares)])
-        if task == "Hopper-v5":
-            theirs = (PUBLISHED[data].get(name, "") for name in found)
-            rows.append([f"published, D4RL's {data}", *theirs])
+        name, shown = f"{task}, {data}", list(found.values())
+        if TASKS[task].is_normalized:
+            shown = [normalize(return_S, agents[task, "agent"]) for return_S in shown]
+        else:
+            name += ", return"
+        rows.append([name, *map(entry, shown)])
+        if published := PUBLISHED.get((task, data)):
+            source, theirs = published
+            rows.append([f"published, {source}", *(theirs.get(who, "") for who in found)])
     return table(["data", *columns(records)], rows)
 
 
@@ -366,8 +418,8 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
         "mean with the 95 % interval over seeds, and their number, after the last of "
         f"{' or '.join(f'{n:,}' for n in updates)} updates; that of the data is the mean of its "
         "episodes. BC, IQL, CQL and TD3+BC are memoryless, an MLP of two layers. Published is "
-        "table 2 of RATE's paper: its data, D4RL's, are larger and of other agents, and its scores "
-        "are normalized by D4RL's returns.",
+        "tables 1 and 2 of RATE's paper: its data are larger and of other agents, and its scores "
+        "in MuJoCo are normalized by D4RL's returns. Pong has returns, as there.",
         normalized_table(records),
         "The returns themselves, and the sizes of the data:",
         table(["data", "episodes", "steps", *columns(records)], rows),
