@@ -56,6 +56,13 @@ def test_stored_report_follows_from_records(name, tmp_path, capsys, monkeypatch)
     assert report in capsys.readouterr().out
 
 
+def test_report_without_records_is_refused(tmp_path):
+    study, options = study_of("default_job", report_only=True, results=tmp_path)
+    with pytest.raises(ValueError, match="has no records: omit --report-only"):
+        study.run(options)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_config_of_study_is_valid(name):
     study, options = study_of(name)

@@ -69,11 +69,17 @@ class Study:
         self.run(tyro.cli(self.options, default=default))
 
     def run(self, options: Options) -> None:
-        """Execute the missing runs, and write and print the report."""
+        """Execute the missing runs, and write and print the report.
+
+        Raises:
+          ValueError: if there are no records to report.
+        """
         name = self.name(options) if self.name else Path(self.script).stem
         cells, path = self.grid(options), options.results / f"{name}.jsonl"
         if options.report_only:
             records = read(path, [cell.labels for cell in cells])
+            if not records:
+                raise ValueError(f"{path} has no records: omit --report-only to execute runs")
         else:
             records = run(
                 cells,
