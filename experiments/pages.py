@@ -252,12 +252,12 @@ def popgym_easy_table() -> list[str]:
     published = popgym_easy.PUBLISHED
     names = {"GTrXL": "gtrxl", "GRU": "gru"}
     return table(
-        ["task", *names, "published GRU"],
+        ["task", *names, "published GRU", "best published"],
         [
             [
                 task.removesuffix("Easy-v0"),
                 *(entry(task, core) for core in names.values()),
-                f"{published[task]:.2f}" if task in published else "",
+                *([f"{score:.2f}" for score in published[task]] if task in published else ["", ""]),
             ]
             for task in popgym_easy.TASKS
         ],
