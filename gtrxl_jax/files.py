@@ -97,6 +97,19 @@ def try_lock(file: IO[Any]) -> bool:
         return False
 
 
+def is_locked(file: IO[Any]) -> bool:
+    """Return whether another process has locked an open file, which may be read-only.
+
+    To ask takes a shared lock for an instant, which others who ask may have as well.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        return False
+    except BlockingIOError:
+        return True
+
+
 def append_to(file: FileIO, path: str | os.PathLike[str], content: bytes) -> None:
     """Append to an unbuffered file of that path: all of the content or, on failure, nothing."""
     with naming_file(path):

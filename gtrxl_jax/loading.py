@@ -45,7 +45,7 @@ from gtrxl_jax.runs.trainer import Trainer
 from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.specs.values import require_host_values
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.validation import require_choice
+from gtrxl_jax.validation import require_choice, require_count
 
 TRAINERS: dict[str, Callable[[str], Trainer]] = {
     "online": lambda text: make_trainer(config.from_json(text)),
@@ -287,8 +287,10 @@ def with_settings(
             f"omit core.memory_size, on which the parameters of core {core.name} depend",
             convert=True,
         )
-    if forget and hasattr(config.evaluation, "target_return"):
-        raise ValueError("forget is a setting of online runs: omit it")
+    if forget:
+        require_count("forget", forget)
+        if hasattr(config.evaluation, "target_return"):
+            raise ValueError("forget is a setting of online runs: omit it")
     loaded = dataclasses.replace(loaded, forget=forget)
     if env or params:
         other_env = environment_for(loaded, env, params or {})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gtrxl_jax
+from gtrxl_jax.inspection.episode import inspect_episode
 from gtrxl_jax.loading import with_settings
 from gtrxl_jax.online.config import to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
@@ -97,6 +98,16 @@ def test_forgetful_agent_takes_every_nth_step_for_the_first(run):
         np.testing.assert_allclose(other.value, output.value, rtol=1e-5, atol=1e-6)
         stream, timestep = jax.jit(plain.trainer.stream.step)(stream, action)
     assert cuts > 0
+
+
+def test_invalid_times_to_forget_raise(run):
+    loaded = gtrxl_jax.load(run[0])
+    with pytest.raises(ValueError, match="forget must be at least 1, got -1"):
+        with_settings(loaded, forget=-1)
+    with pytest.raises(TypeError, match="forget"):
+        with_settings(loaded, forget=2.5)
+    with pytest.raises(ValueError, match="an agent that forgets cannot be inspected"):
+        inspect_episode(with_settings(loaded, forget=3))
 
 
 def test_forgetting_costs_what_memory_earns():

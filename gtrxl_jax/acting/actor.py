@@ -63,16 +63,19 @@ class Actor:
 
         Raises:
           ValueError: if an argument has another shape, or the observation lacks a part, or a value
-            does not belong to its space.
+            does not belong to its space, or the reward is not finite.
           TypeError: if an argument has another type.
         """
-        first = bool(first) or self._state is None
+        first = bool(_like(np.zeros((), bool), first, "first")) or self._state is None
         observation = _convert_observation(self._observation_space, observation, "observation")
         if legal is not None:
             legal = _like(np.zeros(self._choices, bool), legal, "legal")
+        reward = _like(self._reward, reward, "reward")
+        if not np.isfinite(reward):
+            raise ValueError(f"reward is {reward}: pass a finite one")
         if first:
+            reward = np.zeros_like(reward)
             self._state = self._fresh(self._params)
-        reward = _like(self._reward, 0 if first else reward, "reward")
         key = jax.random.fold_in(self._key, self._steps)
         self._steps += 1
         self._state, action = self._step(

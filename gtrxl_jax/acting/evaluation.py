@@ -253,8 +253,8 @@ def record_episode(
         if np.any(parts[-1][1].last):
             break
     (states, success), timesteps = jax.tree.map(_concatenate, *parts)
-    if not timesteps.last.any():
-        refuse_unfinished(type(stream.env).__name__, len(timesteps.last) - 1, limit)
+    if not timesteps.last[: limit + 1].any():
+        refuse_unfinished(type(stream.env).__name__, limit, limit)
     steps = int(np.argmax(timesteps.last)) + 1
     states, success, timesteps = jax.tree.map(lambda x: x[:steps], (states, success, timesteps))
     shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))

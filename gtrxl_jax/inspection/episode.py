@@ -108,8 +108,11 @@ def inspect_episode(
       task: the task of the run that is played.
 
     Raises:
-      ValueError: if the run has no such task, or the episode goes on beyond its time limit.
+      ValueError: if the run has no such task, its agent forgets, or the episode goes on beyond its
+        time limit.
     """
+    if run.forget:
+        raise ValueError("an agent that forgets cannot be inspected: load the run without forget")
     if not 0 <= task < len(run.tasks):
         raise ValueError(f"task must be below {len(run.tasks)}, the run's number of tasks: {task}")
     policy, stream = run.policy, run.tasks[task]

@@ -191,7 +191,7 @@ def plot_success_panels(
 
 def _require_horizons(horizons: ArrayLike) -> Float[np.ndarray, " H"]:
     horizon_H = np.asarray(horizons, np.float64)
-    if horizon_H.ndim != 1 or (np.diff(horizon_H, prepend=0) <= 0).any():
+    if horizon_H.ndim != 1 or not (np.diff(horizon_H, prepend=0) > 0).all():
         raise ValueError(f"horizons must be positive and increasing; got {horizon_H.tolist()}")
     return horizon_H
 

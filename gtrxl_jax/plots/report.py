@@ -144,11 +144,13 @@ def _draw_attention(
     decision = episode.decision
     weights_LHTW = attention_LHSW[:, :, : decision + 1]
     window = weights_LHTW.shape[-1]
-    distance = None if episode.cue is None else decision - episode.cue
+    # A cue in the last observation is after the decision.
+    cue = episode.cue if episode.cue is not None and episode.cue <= decision else None
+    distance = None if cue is None else decision - cue
     plot_attention_map(
         weights_LHTW[:, :, -1],
         at_decision,
         cue=distance if distance is not None and distance < window else None,
     )
-    plot_attention_over_episode(weights_LHTW, over_episode, cue=episode.cue)
+    plot_attention_over_episode(weights_LHTW, over_episode, cue=cue)
     return [at_decision, over_episode]

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gtrxl_jax import __version__
-from gtrxl_jax.files import atomic, try_lock
+from gtrxl_jax.files import atomic, is_locked, try_lock
 from gtrxl_jax.parallel import hosts
 from gtrxl_jax.runs.config import kind_of, parse, with_defaults
 from gtrxl_jax.runs.logging.writers import read_metrics
@@ -41,6 +42,8 @@ MAY_CHANGE = (
 MAY_GROW = ("total_steps", "total_updates")
 """Fields that may increase: the run is then extended. Schedules that are relative to the length of
 the run, such as the decay of the learning rate, continue at their place in the longer run."""
+_TRIES = 10
+"""Attempts to lock a folder, since who asks for its status has its lock for an instant."""
 OLDEST_VERSION = "0.3.0"
 """The oldest version whose runs can be read."""
 
@@ -111,16 +114,19 @@ def _lock(config: Path, resources: contextlib.ExitStack) -> None:
       ValueError: if another process holds its lock.
     """
     file = resources.enter_context(config.open("r+b"))
-    if not try_lock(file):
-        raise ValueError(
-            f"{config.parent} is in use by a running process: wait for it, or choose another folder"
-        )
+    for _ in range(_TRIES):
+        if try_lock(file):
+            return
+        time.sleep(0.02)
+    raise ValueError(
+        f"{config.parent} is in use by a running process: wait for it, or choose another folder"
+    )
 
 
 def is_running(folder: Folder) -> bool:
     """Return whether a process of this machine holds the lock of the run in `folder`."""
-    with open(Path(folder, "config.json"), "rb") as file:  # which may be read-only
-        return not try_lock(file)
+    with open(Path(folder, "config.json"), "rb") as file:
+        return is_locked(file)
 
 
 def params_path(folder: Folder) -> Path:

@@ -353,11 +353,18 @@ class _Loop:
         return scores
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
-        """Return whether the mean score of seeds that have not diverged is the best; record it."""
+        """Return whether the mean score of seeds that have not diverged is the best; record it.
+
+        Without a finite score it is not.
+        """
         config, best = self._config.checkpoint, self._progress.best
         if not config.best or self._has_diverged.all():
             return False
-        score, sign = float(np.nanmean(metrics[config.best])), 1 if config.best_is == "max" else -1
+        scores = np.asarray(metrics[config.best])
+        if not np.isfinite(scores).any():
+            return False
+        score = float(np.mean(scores, where=np.isfinite(scores)))
+        sign = 1 if config.best_is == "max" else -1
         if best and sign * score <= sign * best[1]:
             return False
         self._progress.best = (self._step, score)

@@ -142,10 +142,13 @@ def train(
 
     Raises:
       TypeError: if a cell's job is no online config.
-      ValueError: if two cells have the same name, a cell cannot be trained, or its folder holds
-        another run; nothing has been trained then.
+      ValueError: if two cells have the same name or labels, a name has a slash, a cell cannot be
+        trained, or its folder holds another run; nothing has been trained then.
       RunInterrupted, SystemExit: if a signal has stopped the runs, which have been saved.
     """
+    for cell in cells:
+        if "/" in cell.name:
+            raise ValueError(f"cell {cell.name} cannot name a folder: give it a name without /")
     check(cells)
     tasks = []
     for cell in _select(cells):
@@ -184,6 +187,13 @@ def _select(cells: Sequence[Cell], only: Sequence[str] = ()) -> list[Cell]:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two cells have the same name, {name}")
+    first: dict[str, str] = {}
+    for cell in cells:
+        other = first.setdefault(key_of({"labels": cell.labels, "seed": 0}), cell.name)
+        if other != cell.name:
+            raise ValueError(
+                f"cells {other} and {cell.name} have the same labels: add one that tells them apart"
+            )
     labels = {label for cell in cells for label in cell.labels}
     values = {label: {str(cell.labels.get(label)) for cell in cells} for label in labels}
     for word in only:

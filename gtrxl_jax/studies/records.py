@@ -39,7 +39,7 @@ KEPT_OFFLINE = ["loss", "accuracy/last_step"]
 
 def key_of(record: Mapping[str, Any]) -> str:
     """Return what tells a record from the records of other runs: its labels and its seed."""
-    return json.dumps([record["labels"], record["seed"]])
+    return json.dumps(json_value([record["labels"], record["seed"]]))
 
 
 def append(path: str | os.PathLike[str], record: Record) -> None:
@@ -75,7 +75,8 @@ def read(path: str | os.PathLike[str], labels: Sequence[Mapping[str, Any]] = ())
       path: the file; there are no records if it does not exist.
       labels: those that come first, in this order.
     """
-    order = {json.dumps(of_cell): n for n, of_cell in reversed(list(enumerate(labels)))}
+    known = list(enumerate(map(json_value, labels)))
+    order = {json.dumps(of_cell): n for n, of_cell in reversed(known)}
 
     def place(record: Record) -> Any:
         labels = json.dumps(record["labels"])

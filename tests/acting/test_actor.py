@@ -128,3 +128,19 @@ def test_what_does_not_fit_the_spaces_raises(observation, legal, error, message)
     actor = Actor(RandomPolicy(ACTIONS), (), OBSERVATIONS, ACTIONS)
     with pytest.raises(error, match=message):
         actor(observation, legal=legal)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("reward", "first", "error", "message"),
+    [
+        (np.nan, False, ValueError, "reward is nan: pass a finite one"),
+        (np.zeros(3), True, ValueError, r"reward has shape \(3,\) instead of \(\)"),
+        (0.0, np.zeros(2, bool), ValueError, r"first has shape \(2,\) instead of \(\)"),
+        (0.0, "False", TypeError, "first is of type <U5 instead of bool"),
+    ],
+)
+def test_other_rewards_and_starts_raise(reward, first, error, message):
+    actor = Actor(RandomPolicy(ACTIONS), (), OBSERVATIONS, ACTIONS)
+    with pytest.raises(error, match=message):
+        actor({"a": A, "b": 1}, reward, first)

@@ -6,6 +6,8 @@ from gtrxl_jax import Stream, make_agent, make_core, make_env, zero_timestep
 from gtrxl_jax.acting import evaluation, policy
 from gtrxl_jax.acting.evaluation import record_episode, render_episode
 from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.acting.scripted import RandomPolicy
+from gtrxl_jax.worlds import PassiveTMaze
 
 pytestmark = pytest.mark.integration
 
@@ -79,3 +81,19 @@ def test_further_episodes_are_not_recompiled():
     before = [program._cache_size() for program in programs]
     record_episode(acting, stream, jax.tree.map(lambda x: 2 * x, params), jax.random.key(1))
     assert [program._cache_size() for program in programs] == before
+
+
+class TooLong(PassiveTMaze):
+    """Ends two actions after its time limit."""
+
+    def is_terminated(self, state, params):
+        return state.time == params.max_steps_in_episode + 2
+
+
+def test_episode_longer_than_its_limit_is_refused(monkeypatch):
+    _, params = make_env("TMazePassive-v0", corridor_length=2, max_steps_in_episode=6)
+    stream = Stream(TooLong(), params, 1)
+    monkeypatch.setattr(evaluation, "MAX_CHUNK_STEPS", 4)  # the second part ends with the episode
+    random = RandomPolicy(stream.action_space)
+    with pytest.raises(ValueError, match="goes on after 6 actions, but its time limit is 6"):
+        record_episode(random, stream, (), jax.random.key(1))

@@ -1,9 +1,12 @@
+import types
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from gtrxl_jax.plots import attention
 from gtrxl_jax.plots.attention import plot_attention_map, plot_attention_over_episode
+from gtrxl_jax.plots.report import _draw_attention
 from gtrxl_jax.plots.style import COLORS
 
 STRONGEST = (253, 231, 36)  # the end of viridis
@@ -138,3 +141,12 @@ def test_weights_outside_unit_interval_raise(tmp_path, value):
 def test_cue_outside_episode_raises(tmp_path):
     with pytest.raises(ValueError, match="cue must be in 0 to 3"):
         plot_attention_over_episode(np.zeros((2, 3, 4, 3)), tmp_path / "a.png", cue=4)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_cue_in_the_last_observation_is_not_marked(tmp_path):
+    """There it comes after the decision."""
+    episode = types.SimpleNamespace(decision=2, cue=3)
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    assert _draw_attention(*paths, episode, np.full((1, 1, 4, 3), 1 / 3)) == paths
+    assert all(path.exists() for path in paths)

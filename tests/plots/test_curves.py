@@ -203,7 +203,7 @@ def test_empty_runs_raise(tmp_path, draw):
 
 
 @pytest.mark.parametrize(
-    "horizons", [[0, 1, 2, 3], [8, 16, 16, 32], [64, 32, 16, 8], [[1, 2, 3, 4]]]
+    "horizons", [[0, 1, 2, 3], [1, 2, np.nan, 4], [8, 16, 16, 32], [64, 32, 16, 8], [[1, 2, 3, 4]]]
 )
 def test_invalid_horizons_raise(tmp_path, horizons):
     with pytest.raises(ValueError, match="horizons must be positive and increasing"):

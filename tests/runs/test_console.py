@@ -44,7 +44,9 @@ def test_latest_finite_value_is_shown(log):
         writer.write(1, {"loss": 0.5})
         writer.write(2, {"loss": np.nan})
         writer.write(3, {})
-    assert [line[-10:] for line in log.getvalue().splitlines()] == ["loss 0.500"] * 3
+        writer.write(4, {"loss": np.array([0.5, np.nan, 1.5])})
+    expected = [*["loss 0.500"] * 3, "loss 1.000"]
+    assert [line[-10:] for line in log.getvalue().splitlines()] == expected
 
 
 def test_speed_is_that_of_metrics(log):

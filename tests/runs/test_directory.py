@@ -1,19 +1,26 @@
 """A run's folder has one config, and one process at a time."""
 
+import fcntl
 import json
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Timer
 
 import pytest
 
 from gtrxl_jax.offline import config as offline
 from gtrxl_jax.online import config as online
 from gtrxl_jax.runs import config as run_config
-from gtrxl_jax.runs.directory import difference, lock_folder, new_folder, read_config_text
+from gtrxl_jax.runs.directory import (
+    difference,
+    is_running,
+    lock_folder,
+    new_folder,
+    read_config_text,
+)
 
 CONFIG = json.dumps({"seed": 1, "version": "0.3.0", "core": {"name": "gtrxl", "layers": 4}})
 OTHERS = {
@@ -251,6 +258,17 @@ def test_folder_in_which_no_checkpoint_can_be_stored_raises(name, unfit, tmp_pat
     with pytest.raises(ValueError, match=message), lock_folder(tmp_path / name / "run", CONFIG):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_asking_whether_it_runs_is_no_running_process(started):
+    """Nor does it keep a process from locking the folder."""
+    with (started / "config.json").open("rb") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        assert not is_running(started)
+        Timer(0.05, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
+        with lock_folder(started, CONFIG):
+            assert is_running(started)
+    assert not is_running(started)
 
 
 HOLD = """

@@ -3,11 +3,13 @@
 import functools
 import os
 
+import numpy as np
 import pytest
 
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.studies import Cell, read, run, train
 from gtrxl_jax.studies.cells import _Task, _with_lock
+from gtrxl_jax.studies.records import read_all
 from tests.jobs import small_job
 from tests.studies import functions
 
@@ -81,9 +83,24 @@ def test_invalid_cells_raise(study):
         run(cells, path, only=["lst"])
     with pytest.raises(ValueError, match="two cells have the same name, lstm, 8"):
         run(cells[:1] * 2, path)
+    same = Cell(cells[0].labels, cells[0].job, name="other")
+    with pytest.raises(ValueError, match="cells lstm, 8 and other have the same labels: add one"):
+        run([cells[0], same], path)
+    with pytest.raises(ValueError, match="cell ALE/Pong cannot name a folder"):
+        train([Cell({"game": "ALE/Pong"}, small_job())], path)
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         run(cells, path, workers=0)
     assert not done
+
+
+def test_numbers_of_numpy_and_infinities_are_recorded(tmp_path):
+    labels = {"n": np.int64(3), "bound": float("inf")}
+    cells = [Cell(labels, lambda seed: {"scores": {"success": np.float32(seed)}}, seeds=2)]
+    for _ in range(2):
+        records = run(cells, tmp_path / "a.jsonl")
+    assert [record["scores"]["success"] for record in records] == [0.0, 1.0]
+    assert records[0]["labels"] == {"n": 3, "bound": "Infinity"}
+    assert len(read_all(tmp_path / "a.jsonl")) == 2
 
 
 def test_failed_runs_are_named_and_the_others_recorded(tmp_path, capsys):

@@ -80,11 +80,11 @@ class ConsoleWriter(MetricWriter):
         while len(self._recent) > 2 and self._recent[1][1] <= since:
             self._recent.popleft()
         for name, value in as_arrays(metrics).items():
-            mean = float(np.mean(value, dtype=np.float64))
-            if name in self._show and math.isfinite(mean):
-                self._latest[name] = mean
+            finite = value[np.isfinite(value)]
+            if name in self._show and finite.size:
+                self._latest[name] = float(np.mean(finite, dtype=np.float64))
             elif name == f"{self._unit}s_per_second":
-                self._speed = mean
+                self._speed = float(np.mean(value))
         if self._bar:
             self._update()
         else:

@@ -173,7 +173,13 @@ class JsonLinesWriter(MetricWriter):
 
 
 def json_value(value: Any) -> Any:
-    """Replace numbers that JSON lacks by "NaN", "Infinity" and "-Infinity", recursively."""
+    """Return what JSON can hold of a value, recursively.
+
+    Arrays and their scalars become lists and numbers, and the numbers that JSON lacks "NaN",
+    "Infinity" and "-Infinity".
+    """
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return json_value(np.asarray(value).tolist())
     if isinstance(value, Mapping):
         return {key: json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
