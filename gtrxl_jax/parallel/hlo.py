@@ -13,6 +13,7 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "al
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _COLLECTIVE = re.compile(rf" = (.*?) ({'|'.join(KINDS)})(?:-start)?\(")
+_WITH_OPERANDS = re.compile(r" (?:all-gather|collective-permute)-start\(")
 _CALLED = re.compile(r"(?:body|condition|calls|to_apply)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -85,6 +86,10 @@ def collectives(text: str) -> list[Collective]:
                 (kind, tuple(map(int, dims.split(","))) if dims else ())
                 for kind, dims in _ARRAY.findall(match[1])
             ]
+            if _WITH_OPERANDS.search(one.line):
+                # The types of the operands come first, and those of contexts, u32[], at the end.
+                arrays = [array for array in arrays if array != ("u32", ())]
+                arrays = arrays[len(arrays) // 2 :]
             num_bytes = sum(_bytes_of(kind) * math.prod(shape) for kind, shape in arrays)
             shapes = tuple(shape for _, shape in arrays)
             found.append(Collective(match[2], shapes, num_bytes, one.times, one.origin))

@@ -120,12 +120,16 @@ def test_parsing_of_program_with_loop():
 ENTRY %main (x: f32[4]) -> f32[4] {
   %loop = (s32[], f32[4]) while(%t), condition=%add, body=%body, backend_config={"known_trip_count":{"n":"5"}}
   %g = pred[8]{0} all-gather-start(%x), dimensions={0}
+  %h = ((f32[4]{0}, s32[2]{0}), (f32[8]{0}, s32[4]{0})) all-gather-start(%x, %y), dimensions={0}
+  %p = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%x)
   ROOT %done = pred[8]{0} all-gather-done(%g)
 }
 """  # noqa: E501
     assert collectives(text) == [
         Collective("all-reduce", ((4,), (2, 3)), 16 + 12, 5, "jit(f)/sum"),
         Collective("all-gather", ((8,),), 8, 1, ""),
+        Collective("all-gather", ((8,), (4,)), 32 + 16, 1, ""),
+        Collective("collective-permute", ((8,),), 32, 1, ""),
     ]
 
 
