@@ -306,7 +306,7 @@ MEMORY = [
     *(f"memory_horizon/whole, {{}}, {corridor}" for corridor in (25, 50, 100, 200)),
     *(
         f"default_settings/{task}, {{}}{algorithm}"
-        for task in ("MemoryChain-v0 of 50", "MemoryChain-v0 of 100", "AssociativeRetrieval-v0")
+        for task in ("MemoryChain-v0 of 50", "MemoryChain-v0 of 100")
         for algorithm in ("", ", V-MPO")
     ),
 ]
