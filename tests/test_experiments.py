@@ -259,6 +259,7 @@ def test_offline_control_makes_its_agents_and_data(monkeypatch, tmp_path, capsys
     assert not list((tmp_path / "made").glob("tmp*"))
 
 
+@pytest.mark.slow
 def test_walker_goes_from_target_to_target():
     """Whatever is asked for: its actions are the same if other targets are."""
     import rate_memory_maze
@@ -322,6 +323,7 @@ def test_memory_maze_trains_and_forgets(monkeypatch, tmp_path, capsys):
     assert json.loads(line)["scores"].keys() >= {"return", "forgetting/64", "forgetting/1"}
 
 
+@pytest.mark.slow
 def test_agents_of_memory_maze_have_equal_numbers_of_parameters():
     import memory_maze_online
 

@@ -110,6 +110,7 @@ def test_invalid_times_to_forget_raise(run):
         inspect_episode(with_settings(loaded, forget=3))
 
 
+@pytest.mark.slow
 def test_forgetting_costs_what_memory_earns():
     success = {}
     for forget in (0, 1, 1000):

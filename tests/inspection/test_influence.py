@@ -246,6 +246,7 @@ def test_rate_decides_by_a_cue_five_segments_ago():
     assert episode.held[..., 1:].max() < 0.05
 
 
+@pytest.mark.slow
 def test_the_cue_counts_whichever_it_is():
     """Also where the action is that of an agent that has seen no cue."""
     run = load("bundled://tmaze")

@@ -11,6 +11,7 @@ from gtrxl_jax.nn.normalizer import statistics
 from gtrxl_jax.online.algorithm import add_bonus, with_bonus
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import changed, small_job
+from tests.tiers import slow_except
 
 IMAGES = {
     "env__name": "TwoColors-v0",
@@ -63,7 +64,7 @@ def rollouts(algorithm, **changes):
     return trainer, *act()
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "vmpo"])
+@pytest.mark.parametrize("algorithm", slow_except(["ppo", "vmpo"], ["ppo"]))
 def test_bonus_is_part_of_returns(algorithm):
     trainer, state, plain, given, rewarded = rollouts(algorithm)
     value_BSN = jax.random.normal(jax.random.key(2), (8, 8, 1))
@@ -78,6 +79,7 @@ def test_bonus_is_part_of_returns(algorithm):
     assert given.timesteps.last[:, :-1].any()
 
 
+@pytest.mark.slow
 def test_bonus_reaches_across_segments():
     """Bonuses of 1 are worth what rewards of 1 are, which are in both copies of a shared step."""
     changes = {"segments": 2, "algorithm__popart": False}
@@ -93,6 +95,7 @@ def test_bonus_reaches_across_segments():
     np.testing.assert_allclose(returns(0.0, 1.0), returns(1.0, 0.0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_bonus_is_part_of_replayed_errors():
     trainer, state, *experiences = rollouts("r2d2")
     update = jax.jit(trainer.algorithm.update)
@@ -156,6 +159,7 @@ def test_bonus_where_episodes_terminate_has_the_gamma_of_each_seed():
     assert np.abs(own - of_config).max() > 0.5
 
 
+@pytest.mark.slow
 def test_bonus_decreases_and_its_target_is_never_trained():
     trainer = OnlineTrainer(small_job("lstm", algorithm__name="ppo", agent__rnd=0.1))
 
@@ -175,7 +179,8 @@ def test_bonus_decreases_and_its_target_is_never_trained():
     assert np.all(metrics["rnd/bonus"] > 0)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("r2d2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "r2d2"])
 def test_statistics_of_auxiliary_losses_do_not_depend_on_normalize(algorithm):
     """Without it, those of the agent's own inputs stay."""
     job = small_job("lstm", algorithm__name=algorithm, agent__rnd=0.1, agent__reconstruction=0.1)

@@ -341,6 +341,7 @@ def test_picture_of_repeat_previous_shows_recent_cards():
         assert shown[env.k - known :] == [SUITS[card] for card in state.recent[env.k - known :]]
 
 
+@pytest.mark.slow
 def test_picture_of_autoencode_shows_cards_seen_and_not_yet_recited():
     env, params = make_env("AutoencodeEasy-v0")
     (phase, _), state = env.reset_env(jax.random.key(0), params)
