@@ -97,6 +97,7 @@ class Task:
       final: fraction of the learners' learning rate that remains at the end.
       unroll: steps of one of the three segments of models with memory.
       updates: of a learner.
+      singles: single steps in a batch of memoryless models; others have 16 times three segments.
       is_normalized: whether returns are shown on the scale from random actions to the expert.
     """
 
@@ -107,6 +108,7 @@ class Task:
     final: float = AdamWConfig.final
     unroll: int = 20
     updates: int = 6000
+    singles: int = 256
     is_normalized: bool = True
 
 
@@ -196,7 +198,8 @@ TASKS = {
         },
         episodes=16,
         unroll=30,
-        updates=3000,
+        updates=1000,
+        singles=16 * 3 * 30,
         is_normalized=False,
     ),
 }
@@ -245,10 +248,10 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
         evaluation=OfflineEvaluationConfig(
             episodes=of_task.episodes, restart_return=learner == "RATE"
         ),
-        # 256 single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
+        # Single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
         unroll=1 if is_memoryless else of_task.unroll,
         segments=1 if is_memoryless else 3,
-        batch_size=256 if is_memoryless else 16,
+        batch_size=of_task.singles if is_memoryless else 16,
         total_updates=updates,
         updates_per_iteration=min(updates, 500),
         remat=False,
