@@ -5,7 +5,7 @@ import inspect
 import math
 import numbers
 import urllib.error
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -109,10 +109,9 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
     }
     for key, value in overrides.items():
         require_choice(f"parameter of {name}", key, [*fields, *arguments])
-        if key in fields:
-            _require_value(key, value, getattr(params, key), fields[key].metadata.get("minimum"))
-        else:
-            _require_value(key, value, arguments[key].default)
+        default = getattr(params, key) if key in fields else arguments[key].default
+        bounds: Mapping[str, Any] = fields[key].metadata if key in fields else {}
+        overrides[key] = _valid(key, value, default, bounds)
     if set(overrides) & set(arguments):
         env, params = create(**{k: overrides[k] for k in overrides if k in arguments})
     params = params.replace(**{k: overrides[k] for k in overrides if k in fields})
@@ -122,19 +121,21 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
     return env, params
 
 
-def _require_value(field: str, value: Any, default: Any, minimum: float | None = None) -> None:
-    """Raise if `value` is invalid, judging by the field's default.
+def _valid(field: str, value: Any, default: Any, bounds: Mapping[str, Any]) -> Any:
+    """Return `value`, as a float where the default is one; raise if it is invalid.
 
+    It is judged by the field's default and the numbers "minimum" and "maximum" of `bounds`, if any.
     An integer that is positive by default is a count or a size, so it must be positive. Values of
     fields that are neither numbers nor booleans are left to the environment to check.
     """
     kind = type(default)
+    minimum, maximum = bounds.get("minimum"), bounds.get("maximum")
     if field == "max_steps_in_episode":
         if value is None and default is None:
-            return
+            return value
         kind, minimum = int, 1
     elif kind is int and default >= 1:
-        minimum = 1
+        minimum = max(1, minimum or 1)
     if kind is bool:
         if not isinstance(value, bool):
             raise TypeError(f"{field} must be True or False, got {value!r}")
@@ -147,8 +148,12 @@ def _require_value(field: str, value: Any, default: Any, minimum: float | None =
             raise ValueError(f"{field} must be finite, got {value}")
         if minimum is not None and value < minimum:
             raise ValueError(f"{field} must be at least {minimum:g}, got {value}")
+        if maximum is not None and value > maximum:
+            raise ValueError(f"{field} must be at most {maximum:g}, got {value}")
         if kind is int and abs(float(value)) > LARGEST:
             raise ValueError(f"{field} must be at most {LARGEST}, got {value}")
+    # JAX's distributions refuse whole numbers where they expect floats.
+    return float(value) if kind is float else value
 
 
 for _name, _factory in {

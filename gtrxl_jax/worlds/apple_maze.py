@@ -93,7 +93,7 @@ class AppleMazeParams(environment.EnvParams):
     """
 
     max_steps_in_episode: int = 1000
-    block_probability: float = struct.field(default=0.8, metadata={"minimum": 0.0})
+    block_probability: float = struct.field(default=0.8, metadata={"minimum": 0.0, "maximum": 1.0})
     move_speed: float = struct.field(default=0.08, metadata={"minimum": 0.0})
     turn_speed: float = struct.field(default=5.0, metadata={"minimum": 0.0})
     touch_distance: float = struct.field(default=0.45, metadata={"minimum": 0.0})

@@ -120,7 +120,7 @@ class MemoryMazeParams(environment.EnvParams):
     turn_lag: float = struct.field(default=0.058, metadata={"minimum": 0.001})
     sliding: float = struct.field(default=0.06, metadata={"minimum": 0.0})
     touch_distance: float = struct.field(default=0.387, metadata={"minimum": 0.0})
-    extra_gaps: float = struct.field(default=0.3, metadata={"minimum": 0.0})
+    extra_gaps: float = struct.field(default=0.3, metadata={"minimum": 0.0, "maximum": 1.0})
     field_of_view: float = struct.field(default=80.0, metadata={"minimum": 1.0})
 
 

@@ -130,6 +130,18 @@ def test_overrides_reach_parameters_and_constructor():
 
 
 @pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("ColorCubes-Medium", dict(teleport=0)),
+        ("AppleMaze-v0", dict(block_probability=1, height=8, width=8)),
+        ("MemoryMaze-9x9-v0", dict(extra_gaps=0, height=8, width=8)),
+    ],
+)
+def test_whole_numbers_may_be_probabilities(name, overrides):
+    assert Stream(*make_env(name, **overrides), 1).shapes
+
+
+@pytest.mark.parametrize(
     ("name", "overrides", "limit"),
     [
         ("TMazePassive-v0", dict(corridor_length=50), 102),
@@ -185,8 +197,10 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
         ("Numpad-v0", dict(friction=-1.0), "friction must be at least 0"),
         ("AppleMaze-v0", dict(size=10), "size must be odd, from 3 to 29, got 10"),
+        ("AppleMaze-v0", dict(block_probability=1.5), "block_probability must be at most 1, got"),
         ("TwoColors-v0", dict(height=7), "height and width must be at least 8, got 7 and 112"),
         ("MemoryMaze-9x9-v0", dict(size=10), "size must be one of .*, got 10"),
+        ("MemoryMaze-9x9-v0", dict(extra_gaps=80), "extra_gaps must be at most 1, got 80"),
         ("MemoryMaze-9x9-v0", dict(width=7), "height and width must be at least 8, got 64 and 7"),
     ],
 )
