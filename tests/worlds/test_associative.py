@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import Stream, make_env, time_limit
+from gtrxl_jax.envs.extensions import chance_of
 from gtrxl_jax.worlds import AssociativeRetrieval, associative
 
 
@@ -57,6 +58,19 @@ def test_matches_reference(wait_steps):
         outcomes.add((ended, reward))
     assert {(True, 0.0), (True, 1.0)} <= outcomes
     assert set(np.unique(observation_BT3[..., 2])) == {-1, 0, 1}
+
+
+def test_policy_without_memory_solves_it_online():
+    """It always takes action 0, so no rate of success can be declared as chance."""
+    env, params = make_env("AssociativeRetrieval-v0", wait_steps=2)
+    observation, state = env.reset_env(jax.random.key(0), params)
+    for _ in range(4):
+        waits = observation[:2].tolist() == [1, 0]
+        observation, state, reward, terminated, _ = env.step_env(
+            jax.random.key(1), state, associative.STAY if waits else 0, params
+        )
+    assert (reward, terminated) == (1, True)
+    assert chance_of(env) is None
 
 
 def test_oracle_solves_rate_length():
