@@ -223,10 +223,11 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
         key_place, key_heading = jax.random.split(key)
         side = self.size // 2 + 1
         column, row = ((apple_2 - 1.5) / 2).astype(jnp.int32)
-        shift = jax.random.randint(key_place, (), 1, side**2)
+        shift = jax.random.randint(key_place, (), 1, side**2, jnp.int32)
         row, column = jnp.divmod((row * side + column + shift) % side**2, side)
         place_2 = 2 * jnp.stack([column, row]).astype(jnp.float32) + 1.5
-        return place_2, jax.random.uniform(key_heading, minval=-jnp.pi, maxval=jnp.pi)
+        heading = jax.random.uniform(key_heading, (), jnp.float32, minval=-jnp.pi, maxval=jnp.pi)
+        return place_2, heading
 
     def scene(self, state: AppleMazeState, params: AppleMazeParams) -> Scene:
         side = self.size + 2

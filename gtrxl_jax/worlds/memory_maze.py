@@ -176,13 +176,13 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         state = MemoryMazeState(
             time=none,
             position_2=place_K2[-1],
-            heading=jax.random.uniform(key_heading, minval=-jnp.pi, maxval=jnp.pi),
+            heading=jax.random.uniform(key_heading, (), jnp.float32, minval=-jnp.pi, maxval=jnp.pi),
             speed=zero,
             spin=zero,
             wall_SS=jnp.where(maze.open_SS, 0, color_SS).astype(jnp.int8),
             room_SS=maze.is_room_SS.astype(jnp.int8),
             target_N2=place_K2[:-1],
-            target=jax.random.randint(key_target, (), 0, self.num_targets),
+            target=jax.random.randint(key_target, (), 0, self.num_targets, jnp.int32),
             found=none,
         )
         return self.observe(key, state, None, params), state
@@ -211,7 +211,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
         key_target, key = jax.random.split(key)
         apart = jnp.linalg.norm(state.target_N2[state.target] - position_2)
         touches = apart <= params.touch_distance
-        other = jax.random.randint(key_target, (), 1, self.num_targets)
+        other = jax.random.randint(key_target, (), 1, self.num_targets, jnp.int32)
         state = state.replace(
             time=state.time + 1,
             position_2=position_2,

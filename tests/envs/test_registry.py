@@ -10,6 +10,7 @@ import pytest
 
 from gtrxl_jax.envs import ENVIRONMENTS, Stream, make_env, register_env, time_limit
 from gtrxl_jax.envs.adapters.suites import SUITES
+from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.worlds import AssociativeRetrieval, PassiveTMaze
@@ -24,6 +25,7 @@ SIZES = {name for name in ENVIRONMENTS if name.startswith("MiniGrid-MemoryS")}
 SIZES |= {f"MemoryMaze-{size}x{size}-v0" for size in (11, 13, 15)}
 SIZES |= {"Battleship-3", "Battleship-5", "RockSample-5-5", "RockSample-7-8", "RockSample-15-15"}
 SIZES |= {"ColorCubes-Trivial", "ColorCubes-Medium"}
+HARDER = {name for name in POPGYM if not name.endswith("Easy-v0")}
 
 # These images are small here, to save time.
 PICTURES = {
@@ -74,6 +76,14 @@ def test_observations_and_actions_lie_in_spaces(name):
     else:
         assert (np.abs(timestep.action) <= 1).all()
     assert np.ptp(timestep.observation, axis=(0, 1)).any()
+
+
+@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - SIZES - HARDER - {*SUITES}))
+def test_types_are_the_same_in_64_bits(name):
+    with jax.enable_x64(True):
+        stream = require_consistent_env(Stream(*make_env(name), 1))
+        observation, _ = stream.shapes.reset
+        assert observation.dtype == stream.observation_space.dtype
 
 
 @pytest.mark.parametrize(

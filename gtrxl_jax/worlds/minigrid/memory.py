@@ -246,7 +246,7 @@ class MiniGridMemory(
     def _encode(self, kind_VV: Int[Array, "V V"]) -> Observation:
         """Return the observation of the kinds of the cells in view."""
         if self.observation == "one-hot":
-            return jax.nn.one_hot(kind_VV, len(Kind)).ravel()
+            return jax.nn.one_hot(kind_VV, len(Kind), dtype=jnp.float32).ravel()
         if self.observation == "symbolic":
             return jnp.asarray(ENCODING, jnp.uint8)[kind_VV]
         tiles = [draw_tile(kind, self.tile_size, lit=kind != Kind.UNSEEN) for kind in Kind]

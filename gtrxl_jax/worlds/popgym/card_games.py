@@ -67,10 +67,11 @@ class Concentration(Task):
         self, key: jax.Array, params: TaskParams
     ) -> tuple[Int[Array, " N"], ConcentrationState]:
         """Shuffle the cards and lay them face down."""
+        card_N = jnp.arange(self.num_cards, dtype=jnp.int32)
         nowhere = jnp.zeros((self.num_cards,), jnp.bool_)
         state = ConcentrationState(
             time=jnp.int32(0),
-            cards=jax.random.permutation(key, jnp.arange(self.num_cards) % self.kinds),
+            cards=jax.random.permutation(key, card_N % self.kinds),
             matched=nowhere,
             shown=nowhere,
             flipped=jnp.int32(NONE),

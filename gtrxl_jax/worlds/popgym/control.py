@@ -89,6 +89,7 @@ class PositionOnlyCartPole(_Noisy, cartpole.CartPole):
         key_state, key_noise = jax.random.split(key)
         with standard_dtype_promotion():
             _, state = super().reset_env(key_state, params)
+        state = _single_precision(state)
         # The same positions are shown at the start if later only the velocities are, as in POPGym.
         positions = jnp.stack([state.x, state.theta])
         return self._with_noise(key_noise, positions, self._high(params)), state
@@ -164,6 +165,7 @@ class PositionOnlyPendulum(_Noisy, pendulum.Pendulum):
         key_state, key_noise = jax.random.split(key)
         with standard_dtype_promotion():
             _, state = super().reset_env(key_state, params)
+        state = _single_precision(state)
         return self.observe(key_noise, state, None, params), state
 
     def step_env(
@@ -187,3 +189,13 @@ class PositionOnlyPendulum(_Noisy, pendulum.Pendulum):
     def observation_space(self, params: PendulumParams | None = None) -> spaces.Box:
         """Return the space [-1, 1]."""
         return spaces.Box(-1.0, 1.0, (2,), jnp.float32)
+
+
+def _single_precision(state: Any) -> Any:
+    """Return a state of gymnax with float32, which has float64 if JAX has 64 bits enabled."""
+
+    def single(x: Any) -> Any:
+        is_float = jnp.issubdtype(jnp.result_type(x), jnp.floating)
+        return x.astype(jnp.float32) if is_float else x
+
+    return jax.tree.map(single, state)

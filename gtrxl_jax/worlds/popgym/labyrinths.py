@@ -221,7 +221,7 @@ def draw_maze(key: jax.Array, size: int) -> Int[Array, "S S"]:
         return (visited_N.at[new].set(True), new), (room, new)
 
     key_first, key_visit = jax.random.split(key)
-    first = jax.random.randint(key_first, (), 0, side**2)
+    first = jax.random.randint(key_first, (), 0, side**2, jnp.int32)
     visited_N = jnp.zeros(side**2 + 1, jnp.bool_).at[jnp.stack([first, side**2])].set(True)
     # All at once, which takes half the time of draws in the loop.
     bits_E2 = jax.random.bits(key_visit, (side**2 - 1, 2), jnp.uint32)
