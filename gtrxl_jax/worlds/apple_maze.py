@@ -87,14 +87,16 @@ class AppleMazeParams(environment.EnvParams):
     Attributes:
       max_steps_in_episode: time limit in actions.
       block_probability: probability of a block at each of its places.
-      move_speed: distance of a full move or strafe, in cells per frame; an action lasts 4 frames.
+      move_speed: distance of a full move or strafe, in cells per frame, of which an action lasts 4;
+        at most 0.7.
       turn_speed: angle of a full look, in degrees per frame.
       touch_distance: the apple is collected by an agent this close to its middle.
     """
 
     max_steps_in_episode: int = 1000
     block_probability: float = struct.field(default=0.8, metadata={"minimum": 0.0, "maximum": 1.0})
-    move_speed: float = struct.field(default=0.08, metadata={"minimum": 0.0})
+    # A full move and a full strafe are sqrt(2) times as long, which must be below a cell.
+    move_speed: float = struct.field(default=0.08, metadata={"minimum": 0.0, "maximum": 0.7})
     turn_speed: float = struct.field(default=5.0, metadata={"minimum": 0.0})
     touch_distance: float = struct.field(default=0.45, metadata={"minimum": 0.0})
 

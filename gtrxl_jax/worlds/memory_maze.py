@@ -5,6 +5,7 @@ The task is due to Pasukonis et al. (2022), "Evaluating Long-Term Memory in 3D M
 and the images are computed in JAX.
 """
 
+import numbers
 from typing import Any
 
 import jax
@@ -109,7 +110,10 @@ class MemoryMazeParams(environment.EnvParams):
       sliding: fraction of the motion along a wall that is left to an agent that pushes against it.
       touch_distance: a target is touched by an agent this close to its middle.
       extra_gaps: probability of each passage that would close a loop, see `draw_maze`.
-      field_of_view: horizontal angle of view in degrees.
+      field_of_view: horizontal angle of view in degrees, at most 179.
+
+    Raises:
+      ValueError: if an action moves the agent by a cell or more.
     """
 
     max_steps_in_episode: int | None = None
@@ -118,10 +122,20 @@ class MemoryMazeParams(environment.EnvParams):
     move_lag: float = struct.field(default=0.19, metadata={"minimum": 0.001})
     turn_speed: float = struct.field(default=1.284, metadata={"minimum": 0.0})
     turn_lag: float = struct.field(default=0.058, metadata={"minimum": 0.001})
-    sliding: float = struct.field(default=0.06, metadata={"minimum": 0.0})
+    sliding: float = struct.field(default=0.06, metadata={"minimum": 0.0, "maximum": 1.0})
     touch_distance: float = struct.field(default=0.387, metadata={"minimum": 0.0})
     extra_gaps: float = struct.field(default=0.3, metadata={"minimum": 0.0, "maximum": 1.0})
-    field_of_view: float = struct.field(default=80.0, metadata={"minimum": 1.0})
+    field_of_view: float = struct.field(default=80.0, metadata={"minimum": 1.0, "maximum": 179.0})
+
+    def __post_init__(self) -> None:
+        speed, seconds = self.move_speed, self.step_seconds
+        if not (isinstance(speed, numbers.Real) and isinstance(seconds, numbers.Real)):
+            return  # an array, or a leaf of a tree that is not an environment's
+        if speed * seconds >= 1:
+            raise ValueError(
+                "move_speed * step_seconds must be below 1 cell, as the agent would pass through "
+                f"walls; got {speed:g} * {seconds:g}"
+            )
 
 
 class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, MemoryMazeParams]):
@@ -230,7 +244,7 @@ class MemoryMaze(DiscreteActions, TimeLimit, FirstPerson[MemoryMazeState, Memory
     ) -> UInt8[Array, "R C 3"]:
         """Draw the agent's view, framed in the color of the target to be found."""
         image_RC3 = super().observe(key, state, action, params)
-        border = max(1, self.height // 32)
+        border = max(1, min(self.height, self.width) // 32)
         inner = np.zeros((self.height, self.width, 1), bool)
         inner[border:-border, border:-border] = True
         color_3 = jnp.asarray(_TARGETS * 0.7, jnp.uint8)[state.target]

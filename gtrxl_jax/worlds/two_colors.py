@@ -83,7 +83,7 @@ class TwoColorsParams(environment.EnvParams):
       item_reward: reward for an item of the pillar's color.
       alive_reward: reward for each step that the agent survives. RATE has such a reward; its size
         is this package's choice.
-      move_speed: the speed that moving forward approaches, in cells per step.
+      move_speed: the speed that moving forward approaches, in cells per step, at most 0.99.
       move_lag: time constant of the speed, in steps.
       turn: angle of a turn, in degrees.
       touch_distance: an item is taken by an agent this close to it.
@@ -97,7 +97,7 @@ class TwoColorsParams(environment.EnvParams):
     max_health: float = struct.field(default=100.0, metadata={"minimum": 1.0})
     item_reward: float = 1.0
     alive_reward: float = 0.02
-    move_speed: float = struct.field(default=0.26, metadata={"minimum": 0.0})
+    move_speed: float = struct.field(default=0.26, metadata={"minimum": 0.0, "maximum": 0.99})
     move_lag: float = struct.field(default=2.54, metadata={"minimum": 0.001})
     turn: float = struct.field(default=14.0, metadata={"minimum": 0.0})
     touch_distance: float = struct.field(default=0.28, metadata={"minimum": 0.0})
@@ -122,7 +122,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
       width: columns of the image.
 
     Raises:
-      ValueError: if the room is smaller than 3 x 3 cells, or the image than 8 x 8.
+      ValueError: if the size is not in 3 .. 30, or the image is smaller than 8 x 8.
     """
 
     cue, cue_at_start = Cue("color", (0, 1)), True
@@ -131,8 +131,8 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     num_actions = 5
 
     def __init__(self, size: int = 10, items: int = 8, height: int = 64, width: int = 112) -> None:
-        if size < 3:
-            raise ValueError(f"size must be at least 3, got {size}")
+        if not 3 <= size <= 30:
+            raise ValueError(f"size must be from 3 to 30, got {size}")
         super().__init__(height, width)
         self.size, self.items = size, items
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import Stream, make_env
-from gtrxl_jax.worlds.memory_maze import FORWARD, NOOP, RIGHT
+from gtrxl_jax.worlds.memory_maze import FORWARD, NOOP, RIGHT, MemoryMaze
+from gtrxl_jax.worlds.raycast import FirstPerson
 
 B = 32
 
@@ -37,6 +38,16 @@ def test_border_has_color_of_target(maze):
         assert colors.setdefault(int(target), color) == color
         assert (image[1:-1, 1:-1] != image[0, 0]).any(-1).mean() > 0.5
     assert len(set(colors.values())) == 3
+
+
+def test_border_of_narrow_image_leaves_the_view(maze, monkeypatch):
+    _, params, reset, _ = maze
+    state = jax.tree.map(lambda x: x[0], reset()[1])
+    monkeypatch.setattr(FirstPerson, "observe", lambda *_: jnp.zeros((256, 8, 3), jnp.uint8))
+    image = MemoryMaze(height=256, width=8).observe(jax.random.key(0), state, None, params)
+    is_view = ~np.asarray(image).any(axis=-1)
+    assert is_view[1:-1, 1:-1].all()
+    assert is_view.sum() == 254 * 6
 
 
 def test_touching_only_right_target_is_rewarded(maze):

@@ -158,5 +158,5 @@ def test_smaller_room():
 
 
 def test_too_small_room_raises():
-    with pytest.raises(ValueError, match="size must be at least 3, got 2"):
+    with pytest.raises(ValueError, match="size must be from 3 to 30, got 2"):
         make_env("TwoColors-v0", size=2)

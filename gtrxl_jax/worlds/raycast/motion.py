@@ -31,7 +31,7 @@ def move(
     Args:
       wall_HW: nonzero in walls.
       position_2: x and y of the body's middle.
-      step_2: the motion, at most one cell along each axis.
+      step_2: the motion, below one cell along each axis, beyond which walls are missed.
       radius: half of the body's side, below half a cell.
 
     Returns:
