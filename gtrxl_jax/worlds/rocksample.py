@@ -111,11 +111,7 @@ class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockS
         self, key: jax.Array, params: RockSampleParams
     ) -> tuple[Float[Array, " F"], RockSampleState]:
         """Draw the agent's cell and the quality of the rocks."""
-        if np.shape(params.rock_K2) != (self.num_rocks, 2):
-            raise ValueError(
-                f"rock_K2 must have the shape ({self.num_rocks}, 2), a row and a column for each "
-                f"rock, got {np.shape(params.rock_K2)}"
-            )
+        self._require_rocks(params.rock_K2)
         key_good, key_cell = jax.random.split(key)
         state = RockSampleState(
             time=jnp.zeros((), jnp.int32),
@@ -199,6 +195,23 @@ class RockSample(DiscreteActions, environment.Environment[RockSampleState, RockS
         cells[tuple(np.asarray(params.rock_K2).T)] = np.where(state.good_K, Cell.UP, Cell.DOWN)
         cells[tuple(np.asarray(state.place_2))] = Cell.AGENT
         return draw_cells(np.pad(cells, 1, constant_values=Cell.WALL), pixels=24)
+
+    def _require_rocks(self, rock_K2: Any) -> None:
+        """Raise ValueError unless these are the places of K rocks; tracers only by their shape."""
+        if np.shape(rock_K2) != (self.num_rocks, 2):
+            raise ValueError(
+                f"rock_K2 must have the shape ({self.num_rocks}, 2), a row and a column for each "
+                f"rock, got {np.shape(rock_K2)}"
+            )
+        if isinstance(rock_K2, jax.core.Tracer):
+            return
+        rock_K2 = np.asarray(rock_K2)
+        is_cell_K2 = (rock_K2 >= 0) & (rock_K2 < [self.size, self.size - 1]) & (rock_K2 % 1 == 0)
+        if not is_cell_K2.all() or len(np.unique(rock_K2, axis=0)) < self.num_rocks:
+            raise ValueError(
+                f"rock_K2 must be different cells, of a row from 0 to {self.size - 1} and a column "
+                f"from 0 to {self.size - 2}, before the exit; got {rock_K2.tolist()}"
+            )
 
     def _away(self, state: RockSampleState, params: RockSampleParams) -> Int[Array, "K 2"]:
         """Return how many rows down and columns to the right of the agent each rock is."""

@@ -176,7 +176,17 @@ def test_picture_shows_rocks_agent_and_exit():
             assert tuple(colors[row, column]) == tuple(_COLORS[kind])
 
 
-def test_rocks_of_another_number_raise():
-    env, params = make_env("RockSample-5-5", rock_K2=np.zeros((4, 2), np.int32))
-    with pytest.raises(ValueError, match=r"rock_K2 must have the shape \(5, 2\).*got \(4, 2\)"):
+@pytest.mark.parametrize(
+    ("rock_K2", "message"),
+    [
+        ([[0, 0]], r"have the shape \(2, 2\).*got \(1, 2\)"),
+        ([[0, 0], [5, 1]], "be different cells, of a row from 0 to 4 and a column from 0 to 3, be"),
+        ([[0, 0], [1, 4]], r"be .*; got \[\[0, 0\], \[1, 4\]\]"),
+        ([[0, 0], [-1, 1]], "be different cells"),
+        ([[2, 1], [2, 1]], "be different cells"),
+    ],
+)
+def test_rocks_at_other_places_raise(rock_K2, message):
+    env, params = make_env("RockSample-5-5", num_rocks=2, rock_K2=np.array(rock_K2))
+    with pytest.raises(ValueError, match=f"rock_K2 must {message}"):
         env.reset_env(jax.random.key(0), params)
