@@ -204,9 +204,19 @@ class Stream:
 
         Returns:
           The next state, and the time step, with leaves `[B, ...]`.
+
+        Raises:
+          ValueError: if the actions have another structure or other shapes.
         """
         spec = action_spec(self.action_space)
-        action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros())
+        zeros = spec.zeros(*state.episode.done.shape)
+        given, expected = (jax.tree.map(np.shape, x) for x in (action, zeros))
+        if given != expected:
+            raise ValueError(
+                f"action has the shapes {given}, but must have {expected}: pass arrays with an "
+                "action for each environment, in the layout of ActionSpec"
+            )
+        action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, zeros)
         return on_each_device(self._step, state, spec.clip(action))
 
     def _step(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:

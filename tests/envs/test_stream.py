@@ -357,6 +357,25 @@ def test_invalid_arguments_raise():
         Stream("TMazePassive-v0", params, 2)
 
 
+@pytest.mark.parametrize(
+    ("action", "shapes"),
+    [
+        (1, r"\(\)"),
+        ([0, 0, 0], r"\[\(\), \(\), \(\)\]"),
+        (np.zeros(2), r"\(2,\)"),
+        (np.zeros((3, 1)), r"\(3, 1\)"),
+        ({"discrete": np.zeros((3, 1))}, r"\{'discrete': \(3, 1\)\}"),
+        (None, "None"),
+    ],
+)
+def test_actions_of_other_shapes_raise(action, shapes):
+    stream = Stream(*make_env("TMazePassive-v0"), num_envs=3)
+    state, _ = jax.eval_shape(stream.reset, jax.random.key(0))
+    message = rf"action has the shapes {shapes}, but must have \(3,\): pass arrays"
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda state: stream.step(state, action), state)
+
+
 @pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
 def test_spaces_can_be_read_while_tracing(name):
     """Even if the environment computes their bounds."""
