@@ -104,12 +104,15 @@ class PaddedSpaces(Wrapper):
         self, key: jax.Array, state: Any, action: Any, params: Any
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take the action that the choice stands for."""
-        if self._choices is not None:
-            (number,) = action_spec(self._spaces[1]).discrete
-            action = environment_action(self._spaces[1], action % jnp.asarray(number, action.dtype))
+        action = self._action(action)
         observation, state, reward, terminated, info = self.env.step_env(key, state, action, params)
         info = {name: info[name] for name in self._reported_info}
         return self._seen(observation), state, reward, terminated, info
+
+    def observe(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        """Return the observation of a state, after a choice or None."""
+        action = None if action is None else self._action(action)
+        return self._seen(super().observe(key, state, action, params))
 
     def observation_space(self, params: Any = None) -> Any:
         """Return the common space of observations."""
@@ -125,6 +128,13 @@ class PaddedSpaces(Wrapper):
         number = sum(action_spec(self.action_space()).discrete)
         legal = legal_actions(self.env, state, params)
         return jnp.ones(number, bool) if legal is None else legal[jnp.arange(number) % len(legal)]
+
+    def _action(self, choice: Any) -> Any:
+        """Return the action that a choice stands for."""
+        if self._choices is None:
+            return choice
+        (number,) = action_spec(self._spaces[1]).discrete
+        return environment_action(self._spaces[1], choice % jnp.asarray(number, choice.dtype))
 
     def _seen(self, observation: Any) -> Any | Float[Array, " F"]:
         if self._features is None:

@@ -158,6 +158,11 @@ class Trial(Wrapper):
         )
         return self._seen(observation, begins), state, reward, is_over, self._info(scores)
 
+    def observe(self, key: jax.Array, state: TrialState, action: Any, params: Any) -> Any:
+        """Return the observation of a state with the boundary."""
+        begins = state.scores["length"][state.episode] == 0
+        return self._seen(super().observe(key, state, action, params), begins)
+
     def is_truncated(self, state: TrialState, params: Any) -> Bool[Array, ""]:
         """Return False: trials terminate."""
         return jnp.bool_(False)

@@ -9,8 +9,9 @@ from gymnax.environments import environment
 class Wrapper(environment.Environment[Any, Any]):
     """An environment around another one, with the same states, or with states that contain them.
 
-    By default it is the other one in all but its steps. Attributes that neither this class nor
-    gymnax's defines, such as an oracle, are taken from the other one too.
+    By default it is the other one in all that this class defines; subclasses define `step_env`.
+    Attributes that neither this class nor gymnax's defines, such as an oracle, are taken from the
+    other one too. The rest of gymnax's class, such as `is_terminated`, is not for wrappers.
 
     Args:
       env: the other environment.
@@ -43,6 +44,9 @@ class Wrapper(environment.Environment[Any, Any]):
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         return self.env.reset_env(key, params)
+
+    def observe(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        return self.env.observe(key, self.inner_state(state), action, params)
 
     def is_truncated(self, state: Any, params: Any) -> Any:
         return self.env.is_truncated(state, params)

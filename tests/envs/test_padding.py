@@ -7,6 +7,7 @@ import pytest
 
 from gtrxl_jax.envs import MultiTaskStream, Stream, make_env, pad_spaces, time_limit
 from gtrxl_jax.envs.extensions import require_renderer
+from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from tests.online.test_legal_actions import Ferry
 
 NAMES = ("TMazePassive-v0", "CartPole-v1", "RepeatPreviousEasy-v0")
@@ -66,6 +67,16 @@ def test_steps_are_those_of_environment(task):
         action = (jnp.arange(3) + number) % 4
         state, seen = step(state, action % choices)
         other, seen_united = step_united(other, action)
+
+
+@pytest.mark.parametrize("task", range(3))
+def test_observe_gives_observations_of_steps(task):
+    env, params, key = UNITED[task].env, UNITED[task].params, jax.random.key(0)
+    action = jnp.int32(3)
+    with standard_dtype_promotion():  # one of them is gymnax's
+        state = env.reset_env(key, params)[1]
+        observation, state, *_ = env.step_env(key, state, action, params)
+        np.testing.assert_array_equal(env.observe(key, state, action, params), observation)
 
 
 def test_integers_are_scaled_or_one_hot():

@@ -123,6 +123,20 @@ def play(stream, actions):
     return steps, states
 
 
+def test_observe_gives_observations_of_steps():
+    """But for the noise, the fourth entry, where an episode begins."""
+    env, params = make_env("TMazePassive-v0", corridor_length=1, trial=2)
+    key = jax.random.key(0)
+    observation, state = env.reset_env(key, params)
+    begins = [observation[-1]]
+    for action in (0, 1, 0):  # right, then a turn
+        observation, state, *_ = env.step_env(key, state, action, params)
+        seen = env.observe(key, state, action, params)
+        begins.append(seen[-1])
+        np.testing.assert_array_equal(seen.at[3].set(0), observation.at[3].set(0))
+    assert begins == [1, 0, 1, 0]
+
+
 def test_rewards_and_flags_of_joined_episodes():
     """The first episode is truncated, the second terminates, and the third is truncated."""
     stream = require_consistent_env(Stream(Trial(Coins(), 3), Coins.default_params, 1))
