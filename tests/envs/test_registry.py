@@ -202,6 +202,7 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("EndlessTMaze-v0", dict(lengths="unifrom"), "unknown lengths .*'uniform'"),
         ("ColorCubes-Medium", dict(num_cubes=24), r"num_cubes must be from 2 to .* = 23, got 24"),
         ("ColorCubes-Medium", dict(teleport=1.5), "teleport must be from 0 to 1, got 1.5"),
+        ("MiniGrid-Memory", dict(tile_size=0), "tile_size must be at least 1, not 0"),
         ("Battleship-10", dict(size=8), "size must be one of 10, 5, 3, got 8"),
         ("Numpad-v0", dict(size=5), "size must be one of 2, 3, 4, got 5"),
         ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
@@ -246,6 +247,8 @@ def test_wrong_types_raise_type_error(name, overrides, message):
 
 def test_failed_download_raises(monkeypatch):
     def fail():
+        ("MiniGrid-Memory", dict(tile_size=2.5), r"tile_size must be a whole number, not 2\.5"),
+        ("MiniGrid-Memory", dict(tile_size="8"), "tile_size must be a whole number, not '8'"),
         raise URLError("no route to host")
 
     monkeypatch.setattr("gymnax.utils.load_mnist.load_mnist", fail)

@@ -12,7 +12,14 @@ import numpy as np
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.worlds.base import Cue, DiscreteActions, Step, TimeLimit, require_choice
+from gtrxl_jax.worlds.base import (
+    Cue,
+    DiscreteActions,
+    Step,
+    TimeLimit,
+    require_choice,
+    require_count,
+)
 from gtrxl_jax.worlds.minigrid.layout import MiniGridParams, MiniGridState, cells, heading, view
 from gtrxl_jax.worlds.minigrid.tiles import Kind, draw_tile
 
@@ -73,6 +80,7 @@ class MiniGridMemory(
 
     Raises:
       ValueError: if an argument is out of range.
+      TypeError: if `tile_size` is no whole number.
     """
 
     cue, cue_at_start = Cue("cue", (Kind.KEY, Kind.BALL)), True
@@ -91,8 +99,8 @@ class MiniGridMemory(
             raise ValueError(f"view_size must be odd and from 3 to 31, got {view_size}")
         if num_actions not in (3, 7):
             raise ValueError(f"num_actions must be 3 or 7, got {num_actions}")
-        if tile_size is not None and tile_size < 1:
-            raise ValueError(f"tile_size must be at least 1, got {tile_size}")
+        if tile_size is not None:
+            require_count("tile_size", tile_size)
         self._params = MiniGridParams(size=size, random_length=random_length)
         self.view_size = view_size
         self.observation = require_choice("observation", observation, OBSERVATIONS)
