@@ -23,10 +23,12 @@ class MemoryChainParams(memory_chain.EnvParams):
       max_steps_in_episode: time limit in actions. None: no limit, since every episode ends after
         `memory_length + 1` actions. gymnax's default of 1000 would truncate longer chains before
         their only reward.
-      memory_length: number of actions between the context and the query.
+      memory_length: number of actions between the context and the query, at least 2: after one, the
+        observation shows both.
     """
 
     max_steps_in_episode: int | None = None
+    memory_length: int = struct.field(default=5, metadata={"minimum": 2})
 
 
 class MemoryChain(TimeLimit, memory_chain.MemoryChain):

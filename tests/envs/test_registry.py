@@ -195,6 +195,7 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("MiniGrid-Memory", dict(view_size=4), "view_size must be odd and from 3 to 31, got 4"),
         ("MiniGrid-Memory", dict(num_actions=4), "num_actions must be 3 or 7, got 4"),
         ("MiniGrid-Memory", dict(observation="RGB"), "unknown observation 'RGB': .* rgb"),
+        ("MemoryChain-v0", dict(memory_length=1), "memory_length must be at least 2, got 1"),
         ("MiniGrid-Memory", dict(size=7, max_steps_in_episode=246), "must be at most .* = 245"),
         ("RockSample-11-11", dict(size=1), "size must be at least 2, got 1"),
         ("RockSample-5-5", dict(num_rocks=21), r"num_rocks must be from 1 to .* = 20, got 21"),
