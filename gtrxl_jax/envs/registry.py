@@ -122,7 +122,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
 
 
 def _valid(field: str, value: Any, default: Any, bounds: Mapping[str, Any]) -> Any:
-    """Return `value`, as a float where the default is one; raise if it is invalid.
+    """Return `value`, as an int or a float where the default is one; raise if it is invalid.
 
     It is judged by the field's default and the numbers "minimum" and "maximum" of `bounds`, if any.
     An integer that is positive by default is a count or a size, so it must be positive. Values of
@@ -153,7 +153,7 @@ def _valid(field: str, value: Any, default: Any, bounds: Mapping[str, Any]) -> A
         if kind is int and abs(float(value)) > LARGEST:
             raise ValueError(f"{field} must be at most {LARGEST}, got {value}")
     # JAX's distributions refuse whole numbers where they expect floats.
-    return float(value) if kind is float else value
+    return kind(value) if kind in (int, float) else value
 
 
 for _name, _factory in {

@@ -44,6 +44,9 @@ class DiscreteActions(abc.ABC):
         return spaces.Discrete(self.num_actions)
 
 
+_LARGEST = 2**31 - 1
+
+
 class TimeLimit(abc.ABC):
     """A mixin for environments that derive their time limit where the parameters set none."""
 
@@ -52,9 +55,20 @@ class TimeLimit(abc.ABC):
         """Return the time limit in actions where `params.max_steps_in_episode` is None."""
 
     def time_limit(self, params: Any) -> int | Array:
-        """Return the number of actions after which an episode has ended."""
-        limit = params.max_steps_in_episode
-        return self.default_time_limit(params) if limit is None else limit
+        """Return the number of actions after which an episode has ended.
+
+        Raises:
+          ValueError: if the derived limit exceeds 32 bits.
+        """
+        if params.max_steps_in_episode is not None:
+            return params.max_steps_in_episode
+        limit = self.default_time_limit(params)
+        if isinstance(limit, int) and limit > _LARGEST:
+            raise ValueError(
+                f"max_steps_in_episode must be set, to at most {_LARGEST}, as the time limit that "
+                f"follows from the other parameters is {limit}; or lower those"
+            )
+        return limit
 
     def is_truncated(self, state: Any, params: Any) -> Bool[Array, ""]:
         """Return whether the time limit is reached. A step that also terminates is terminated."""

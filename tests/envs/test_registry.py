@@ -176,6 +176,14 @@ def test_time_limits_follow_sizes(name, overrides, limit):
     assert time_limit(env, params) == limit
 
 
+@pytest.mark.parametrize("length", [10**9, np.int64(10**9)])
+def test_derived_time_limit_has_32_bits(length):
+    env, params = make_env("EndlessTMaze-v0", corridor_length=length)
+    with pytest.raises(ValueError, match="max_steps_in_episode must be set, to at most 2147483647"):
+        require_consistent_env(Stream(env, params, 1))
+    assert time_limit(env, params.replace(max_steps_in_episode=2**31 - 1)) == 2**31 - 1
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
@@ -187,15 +195,16 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("TMazePassive-v0", dict(step_penalty=-0.1), r"step_penalty must be at least 0, got -0\.1"),
         ("AssociativeRetrieval-v0", dict(wait_steps=0), "wait_steps must be at least 1"),
         ("MemoryChain-bsuite", dict(memory_length=0), "memory_length must be at least 1"),
+        ("MemoryChain-v0", dict(memory_length=1), "memory_length must be at least 2, got 1"),
         ("MemoryChain-v0", dict(num_bits=0), "num_bits must be at least 1"),
         ("MemoryChain-v0", dict(max_steps_in_episode=0), "max_steps_in_episode must be at least 1"),
         ("CartPole-v1", dict(gravity=float("nan")), "gravity must be finite"),
         ("MiniGrid-Memory", dict(size=8), "size must be odd and at least 7, got 8"),
         ("MiniGrid-MemoryS9-v0", dict(size=5), "size must be odd and at least 7, got 5"),
         ("MiniGrid-Memory", dict(view_size=4), "view_size must be odd and from 3 to 31, got 4"),
+        ("MiniGrid-Memory", dict(tile_size=0), "tile_size must be at least 1, not 0"),
         ("MiniGrid-Memory", dict(num_actions=4), "num_actions must be 3 or 7, got 4"),
         ("MiniGrid-Memory", dict(observation="RGB"), "unknown observation 'RGB': .* rgb"),
-        ("MemoryChain-v0", dict(memory_length=1), "memory_length must be at least 2, got 1"),
         ("MiniGrid-Memory", dict(size=7, max_steps_in_episode=246), "must be at most .* = 245"),
         ("RockSample-11-11", dict(size=1), "size must be at least 2, got 1"),
         ("RockSample-5-5", dict(num_rocks=21), r"num_rocks must be from 1 to .* = 20, got 21"),
@@ -203,7 +212,6 @@ def test_time_limits_follow_sizes(name, overrides, limit):
         ("EndlessTMaze-v0", dict(lengths="unifrom"), "unknown lengths .*'uniform'"),
         ("ColorCubes-Medium", dict(num_cubes=24), r"num_cubes must be from 2 to .* = 23, got 24"),
         ("ColorCubes-Medium", dict(teleport=1.5), "teleport must be from 0 to 1, got 1.5"),
-        ("MiniGrid-Memory", dict(tile_size=0), "tile_size must be at least 1, not 0"),
         ("Battleship-10", dict(size=8), "size must be one of 10, 5, 3, got 8"),
         ("Numpad-v0", dict(size=5), "size must be one of 2, 3, 4, got 5"),
         ("NumpadDiscrete-v0", dict(size=1), "size must be one of 2, 3, 4, got 1"),
@@ -238,6 +246,8 @@ def test_invalid_arguments_raise_value_error(name, overrides, message):
         ("TMazePassive-v0", dict(corridor_length=2.5), r"must be a whole number, got 2\.5"),
         ("TMazePassive-v0", dict(corridor_length=True), "must be a whole number, got True"),
         ("TMazePassive-v0", dict(step_penalty="high"), "must be a number, got 'high'"),
+        ("MiniGrid-Memory", dict(tile_size=2.5), r"tile_size must be a whole number, not 2\.5"),
+        ("MiniGrid-Memory", dict(tile_size="8"), "tile_size must be a whole number, not '8'"),
         ("PointRobot-misc", dict(dense_reward=1), "dense_reward must be True or False, got 1"),
     ],
 )
@@ -248,8 +258,6 @@ def test_wrong_types_raise_type_error(name, overrides, message):
 
 def test_failed_download_raises(monkeypatch):
     def fail():
-        ("MiniGrid-Memory", dict(tile_size=2.5), r"tile_size must be a whole number, not 2\.5"),
-        ("MiniGrid-Memory", dict(tile_size="8"), "tile_size must be a whole number, not '8'"),
         raise URLError("no route to host")
 
     monkeypatch.setattr("gymnax.utils.load_mnist.load_mnist", fail)
