@@ -174,6 +174,31 @@ def test_features_of_images_have_channels_last(shape, order):
         np.testing.assert_array_equal(features[b, t], expected)
 
 
+@pytest.mark.parametrize("by_channel", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((2, 9, 8), (1, 2, 0)), ((3, 9, 8, 2), (1, 2, 0, 3)), ((3, 2, 9, 8), (2, 3, 0, 1))],
+)
+def test_bounds_of_entries_move_with_their_channels(shape, order, by_channel):
+    """An array is encoded as one whose channels are last as it comes."""
+    rng = np.random.default_rng(0)
+    moved = tuple(np.array(shape)[list(order)])
+    high = np.broadcast_to(rng.choice([2, 5, 99], moved[2:] if by_channel else moved), moved)
+    x = rng.integers(0, high + 1, dtype=np.int32)
+    channels_last, given = (
+        theirs.Box(np.zeros_like(z), z, dtype=np.int32)
+        for z in (high.reshape(9, 8, -1), high.transpose(np.argsort(order)))
+    )
+    expected = observation_spec(channels_last, channels="hwc")
+    spec = observation_spec(given, channels="hwc" if order[-1] == 3 else "chw")
+    assert len(spec.feature_shape) == (3 if by_channel else 1)
+    assert (spec.categories, spec.feature_shape) == (expected.categories, expected.feature_shape)
+    np.testing.assert_array_equal(
+        spec.features(jnp.asarray(x.transpose(np.argsort(order))), jnp.float32),
+        expected.features(jnp.asarray(x.reshape(9, 8, -1)), jnp.float32),
+    )
+
+
 def test_stacks_of_cells_have_their_channels_one_hot():
     cells = np.random.default_rng(0).integers(0, 3, (2, 9, 8))
     features = observation_spec(spaces.Box(0, 2, (2, 9, 8), jnp.int32)).features(

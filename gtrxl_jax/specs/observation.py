@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from gtrxl_jax.specs.spaces import (
     align,
@@ -23,6 +23,8 @@ from gtrxl_jax.specs.spaces import (
     shape_of,
 )
 from gtrxl_jax.validation import require_choice
+
+AnyArray = Array | np.ndarray
 
 # Integers with more values than this are quantities rather than categories, except in a Discrete.
 MAX_BOX_CATEGORIES = 32
@@ -54,8 +56,8 @@ class ArraySpec:
       range: the lowest and the highest integer that the space declares; None if unbounded, or for
         floats, whose declared bounds are often wrong.
       categories: number of values of each element, which is encoded one-hot; None for quantities.
-        A tuple has a number for each entry of the last axis, or for each entry of the array, and
-        None for those entries that are quantities.
+        A tuple has a number for each entry of the last axis of `image_shape`, or for each entry of
+        the array in this order, and None for those entries that are quantities.
       low: the smallest category; a tuple if `categories` is one.
       axes: the axes of an image that is not `[H, W, C]` as it comes: "chw", or "fhwc" and "fchw"
         for a stack of frames; empty for any other array.
@@ -75,6 +77,14 @@ class ArraySpec:
             return self.shape
         height, width, *channels = (self.shape[axis] for axis in _MOVES[self.axes])
         return height, width, math.prod(channels)
+
+    def channels_last(self, x: Shaped[AnyArray, "..."]) -> Any:
+        """Return arrays `[..., *shape]` with the axes in order, `[..., *image_shape]`."""
+        if not self.axes:
+            return x
+        lead = leading_axes(x.shape, len(self.shape))
+        axes = [len(lead) + axis for axis in _MOVES[self.axes]]
+        return x.transpose(*range(len(lead)), *axes).reshape(*lead, *self.image_shape)
 
     @property
     def is_image(self) -> bool:
@@ -186,9 +196,7 @@ class ArraySpec:
                 f"observation has shape {x.shape}, but one observation of its space has {shape}: "
                 "only leading axes [B] or [B, T] may be added"
             )
-        if self.axes:
-            axes = [len(lead) + axis for axis in _MOVES[self.axes]]
-            x = x.transpose(*range(len(lead)), *axes).reshape(*lead, *self.image_shape)
+        x = self.channels_last(x)
         if self.categories is None:
             return x.astype(dtype)
         if isinstance(self.categories, tuple):
@@ -258,15 +266,10 @@ def observation_spec(
         `channels` is unknown.
     """
     require_choice("image_axes", channels, IMAGE_AXES)
-
-    def array_spec(leaf: Any, field: str) -> ArraySpec:
-        spec = _array_spec(leaf, field)
-        return dataclasses.replace(spec, axes=image_axes(spec.shape, channels))
-
-    return map_leaves(array_spec, space, field=field)
+    return map_leaves(functools.partial(_array_spec, channels), space, field=field)
 
 
-def _array_spec(leaf: Any, field: str) -> ArraySpec:
+def _array_spec(channels: str, leaf: Any, field: str) -> ArraySpec:
     kind = kind_of(leaf)
     if not kind:
         raise TypeError(
@@ -276,10 +279,11 @@ def _array_spec(leaf: Any, field: str) -> ArraySpec:
     shape, dtype = shape_of(leaf), dtype_of(leaf)
     if 0 in shape:
         raise ValueError(f"{field} has the shape {shape}, without entries: leave it out")
+    spec = ArraySpec(shape, dtype.name, axes=image_axes(shape, channels))
     if kind == "array":
-        return ArraySpec(shape, dtype.name, (0, 255) if dtype == np.uint8 else None)
+        return dataclasses.replace(spec, range=(0, 255) if dtype == np.uint8 else None)
     if not np.issubdtype(dtype, np.integer):
-        return ArraySpec(shape, dtype.name)
+        return spec
     low, high = bounds_of(leaf)
     size, lowest = int(np.max(high)) - int(np.min(low)) + 1, int(np.min(low))
     if kind in ("discrete", "multi-discrete", "text"):
@@ -290,13 +294,13 @@ def _array_spec(leaf: Any, field: str) -> ArraySpec:
                 f"{MAX_DISCRETE_CATEGORIES}): declare it as a Box, or pass a custom encoder"
             )
         if np.all(low == lowest) and np.all(sizes == size):
-            return ArraySpec(shape, dtype.name, categories=size, low=lowest)
-        return _of_entries(shape, dtype.name, low, high, MAX_DISCRETE_CATEGORIES)
+            return dataclasses.replace(spec, categories=size, low=lowest)
+        return _of_entries(spec, low, high, MAX_DISCRETE_CATEGORIES)
     if 3 <= size <= MAX_BOX_CATEGORIES:
-        return ArraySpec(shape, dtype.name, categories=size, low=lowest)
+        return dataclasses.replace(spec, categories=size, low=lowest)
     if low.ndim or high.ndim:
-        return _of_entries(shape, dtype.name, low, high, MAX_BOX_CATEGORIES)
-    return ArraySpec(shape, dtype.name, _range([(int(low), int(high))]))
+        return _of_entries(spec, low, high, MAX_BOX_CATEGORIES)
+    return dataclasses.replace(spec, range=_range([(int(low), int(high))]))
 
 
 def _range(bounds: list[tuple[int, int]]) -> tuple[int, int] | None:
@@ -305,25 +309,23 @@ def _range(bounds: list[tuple[int, int]]) -> tuple[int, int] | None:
     return (low, high) if max(abs(low), abs(high)) < np.iinfo(np.int32).max else None
 
 
-def _of_entries(
-    shape: tuple[int, ...], dtype: str, low: np.ndarray, high: np.ndarray, most: int
-) -> ArraySpec:
-    """Return the spec of integers of which each entry has bounds of its own.
+def _of_entries(spec: ArraySpec, low: np.ndarray, high: np.ndarray, most: int) -> ArraySpec:
+    """Return the spec of integers of which each entry of the array has bounds of its own.
 
     Entries of at most `most` values are categories, the others quantities.
     """
-    low, high = (np.broadcast_to(bound, shape).reshape(-1, shape[-1]) for bound in (low, high))
+    low, high = (spec.channels_last(np.broadcast_to(bound, spec.shape)) for bound in (low, high))
+    low, high = (bound.reshape(-1, spec.image_shape[-1]) for bound in (low, high))
     if (low == low[0]).all() and (high == high[0]).all():
         low, high = low[0], high[0]
     bounds = [(int(a), int(b)) for a, b in zip(low.flat, high.flat, strict=True)]
     sizes = [b - a + 1 if b - a < most else None for a, b in bounds]
     quantities = [pair for pair, size in zip(bounds, sizes, strict=True) if size is None]
     if len(quantities) == len(sizes):
-        return ArraySpec(shape, dtype, _range(bounds))
-    return ArraySpec(
-        shape,
-        dtype,
-        _range(quantities) if quantities else None,
+        return dataclasses.replace(spec, range=_range(bounds))
+    return dataclasses.replace(
+        spec,
+        range=_range(quantities) if quantities else None,
         categories=tuple(sizes),
         low=tuple(0 if size is None else a for (a, _), size in zip(bounds, sizes, strict=True)),
     )
