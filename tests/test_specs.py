@@ -109,6 +109,12 @@ def test_features_of_entries_with_bounds_of_their_own(lead):
     assert spec.feature_shape == (8,)
 
 
+def test_categories_beyond_a_narrow_dtype_are_not_matched():
+    spec = observation_spec(theirs.MultiDiscrete([300, 5]))
+    features = spec.features(jnp.array([43, 1], jnp.uint8), jnp.float32)
+    np.testing.assert_array_equal(np.flatnonzero(features), [43, 301])
+
+
 def test_bounds_by_channel_keep_the_axes_of_a_grid():
     high = np.broadcast_to([40, 1], (3, 4, 2))
     spec = observation_spec(theirs.Box(np.zeros_like(high), high, dtype=np.int32))
@@ -568,6 +574,18 @@ def test_first_value_outside_is_named_in_programs(name, lead):
             np.array([2**35]),
             ValueError,
             "x[0] is 34359738368, too large for int32",
+        ),
+        (
+            theirs.Box(np.array([0, 300]), np.array([9, 400]), dtype=np.int32),
+            np.array([9, 255], np.uint8),
+            ValueError,
+            "x[1] is 255, outside Box([0, 300], [9, 400], (2,), int32)",
+        ),
+        (
+            theirs.Discrete(3, start=5),
+            np.array(True),
+            ValueError,
+            "x is True, outside Discrete(3, start=5)",
         ),
         (
             theirs.Box(-1, 1, (1,), np.float64),

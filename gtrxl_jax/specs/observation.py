@@ -202,7 +202,8 @@ class ArraySpec:
         if isinstance(self.categories, tuple):
             entry_F, category_F, is_category_F = self._entries
             x_F = x.reshape(*lead, *self.feature_shape[:-1], -1)[..., entry_F]
-            one_hot_F = (x_F == align(category_F, x_F)).astype(dtype)
+            # The dtype of x may be too narrow for the categories.
+            one_hot_F = (x_F.astype(jnp.int32) == align(category_F, x_F, np.int32)).astype(dtype)
             return jnp.where(align(is_category_F, x_F, bool), one_hot_F, x_F.astype(dtype))
         assert isinstance(self.low, int)
         index = x.astype(jnp.int32) - self.low

@@ -46,7 +46,10 @@ def belongs(leaf: Leaf, x: Shaped[AnyArray, "..."]) -> Bool[AnyArray, "..."]:
         is_whole = x == xp.floor(x)
     else:
         least, greatest = _range(given)
-        low, high = low.clip(least, greatest), high.clip(least, greatest)
+        is_reached = (low <= greatest) & (high >= least)
+        # Bounds that the dtype cannot reach become an empty interval.
+        low = np.where(is_reached, low.clip(least, greatest), 1)
+        high = np.where(is_reached, high.clip(least, greatest), 0)
     return xp.asarray(is_whole & (x >= _bound(low, x)) & (x <= _bound(high, x)))
 
 
