@@ -59,6 +59,8 @@ def n_step_returns(
     chex.assert_rank([reward_BS, discount_BS, last_BS, value_BS], 2)
     chex.assert_equal_shape([reward_BS, discount_BS, last_BS, value_BS])
     reward_BT, discount_BT, value_BT = (x[:, 1:] for x in (reward_BS, discount_BS, value_BS))
+    # A terminal state may have no legal action, and then the value -inf, which times 0 is NaN.
+    value_BT = jnp.where(discount_BT > 0, value_BT, 0)
     # The value, not a longer return, follows at the end of an episode and of the segment.
     ends_BT = last_BS[:, 1:].at[:, -1].set(True)
     return_BT = reward_BT + gamma * discount_BT * value_BT

@@ -126,6 +126,17 @@ def test_forbidden_actions_are_never_the_best():
     assert r2d2.double_q_values(q_BSA, target) == 5.0
 
 
+def test_terminal_states_need_no_legal_action():
+    x = jax.tree.map(jnp.asarray, segment())
+    ended = (x["last_BS"] & (x["discount_BS"] == 0))[..., None]
+    assert ended.any()
+    expected = r2d2.td_errors(**x, gamma=GAMMA, num_steps=3)
+    for name in ("q_BSA", "target_q_BSA"):
+        x[name] = jnp.where(ended, jnp.finfo(x[name].dtype).min, x[name])
+    found = r2d2.td_errors(**x, gamma=GAMMA, num_steps=3)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_priorities_and_weights():
     error = jnp.array([[1.0, -3.0, 7.0], [0.5, 0.5, 0.5]])
     mask = jnp.array([[True, True, False], [True, True, True]])
