@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
-from gtrxl_jax.ops.legal import mask_logits, require_legal
+from gtrxl_jax.ops.legal import mask_logits, require_legal, split_choices
 from gtrxl_jax.specs import ActionSpec
 
 # Last layers of the usual size, a hundred times smaller, and three times larger.
@@ -63,11 +63,10 @@ class PolicyHead(nn.Module):
         sizes, num_continuous = self.action.discrete, self.action.num_continuous
         outputs = _mlp(self, x, 2 * num_continuous + sum(sizes), SMALL)
         starts = [2 * num_continuous + sum(sizes[:k]) for k in range(len(sizes))]
+        raw, *logits = jnp.split(outputs, starts, axis=-1)
         if legal is not None:
             require_legal(legal, sizes)
-            free = jnp.ones((*legal.shape[:-1], 2 * num_continuous), bool)
-            outputs = mask_logits(outputs, jnp.concatenate([free, legal], axis=-1))
-        raw, *logits = jnp.split(outputs, starts, axis=-1)
+            logits = [*map(mask_logits, logits, split_choices(legal, sizes))]
         gaussian = self._gaussian(*jnp.split(raw, 2, axis=-1)) if num_continuous else None
         categoricals = tuple(Categorical(z) for z in logits)
         if self.action.is_hybrid:

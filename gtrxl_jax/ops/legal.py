@@ -33,18 +33,21 @@ def require_legal(legal: Shaped[Array, "..."], sizes: Sequence[int]) -> None:
 def mask_logits(
     logits: Float[Array, "... A"], legal: Bool[Array, "... A"]
 ) -> Float[Array, "... A"]:
-    """Return the logits of a policy that makes legal choices only (Huang and Ontanon 2022).
+    """Return the logits of one dimension, for legal choices only (Huang and Ontanon 2022).
 
     The other logits are the lowest number of their dtype, so that their probabilities, their terms
     of entropies and KLs, and the gradients with respect to them are exactly zero. Where no choice
-    is legal, all are equally likely.
+    is legal, all logits are 0, and thus all choices equally likely.
     """
-    return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
+    lowest = jnp.asarray(jnp.finfo(logits.dtype).min, logits.dtype)
+    # Noise of samples would vanish in the lowest number, were it the logit of every choice.
+    masked = jnp.where(jnp.any(legal, axis=-1, keepdims=True), lowest, 0)
+    return jnp.where(legal, logits, masked)
 
 
 def has_choice(legal: Bool[Array, "... A"], sizes: Sequence[int]) -> Bool[Array, "..."]:
     """Return whether every dimension has a legal choice."""
-    chosen = [jnp.any(part, axis=-1) for part in _split(legal, sizes)]
+    chosen = [jnp.any(part, axis=-1) for part in split_choices(legal, sizes)]
     return jnp.all(jnp.stack(chosen), axis=0)
 
 
@@ -55,10 +58,11 @@ def draw_choices(
     keys = jax.random.split(key, len(sizes))
     draws = [
         jax.random.categorical(key, mask_logits(jnp.zeros(part.shape), part)).astype(jnp.int32)
-        for key, part in zip(keys, _split(legal, sizes), strict=True)
+        for key, part in zip(keys, split_choices(legal, sizes), strict=True)
     ]
     return jnp.stack(draws, axis=-1)
 
 
-def _split(legal: Bool[Array, "... A"], sizes: Sequence[int]) -> list[Bool[Array, "... _"]]:
+def split_choices(legal: Bool[Array, "... A"], sizes: Sequence[int]) -> list[Bool[Array, "... _"]]:
+    """Return the part `[..., A_k]` of each dimension."""
     return jnp.split(legal, list(itertools.accumulate(sizes))[:-1], axis=-1)

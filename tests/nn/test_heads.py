@@ -46,6 +46,19 @@ def test_policy_of_each_action_space(spec, kind, lead):
     assert outputs == 2 * spec.num_continuous + sum(spec.discrete)
 
 
+def test_each_dimension_has_its_mask():
+    """Where a dimension has no legal choice, its choices are equally likely."""
+    head = PolicyHead(ActionSpec(BOUNDS, (2, 3)), hidden=4)
+    legal = jnp.array([[0, 1, 0, 0, 0], [1, 1, 1, 0, 1]], bool)
+    params = head.init(jax.random.key(0), features(2))
+    policy, free = head.apply(params, features(2), legal), head.apply(params, features(2))
+    np.testing.assert_array_equal(policy.gaussian.mean, free.gaussian.mean)
+    first, second = (jnp.exp(jax.nn.log_softmax(part.logits)) for part in policy.categoricals)
+    np.testing.assert_array_equal(first[0], [0, 1])
+    np.testing.assert_allclose(second[0], 1 / 3, rtol=1e-6)
+    np.testing.assert_array_equal(second[1] > 0, [True, False, True])
+
+
 @pytest.mark.usefixtures("x64")
 def test_policy_against_numpy():
     rng = np.random.default_rng(1)

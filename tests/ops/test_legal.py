@@ -119,6 +119,8 @@ def test_losses_ignore_masked_actions(algorithm):
 def test_no_legal_action_yields_uniform_policy():
     policy = Categorical(mask_logits(jnp.arange(3.0), jnp.zeros(3, bool)))
     np.testing.assert_allclose(policy.entropy(), np.log(3), rtol=1e-6)
+    draws = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 64))
+    assert set(draws.tolist()) == {0, 1, 2}
 
 
 def test_choices_are_counted_by_dimension():
