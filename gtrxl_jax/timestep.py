@@ -31,8 +31,8 @@ class TimeStep:
       last: bool, whether this is the last step of an episode: terminated if `discount` is 0,
         truncated otherwise.
       legal: bool `[..., A]`, which choices of each discrete dimension are legal here, one after
-        another (see `envs.extensions.legal_actions`); all are if `last`, where the action is
-        ignored. None if the environment does not restrict them.
+        another (see `envs.extensions.legal_actions`). All are at a `last` step whose state lacks
+        a legal choice. None if the environment does not restrict them.
     """
 
     observation: Any

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt
 from gtrxl_jax.custom import describe_part, require_values, wrap_errors
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import legal_actions, time_limit
-from gtrxl_jax.ops.legal import require_legal
+from gtrxl_jax.ops.legal import has_choice, require_legal
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.parallel.placement import on_each_device
 from gtrxl_jax.specs import action_spec, environment_action
@@ -302,7 +302,6 @@ class Stream:
 
         terminated, truncated = map(unless_first, (outcome.terminated, truncated))
         last = terminated | truncated
-        legal = self._legal(env_state)
         timestep = TimeStep(
             # In plain dicts, in whose leaves an order of the keys does not show.
             observation=map_leaves(lambda _, x, field: x, self.observation_space, observation),
@@ -311,8 +310,7 @@ class Stream:
             discount=1 - terminated.astype(jnp.float32),
             first=first,
             last=last,
-            # A final state may have no legal action, and the action there is ignored.
-            legal=None if legal is None else legal | last,
+            legal=self._legal(env_state, last),
         )
         episode = EpisodeStats(
             done=timestep.last,
@@ -323,12 +321,16 @@ class Stream:
         )
         return StreamState(env_state, key, episode, cut), timestep
 
-    def _legal(self, env_state: Any) -> Array | None:
+    def _legal(self, env_state: Any, last: Bool[Array, ""]) -> Bool[Array, " A"] | None:
         with standard_dtype_promotion(), wrap_errors("environment", inner(self.env)):
             legal = legal_actions(self.env, env_state, self.params)
-        if legal is not None:
-            require_legal(legal, action_spec(self.action_space).discrete)
-        return legal
+        if legal is None:
+            return None
+        sizes = action_spec(self.action_space).discrete
+        require_legal(legal, sizes)
+        # A final state may have no legal action, and the action there is ignored. Where it has
+        # some, the value of a truncated episode must be that of a legal one.
+        return legal | (last & ~has_choice(legal, sizes))
 
 
 def _concrete(space: Callable[[Any], Any], params: Any) -> Any:

@@ -131,6 +131,17 @@ def test_random_policy_and_stream_respect_masks():
     assert np.asarray(played.timesteps.legal)[last].all()
 
 
+def test_truncated_episode_keeps_mask_of_its_final_state():
+    """Its value is that of a legal action."""
+    stream = Stream(*gymnax.make("Ferry-v0"), num_envs=1)
+    state, _ = stream.reset(jax.random.key(0))
+    state = dataclasses.replace(state, cut=jnp.ones(1, jnp.int32))
+    _, timestep = stream.step(state, jnp.array([2]))
+    assert timestep.last
+    assert timestep.discount == 1
+    np.testing.assert_array_equal(timestep.legal, [[True, True, False, True]])
+
+
 def test_unfit_mask_stops_before_compilation():
     stream = Stream(*gymnax.make("WrongFerry-v0"), num_envs=4)
     with pytest.raises(ValueError, match=r"legal_actions has .* return bool \[4\]"):
