@@ -49,11 +49,16 @@ def normalize_advantages(
     """Return the advantages shifted and scaled to mean 0 and variance 1 over the valid samples.
 
     They are divided by at least `min_std`, so that a smaller standard deviation stays below 1.
+    Equal advantages become 0.
     """
     chex.assert_equal_shape([advantages_BT, mask_BT])
     centered_BT = advantages_BT - masked_mean(advantages_BT, mask_BT)
     std = jnp.sqrt(masked_variance(advantages_BT, mask_BT))
-    return centered_BT / jnp.maximum(std, max(min_std, 1e-8))
+    normalized_BT = centered_BT / jnp.maximum(std, max(min_std, 1e-8))
+    # Equal advantages differ from their mean by its rounding, which would be scaled to 1.
+    least = jnp.min(advantages_BT, where=mask_BT, initial=jnp.inf)
+    greatest = jnp.max(advantages_BT, where=mask_BT, initial=-jnp.inf)
+    return jnp.where(least == greatest, 0, normalized_BT)
 
 
 def clipped_surrogate_loss(

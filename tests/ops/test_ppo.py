@@ -219,8 +219,14 @@ def test_small_advantages_are_not_blown_up(x64):
     valid = np.asarray(small_BT)[mask]
     bounded = np.asarray(ppo.normalize_advantages(small_BT, batch["mask_BT"], 0.1))[mask]
     np.testing.assert_allclose(bounded, (valid - valid.mean()) / 0.1, rtol=1e-12)
-    same_BT = jnp.full_like(small_BT, 3.0)
-    assert np.all(np.asarray(ppo.normalize_advantages(same_BT, batch["mask_BT"])) == 0)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.3, -3.7])
+def test_equal_advantages_become_zero(value):
+    """Their mean may be rounded, and their standard deviation with it."""
+    mask_BT = make_batch()["mask_BT"]
+    same_BT = jnp.where(mask_BT, jnp.float32(value), 9)
+    assert np.all(np.asarray(ppo.normalize_advantages(same_BT, mask_BT))[mask_BT] == 0)
 
 
 def test_vmaps_over_hyperparameters(x64):
