@@ -82,6 +82,26 @@ def test_memory_and_cache_are_not_interchangeable():
     traced(core, interchange)
 
 
+@pytest.mark.parametrize(
+    ("other", "sizes"),
+    [
+        ({"memory_size": 6}, r"\(1, 6, 16\), but the core has \(1, 8, 16\)"),
+        ({"layers": 2}, r"\(2, 8, 16\)"),
+        ({"width": 8}, r"\(1, 8, 8\)"),
+    ],
+)
+def test_memory_of_core_of_other_sizes_is_rejected(other, sizes):
+    core = make_core("gtrxl", "debug")
+    wrong = make_core("gtrxl", "debug", **other).initial_memory(B)
+
+    def use(params, memory, cache):
+        for call in ({"x_BTD": X, "first_BT": FIRST}, {"method": "start"}):
+            with pytest.raises(ValueError, match=f"memory has .* {sizes}.*`initial_memory`$"):
+                core.apply(params, wrong, **call)
+
+    traced(core, use)
+
+
 def test_agent_rejects_name_of_core():
     env, params = make_env("TMazePassive-v0")
     spaces = env.observation_space(params), env.action_space(params)

@@ -482,7 +482,7 @@ class GTrXLCore(MemoryCore):
         first_BT: Bool[Array, "B T"],
     ) -> tuple[GTrXLMemory, Float[Array, "B T D"]]:
         """Run a segment, as in learning. No gradient flows into the incoming memory."""
-        check_kind("memory", memory, GTrXLMemory, "convert a cache with `finish`")
+        self._check_memory(memory, "convert a cache with `finish`")
         check_inputs(x_BTD, first_BT, memory.length.shape[0], self.width, "B T D")
         num_steps = x_BTD.shape[1]
         mask_BTS = ops.segment_mask(first_BT, memory.length, self.config.memory_size)
@@ -505,6 +505,21 @@ class GTrXLCore(MemoryCore):
         newest = stack_layers(map_layers(lambda result: result[0], results), axis=1)
         length_B = ops.length_after(first_BT, memory.length, self.config.memory_size)
         return GTrXLMemory(inputs=newest, length=length_B), x_BTD.astype(dtype)
+
+    def _check_memory(self, memory: Any, remedy: str) -> None:
+        """Check the type and the sizes of a memory, which costs nothing once compiled.
+
+        Raises:
+          TypeError: if it is not a `GTrXLMemory`; the message ends with `remedy`.
+          ValueError: if it is of a core with other layers, memory size or width.
+        """
+        check_kind("memory", memory, GTrXLMemory, remedy)
+        sizes = (self.config.layers, self.config.memory_size, self.width)
+        if memory.inputs.shape[1:] != sizes:
+            raise ValueError(
+                f"memory has layers, memory_size and width {memory.inputs.shape[1:]}, but the core "
+                f"has {sizes}: start with the core's own `initial_memory`"
+            )
 
     def _reported_collections(self) -> list[str]:
         if self.is_initializing():
@@ -529,7 +544,7 @@ class GTrXLCore(MemoryCore):
         """
         if num_steps is not None and num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, or None for any number: {num_steps}")
-        check_kind("memory", memory, GTrXLMemory, "`start` is called once, before any step")
+        self._check_memory(memory, "`start` is called once, before any step")
         ring = self.config.memory_size
         if num_steps is not None:
             ring = min(num_steps, ring)
