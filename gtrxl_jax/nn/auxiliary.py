@@ -128,8 +128,8 @@ class Reconstruction(nn.Module):
         }
         for name in ("action", "reward"):
             parts[name] = jnp.where(timesteps.first, 0, parts[name])
-        self.sow("losses", "loss", self.cost * jnp.mean(sum(parts.values())))
         if not self.is_initializing():
+            self.sow("losses", "loss", self.cost * jnp.mean(sum(parts.values())))
             for name, part in parts.items():
                 self.sow("metrics", name, jnp.mean(part))
 
@@ -170,7 +170,8 @@ class PixelControl(nn.Module):
                 discount_BS=timesteps.discount.astype(q_BSHWA.dtype),
                 last_BS=timesteps.last,
             )
-        self.sow("losses", "loss", self.cost * loss)
+        if not self.is_initializing():
+            self.sow("losses", "loss", self.cost * loss)
 
     def values(
         self, y: Float[Array, "B S D"], rows: int, columns: int
@@ -245,6 +246,8 @@ class RandomDistillation(nn.Module):
 
     def __call__(self, y: Float[Array, "... D"], timesteps: TimeStep) -> None:
         """Sow the predictor's loss on time steps; the core's output is not used."""
-        self.sow("losses", "loss", jnp.mean(self.error(timesteps.observation)))
+        loss = jnp.mean(self.error(timesteps.observation))
         if self.is_initializing():
             self.bonus(timesteps.observation)
+        else:
+            self.sow("losses", "loss", loss)

@@ -68,7 +68,9 @@ def trained():
 
     @jax.jit
     def run(key):
-        params = agent.init(key, memory, steps)["params"]
+        variables = agent.init(key, memory, steps)
+        params = variables.pop("params")
+        assert not variables
 
         def loss(params):
             _, reports = run_segment(agent, params, memory, steps, "features")
@@ -214,8 +216,12 @@ def test_first_steps_do_not_reconstruct_action_and_reward():
 def test_reconstruction_takes_every_action_and_pixel_control_one(action_space):
     agent, steps = agent_of(action_space, reconstruction=1.0), segment(action_space)
     memory = agent.initial_memory(2)
-    losses = jax.eval_shape(agent.init, jax.random.key(0), memory, steps)["losses"]
-    assert losses["reconstruction"]["loss"][0].shape == ()
+    variables = jax.eval_shape(agent.init, jax.random.key(0), memory, steps)
+    assert set(variables) == {"params"}
+    _, reports = jax.eval_shape(
+        lambda variables: agent.apply(variables, memory, steps, mutable=["losses"]), variables
+    )
+    assert [loss.shape for loss in jax.tree.leaves(reports)] == [()]
     with pytest.raises(ValueError, match="pixel_control needs a single discrete action: omit it"):
         agent_of(action_space, pixel_control=1.0)
 
