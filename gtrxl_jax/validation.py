@@ -129,6 +129,18 @@ def require_count(field: str, value: Any) -> None:
         raise ValueError(f"{field} must be at least 1, got {value}")
 
 
+def require_number(field: str, value: Any, **bounds: float) -> None:
+    """Raise unless `value` is a finite number within bounds, which are those of `number`.
+
+    Raises:
+      ValueError: if it is out of bounds or not finite.
+      TypeError: if it is not a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{field} must be a number, not {value!r}")
+    _require_in_range(field, float(value), _Range(**bounds))
+
+
 def field_names(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the name, such as "core.width", and type of every field that is not a config."""
     for name, kind, value, _ in _fields(config):

@@ -35,8 +35,9 @@ from gtrxl_jax.nn.cores.clock import with_clock
 from gtrxl_jax.nn.encoders import InputEncoder, make_encoder
 from gtrxl_jax.nn.heads import DuelingHead, PolicyHead, ValueHead
 from gtrxl_jax.ops.distributions import ActionDistribution
-from gtrxl_jax.specs import ActionSpec, ArraySpec, action_spec, observation_spec
+from gtrxl_jax.specs import IMAGE_AXES, ActionSpec, ArraySpec, action_spec, observation_spec
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import require_choice, require_count, require_number
 
 
 @struct.dataclass
@@ -190,7 +191,8 @@ def make_agent(
       observation_space: see `gtrxl_jax.specs.observation_spec`.
       action_space: see `gtrxl_jax.specs.action_spec`.
       encoder: a name for `make_encoder`, or a module from observations to features `[..., F]`.
-      encoders: the names for single keys of a dict or a tuple, see `make_encoder`.
+      encoders: the names for single keys of a dict or a tuple, see `make_encoder`; not beside a
+        module.
       encoder_width: F, the feature width of the encoders that `make_encoder` builds.
       image_axes: where the channels of images are, see `make_encoder`.
       head_width: hidden units of each head.
@@ -206,17 +208,17 @@ def make_agent(
       rnd: weight of the bonus of `nn.auxiliary.RandomDistillation`; 0 for none.
 
     Raises:
-      ValueError: if the encoder is unknown or does not fit the observations, a number is not
-        positive, pixel control does not fit the spaces, or a custom core returns other shapes than
-        it should.
-      TypeError: if a space is not supported or `core` is not a module.
+      ValueError: if the encoder is unknown or does not fit the observations, `encoders` are given
+        beside a module, a number is out of range, `image_axes` is unknown, pixel control does not
+        fit the spaces, or a custom core returns other shapes than it should.
+      TypeError: if a space is not supported, `core` is not a module, or a width is not a whole
+        number.
     """
-    _require_positive(
-        head_width=head_width,
-        num_tasks=1 if num_tasks is None else num_tasks,
-        initial_scale=initial_scale,
-        max_scale=max_scale,
-    )
+    require_count("head_width", head_width)
+    if num_tasks is not None:
+        require_count("num_tasks", num_tasks)
+    require_number("initial_scale", initial_scale)
+    require_number("max_scale", max_scale)
     trunk = _make_trunk(
         core,
         observation_space,
@@ -267,7 +269,7 @@ def make_q_network(
       ValueError: as `make_agent`, and if an action is not one discrete choice.
       TypeError: as `make_agent`.
     """
-    _require_positive(head_width=head_width)
+    require_count("head_width", head_width)
     spec = action_spec(action_space)
     if spec.is_hybrid or spec.num_continuous or len(spec.discrete) != 1:
         raise ValueError(
@@ -297,7 +299,16 @@ def _make_trunk(
     """Return all of a `MemoryNetwork` but its heads; see `make_agent`."""
     if not isinstance(core, MemoryCore):
         raise TypeError(f"core must be a memory core, not {core!r}: make_core builds one")
-    _require_positive(encoder_width=encoder_width)
+    require_count("encoder_width", encoder_width)
+    require_choice("image_axes", image_axes, IMAGE_AXES)
+    costs = {"reconstruction": reconstruction, "pixel_control": pixel_control, "rnd": rnd}
+    for name, cost in costs.items():
+        require_number(name, cost, at_least=0)
+    if encoders and not isinstance(encoder, str):
+        raise ValueError(
+            f"encoders {dict(encoders)} have no effect beside the module that is the encoder: omit "
+            "one of them"
+        )
     require_consistent_core(core)
     precision = {"dtype": core.dtype, "param_dtype": core.param_dtype}
     if isinstance(encoder, str):
@@ -340,9 +351,3 @@ def _make_pixel_control(
         raise ValueError("pixel_control needs a single discrete action: omit it")
     (choices,) = action.discrete
     return PixelControl(arrays[images[0]], images[0], choices, cost, **precision)
-
-
-def _require_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, not {value!r}")

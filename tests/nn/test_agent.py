@@ -301,18 +301,25 @@ def test_custom_encoder():
     assert params["params"]["encoder"]["Dense_0"]["kernel"].shape == (7, core.width)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"encoder": "transformer"}, "unknown encoder 'transformer'"),
         ({"encoder": "resnet"}, "fits no key"),
-        ({"encoder_width": 0}, "encoder_width must be above 0, not 0"),
-        ({"num_tasks": 0}, "num_tasks must be above 0, not 0"),
-        ({"max_scale": 0.0}, "max_scale must be above 0, not 0.0"),
+        ({"encoder_width": 0}, "encoder_width must be at least 1, got 0"),
+        ({"num_tasks": 0}, "num_tasks must be at least 1, got 0"),
+        ({"head_width": 8.5}, "head_width must be a whole number, got 8.5"),
+        ({"max_scale": 0.0}, "max_scale must be above 0 and finite, not 0.0"),
+        ({"rnd": -1}, "rnd must be at least 0 and finite, not -1.0"),
+        ({"reconstruction": float("nan")}, "reconstruction must be at least 0 and finite, not nan"),
+        ({"pixel_control": "1"}, "pixel_control must be a number, not '1'"),
+        ({"encoder": StateOnly(), "encoders": {"room": "mlp"}}, "encoders .* have no effect"),
+        ({"encoder": StateOnly(), "image_axes": "cwh"}, "unknown image_axes 'cwh'"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         small_agent("lstm", **settings)
 
 
