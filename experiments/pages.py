@@ -250,7 +250,7 @@ def popgym_easy_table() -> list[str]:
         return ", ".join(f"{value:.2f}" for value in sorted(popgym_easy.best(of(task, core))))
 
     published = popgym_easy.PUBLISHED
-    names = {"GTrXL": "gtrxl", "GRU": "gru"}
+    names = {"GTrXL": "gtrxl", "GTrXL, recency 2": popgym_easy.RECENT, "GRU": "gru"}
     return table(
         ["task", *names, "published GRU", "best published"],
         [
