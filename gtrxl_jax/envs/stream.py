@@ -117,12 +117,12 @@ class Stream:
             )
         require_count("num_envs", self.num_envs)
 
-    @property
+    @functools.cached_property
     def action_space(self) -> Any:
         """The action space of one environment, of any kind in `specs.spaces`."""
         return _concrete(self.env.action_space, self.params)
 
-    @property
+    @functools.cached_property
     def observation_space(self) -> Any:
         """The observation space of one environment, see `action_space`."""
         return _concrete(self.env.observation_space, self.params)
@@ -217,6 +217,8 @@ class Stream:
                 "action for each environment, in the layout of ActionSpec"
             )
         action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, zeros)
+        # Computed here, since JAX computes no constants within the program of each device.
+        _ = self.observation_space
         return on_each_device(self._step, state, spec.clip(action))
 
     def _step(self, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:

@@ -298,6 +298,16 @@ def test_legacy_keys_match_typed_keys():
         jax.tree.map(np.testing.assert_array_equal, new[1], old[1])
 
 
+def test_spaces_that_are_computed_from_parameters_fit_several_devices():
+    """CartPole's are JAX arrays, which cannot be made within the program of each device."""
+    stream = Stream(*make_env("CartPole-v1"), num_envs=8)
+    with jax.set_mesh(make_mesh(8, 8)):
+        state, _ = jax.jit(stream.reset)(jax.random.key(0))
+        fresh = dataclasses.replace(stream)
+        _, timestep = jax.eval_shape(fresh.step, state, jnp.zeros(8, jnp.int32))
+    assert timestep.observation.shape == (8, 4)
+
+
 def test_sharding_changes_no_result():
     stream = Stream(*make_env("TMazePassive-v0", corridor_length=2), num_envs=16)
     mesh = make_mesh(8, 16)
