@@ -82,6 +82,7 @@ def test_incompatible_tasks_raise():
     with pytest.raises(ValueError, match="action space of task 1"):
         MultiTaskStream((maze(), cartpole))
     cartpole.env.action_space = lambda params: maze().action_space
+    cartpole = Stream(cartpole.env, cartpole.params, num_envs=4)
     with pytest.raises(
         ValueError, match=r"reported_info of task 1 is \(\), but the .* of task 0 is \('success',\)"
     ):
