@@ -13,17 +13,18 @@ do. The data sets, which are as small as the machine and not those of D4RL:
     CartPole-v1                 mixed: random actions, and an early agent
     Pendulum-v1                 replay: random actions, and agents of two stages of learning
                                 mixed: the same with the best agent instead of the second stage
-    Hopper-v5                   medium-replay: random actions, and agents of four stages, of which
-                                the last has about half of the best one's return
-                                medium-expert: the last of them, and as many steps of the best one
+    Hopper-v5, HalfCheetah-v5   medium-replay: random actions, and agents of four stages, of which
+    and Walker2d-v5             the last has about half of the best one's return
+                                medium: the last of them
+                                medium-expert: the same, and as many steps of the best one
     Pong                        replay: random actions, and agents of four stages; images of 42 x 42
 
 Models and algorithms learn from the same data, three seeds each, and play with the best actions
 after their last update. Imitation (DT, RATE) asks for the mean return of the best tenth. RATE asks
 for it again in each segment, as its authors do in MuJoCo; it also plays without that.
 
-Hopper-v5 needs the extra mujoco, Pong the extra envpool. Agents and data are kept in `--data`; with
-several workers, run `--only agent` and `--only data` before the rest.
+The tasks of MuJoCo need the extra mujoco, Pong the extra envpool. Agents and data are kept in
+`--data`; with several workers, run `--only agent` and `--only data` before the rest.
 
 Writes offline_control.jsonl and .md to experiments/results/.
 """
@@ -96,7 +97,7 @@ class Task:
       episodes: number of episodes of an evaluation.
       final: fraction of the learners' learning rate that remains at the end.
       unroll: steps of one of the three segments of models with memory.
-      updates: of a learner.
+      updates: of memoryless models. Others have fewer, with as many steps in all.
       singles: single steps in a batch of memoryless models; others have 16 times three segments.
       is_normalized: whether returns are shown on the scale from random actions to the expert.
     """
@@ -140,8 +141,42 @@ def each_of(*steps: int | None, episodes: int) -> tuple[Part, ...]:
 PONG = EnvConfig(
     "envpool:Pong-v5", {"img_height": 42, "img_width": 42, "num_threads": 1}, num_envs=16
 )
-HOPPER, MEDIUM, EXPERT = "gymnasium:Hopper-v5", 358_400, 655_360
-"""The environment, and the steps of its agent."""
+
+
+def mujoco(
+    name: str, stages: Sequence[int], expert: int, replay: int, both: tuple[int, int]
+) -> Task:
+    """Return a task of MuJoCo.
+
+    Args:
+      name: of the environment.
+      stages: steps of the agent, of which the last one has about half of the best one's return.
+      expert: the step of the best checkpoint.
+      replay: episodes of random actions and of each stage.
+      both: episodes of the last stage and of the best checkpoint, with about as many steps.
+    """
+    medium = stages[-1]
+    return Task(
+        agent(
+            f"gymnasium:{name}",
+            1_000_000,
+            CheckpointConfig(50_000, keep=20),
+            core_config("mingru"),
+            algorithm=PPOConfig(entropy_cost=0.0),
+        ),
+        expert=expert,
+        data={
+            "medium-replay": each_of(None, *stages, episodes=replay),
+            "medium": (Part(medium, both[0]),),
+            "medium-expert": (Part(medium, both[0]), Part(expert, both[1])),
+        },
+        episodes=24,
+        # A fall ends an episode, so that a small change of the policy changes its return by
+        # hundreds: as IQL's authors, until none remains.
+        final=0.0,
+    )
+
+
 TASKS = {
     "CartPole-v1": Task(
         agent(
@@ -163,23 +198,14 @@ TASKS = {
         },
         episodes=64,
     ),
-    "Hopper-v5": Task(
-        agent(
-            HOPPER,
-            1_000_000,
-            CheckpointConfig(50_000, keep=20),
-            core_config("mingru"),
-            algorithm=PPOConfig(entropy_cost=0.0),
-        ),
-        expert=EXPERT,
-        data={
-            "medium-replay": each_of(None, *range(51_200, MEDIUM + 1, 102_400), episodes=64),
-            "medium-expert": (Part(MEDIUM, 128), Part(EXPERT, 64)),
-        },
-        episodes=24,
-        # A fall ends an episode, so that a small change of the policy changes its return by
-        # hundreds: as IQL's authors, until none remains.
-        final=0.0,
+    "Hopper-v5": mujoco(
+        "Hopper-v5", range(51_200, 358_401, 102_400), expert=655_360, replay=64, both=(128, 64)
+    ),
+    "HalfCheetah-v5": mujoco(
+        "HalfCheetah-v5", range(51_200, 204_801, 51_200), expert=1_003_520, replay=12, both=(32, 32)
+    ),
+    "Walker2d-v5": mujoco(
+        "Walker2d-v5", range(102_400, 409_601, 102_400), expert=952_320, replay=48, both=(96, 48)
     ),
     "Pong": Task(
         agent(
@@ -214,7 +240,7 @@ LEARNERS: dict[str, tuple[str, OfflineAlgorithmConfig]] = {
 }
 """The model and the algorithm."""
 MEMORYLESS = ("BC", "IQL", "CQL", "TD3+BC")
-CONTINUOUS = ("Pendulum-v1", "Hopper-v5")
+CONTINUOUS = ("Pendulum-v1", "Hopper-v5", "HalfCheetah-v5", "Walker2d-v5")
 KEPT = "return/kept target"
 """RATE's return if it does not ask for the target return again in each segment."""
 PUBLISHED = {
@@ -238,7 +264,11 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
     """Return the config of a cell."""
     of_task, (model, algorithm) = TASKS[task], LEARNERS[learner]
     env, is_memoryless = of_task.agent.env, learner in MEMORYLESS
-    updates = updates or of_task.updates
+    segments, batch_size = (1, of_task.singles) if is_memoryless else (3, 16)
+    # Single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
+    unroll = 1 if is_memoryless else of_task.unroll
+    steps = of_task.updates * of_task.singles
+    updates = updates or steps // (batch_size * segments * unroll)
     return OfflineConfig(
         env=OfflineEnvConfig(env.name, env.params),
         data=DataConfig(path=str(folder / f"{task} {data}")),
@@ -248,12 +278,11 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
         evaluation=OfflineEvaluationConfig(
             episodes=of_task.episodes, restart_return=learner == "RATE"
         ),
-        # Single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
-        unroll=1 if is_memoryless else of_task.unroll,
-        segments=1 if is_memoryless else 3,
-        batch_size=of_task.singles if is_memoryless else 16,
+        unroll=unroll,
+        segments=segments,
+        batch_size=batch_size,
         total_updates=updates,
-        updates_per_iteration=min(updates, 500),
+        updates_per_iteration=min(updates, 200),
         remat=False,
     )
 
