@@ -36,7 +36,9 @@ class OraclePolicy(Policy):
     def __post_init__(self) -> None:
         if not hasattr(self.env, "oracle_action"):
             name = type(inner(self.env)).__name__
-            raise ValueError(f"{name} has no oracle_action: use another policy")
+            raise ValueError(
+                f"{name} has no oracle_action: use another policy, such as random or a run"
+            )
 
     @property
     def is_privileged(self) -> bool:
@@ -79,7 +81,8 @@ class ExplorerPolicy(Policy):
     def __post_init__(self) -> None:
         if not hasattr(self.env, "explorer_action"):
             raise ValueError(
-                f"{type(inner(self.env)).__name__} has no explorer_action: use another policy"
+                f"{type(inner(self.env)).__name__} has no explorer_action: use another policy, "
+                "such as random or a run"
             )
 
     @property

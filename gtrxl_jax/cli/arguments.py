@@ -20,7 +20,7 @@ from gtrxl_jax.online.algorithm import ALGORITHMS
 from gtrxl_jax.plugins import import_plugins, with_name
 from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers
-from gtrxl_jax.validation import validate
+from gtrxl_jax.validation import require_choice, validate
 
 
 def _one_of(names: Iterable[str]) -> Any:
@@ -215,6 +215,9 @@ def parse_train_offline(
     first = parsed.config.model
     own = {start.model.encoder, *start.model.encoders.values(), *options.models}
     import_plugins({first.encoder, *first.encoders.values(), *parsed.baselines} - own)
+    for name in parsed.baselines:
+        if ":" not in name:
+            require_choice("model in baselines", name, MODELS)
     for name in (first.name, *parsed.baselines):
         model = with_name(first, name)
         validate(dataclasses.replace(parsed.config, model=model))

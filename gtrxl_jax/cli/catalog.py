@@ -41,6 +41,11 @@ def purpose(name: str) -> str:
     return " ".join(text.partition("\n\n")[0].split())
 
 
+def with_option(option: str) -> list[str]:
+    """Return the names of the commands that have an option."""
+    return [name for name, command in COMMANDS.items() if option in options_of(command, None)]
+
+
 def lines() -> Iterator[str]:
     """Yield a line for each command, with its purpose, for the help."""
     for name in COMMANDS:

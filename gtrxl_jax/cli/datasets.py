@@ -31,7 +31,8 @@ MOST_FAULTS = 20
 class Data:
     """Show a dataset, or convert it: gtrxl data show PATH, gtrxl data convert PATH FOLDER.
 
-    PATH is what `--data.path` of `gtrxl train-offline` may be, and the options are those of it.
+    PATH is what `--data.path` of `gtrxl train-offline` may be. `gtrxl data show --help` and
+    `gtrxl data convert --help` list all options.
     """
 
     path: tyro.conf.Positional[Path]

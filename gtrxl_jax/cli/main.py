@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gtrxl_jax import __version__
 from gtrxl_jax.cli import datasets, doctor, listing, studies
-from gtrxl_jax.cli.parsing import SIZES, Parser, parse
+from gtrxl_jax.cli.parsing import SIZES, Parser, UnknownOptionsError, parse
 from gtrxl_jax.cli.plan import plan
 from gtrxl_jax.cli.trained import evaluate, export, inspect, play, push
 from gtrxl_jax.files import is_full, printable
@@ -69,13 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "list": listing.names,
         "doctor": doctor.doctor,
     }
+    parser.add_argument("--version", action="version", version=f"gtrxl_jax {__version__}")
     parser.add_argument("command", metavar=f"{{{','.join(commands)}}}")
     parser.add_argument(
         _PRINT_COMPLETION,
         action="store_true",
         help="SHELL: print a script that completes commands and options in bash, fish or zsh",
     )
-    name, *rest = arguments or ("",)
+    if not arguments:
+        _fail("gtrxl", "name a command: gtrxl --help says what each does", 2)
+    name, *rest = arguments
     if name in ("-h", "--help"):
         from gtrxl_jax.cli import catalog  # imports all commands, which takes seconds
 
@@ -104,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, OverflowError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        _fail(f"gtrxl {name}", str(error), 1 if is_full(error) else 2)
+        _fail(f"gtrxl {name}", f"{error}{_where_else(error)}", 1 if is_full(error) else 2)
     except (MemoryError, RuntimeError) as error:
         reasons = ("RESOURCE_EXHAUSTED", "Out of memory")
         exhausted = isinstance(error, MemoryError) or any(r in str(error) for r in reasons)
@@ -123,6 +127,20 @@ def _print_completion(arguments: Sequence[str]) -> None:
 
     (shell,) = arguments[:1] or ("",)
     print(catalog.completion(require_choice("shell", shell, SHELLS)))
+
+
+def _where_else(error: Exception) -> str:
+    """Say which other commands have an option that is unknown to one."""
+    if not isinstance(error, UnknownOptionsError):
+        return ""
+    from gtrxl_jax.cli import catalog
+
+    has = {option: catalog.with_option(option) for option in error.options}
+    return "".join(
+        f"; {option} is an option of {', '.join(f'gtrxl {name}' for name in names)}"
+        for option, names in has.items()
+        if names
+    )
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:

@@ -34,6 +34,18 @@ SIZES = {
 """The settings that determine how much memory a command needs."""
 
 
+class UnknownOptionsError(ValueError):
+    """Arguments that are no options of the command.
+
+    Attributes:
+      options: those that begin with --, without values.
+    """
+
+    def __init__(self, message: str, options: Sequence[str]) -> None:
+        super().__init__(message)
+        self.options = tuple(options)
+
+
 class Parser(argparse.ArgumentParser):
     """Parses the few arguments of a small command, with errors of one line."""
 
@@ -68,7 +80,8 @@ def parse(
       **options: further arguments of `tyro.cli`.
 
     Raises:
-      ValueError: if the arguments are invalid, in one line.
+      ValueError: if the arguments are invalid, in one line. `UnknownOptionsError` if some are no
+        options, and none is spelled alike.
     """
 
     def refuse(event: tyro_errors.ParseErrorEvent) -> None:
@@ -76,7 +89,7 @@ def parse(
         argument: Any = getattr(event, "argument", None)
         if isinstance(event, tyro_errors.UnrecognizedArgs):
             known = list(options_of(command, options.get("default")))
-            raise ValueError(_unrecognized(event.tokens, arguments, known, kinds or {}))
+            raise _unrecognized(event.tokens, arguments, known, kinds or {})
         if isinstance(event, tyro_errors.MissingArgs):
             argument = event.missing_arguments[0].arg
             reason = f"Missing from {event.prog}: {argument.display_name()}"
@@ -170,26 +183,39 @@ def _help(argument: Any) -> str:
 
 def _unrecognized(
     tokens: Sequence[str], arguments: Sequence[str], known: Sequence[str], kinds: Kinds
-) -> str:
-    """Say why tokens among the arguments are no options; raise if others of `kinds` have them."""
+) -> ValueError:
+    """Return the error of tokens that are no options; raise it if others of `kinds` have them."""
     for group, (config, others) in kinds.items():
         require_settings(_setting_names(tokens), group, config, others)
-    if flag := _misused_flag(tokens, arguments):
-        return flag
-    similar = [
-        option
-        for token in tokens
-        if token.startswith("--")
-        for option in _similar(token.partition("=")[0].replace("_", "-"), known)
+    if flag := _misused_flag(tokens, arguments, known):
+        return ValueError(flag)
+    message = f"Unrecognized options: {', '.join(tokens)}"
+    options = [
+        token.partition("=")[0].replace("_", "-") for token in tokens if token.startswith("--")
     ]
-    hint = f"; Perhaps you meant: {', '.join(similar)}" if similar else ""
-    return f"Unrecognized options: {', '.join(tokens)}{hint}"
+    similar = [one for option in options for one in _similar(option, known)]
+    if similar:
+        return ValueError(f"{message}; Perhaps you meant: {', '.join(similar)}")
+    return UnknownOptionsError(message, options)
 
 
 def _similar(option: str, known: Sequence[str]) -> list[str]:
-    """Return up to three options that are spelled alike, or end with the same words."""
-    ends = [one for one in known if one.endswith(f".{option.removeprefix('--')}")]
+    """Return options that complete one, such as --core.name, or up to three spelled alike.
+
+    Those that complete it end with the same words, or with words of which it has the initials.
+    """
+    if (named := f"{option}.name") in known:
+        return [named]
+    name = option.removeprefix("--")
+    ends = [one for one in known if one.endswith((f".{name}", f"-{name}"))]
+    if not ends and len(name) > 1:
+        ends = [one for one in known if _initials(one) == name]
     return ends or difflib.get_close_matches(option, known, n=3, cutoff=0.8)
+
+
+def _initials(option: str) -> str:
+    """Return the initials of the last part: `lr` of --optimizer.learning-rate."""
+    return "".join(word[:1] for word in option.rpartition(".")[2].split("-"))
 
 
 def _setting_names(tokens: Sequence[str]) -> Iterator[str]:
@@ -199,18 +225,21 @@ def _setting_names(tokens: Sequence[str]) -> Iterator[str]:
             yield token.removeprefix("--").partition("=")[0].replace("-", "_")
 
 
-def _misused_flag(tokens: Sequence[str], arguments: Sequence[str]) -> str:
+def _misused_flag(tokens: Sequence[str], arguments: Sequence[str], known: Sequence[str]) -> str:
     """Return which flag was given a value; empty if none was."""
-    values = {"true", "false", "True", "False"}.intersection(tokens)
     words = [word for argument in arguments for word in argument.split("=", 1)]
     for option, value in itertools.pairwise(words):
-        if value in values and option.startswith("--"):
-            group, dot, flag = option.removeprefix("--").rpartition(".")
-            flag = flag.removeprefix("no-")
-            name = f"{group}{dot}{flag}"
-            return f"{name.replace('-', '_')} is a flag: use --{name} or --{group}{dot}no-{flag}"
+        group, dot, flag = option.removeprefix("--").rpartition(".")
+        name = f"{group}{dot}{flag.removeprefix('no-')}"
+        if value in tokens and value.lower() in _TRUTHS and f"--{name}" in known:
+            return (
+                f"{name.replace('-', '_')} is a flag: use --{name} or "
+                f"--{group}{dot}no-{flag.removeprefix('no-')}"
+            )
     return ""
 
+
+_TRUTHS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 (_POSITIONAL,) = get_args(tyro.conf.Positional[int])[1:]
 

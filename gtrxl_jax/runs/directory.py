@@ -160,12 +160,14 @@ def read_config_text(folder: Folder) -> str:
     """Return the config of the run in `folder`, the JSON text passed to `lock_folder`.
 
     Raises:
-      FileNotFoundError: if there is no run.
+      FileNotFoundError: if there is no run, naming those in folders inside.
       ValueError: if its config.json is not a text.
     """
     path = Path(folder, "config.json")
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no run: it has no config.json")
+        runs = sorted(str(inner.parent) for inner in Path(folder).glob("*/config.json"))
+        reason = f"name one of {', '.join(runs)}" if runs else "it has no config.json"
+        raise FileNotFoundError(f"{folder} holds no run: {reason}")
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:

@@ -115,6 +115,8 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
+        if not path.is_dir():
+            raise FileNotFoundError(f"there is no folder {path}")
         if (path / "config.json").exists():
             if kind_of(read_config(path)) != "online":
                 raise ValueError(f"{path} is an offline run: compare takes online runs")

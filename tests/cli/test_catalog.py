@@ -74,6 +74,12 @@ def test_completion_of_other_shells(shell):
     assert "train-offline" in printed("--print-completion", shell)
 
 
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"gtrxl_jax {__version__}\n")
+
+
 def test_doctor_reports_versions_devices_and_extras(monkeypatch):
     monkeypatch.setenv("GTRXL_TRACEBACK", "1")
     found = json.loads(printed("doctor", "--json"))

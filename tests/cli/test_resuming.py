@@ -116,7 +116,8 @@ def test_bad_folders(tmp_path, monkeypatch):
     (tmp_path / "writer.py").write_text("")
     for arguments, line in {
         "train --resume nothing": "there is no run and no file nothing",
-        "train --resume .": ". holds no run: it has no config.json",
+        "train --resume .": ". holds no run: name one of mine, online",
+        "evaluate models": "models holds no run: name one of models/rate",
         "train --resume online --folder new": "resume online is the folder of the run: omit --fol",
         "train --resume online --preset debug": "argument --preset: not allowed with argument --re",
         "train --resume online --from-config online": "not allowed with argument --resume",
