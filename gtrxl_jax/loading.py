@@ -312,10 +312,16 @@ def environment_for(
       Name, parameters, and a stream of it.
 
     Raises:
-      ValueError: if there is no name, or its observations or actions differ from the run's; see
-        also `make_env`.
+      ValueError: if there is no name, also where the run has `env.tasks`, or its observations or
+        actions differ from the run's; see also `make_env`.
     """
     trainer = loaded.trainer
+    if not name and (tasks := getattr(loaded.config.env, "tasks", ())):
+        # The run's name and parameters without those of a task may be none of its environments.
+        raise ValueError(
+            f"the run has {len(tasks)} env.tasks: name one environment with env.name, and its "
+            "parameters with env.params"
+        )
     own_name, own_params = trainer.environment
     if name in ("", own_name):
         # An offline run derives the parameters that it was not given from the training length. Its

@@ -10,7 +10,7 @@ import pytest
 
 import gtrxl_jax
 from gtrxl_jax.inspection.episode import inspect_episode
-from gtrxl_jax.loading import with_settings
+from gtrxl_jax.loading import Loaded, environment_for, with_settings
 from gtrxl_jax.online.config import to_json
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.checkpoint import Saver
@@ -147,6 +147,18 @@ def test_core_whose_parameters_depend_on_the_size_raises(tmp_path):
     loaded = gtrxl_jax.load(tmp_path)
     with pytest.raises(ValueError, match="core dnc has no setting memory_size"):
         with_settings(loaded, memory_size=3)
+
+
+def test_one_environment_for_a_run_of_several_tasks_has_to_be_named():
+    lengths = ({"corridor_length": 5}, {"corridor_length": 9})
+    config = small_job(env__params={"step_penalty": 0.5}, env__tasks=lengths)
+    run = Loaded(OnlineTrainer(config), [None], 0, {}, [None])
+    with pytest.raises(ValueError, match=r"has 2 env\.tasks: name one .* with env\.name"):
+        with_settings(run, params={"step_penalty": 0.1})
+    with pytest.raises(ValueError, match=r"has 2 env\.tasks: name one .* with env\.name"):
+        environment_for(run, "", {})
+    named = with_settings(run, env="TMazePassive-v0", params={"corridor_length": 7})
+    assert named.environment[1] == {"step_penalty": 0.5, "corridor_length": 7}
 
 
 def test_missing_best_checkpoint_raises(run):
