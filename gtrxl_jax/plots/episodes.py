@@ -1,5 +1,6 @@
 """Episodes as animations, GIF or MP4."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -64,6 +65,7 @@ def save_mp4(
 
     Raises:
       ModuleNotFoundError: if the extra "hub" is not installed.
+      OSError: if the encoder fails.
       TypeError, ValueError: see `save_gif`.
     """
     program, frames = _encoder(), _large_frames(frames_THWC, fps)
@@ -78,8 +80,10 @@ def save_mp4(
         command = [program, "-loglevel", "error", *given.split(), *written.split(), str(temporary)]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as encoder:
             assert encoder.stdin
-            for frame, held in zip(itertools.chain([first], even), held_T, strict=True):
-                encoder.stdin.write(held * frame.tobytes())
+            # An encoder that fails closes the pipe; its exit code is reported below.
+            with contextlib.suppress(BrokenPipeError), encoder.stdin:
+                for frame, held in zip(itertools.chain([first], even), held_T, strict=True):
+                    encoder.stdin.write(held * frame.tobytes())
         if encoder.returncode:
             raise OSError(f"{path} cannot be encoded: {program} ended with {encoder.returncode}")
 

@@ -1,9 +1,11 @@
+import shutil
 import sys
 
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
+from gtrxl_jax.plots import episodes
 from gtrxl_jax.plots.episodes import save_gif, save_mp4
 
 
@@ -88,6 +90,14 @@ def test_video_has_all_frames_and_a_pause(tmp_path):
     frames, seconds = ffmpeg.count_frames_and_secs(str(tmp_path / "a.mp4"))
     assert (frames, round(seconds, 2)) == (5 + 10, 1.5)
     assert list(tmp_path.iterdir()) == [tmp_path / "a.mp4"]
+
+
+def test_failure_of_the_encoder_is_an_error(tmp_path, monkeypatch):
+    program = shutil.which("false")
+    monkeypatch.setattr(episodes, "_encoder", lambda: program)
+    with pytest.raises(OSError, match=r"a\.mp4 cannot be encoded: .*false ended with 1"):
+        save_mp4(make_frames(60), tmp_path / "a.mp4")
+    assert not list(tmp_path.iterdir())
 
 
 def test_video_without_encoder_names_the_package(tmp_path, monkeypatch):
