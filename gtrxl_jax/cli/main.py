@@ -213,7 +213,7 @@ def _train_offline(arguments: Sequence[str]) -> None:
                     )
     if command.plots and _is_first():
         with _report_plot_errors():
-            paths = report.draw_offline(folder, list(configs)) + paths
+            paths = report.draw_offline(folder, [folder / name for name in configs]) + paths
         _print_plots(command, paths)
 
 

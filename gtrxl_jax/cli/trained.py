@@ -239,8 +239,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     changed = command.describe(loaded.environment[0])
     if command.plots:
         if isinstance(loaded.config, OfflineConfig):
-            folder = command.run.resolve()  # "." has no name
-            report.draw_offline(folder.parent, [folder.name])
+            # Its own figures: those in the folder above compare all models.
+            report.draw_offline(command.run, [command.run.resolve()])  # "." has no name
         else:
             report.draw_curves(command.run, loaded.config.core.name)
         report.draw_episodes(command.run, loaded.policy, loaded.tasks, loaded.params)

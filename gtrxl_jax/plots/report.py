@@ -47,8 +47,8 @@ def draw_curves(folder: Path, label: str) -> list[Path]:
     return [path, folder / "updates.png"]
 
 
-def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Draw the losses of offline runs, `folder/name` each, and their success by episode length.
+def draw_offline(folder: Path, runs: Sequence[Path]) -> list[Path]:
+    """Draw the losses of offline runs into a folder, and their success by episode length.
 
     Losses are of the training episodes and, with `data.validation`, of the episodes held out.
 
@@ -56,17 +56,15 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     includes the results published for RATE.
     """
     losses, steps, scores = {}, {}, {}
-    for name in names:
-        metrics = read_metrics(folder / name / "metrics.jsonl")
+    for run in runs:
+        name, metrics = run.name, read_metrics(run / "metrics.jsonl")
         for curve, metric in {name: "loss", f"{name}, held out": "loss/validation"}.items():
             if metric in metrics:
                 losses[curve] = np.atleast_2d(metrics[metric].T)
                 steps[curve] = metrics["step"]
-        status = status_of(folder / name)
+        status = status_of(run)
         if (result := status.result) is None:
-            raise FileNotFoundError(
-                f"{folder / name} has no result ({status}): finish the run first"
-            )
+            raise FileNotFoundError(f"{run} has no result ({status}): finish the run first")
         scores[name] = {
             int(key.split("/")[1]): values
             for key, values in result.per_seed.items()
@@ -81,7 +79,7 @@ def draw_offline(folder: Path, names: Sequence[str]) -> list[Path]:
     plot_learning_curves(losses, steps, paths[0], x_label="updates", y_label=label)
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
-        env = json.loads((folder / names[0] / "config.json").read_text("utf-8"))["env"]["name"]
+        env = json.loads((runs[0] / "config.json").read_text("utf-8"))["env"]["name"]
         plot_success_against_horizon(
             {name: np.array([of[n] for n in lengths]).T for name, of in scores.items()},
             lengths,

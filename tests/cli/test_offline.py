@@ -1,15 +1,18 @@
 """`gtrxl train-offline` and the evaluation of its runs, from the command line."""
 
 import json
+import types
 
 import pytest
 
+from gtrxl_jax import loading
 from gtrxl_jax.cli.arguments import parse_train_offline
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.loading import load
 from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
 from gtrxl_jax.offline.cql import CQLConfig
 from gtrxl_jax.offline.environments import make_stream
+from gtrxl_jax.plots import report
 from gtrxl_jax.runs.logging.writers import read_metrics
 from tests.jobs import changed
 from tests.nn.models import Shallow
@@ -39,12 +42,12 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys, monkeypatch):
 
     main(["evaluate", str(folder / "bc-mlp"), "--episodes", "3"])
     assert "3 episodes" in capsys.readouterr().out
-    (folder / "loss.png").unlink()
+    compared = (folder / "loss.png").read_bytes()
     with monkeypatch.context() as inside:
         inside.chdir(folder / "bc-mlp")
         main(["evaluate", ".", "--episodes", "3", "--plots"])
-    assert (folder / "loss.png").exists()
-    assert not (folder / "bc-mlp" / "loss.png").exists()
+    assert (folder / "loss.png").read_bytes() == compared
+    assert (folder / "bc-mlp" / "loss.png").exists()
     capsys.readouterr()
     other = ["--env.params", "corridor_length", "9", "--evaluation.target-return", "0.5"]
     main(["evaluate", str(folder / "rate"), "--episodes", "3", *other])
@@ -65,6 +68,23 @@ def test_train_compare_and_evaluate_models(tmp_path, capsys, monkeypatch):
         main([*command, "--folder", str(folder), "--unroll", "5"])
     assert exit_.value.code == 2
     assert "another run" in capsys.readouterr().err
+
+
+def test_plots_of_a_model_leave_those_of_all_models(tmp_path, monkeypatch):
+    loaded = types.SimpleNamespace(
+        config=preset("debug"), params_per_seed=[()], step=1, environment=("", {})
+    )
+    loaded.policy, loaded.tasks, loaded.params = None, (), ()
+    monkeypatch.setattr(loading, "evaluate", lambda *_, **__: ({}, loaded))
+    monkeypatch.setattr(loading, "keep_evaluation", lambda *_, **__: tmp_path)
+    drawn = []
+    monkeypatch.setattr(report, "draw_offline", lambda *given: drawn.append(given))
+    monkeypatch.setattr(report, "draw_episodes", lambda *_: [])
+    folder = tmp_path / "rate"
+    folder.mkdir()
+    (folder / "config.json").write_text(to_json(loaded.config))
+    main(["evaluate", str(folder), "--plots"])
+    assert drawn == [(folder, [folder])]
 
 
 @pytest.mark.integration
