@@ -100,8 +100,8 @@ def push(
 ) -> str:
     """Export the trained agent of a run to the Hugging Face hub.
 
-    Beside the export, there is a replay of an episode where the environment can be drawn:
-    replay.mp4, or replay.gif if the encoder of MP4 is not installed.
+    Beside the export, there is a replay of an episode, of at most 1,000 frames, where the
+    environment can be drawn: replay.mp4, or replay.gif if the encoder of MP4 is not installed.
 
     Args:
       folder: the folder of the run, or of an export, or its address.

@@ -32,6 +32,8 @@ from gtrxl_jax.timestep import EpisodeStats, TimeStep
 MAX_CHUNK_STEPS = 1000
 """The most steps in one call of the program that records states: episodes with a limit of 100,000
 steps are often much shorter."""
+MAX_FRAMES = 1000
+"""The most frames of an episode that are rendered, which bounds memory for long episodes."""
 
 
 @struct.dataclass
@@ -345,7 +347,7 @@ def _concatenate(*parts: Any) -> Any:
 
 
 def render_episode(
-    stream: AnyTask, episode: RecordedEpisode, max_frames: int = 500
+    stream: AnyTask, episode: RecordedEpisode, max_frames: int = MAX_FRAMES
 ) -> UInt8[np.ndarray, "T H W 3"] | None:
     """Render the first frames of an episode; None if the environment cannot be drawn."""
     if (renderer := renderer_of(stream.env)) is None:

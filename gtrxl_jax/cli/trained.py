@@ -141,7 +141,8 @@ class Evaluate(ActingRun):
 class Play(ActingRun):
     """Play episodes with the trained agent of a run, and write them as a GIF or an MP4.
 
-    A run with several tasks gets a file for each, and its name ends in _task_0, _task_1, ...
+    A run with several tasks gets a file for each, and its name ends in _task_0, _task_1, ... Of an
+    episode of more than 1,000 steps, these are shown, and a line says so.
     """
 
     episodes: int = 1
@@ -273,7 +274,7 @@ def play(arguments: Sequence[str]) -> None:
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"to must be the name of a GIF or an MP4 file, as play.gif, not {path}")
     actions = _known_selection(command.actions)
-    from gtrxl_jax.acting.evaluation import record_episodes
+    from gtrxl_jax.acting.evaluation import MAX_FRAMES, record_episodes
     from gtrxl_jax.envs.extensions import require_renderer
     from gtrxl_jax.plots.report import draw_animation, of_task
 
@@ -292,6 +293,9 @@ def play(arguments: Sequence[str]) -> None:
         sums = [float(episode.timesteps.reward.sum()) for episode in episodes]
         returns = ", ".join(map(format_number, sums))
         print(printable(f"{success}return {returns} | {drawn}"))
+        for count, episode in enumerate(episodes, 1):
+            if (steps := len(episode.timesteps.first)) > MAX_FRAMES:
+                print(f"episode {count}: the first {MAX_FRAMES:,} of {steps:,} steps are shown")
 
 
 def inspect(arguments: Sequence[str]) -> None:

@@ -117,6 +117,8 @@ def draw_episodes(
 def draw_animation(stream: AnyTask, episodes: Sequence[RecordedEpisode], path: Path) -> None:
     """Draw episodes one after another, as an MP4 if the file is named so, else as a GIF.
 
+    Of a longer episode, only the first `evaluation.MAX_FRAMES` frames are drawn.
+
     Raises:
       ValueError: if the environment cannot be drawn.
       ModuleNotFoundError: if MP4 is asked for without the extra "hub".

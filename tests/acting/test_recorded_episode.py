@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -47,6 +49,11 @@ def test_attention_to_step_matches_recorded_weights():
     assert frames.shape[0] == steps
     assert frames.dtype == np.uint8
     np.testing.assert_array_equal(render_episode(stream, episode, max_frames=2), frames[:2])
+    long = jax.tree.map(
+        lambda x: np.resize(x, (1200, *x.shape[1:])), (episode.timesteps, episode.states)
+    )
+    many = dataclasses.replace(episode, timesteps=long[0], states=long[1])
+    assert len(render_episode(stream, many)) == 1000
     for step in (-1, steps):
         with pytest.raises(ValueError, match=f"step must be in 0 to {steps - 1}.* got {step}"):
             episode.attention_to(step)

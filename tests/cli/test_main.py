@@ -15,15 +15,20 @@ import time
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
+from gtrxl_jax.acting import evaluation
+from gtrxl_jax.cli import trained
 from gtrxl_jax.cli.__main__ import send_again
 from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import _say_if_samples_do_better, main
+from gtrxl_jax.envs import extensions
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import from_json, preset, to_json
 from gtrxl_jax.online.ppo import PPOConfig
+from gtrxl_jax.plots import report
 from gtrxl_jax.runs.checkpoint import SaveError
 from gtrxl_jax.runs.divergence import DivergedError
 from gtrxl_jax.runs.logging.writers import read_metrics
@@ -52,6 +57,21 @@ def refused(*arguments, code=2):
     assert caught.value.code == code, err.getvalue()
     assert out.getvalue() == ""
     return err.getvalue()
+
+
+def test_play_says_which_episodes_are_cut(tmp_path, monkeypatch):
+    env = SimpleNamespace(render=None, fps=1)
+    loaded = SimpleNamespace(tasks=(SimpleNamespace(env=env),), policy=None, params=())
+    monkeypatch.setattr(trained, "_load", lambda *_: loaded)
+    played = [
+        SimpleNamespace(timesteps=SimpleNamespace(first=x, reward=x), success=None)
+        for x in (np.zeros(1000), np.zeros(1201))
+    ]
+    monkeypatch.setattr(evaluation, "record_episodes", lambda *_: played)
+    monkeypatch.setattr(extensions, "require_renderer", lambda _: None)
+    monkeypatch.setattr(report, "draw_animation", lambda *_: None)
+    out, _ = call("play", tmp_path, "--episodes", 2)
+    assert out.splitlines()[1:] == ["episode 2: the first 1,000 of 1,201 steps are shown"]
 
 
 @pytest.mark.parametrize("arguments", [("train", "--help"), ("runs", ".")])
