@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ class CustomPartError(ValueError):
 
 
 def is_custom(part: Any) -> bool:
-    """Return whether the class of a part, or the part if it is one, is of another package."""
+    """Return whether a class or function, or the class of another part, is of another package."""
     return _class_of(part).__module__.partition(".")[0] not in PACKAGES
 
 
@@ -173,13 +174,15 @@ _HERE = f"{Path(__file__).parent}{os.sep}"
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 
 
-def _class_of(part: Any) -> type:
-    return part if isinstance(part, type) else type(part)
+def _class_of(part: Any) -> Any:
+    """Return a class or function, or the class of any other part."""
+    return part if isinstance(part, type | FunctionType) else type(part)
 
 
 def _is_users(file: str, part: Any) -> bool:
     """Return whether a file has a custom class of the part, or belongs to no library."""
-    for cls in _class_of(part).__mro__:
+    kind = _class_of(part)
+    for cls in getattr(kind, "__mro__", (kind,)):
         if is_custom(cls):
             with contextlib.suppress(OSError, TypeError):
                 if inspect.getsourcefile(cls) == file:

@@ -137,6 +137,17 @@ def jitted(**params: Any) -> gymnasium.Env:
     return JaxEnv("TMazePassive-v0", **params)
 
 
+def as_given(action):
+    """Return a function that acts so, whatever it observes; it raises what is an error."""
+
+    def act(observation):
+        if isinstance(action, Exception):
+            raise action
+        return action
+
+    return act
+
+
 def alternate(observation):
     """Act by the parity of a counter's count."""
     return int(observation[3]) % 2

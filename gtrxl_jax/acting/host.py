@@ -21,11 +21,12 @@ import numpy as np
 from jaxtyping import Array, Int, Key, UInt8
 
 from gtrxl_jax.acting.policy import AgentPolicy, Policy
+from gtrxl_jax.custom import describe_part, wrap_errors
 from gtrxl_jax.envs.faults import refuse_unfinished, refuse_value
 from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream
-from gtrxl_jax.specs import action_spec, environment_action
-from gtrxl_jax.specs.spaces import map_leaves
-from gtrxl_jax.specs.values import belongs
+from gtrxl_jax.specs import action_spec, environment_action, require_values
+from gtrxl_jax.specs.spaces import bounds_of, describe, dtype_of, map_leaves, shape_of
+from gtrxl_jax.specs.values import belongs, describe_value, require_dtype
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
 
 
@@ -124,8 +125,8 @@ class FunctionPolicy(Policy):
 class FunctionPlayer:
     """Acts with a function, like a `HostPlayer`."""
 
-    def __init__(self, policy: FunctionPolicy):
-        self._function = policy.function
+    def __init__(self, policy: FunctionPolicy, env: HostEnv):
+        self._function, self._space = policy.function, env.facts.action_space
 
     def begin(self, params: Any, batch: int) -> Any:
         """Return the state before the first time step."""
@@ -134,14 +135,47 @@ class FunctionPlayer:
     def step(
         self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""], count: int
     ) -> tuple[Any, HostStep]:
-        """Call the function for each environment."""
+        """Call the function for each environment.
+
+        Raises:
+          CustomPartError: if the function raises an error.
+          ValueError: if it returns what is no action of the space.
+        """
         rows = range(len(arrival.first))
-        actions = [self._function(row_of(arrival.observation, row)) for row in rows]
+        actions = [self._act(row_of(arrival.observation, row)) for row in rows]
         action = jax.tree.map(lambda *x: np.stack(x), *actions)
         # What was done before is no input of a function.
         outcome: Any = arrival[1:5]
         timestep = TimeStep(arrival.observation, (), *outcome)
         return state, HostStep(timestep, action, ())
+
+    def _act(self, observation: Any) -> Any:
+        """Return the action in one environment, with the dtypes of its space."""
+        with wrap_errors("policy", self._function):
+            action = self._function(observation)
+        try:
+            return map_leaves(_part_of_action, self._space, action, field="action")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{describe_part('policy', self._function)}: {error}") from None
+
+
+def _part_of_action(leaf: Any, x: Any, field: str) -> Any:
+    """Return a part of an action as an array of its space; raise if it does not belong to it."""
+    x, shape = np.asarray(x), shape_of(leaf)
+    require_dtype(leaf, x.dtype, field)
+    if x.shape != shape:
+        raise ValueError(
+            f"{field} has shape {x.shape}, but {describe(leaf)} has {shape}: return one action, "
+            "without a batch axis"
+        )
+    require_values(leaf, x, field)
+    x = x.astype(dtype_of(leaf))
+    low, high = bounds_of(leaf)
+    inside = x.clip(low, high)
+    if not (near := np.isclose(x, inside, atol=1e-6)).all():  # rounding is no error
+        place = np.unravel_index(np.argmin(near), shape)
+        raise ValueError(f"{describe_value(leaf, x[place], field, place)}: clip it")
+    return inside.astype(x.dtype)
 
 
 _cached_player = functools.lru_cache(maxsize=8)(HostPlayer)
@@ -150,7 +184,7 @@ _cached_player = functools.lru_cache(maxsize=8)(HostPlayer)
 def _player(policy: Policy, env: HostEnv) -> HostPlayer | FunctionPlayer:
     """Return a player, whose program is compiled once for an agent's policy and an environment."""
     if isinstance(policy, FunctionPolicy):
-        return FunctionPlayer(policy)
+        return FunctionPlayer(policy, env)
     return (_cached_player if isinstance(policy, AgentPolicy) else HostPlayer)(policy, env)
 
 
@@ -188,11 +222,11 @@ def play_episodes(
     of_row, space = np.arange(number), stream.observation_space
     with HostStream(stream.envs, number).open(_seed(key)) as envs:
         state, arrival = player.begin(params, number), envs.reset()
-        require_values(space, arrival, of_row, name)
+        require_arrival(space, arrival, of_row, name)
         for count in itertools.count():
             state, step = player.step(params, state, arrival, key, count)
             following = envs.step(step.action)
-            require_values(space, following, of_row, name)
+            require_arrival(space, following, of_row, name)
             counts_B = (of_row < episodes) & ~arrival.last  # after a last step comes the reset
             for row in np.flatnonzero(counts_B).tolist():
                 length = int(following.episode.length[row])
@@ -223,7 +257,7 @@ def record_steps(
     with HostStream(stream.envs, 1).open(_seed(key), render=True) as envs:
         state, arrival = player.begin(params, 1), envs.reset()
         for count in range(limit + 1):
-            require_values(stream.observation_space, arrival, np.zeros(1, int), name)
+            require_arrival(stream.observation_space, arrival, np.zeros(1, int), name)
             frames += [frame for frame in envs.render() if frame is not None]
             state, step = player.step(params, state, arrival, key, count)
             steps.append(HostStep(*(row_of(part, 0) for part in step)))
@@ -238,7 +272,7 @@ def _seed(key: Key[Array, ""]) -> list[int]:
     return np.asarray(jax.random.key_data(key)).reshape(-1).tolist()
 
 
-def require_values(
+def require_arrival(
     space: Any, arrival: Arrival, episode_B: Int[np.ndarray, " B"], name: str
 ) -> None:
     """Raise FaultError for a reward that is not finite, or an observation outside its space."""

@@ -13,14 +13,14 @@ from gymnasium import spaces
 
 from gtrxl_jax.acting import collecting
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode
-from gtrxl_jax.acting.host import play_episodes
+from gtrxl_jax.acting.host import FunctionPlayer, FunctionPolicy, play_episodes
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.collection import CollectionConfig, CollectionEnvConfig, collect_dataset
 from gtrxl_jax.data.datasets import load
 from gtrxl_jax.data.trajectories import concatenate
 from gtrxl_jax.envs.faults import FaultError
 from gtrxl_jax.envs.host.simulators import is_host_env, make_host_env
-from gtrxl_jax.envs.host.stream import HostEnv, HostStream, seeds
+from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream, seeds
 from gtrxl_jax.envs.host.wrappers import check
 from gtrxl_jax.specs import action_spec, environment_action, observation_spec
 from tests import hosts
@@ -448,6 +448,51 @@ def test_functions_collect(tmp_path):
     wrong = dataclasses.replace(config, policy="tests.hosts:MAX_ROWS")
     with pytest.raises(ValueError, match="is no function of its module"):
         collect_dataset(wrong, tmp_path / "other")
+
+
+TORQUES = spaces.Box(-2, 2, (1,), np.float32)
+PARTS = spaces.Dict({"turn": spaces.Discrete(3, start=1), "speed": TORQUES})
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "taken"),
+    [
+        (TORQUES, np.array([0.1]), np.array([0.1], np.float32)),
+        (TORQUES, [1], np.ones(1, np.float32)),
+        (TORQUES, np.array([2 + 1e-7]), np.full(1, 2, np.float32)),
+        (spaces.Discrete(2), np.True_, np.int64(1)),
+        (spaces.Discrete(2), np.int8(1), np.int64(1)),
+        (spaces.MultiBinary(2), [True, False], np.array([1, 0], np.int8)),
+        (
+            PARTS,
+            {"speed": [0.5], "turn": 3},
+            {"turn": np.int64(3), "speed": np.full(1, 0.5, np.float32)},
+        ),
+        (TORQUES, [np.nan], r"action\[0\] is nan, not finite"),
+        (TORQUES, [9.0], r"action\[0\] is 9\.0, outside Box.*: clip it"),
+        (TORQUES, 0.1, r"action has shape \(\), but Box.* has \(1,\): return one action"),
+        (TORQUES, None, r"action is object, but its space is Box.*: convert it to float32"),
+        (spaces.Discrete(2), 1.0, "action is float64, but its space is .*: convert it to int64"),
+        (spaces.Discrete(2), [1], r"action has shape \(1,\), but Discrete\(2\) has \(\)"),
+        (spaces.Discrete(2), 7, r"action is 7, outside Discrete\(2\)"),
+        (PARTS, {"speed": [0.5]}, r"action must have the entries \['speed', 'turn'\]"),
+        (PARTS, {"speed": [0.5], "turn": 0}, r"action\['turn'\] is 0, outside Discrete"),
+        (TORQUES, KeyError("x"), r"\(tests/hosts\.py, line \d+, in act\): KeyError: 'x'"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_functions_return_actions_of_the_space(space, given, taken):
+    env = types.SimpleNamespace(facts=types.SimpleNamespace(action_space=space))
+    player = FunctionPlayer(FunctionPolicy(hosts.as_given(given)), env)
+    arrival = Arrival(np.zeros((2, 3)), *[np.zeros(2)] * 5)
+    if isinstance(taken, str):
+        with pytest.raises(ValueError, match=f"^policy act .*{taken}"):
+            player.step((), (), arrival, jax.random.key(0), 0)
+        return
+    _, step = player.step((), (), arrival, jax.random.key(0), 0)
+    expected = jax.tree.map(lambda x: np.stack([x, x]), taken)
+    jax.tree.map(np.testing.assert_array_equal, step.action, expected)
+    assert jax.tree.map(lambda x: x.dtype, step.action) == jax.tree.map(lambda x: x.dtype, expected)
 
 
 class FakePool:
