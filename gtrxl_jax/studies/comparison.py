@@ -16,6 +16,7 @@ The records of runs in folders have, beside what `studies.records` names,
                       the number of tasks of the agent, over which its scores are means
 """
 
+import itertools
 import json
 import os
 import re
@@ -93,17 +94,29 @@ def compare(
     ).rstrip()
     if show:
         show(text)
-    plots = []
-    for task, of_task in by_task.items():
-        name = re.sub("[^A-Za-z0-9.+]+", "-", task).strip("-")
+    written = [folder / "comparison.md"]
+    write_text(written[0], text + "\n")
+    for name, of_task in zip(_file_names(by_task), by_task.values(), strict=True):
         suffix = f"_{name}" if len(by_task) > 1 else ""
-        plots.append(folder / f"comparison_curves{suffix}.png")
-        _draw_curves(of_task, plots[-1])
-    plots.append(folder / "comparison_ranking.png")
-    _draw_ranking(by_task, plots[-1])
-    path = folder / "comparison.md"
-    write_text(path, text + "\n")
-    return text, [path, *plots]
+        written.append(folder / f"comparison_curves{suffix}.png")
+        _draw_curves(of_task, written[-1])
+    written.append(folder / "comparison_ranking.png")
+    _draw_ranking(by_task, written[-1])
+    return text, written
+
+
+def _file_names(tasks: Iterable[str]) -> list[str]:
+    """Return a part of a file's name for each task: short, and unlike those of the others."""
+    names: list[str] = []
+    for task in tasks:
+        signed = re.sub(r" -(?=[\d.])", " minus ", task)
+        name = re.sub("[^A-Za-z0-9.+]+", "-", signed)[:_MOST_LETTERS].strip("-")
+        numbered = (f"{name}-{n}" for n in itertools.count(2))
+        names.append(next(n for n in itertools.chain([name], numbered) if n not in names))
+    return names
+
+
+_MOST_LETTERS = 100
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:

@@ -106,6 +106,20 @@ def test_tasks_are_pooled_and_diverged_seeds_unsolved(tmp_path):
     }
 
 
+def test_plots_of_tasks_have_short_and_distinct_names(tmp_path):
+    many = [{"name": "TMazePassive-v0", "corridor_length": 10 + n} for n in range(12)]
+    env = config_of()["env"]
+    tasks = [{"params": {"x": -9.8}}, {"params": {"x": 9.8}}]
+    tasks += [{"tasks": many}, {"tasks": [*many, *many]}]
+    for n, task in enumerate(tasks):
+        write_run(tmp_path / str(n), config_of(env=env | task), [0.5])
+    _, (_, *curves, _) = compare([tmp_path], tmp_path)
+    names = [path.stem.removeprefix("comparison_curves_TMazePassive-v0-") for path in curves]
+    assert names[:2] == ["x-minus-9.8", "x-9.8"]
+    assert names[3] == f"{names[2]}-2"
+    assert all(len(path.name) < 150 and path.exists() for path in curves)
+
+
 def test_run_that_stopped_at_divergence_is_unsolved(tmp_path):
     run = write_run(tmp_path / "run", config_of(), [1.0] * 4)
     with (run / "metrics.jsonl").open("a") as file:
@@ -337,7 +351,7 @@ def test_tables_are_shown_where_they_cannot_be_written(tmp_path, capsys, monkeyp
     assert ended.value.code == 2
     assert "| lstm | 0/1 [" in shown.out
     (line,) = shown.err.splitlines()
-    assert f"Read-only file system: '{tmp_path}/comparison_curves.png'" in line
+    assert f"Read-only file system: '{tmp_path}/comparison.md'" in line
 
 
 def test_settings_of_later_versions_are_at_their_defaults(tmp_path):
