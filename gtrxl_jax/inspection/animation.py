@@ -70,8 +70,11 @@ def _draw(episode: InspectedEpisode, step: int) -> UInt8[np.ndarray, "Y X 3"]:
         bottom += height + 0.022
 
     write(_LEFT, 0.93, "looks back at", _INK)
-    if step:
-        most = int(heads_LHT[-1].mean(axis=0)[:step].argmax())
+    past_T = heads_LHT[-1].mean(axis=0)[:step]
+    if step and not past_T.any():  # of models of segments, at the first step of one
+        write(_LEFT + _WIDTH, 0.93, "nothing of the past", ha="right")
+    elif step:
+        most = int(past_T.argmax())
         write(_LEFT + _WIDTH, 0.93, f"step {most}, {_count(step - most, 'step')} ago", ha="right")
         bottom += 0.05
         column = _LEFT + _WIDTH * (most + 0.5) / episode.num_actions

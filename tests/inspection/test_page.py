@@ -267,8 +267,9 @@ def test_slider_pointer_and_keys(tmp_path):
 def test_memory_tokens_and_slots(tmp_path):
     rate, elmur = (make_segments(17, 6, slots=slots, tokens=3) for slots in (False, True))
     flat = np.diag(np.ones(17))
-    lstm = make_episode(17, agent="lstm", attention=None, metrics={}, influence=flat)
-    save_page([rate, elmur, lstm], tmp_path / "a.html")
+    present = np.eye(4)[[3] * 18] * np.ones((2, 3, 1, 1))
+    blind = make_episode(17, attention=present, metrics={}, influence=flat)
+    save_page([rate, elmur, blind], tmp_path / "a.html")
     with browse((tmp_path / "a.html").as_uri(), tmp_path / "profile", 1500, 1200) as tab:
         tab.wait_for("typeof runs !== 'undefined' && runs.length === 3")
         headings = [text(tab, ".maps h3 span", k) for k in range(5)]
