@@ -58,7 +58,9 @@ def _draw(episode: InspectedEpisode, step: int) -> UInt8[np.ndarray, "Y X 3"]:
     show(step, _MARGIN, 0.065, 0.8, _PANEL)
 
     heads_LHT = _attention(episode, step)
-    strips = [("decision", _INFLUENCE, _influence(episode, step)[None])]
+    strips = []
+    if episode.influence is not None:
+        strips.append(("decision", _INFLUENCE, _influence(episode.influence, step)[None]))
     strips += [(f"layer {k + 1}", _ATTENTION, heads) for k, heads in enumerate(heads_LHT)][::-1]
     cell = min(0.036, 0.4 / sum(len(weights) for *_, weights in strips))
     bottom = 0.065
@@ -114,10 +116,9 @@ def _attention(episode: InspectedEpisode, step: int) -> Float[np.ndarray, "L H T
     return np.pad(attention[:, :, step, -seen:], [(0, 0), (0, 0), (step + 1 - seen, 0)])
 
 
-def _influence(episode: InspectedEpisode, step: int) -> Float[np.ndarray, " T"]:
+def _influence(influence_TT: Float[np.ndarray, "T T"], step: int) -> Float[np.ndarray, " _"]:
     """Return how much the action depends on the steps up to it, relative to the largest."""
-    influence: Any = episode.influence
-    return influence[step, : step + 1] / max(influence[step].max(), 1e-9)
+    return influence_TT[step, : step + 1] / max(influence_TT[step].max(), 1e-9)
 
 
 def _count(number: int, noun: str) -> str:

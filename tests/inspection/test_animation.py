@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from gtrxl_jax.inspection.animation import _draw
-from tests.inspection.test_page import make_segments
+from tests.inspection.test_page import make_episode, make_segments
 
 
 @pytest.fixture
@@ -21,3 +21,10 @@ def test_nothing_is_looked_back_at_where_nothing_is_attended_to(said):
     assert said[-1].startswith("step ")
     _draw(episode, 3)  # the first of its segment, which has no cache of the one before
     assert said[-1] == "nothing of the past"
+
+
+def test_without_influence_there_is_no_strip_of_decisions(said):
+    for influence in ({}, {"influence": None}):
+        _draw(make_episode(**influence), 2)
+        assert ("decision" in said) == (not influence)
+        said.clear()
