@@ -26,6 +26,7 @@ from gtrxl_jax.offline.attention import SegmentMemory
 from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
+from gtrxl_jax.validation import require_count
 
 OTHERS = 7
 """Number of other episodes, whose steps replace those of the inspected one: of two cues that are
@@ -108,9 +109,10 @@ def inspect_episode(
       task: the task of the run that is played.
 
     Raises:
-      ValueError: if the run has no such task, its agent forgets, or the episode goes on beyond its
-        time limit.
+      ValueError: if num_steps is below 1, the run has no such task, its agent forgets, or the
+        episode goes on beyond its time limit.
     """
+    require_count("num_steps", num_steps)
     if run.forget:
         raise ValueError("an agent that forgets cannot be inspected: load the run without forget")
     if not 0 <= task < len(run.tasks):

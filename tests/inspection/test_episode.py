@@ -94,6 +94,11 @@ def test_a_core_without_attention(tmp_path):
         save_memory_gif(episode, tmp_path / "a.gif")
 
 
+def test_there_is_at_least_one_step(run):
+    with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
+        inspect_episode(run, num_steps=0)
+
+
 def test_tasks_are_numbered(run):
     with pytest.raises(ValueError, match="task must be below 1, the run's number of tasks: 1"):
         inspect_episode(run, task=1)
