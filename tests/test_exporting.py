@@ -95,6 +95,7 @@ def test_one_of_several_seeds_is_exported(seeds, exported):
     assert (loaded.config.seed, loaded.config.num_seeds) == (5, 1)
     card = (exported / "README.md").read_text()
     assert "| success | 1.000 |" in card  # of this seed
+    assert "On held-out episodes, mean over the episodes of one seed:" in card
     assert "seed 5;" in card
     with pytest.raises(ValueError, match="has seeds 4 to 5: choose one, not 6"):
         export(seeds[0], exported.parent / "other", seed=6)

@@ -152,7 +152,9 @@ def _table(
             f"|{'---|' * len(columns)}",
             *(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)),
         ]
-    over = "On held-out episodes, mean and 95 % interval over the episodes of one seed:"
+    # The record of one of several seeds has no interval.
+    interval = " and 95 % interval" if any(score.interval for score in scores.values()) else ""
+    over = f"On held-out episodes, mean{interval} over the episodes of one seed:"
     if len(seeds) > 1:
         over = (
             f"On held-out episodes, over {len(seeds)} seeds. A seed has solved the task with a "
