@@ -138,7 +138,11 @@ def require_number(field: str, value: Any, **bounds: float) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{field} must be a number, not {value!r}")
-    _require_in_range(field, float(value), _Range(**bounds))
+    try:
+        value = float(value)
+    except OverflowError:  # of an int of hundreds of digits
+        value = math.inf if value > 0 else -math.inf
+    _require_in_range(field, value, _Range(**bounds))
 
 
 def field_names(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -167,7 +171,8 @@ def _require_in_range(field: str, value: Any, bounds: _Range) -> None:
         low = bounds.at_least
         if low is None and isinstance(x, int):
             low = math.floor(bounds.above) + 1
-        if not math.isfinite(x) or (x <= bounds.above if low is None else x < low):
+        finite = isinstance(x, int) or math.isfinite(x)  # an int may be too large for a float
+        if not finite or (x <= bounds.above if low is None else x < low):
             lower = f"above {bounds.above}" if low is None else f"at least {low}"
             if math.isinf(bounds.above if low is None else low):
                 lower = "finite"
@@ -188,7 +193,9 @@ def _require_type(field: str, kind: Any, value: Any) -> None:
     if not any(_is_a(value, alternative) for alternative in alternatives):
         names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
         described = " or ".join(names.get(a, str(a)) for a in alternatives if a is not type(None))
-        raise TypeError(f"{field} must be {described}, not {value!r}")
+        # Only Python's own types are written to config.json.
+        remedy = ": convert it with its item()" if getattr(value, "shape", None) == () else ""
+        raise TypeError(f"{field} must be {described}, not {value!r}{remedy}")
 
 
 def _is_a(value: Any, kind: Any) -> bool:

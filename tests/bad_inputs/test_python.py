@@ -19,6 +19,7 @@ from gtrxl_jax.online.config import from_json, preset
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.logging.loggers import make_loggers
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter
+from gtrxl_jax.validation import require_number, validate
 from tests.bad_inputs.refusal import contents
 from tests.data.sets import NESTED, make_set
 from tests.runs.counter import Counter
@@ -45,6 +46,21 @@ CALLS = {
         lambda: gtrxl_jax.make_core("gtrxl", with_=10),
         (TypeError, ValueError),
         "with_",
+    ),
+    "numpy's number": (
+        lambda: validate(online_config.PPOConfig(epochs=np.int64(4)), "algorithm."),
+        TypeError,
+        r"algorithm\.epochs must be a whole number, not np\.int64\(4\): convert it with its item",
+    ),
+    "number of hundreds of digits": (
+        lambda: validate(online_config.PPOConfig(value_clip=10**309), "algorithm."),
+        ValueError,
+        r"algorithm\.value_clip must be at most 2147483647, not 10000",
+    ),
+    "argument of hundreds of digits": (
+        lambda: require_number("goal", 10**309),
+        ValueError,
+        "goal must be above 0 and finite, not inf",
     ),
     "environment": (lambda: make_env("TMazePassive"), ValueError, "did you mean 'TMazePassive-v0'"),
     "several are near": (
