@@ -106,8 +106,8 @@ def collect_dataset(
     Raises:
       FileExistsError: if `folder` exists.
       FileNotFoundError: if `policy` is neither a known name nor the folder of a run.
-      ValueError: if a name is unknown, a number is out of range, the environment does not provide
-        the policy, or does not match the run's agent.
+      ValueError: if a name is unknown, a number is out of range, a setting has no effect, the
+        environment does not provide the policy, or does not match the run's agent.
       TypeError: if a value does not have its field's type, or datasets do not support the spaces.
       ImportError: if the extra "offline" is not installed.
     """
@@ -147,6 +147,8 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
                 f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
                 "folder: use one of these names, or the folder of a run"
             )
+        if config.env.wrappers:
+            raise ValueError(f"env.wrappers are those of the run {config.policy}: omit them")
         loaded = load(config.policy, step=config.step)
         name, overrides, stream = environment_for(loaded, name, overrides)
         policy: Any = loaded.policy
@@ -179,6 +181,8 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
             f"policy {config.policy} acts in NumPy, but {name} is jitted: use an environment on "
             "the host"
         )
+    if config.env.wrappers:
+        raise ValueError(f"env.wrappers are of environments on the host, unlike {name}: omit them")
     env, params = make_env(name, **overrides)
     stream = require_consistent_env(Stream(env, params, 1))
     if config.policy in BUILT_IN:

@@ -301,6 +301,8 @@ OTHERS = {
     "collect set --policy file": "file holds no run: it has no config.json",
     "collect set --episodes 0": "episodes must be at least 1, not 0",
     "collect set --seed -1": "seed must be at least 0, not -1",
+    "collect set --policy . --env.wrappers grey true": "env.wrappers are those of the run .: omit",
+    "collect set --env.name TMazePassive-v0 --env.wrappers grey true": "on the host, unlike TMaze",
     "collect file --env.name TMazePassive-v0": "file exists already: choose another folder",
 }
 
