@@ -91,8 +91,7 @@ def make_evaluate(
 
         def is_running(carry: Any) -> Bool[Array, ""]:
             _, results, step = carry
-            # Not limit + 1, which the largest integer does not have.
-            return ~jnp.all(results.done) & (step <= limit)
+            return ~jnp.all(results.done) & (step < limit)
 
         def one_step(carry: Any) -> Any:
             state, results, step = carry

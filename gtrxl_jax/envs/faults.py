@@ -96,7 +96,7 @@ def score_names(names: Iterable[str]) -> list[str]:
 
 def _refuse(name: str, of: str, episode: int, step: int, value: float) -> NoReturn:
     if name.startswith(UNFINISHED):
-        refuse_unfinished(of, step, step - 1)  # an evaluation goes one action further
+        refuse_unfinished(of, step, step)  # an evaluation goes on to the time limit
     refuse_value(of, name.removeprefix(PREFIX), episode, step, value)
 
 

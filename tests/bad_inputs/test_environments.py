@@ -9,10 +9,11 @@ from gymnax.environments import environment, spaces
 
 from gtrxl_jax import loading
 from gtrxl_jax.acting.collecting import collect
-from gtrxl_jax.acting.evaluation import record_episode
+from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarize
 from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.custom import CustomPartError, is_custom, wrap_errors
 from gtrxl_jax.envs.check_env import require_consistent_env
+from gtrxl_jax.envs.faults import require_no_faults
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import preset
@@ -257,7 +258,7 @@ def test_errors_of_the_packages_own_parts_are_left_as_they_are():
 LONG = {"max_steps_in_episode": 3, "length": 6}
 """An environment whose episodes are longer than its time limit."""
 FAULTS = {
-    "time limit": (LONG, "an episode goes on after 4 actions, but its time limit is 3: set max_"),
+    "time limit": (LONG, "an episode goes on after 3 actions, but its time limit is 3: set max_"),
     "observation": (
         {"bad_speed": 2},
         r"observation\['speed'\] is not finite at step 2 of the episode of environment \d+ of",
@@ -326,8 +327,11 @@ def faulty(params):
     [
         lambda acting, stream, key: record_episode(acting, stream, (), key),
         lambda acting, stream, key: collect(stream.env, stream.params, acting, 4, key),
+        lambda acting, stream, key: require_no_faults(
+            jax.device_get(summarize(make_evaluate(acting, stream, 4)((), key))), "Faulty"
+        ),
     ],
-    ids=["record", "collect"],
+    ids=["record", "collect", "evaluate"],
 )
 def test_episodes_longer_than_the_time_limit(play):
     stream = faulty(LONG)
