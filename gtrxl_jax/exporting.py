@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from gtrxl_jax.acting.evaluation import record_episodes
-from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.acting.stepping import export_step
 from gtrxl_jax.envs.extensions import renderer_of, restricts_actions
 from gtrxl_jax.extras import install_command
@@ -82,8 +81,7 @@ def export(
                 params,
                 trainer.observation_space,
                 trainer.action_space,
-                # Sequence models do not use masks.
-                masked=isinstance(loaded.policy, AgentPolicy)
+                masked=loaded.policy.reads_legal
                 and any(restricts_actions(stream.env) for stream in trainer.tasks),
             )
             (new / "step.stablehlo").write_bytes(step.serialize())

@@ -34,7 +34,7 @@ class Actor:
         self._params = params
         self._observation_space = observation_space
         self._reward = np.asarray(zero_timestep(observation_space, action_space).reward)
-        self._choices = sum(action_spec(action_space).discrete)
+        self._sizes, self._reads_legal = action_spec(action_space).discrete, policy.reads_legal
         self._key, self._steps = jax.random.key(seed), 0
         fresh, step = step_of(policy, action_space)
         self._fresh, self._step = jax.jit(fresh), jax.jit(step)
@@ -54,8 +54,8 @@ class Actor:
           reward: the reward of the previous action.
           first: whether this is the first step of an episode, where the memory is reset. Leave it
             out to keep the memory over several episodes.
-          legal: bool `[A]`, the legal choices of each discrete dimension, one after another; all by
-            default.
+          legal: bool `[A]`, or integers of 0 and 1, the legal choices of each discrete dimension,
+            one after another; all by default. Not for offline models, which do not read it.
 
         Returns:
           The action, within bounds and in the layout of the environment's space: a NumPy scalar or
@@ -63,13 +63,14 @@ class Actor:
 
         Raises:
           ValueError: if an argument has another shape, or the observation lacks a part, or a value
-            does not belong to its space, or the reward is not finite.
+            does not belong to its space, or the reward is not finite, or no choice is legal, or
+            the policy does not read which are.
           TypeError: if an argument has another type.
         """
         first = bool(_like(np.zeros((), bool), first, "first")) or self._state is None
         observation = _convert_observation(self._observation_space, observation, "observation")
         if legal is not None:
-            legal = _like(np.zeros(self._choices, bool), legal, "legal")
+            legal = self._convert_legal(legal)
         reward = _like(self._reward, reward, "reward")
         if not np.isfinite(reward):
             raise ValueError(f"reward is {reward}: pass a finite one")
@@ -82,6 +83,21 @@ class Actor:
             self._params, self._state, observation, reward, np.bool_(first), key, legal
         )
         return jax.tree.map(lambda x: np.asarray(x)[()], action)
+
+    def _convert_legal(self, value: Any) -> np.ndarray:
+        """Return the mask of legal choices as booleans; raise if it does not fit."""
+        if not self._reads_legal:
+            raise ValueError("legal has no effect on an offline model: leave it out")
+        legal, sizes = np.asarray(value), self._sizes
+        if legal.dtype.kind in "iu" and np.isin(legal, (0, 1)).all():  # as masks of gymnasium are
+            legal = legal.astype(bool)
+        legal = _like(np.zeros(sum(sizes), bool), legal, "legal")
+        for dimension, part in enumerate(np.split(legal, np.cumsum(sizes)[:-1])):
+            if sizes and not part.any():
+                raise ValueError(
+                    f"legal allows no choice of discrete dimension {dimension}: allow at least one"
+                )
+        return legal
 
 
 def _convert_observation(space: Any, value: Any, name: str) -> Any:

@@ -32,6 +32,11 @@ class Policy(abc.ABC):
         """Whether `timestep.observation` is the environments' state, not their observations."""
         return False
 
+    @property
+    def reads_legal(self) -> bool:
+        """Whether it chooses among the legal actions where `timestep.legal` is given."""
+        return True
+
     @abc.abstractmethod
     def init(self, params: Any, batch_size: int) -> Any:
         """Return the state before the first time step, a pytree of arrays."""
@@ -141,6 +146,10 @@ class ForgetfulPolicy(Policy):
     @property
     def is_privileged(self) -> bool:
         return self.policy.is_privileged
+
+    @property
+    def reads_legal(self) -> bool:
+        return self.policy.reads_legal
 
     def init(self, params: Any, batch_size: int) -> Any:
         """Return the policy's state, and the number of steps `[B]` since it forgot."""

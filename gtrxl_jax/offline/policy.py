@@ -59,6 +59,11 @@ class SequencePolicy(Policy):
     memory_noise: bool = False
     is_conditioned: bool = True
 
+    @property
+    def reads_legal(self) -> bool:
+        """False: there are no masks in the data."""
+        return False
+
     def init(self, params: Any, batch_size: int) -> PlayingState:
         return PlayingState(
             model=self._apply(params, batch_size, method="start"),

@@ -14,6 +14,7 @@ from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.config import preset
+from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import zero_timestep
@@ -122,12 +123,28 @@ A = np.zeros(2)
         ({"a": A + 1e300, "b": 1}, None, ValueError, r"\['a'\]\[0\] is 1e\+300, too large for"),
         ({"a": A, "b": 1}, np.ones(2, bool), ValueError, r"legal has shape \(2,\) instead of \(3,"),
         ({"a": A, "b": 1}, np.ones(3), TypeError, "legal is of type float64 instead of bool"),
+        ({"a": A, "b": 1}, [0, 1, 2], TypeError, "legal is of type int64 instead of bool"),
+        ({"a": A, "b": 1}, np.zeros(3, bool), ValueError, "no choice of discrete dimension 0: all"),
     ],
 )
 def test_what_does_not_fit_the_spaces_raises(observation, legal, error, message):
     actor = Actor(RandomPolicy(ACTIONS), (), OBSERVATIONS, ACTIONS)
     with pytest.raises(error, match=message):
         actor(observation, legal=legal)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_offline_models_refuse_masks():
+    actor = Actor(SequencePolicy(None, None, 0.0), (), OBSERVATIONS, ACTIONS)
+    with pytest.raises(ValueError, match="legal has no effect on an offline model: leave it out"):
+        actor({"a": A, "b": 1}, legal=np.ones(3, bool))
+
+
+def test_masks_may_be_integers():
+    choices = spaces.MultiDiscrete([2, 3])
+    actor = Actor(RandomPolicy(choices), (), OBSERVATIONS, choices)
+    action = actor({"a": A, "b": 1}, legal=np.array([0, 1, 0, 0, 1], np.int8))
+    np.testing.assert_array_equal(action, [1, 2])
 
 
 @pytest.mark.usefixtures("unchecked")
