@@ -82,7 +82,17 @@ class SequencePolicy(Policy):
     def decode(
         self, params: Any, state: PlayingState, timestep: TimeStep
     ) -> tuple[PlayingState, ActionDistribution]:
-        """Return the state with a time step, and the distribution of its actions."""
+        """Return the state with a time step, and the distribution of its actions.
+
+        Raises:
+          ValueError: if they have different numbers of rows.
+        """
+        rows, given = len(state.steps), timestep.first.shape
+        if given != (rows,):
+            raise ValueError(
+                f"the time step has a `first` of shape {given}, but the state has {rows} rows: "
+                "start with as many, by `init` of the policy or a loaded run"
+            )
         steps_B = jnp.where(timestep.first, 0, state.steps)
         again_B = timestep.first
         if self.restart_every:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.offline.policy import SequencePolicy
+from gtrxl_jax.offline.policy import PlayingState, SequencePolicy
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep
 from tests.nn.models import (
@@ -37,6 +37,18 @@ def timesteps(first_TB):
         first=first_TB,
         last=jnp.zeros((STEPS, BATCH), bool),
     )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_another_batch_size_than_that_of_the_state_raises():
+    policy = SequencePolicy(None, None, 0.0)
+    step = jax.tree.map(lambda x: x[0], timesteps(jnp.zeros((STEPS, BATCH), bool)))
+    for rows in (1, 2):
+        state = PlayingState((), jnp.zeros(rows), jnp.zeros(rows, jnp.int32))
+        with pytest.raises(
+            ValueError, match=rf"shape \(3,\), but the state has {rows} rows: start"
+        ):
+            policy.act((), state, step, jax.random.key(0))
 
 
 @functools.partial(jax.jit, static_argnums=0)
