@@ -132,6 +132,16 @@ def is_plugin(name: str) -> bool:
     return isinstance(name, str) and ":" in name and "://" not in name and not is_of_library
 
 
+_imported: dict[str, None] = {}
+"""The names, `package.module:`, of the modules that `import_plugins` has imported, in their order.
+"""
+
+
+def imported_plugins() -> list[str]:
+    """Return what another process passes to `import_plugins` to import the same modules."""
+    return list(_imported)
+
+
 def import_plugins(names: Iterable[str]) -> None:
     """Import the module of each `package.module:Name`; a file in the working directory comes first.
 
@@ -144,6 +154,7 @@ def import_plugins(names: Iterable[str]) -> None:
     for name in names:
         if is_plugin(name):
             _import(name)
+            _imported[f"{name.partition(':')[0]}:"] = None
 
 
 def _import(name: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from gtrxl_jax import plugins
 from gtrxl_jax.acting import collecting
 from gtrxl_jax.acting.evaluation import make_evaluate, record_episode
 from gtrxl_jax.acting.host import FunctionPlayer, FunctionPolicy, play_episodes
@@ -385,7 +386,8 @@ def test_mujoco_draws_without_a_screen(render, screen, found, monkeypatch):
 
 
 @pytest.mark.slow  # tests/online/test_host.py has a quick one in threads
-def test_a_process_that_hangs_names_the_setting():
+def test_a_process_that_hangs_names_the_setting(monkeypatch):
+    monkeypatch.setattr(plugins, "_imported", {})  # of other tests
     stream = stream_of("tests.hosts:counter", 1, raise_at=2, failures=1, fault="sleep")
     stream.env.facts  # noqa: B018  before it hangs, here
     with stream.open(0, processes=True, timeout=1.0) as envs:
@@ -394,14 +396,49 @@ def test_a_process_that_hangs_names_the_setting():
             envs.step(np.zeros(1, int))
 
 
-def test_processes_give_the_same_steps():
-    stream = stream_of("gymnasium:CartPole-v1", 2)
+POLE = """
+import os
+
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Pole(CartPoleEnv):
+    def __init__(self, trainer, **options):
+        super().__init__(**options)
+        self.is_worker = os.getpid() != trainer
+        assert not self.is_worker or os.environ["JAX_PLATFORMS"] == "cpu"
+
+    def step(self, action):
+        if action == 0 and self.is_worker:
+            raise SystemExit
+        return super().step(action)
+
+
+gymnasium.register("RegisteredPole-v0", Pole, max_episode_steps=500)
+"""
+"""A module that `--modules` names, whose environments end their process at the action 0."""
+
+
+def test_processes_give_the_same_steps(tmp_path, monkeypatch, capfd):
+    """They have the modules that were imported here, and use no accelerator."""
+    (tmp_path / "registers_pole.py").write_text(POLE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plugins, "_imported", {})
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")  # JAX has read it already
+    plugins.import_plugins(["registers_pole:"])
+    stream = stream_of("gymnasium:RegisteredPole-v0", 2, trainer=os.getpid())
     arrivals = []
     for processes in (False, True):
         with stream.open(3, processes=processes, timeout=60.0) as envs:
             arrivals.append([envs.reset()] + [envs.step(np.ones(2, int)) for _ in range(12)])
+            if processes:
+                with pytest.raises(ChildProcessError, match="RegisteredPole-v0: the process of .*"):
+                    envs.step(np.array([0, 1]))
     for one, other in zip(*arrivals, strict=True):
         jax.tree.map(np.testing.assert_array_equal, one, other)
+    assert os.environ["JAX_PLATFORMS"] == "tpu"
+    assert "SIGTERM" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("part_bytes", [1, 1 << 20])

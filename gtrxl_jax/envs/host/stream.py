@@ -8,8 +8,12 @@ import dataclasses
 import functools
 import multiprocessing
 import numbers
+import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.envs.host import pools
 from gtrxl_jax.envs.host.simulators import LIBRARIES, Arrays, make_host_env
 from gtrxl_jax.envs.multitask import require_alike
 from gtrxl_jax.envs.stream import OTHER_SCORES
-from gtrxl_jax.plugins import import_plugins
+from gtrxl_jax.plugins import import_plugins, imported_plugins
 from gtrxl_jax.specs import action_spec, observation_spec
 from gtrxl_jax.timestep import EpisodeStats, TimeStep, zero_timestep
 from gtrxl_jax.validation import require_count
@@ -185,6 +190,7 @@ class HostBatch:
 
     Raises:
       TimeoutError: from `reset` and `step`, if an environment does not answer.
+      ChildProcessError: if the process of an environment has ended.
     """
 
     def __init__(
@@ -204,19 +210,23 @@ class HostBatch:
                 raise ValueError(f"env.tasks: {envs[0].name} is made as a whole: use one task")
             self._vector: Any = pools.Pool(envs[0].name, envs[0].params, len(envs), seeds[0])
             return
-        makers = [functools.partial(_make, env, render) for env in envs]
         mode = AutoresetMode.NEXT_STEP
-        self._vector = (
-            AsyncVectorEnv(makers, context="forkserver", autoreset_mode=mode)
-            if processes
-            else SyncVectorEnv(makers, autoreset_mode=mode)
-        )
+        if not processes:
+            makers = [functools.partial(env.make, render=render) for env in envs]
+            self._vector = SyncVectorEnv(makers, autoreset_mode=mode)
+            return
+        _start_server()
+        modules = [*imported_plugins(), *(env.name for env in envs)]
+        workers = [_Worker(env, render, modules, os.getpid()) for env in envs]
+        with self._naming_ends():
+            self._vector = AsyncVectorEnv(workers, context="forkserver", autoreset_mode=mode)
 
     def reset(self) -> Arrival:
         """Start an episode in every environment."""
         if isinstance(self._vector, AsyncVectorEnv):
-            self._vector.reset_async(seed=[*self._seeds])
-            observation, _ = self._wait(self._vector.reset_wait)
+            with self._naming_ends():
+                self._vector.reset_async(seed=[*self._seeds])
+                observation, _ = self._wait(self._vector.reset_wait)
         else:
             seeds_B: Any = self._seeds  # of all of them, which the annotation lacks
             observation, _ = self._vector.reset(seed=seeds_B)
@@ -229,8 +239,9 @@ class HostBatch:
     def step(self, action: Any) -> Arrival:
         """Advance every environment; actions are in the layout of its space, `[B, ...]`."""
         if isinstance(self._vector, AsyncVectorEnv):
-            self._vector.step_async(action)
-            outcome = self._wait(self._vector.step_wait)
+            with self._naming_ends():
+                self._vector.step_async(action)
+                outcome = self._wait(self._vector.step_wait)
         else:
             outcome = self._vector.step(action)
         observation, reward, terminated, truncated, infos = outcome
@@ -246,6 +257,7 @@ class HostBatch:
     def close(self) -> None:
         """Close the environments, and end their processes."""
         if isinstance(self._vector, AsyncVectorEnv):
+            self._vector._state = AsyncState.DEFAULT  # otherwise it waits for a pending answer
             self._vector.close(terminate=True)
         else:
             self._vector.close()
@@ -258,6 +270,16 @@ class HostBatch:
                 f"{self._envs[0].name}: an environment has not answered for {self._timeout:g} s: "
                 "raise actors.timeout"
             ) from None
+
+    @contextmanager
+    def _naming_ends(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, ConnectionError) as error:  # of its pipe
+            raise ChildProcessError(
+                f"{self._envs[0].name}: the process of an environment has ended, for a cause that "
+                "is printed above"
+            ) from error
 
     def _reported(self, infos: Mapping[str, Any], name: str) -> Float[np.ndarray, " B"]:
         values = infos.get(name)
@@ -290,10 +312,49 @@ class HostBatch:
         return Arrival(observation, reward, discount, first, last, self._episode)
 
 
-def _make(env: HostEnv, render: bool) -> Arrays:
-    """Create an environment, perhaps in a new process, which has imported no module of its own."""
-    import_plugins([env.name])
-    return env.make(render=render)
+@dataclasses.dataclass(frozen=True)
+class _Worker:
+    """Makes an environment in a process of its own, and one in the trainer's, for its spaces.
+
+    Attributes:
+      env: what to make.
+      render: whether it draws frames, if it can.
+      modules: the plugins to import, since a new process has imported none.
+      trainer: the number of the trainer's process.
+    """
+
+    env: HostEnv
+    render: bool
+    modules: Sequence[str]
+    trainer: int
+
+    def __call__(self) -> Arrays:
+        if os.getpid() != self.trainer:
+            # Workers are ended by it, of which JAX's handler would print a stack trace.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            import_plugins(self.modules)
+        return self.env.make(render=self.render)
+
+
+_PLATFORMS = "JAX_PLATFORMS"
+_starting = threading.Lock()
+
+
+def _start_server() -> None:
+    """Start the process that starts workers, if there is none.
+
+    Workers have its variables, by which they use the CPU alone: gymnax starts JAX when it is
+    imported, on an accelerator that is the trainer's.
+    """
+    with _starting:
+        before = os.environ.get(_PLATFORMS)
+        os.environ[_PLATFORMS] = "cpu"
+        try:
+            forkserver.ensure_running()
+        finally:
+            del os.environ[_PLATFORMS]
+            if before is not None:
+                os.environ[_PLATFORMS] = before
 
 
 _statistics: Any = EpisodeStats
