@@ -25,7 +25,7 @@ class Counter(gymnasium.Env):
     Args:
       raise_at: raise an error at this step, counted over all episodes, of the first instances.
       failures: how many instances, of all that were made, raise it.
-      fault: what is wrong at that step instead of an error: "nan", "shape", "sleep".
+      fault: what is wrong at that step instead of an error: "nan", "shape", "sleep", "exit".
       slow: seconds that a step takes.
       anonymous: say 0 instead of which instance it is.
     """
@@ -69,6 +69,8 @@ class Counter(gymnasium.Env):
                 return self._observe() * np.nan, 0.0, False, False, {}
             if self._fault == "shape":
                 return np.zeros(3, np.float32), 0.0, False, False, {}
+            if self._fault == "exit":
+                raise SystemExit("the simulator was closed")
             time.sleep(3)
         ends = self._step > self._episode % 5
         is_odd = self._episode % 2 == 1

@@ -285,20 +285,28 @@ class _Rollout:
     lag: int
 
 
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What the environments of an actor are doing: since when, and the most seconds it may take."""
+
+    since: float
+    seconds: float
+    is_creation: bool
+
+
 class _Actor(threading.Thread):
     """A thread that acts in its share of the environments.
 
     Attributes:
       rollouts: its rollouts, in order; an error is the last entry.
-      waiting_since: when the environments were last given something to do; None when they are
-        idle.
+      task: what the environments are doing; None when they are idle.
     """
 
     def __init__(self, actors: "Actors", index: int, programs: ActingPrograms, rows: Sequence[int]):
         super().__init__(name=f"actor-{index}", daemon=True)
         self._all, self._index, self._programs, self._rows = actors, index, programs, rows
-        self.rollouts: queue.Queue[_Rollout | Exception] = queue.Queue(actors.config.lag + 1)
-        self.waiting_since: float | None = None
+        self.rollouts: queue.Queue[_Rollout | BaseException] = queue.Queue(actors.config.lag + 1)
+        self.task: _Task | None = None
         self._restarts = 0
         self._envs: HostBatch | None = None
         self._task_B = np.asarray(rows, np.int32) % np.int32(actors.stream.num_tasks)
@@ -318,7 +326,7 @@ class _Actor(threading.Thread):
                 update += 1
         except _Closed:
             pass
-        except Exception as error:  # of this package, or of JAX
+        except BaseException as error:  # of this package, or of JAX
             self._put(error)
         finally:
             if self._envs:
@@ -365,23 +373,24 @@ class _Actor(threading.Thread):
         create = functools.partial(
             every.stream.create, processes=config.processes, timeout=config.timeout
         )
-        envs = self._envs = self._ask(create, seed, self._rows)
+        envs = self._envs = self._ask(create, seed, self._rows, created=len(self._rows))
         self._arrival = self._ask(envs.reset)
         self._memory, self._previous = self._programs.start()
 
-    def _ask(self, function: Any, *arguments: Any) -> Any:
-        """Call a function of the environments, and record since when they have been busy.
+    def _ask(self, function: Any, *arguments: Any, created: int = 0) -> Any:
+        """Call a function of the environments, and record what they do; it may create a number.
 
         Raises:
           _EnvironmentFailed: for any error.
         """
-        self.waiting_since = time.monotonic()
+        seconds = self._all.config.timeout * max(created, 1)
+        self.task = _Task(time.monotonic(), seconds, is_creation=created > 0)
         try:
             return function(*arguments)
-        except Exception as error:
+        except BaseException as error:  # a simulator may exit
             raise _EnvironmentFailed from error
         finally:
-            self.waiting_since = None
+            self.task = None
 
     def _rollout(self, params: Any, update: int) -> Experience:
         programs, every = self._programs, self._all
@@ -494,7 +503,7 @@ class Actors:
         """Return the rollout of all environments for the next update, on the mesh.
 
         Raises:
-          ActorError: if the environments of an actor have failed too often.
+          ActorError: if the environments of an actor have failed too often, or have ended it.
           TimeoutError: if they do not answer.
         """
         began = time.monotonic()
@@ -510,17 +519,31 @@ class Actors:
 
     def _take(self, actor: _Actor) -> _Rollout:
         while True:
+            is_alive = actor.is_alive()  # before, since its last entry is an error
             try:
                 item = actor.rollouts.get(timeout=0.5)
             except queue.Empty:
-                since, timeout = actor.waiting_since, self.config.timeout
-                # Of environments in processes, the actor itself takes notice.
-                if since and time.monotonic() - since > timeout + self.config.processes * 10:
-                    raise TimeoutError(
-                        f"{actor.name}: {self.stream.env.name} has not answered for {timeout:g} s: "
-                        "raise actors.timeout, or set actors.processes, which lets it be restarted"
+                if not is_alive:
+                    raise ActorError(
+                        f"{actor.name}: {self.stream.env.name} has ended its thread: set "
+                        "actors.processes"
                     ) from None
+                self._require_in_time(actor)
                 continue
-            if isinstance(item, Exception):
+            if isinstance(item, BaseException):
                 raise item
             return item
+
+    def _require_in_time(self, actor: _Actor) -> None:
+        task, processes, name = actor.task, self.config.processes, self.stream.env.name
+        # Of environments in processes, the actor itself takes notice.
+        if not task or time.monotonic() - task.since <= task.seconds + processes * 10:
+            return
+        if task.is_creation:
+            doing, remedy = f"has been creating its environments, {name},", ""
+        else:
+            doing = f"{name} has not answered"
+            remedy = "" if processes else ", or set actors.processes, which lets it be restarted"
+        raise TimeoutError(
+            f"{actor.name}: {doing} for {task.seconds:g} s: raise actors.timeout{remedy}"
+        )

@@ -97,7 +97,7 @@ class ActorsConfig:
     """Give every environment a process of its own; otherwise, those of an actor step in its
     thread."""
     timeout: float = 60.0
-    """The most seconds that a step of the environments may take."""
+    """The most seconds that a step of the environments may take, and the creation of each."""
     restarts: int = number(3, at_least=0)
     """How often the environments of an actor may be restarted after an error."""
 

@@ -1,17 +1,21 @@
 """Training in environments on the host."""
 
 import dataclasses
+import time
+import types
 
 import jax
 import numpy as np
 import pytest
 
+from gtrxl_jax.envs.host.stream import HostEnv, HostStream
 from gtrxl_jax.nn.cores.registry import core_config
-from gtrxl_jax.online.actors import ActorError, Actors
+from gtrxl_jax.online.actors import ActorError, Actors, _Actor
 from gtrxl_jax.online.config import ActorsConfig, EnvConfig, preset, with_parts
 from gtrxl_jax.online.host import HostTrainer, make_trainer
 from gtrxl_jax.online.ppo import PPO
 from gtrxl_jax.online.trainer import OnlineTrainer
+from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.config import EvaluationConfig
 from gtrxl_jax.runs.logging.writers import MetricWriter
 from gtrxl_jax.runs.loop import train
@@ -196,10 +200,11 @@ def test_an_environment_that_fails_is_restarted(compiled, monkeypatch, capsys):
     assert "(restart 1 of 3)" in errors
 
 
-def test_an_environment_that_fails_too_often_ends_the_run(compiled, monkeypatch):
+@pytest.mark.parametrize("fault", ["", "exit"])
+def test_an_environment_that_fails_too_often_ends_the_run(fault, compiled, monkeypatch):
     counters(monkeypatch)
     with pytest.raises(ActorError, match="actor .: tests.hosts:counter has failed 3 times"):
-        run(counting({"restarts": 2}, raise_at=7, failures=100))
+        run(counting({"restarts": 2}, raise_at=7, failures=100, fault=fault))
 
 
 def test_a_wrong_shape_is_named(compiled, monkeypatch, capsys):
@@ -212,6 +217,45 @@ def test_an_environment_that_hangs_ends_the_run(compiled, monkeypatch):
     counters(monkeypatch)
     with pytest.raises(TimeoutError, match="has not answered for 0.5 s: raise actors.timeout"):
         run(counting({"timeout": 0.5}, raise_at=7, failures=1, fault="sleep"))
+
+
+@pytest.fixture
+def actors(monkeypatch):
+    """Return actors of eight counters that take no step, for the learner to wait for."""
+
+    def make(act, **config):
+        monkeypatch.setattr(_Actor, "run", act)
+        stream = HostStream((HostEnv("tests.hosts:counter"),), 8)
+        share = types.SimpleNamespace(segments=1), range(8)
+        made = Actors([share], stream, ActorsConfig(**config), make_mesh(1, 8), 0, 0)
+        made.start(jax.random.key(0))
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("processes", "created", "message"),
+    [
+        (False, 0, "has not answered for 0.1 s: raise actors.timeout, or set actors.processes"),
+        (True, 0, "has not answered for 0.1 s: raise actors.timeout$"),
+        (False, 8, "been creating its environments, .*, for 0.8 s: raise actors.timeout$"),
+    ],
+)
+def test_what_took_too_long_is_named(processes, created, message, actors, monkeypatch):
+    def hang(self):
+        self._ask(time.sleep, 2.0, created=created)
+
+    if processes:  # of which the actor has ten more seconds to take notice
+        clock = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: 10 * clock())
+    with pytest.raises(TimeoutError, match=message):
+        actors(hang, timeout=0.1, processes=processes).take()
+
+
+def test_an_actor_that_has_ended_is_noticed(actors):
+    with pytest.raises(ActorError, match="tests.hosts:counter has ended its thread"):
+        actors(lambda self: None).take()
 
 
 def test_a_slow_actor_loses_nothing(compiled, monkeypatch):
