@@ -1,6 +1,7 @@
 """Environments on the host: spaces, wrappers, and the stream of their time steps."""
 
 import dataclasses
+import itertools
 import os
 import sys
 import types
@@ -327,7 +328,41 @@ def test_scores_of_the_last_step_alone_are_reported(last, monkeypatch):
     assert success == ([0, 0, 1] if last == 3 else [])
 
 
+INFOS = {
+    "numbers of other types": ([{"score": 0}, {"score": 0.75}], {"score": [0, 0.75]}),
+    "success where it succeeds": ([{"success": np.bool_(True)}, {}], {"success": [1, 0]}),
+    "arrays of one entry": ([{"is_success": np.array([1])}, {}], {"is_success": [1, 0]}),
+    "arrays of other lengths": ([{"legal": np.arange(2)}, {"legal": np.arange(3)}], {}),
+    "what is no number": ([{0: 1.0, "success": "no", "by": None}, {"success": None}], {}),
+    "names of other scores": ([{"return": 1.0, "_score": 1}, {}], {}),
+}
+
+
+@pytest.mark.parametrize("kind", INFOS)
+def test_numbers_in_info_are_scores(kind, monkeypatch):
+    class Reports(Spaces):
+        infos = itertools.cycle(INFOS[kind][0])
+
+        def __init__(self):
+            super().__init__(spaces.Discrete(2))
+            self._info = next(self.infos)
+
+        def step(self, action):
+            return *super().step(action)[:4], self._info
+
+    monkeypatch.setattr(sys.modules[__name__], "Reports", Reports, raising=False)
+    stream, expected = stream_of(f"{__name__}:Reports", 2), dict(INFOS[kind][1])
+    next(Reports.infos)  # after the one that was asked for its facts, the first again
+    with stream.open(0) as envs:
+        envs.reset()
+        episode = envs.step(np.zeros(2, int)).episode
+    success = expected.pop("success", expected.pop("is_success", None))
+    np.testing.assert_array_equal(episode.success, success)
+    assert {name: x.tolist() for name, x in episode.info.items()} == expected
+
+
 def test_seeds_differ_by_environment_and_run():
+    assert seeds(np.int64(3), 0) == seeds(3, 0)
     found = {seeds(seed, row) for seed in (0, 1, [0, 1]) for row in range(50)}
     assert len(found) == 150
 

@@ -18,6 +18,7 @@ import functools
 import inspect
 import itertools
 import math
+import numbers
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from gymnasium import spaces
 
 from gtrxl_jax.envs.host import dmlab, memory_maze, two_colors, wrappers
 from gtrxl_jax.envs.host.texts import hash_words, hashed_space
+from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.extras import import_extra, install_command
 from gtrxl_jax.plugins import find_object, is_host_name, is_plugin
 from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, shape_of
@@ -179,6 +181,9 @@ def _missing(name: str, error: Exception) -> Exception:
 class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are arrays, and whose outcomes are checked.
 
+    Of `info`, it returns the scores of episodes alone: numbers, as floats. Vector environments would
+    give the others, too, the dtype that the first environment has, and require equal shapes.
+
     Args:
       env: the environment.
       name: its name, for messages.
@@ -196,8 +201,8 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
-        observation, info = self.env.reset(**options)
-        return self._convert(observation), info
+        observation, _ = self.env.reset(**options)
+        return self._convert(observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action."""
@@ -207,7 +212,7 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
             float(self._scalar("reward", reward)),
             bool(self._scalar("terminated", terminated)),
             bool(self._scalar("truncated", truncated)),
-            info,
+            {name: float(np.squeeze(x)) for name, x in info.items() if _is_score(name, x)},
         )
 
     def _scalar(self, name: str, x: Any) -> Any:
@@ -216,6 +221,15 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
         if np.size(x) != 1:
             raise ValueError(f"{self._name}: {name} has shape {np.shape(x)}: return one number")
         return np.asarray(x).reshape(())[()]
+
+
+def _is_score(name: Any, value: Any) -> bool:
+    """Return whether an entry of `info` is a score of an episode."""
+    if name in ("success", "is_success"):
+        return np.size(value) == 1 and np.asarray(value).dtype.kind in "biuf"
+    is_number = isinstance(value, numbers.Real | np.bool_)
+    is_named = isinstance(name, str) and not name.startswith("_")  # unlike gymnasium's own
+    return is_named and name not in OTHER_SCORES and is_number
 
 
 Convert = Callable[[Any], Any]

@@ -83,7 +83,7 @@ class HostEnv:
             names: set[str] = set()
             for _ in range(1 if self._library in LIBRARIES else _MOST_PROBED):
                 *_, terminated, truncated, info = env.step(env.action_space.sample())
-                names.update(name for name, value in info.items() if _is_reported(name, value))
+                names.update(info)
                 if terminated or truncated:
                     break
             limit = getattr(env.spec, "max_episode_steps", None)
@@ -142,13 +142,6 @@ class Facts(NamedTuple):
     reported: tuple[str, ...]
     limit: int | None
     can_render: bool
-
-
-def _is_reported(name: str, value: Any) -> bool:
-    if name in ("success", "is_success"):
-        return True
-    is_number = isinstance(value, numbers.Real | np.bool_)
-    return name not in OTHER_SCORES and not name.startswith("_") and is_number
 
 
 class Arrival(NamedTuple):
@@ -469,9 +462,9 @@ class HostStream:
         return HostBatch(envs, [seeds(seed, row) for row in rows], **options)
 
 
-def seeds(seed: int | Sequence[int], row: int) -> int:
+def seeds(seed: int | np.integer | Sequence[int], row: int) -> int:
     """Return the seed of the environment of a row, independent of the others'."""
-    entropy = (seed,) if isinstance(seed, int) else tuple(seed)
+    entropy = (seed,) if isinstance(seed, numbers.Integral) else tuple(seed)
     # From 1, since zeros at the end change nothing.
     return int(np.random.SeedSequence([*entropy, row + 1]).generate_state(1)[0] >> 1)
 
