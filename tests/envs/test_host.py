@@ -136,6 +136,8 @@ def test_observations_of_every_space(kind):
 ACTIONS = {
     "discrete": spaces.Discrete(3, start=5),
     "box": spaces.Box(np.array([-1, 0], np.float32), np.array([1, 9], np.float32)),
+    "doubles": spaces.Box(-0.1, 0.1, (2,), np.float64),
+    "halves": spaces.Dict({"a": spaces.Box(-1, 1, (), np.float16), "b": spaces.Discrete(2)}),
     "multi-discrete": spaces.MultiDiscrete([2, 4]),
     "dict": spaces.Dict({"move": spaces.Box(-1, 1, (2,)), "jump": spaces.Discrete(2)}),
 }
@@ -150,6 +152,7 @@ def test_actions_of_every_space(kind):
         envs.reset()
         for number in range(6):
             action = spec.sample(jax.random.key(number), 3)
+            action = jax.tree.map(lambda x: 9 * x if x.dtype == np.float32 else x, action)
             envs.step(jax.device_get(environment_action(space, action)))
 
 

@@ -33,7 +33,7 @@ from gtrxl_jax.envs.host.texts import hash_words, hashed_space
 from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.extras import import_extra, install_command
 from gtrxl_jax.plugins import find_object, is_host_name, is_plugin
-from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, shape_of
+from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, leaves_of, map_leaves, shape_of
 
 FAMILIES = {
     "MiniGrid-": ("minigrid", "minigrid"),
@@ -181,8 +181,8 @@ def _missing(name: str, error: Exception) -> Exception:
 class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are arrays, and whose outcomes are checked.
 
-    Of `info`, it returns the scores of episodes alone: numbers, as floats. Vector environments would
-    give the others, too, the dtype that the first environment has, and require equal shapes.
+    Of `info`, it returns the scores of episodes alone: numbers, as floats. Vector environments give
+    each entry the dtype that it has in the first environment, and require equal shapes.
 
     Args:
       env: the environment.
@@ -198,6 +198,11 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space, self._convert = _to_arrays(
             env.observation_space, f"{name}: observation"
         )
+        # Policies act in float32, which also clips to the bounds of such a space.
+        leaves = [leaf for _, leaf in leaves_of(env.action_space, "action_space")]
+        self._is_cast = any(
+            kind_of(leaf) == "box" and dtype_of(leaf) != np.float32 for leaf in leaves
+        )
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -205,7 +210,9 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._convert(observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take an action."""
+        """Take an action, whose arrays may have another dtype than its space."""
+        if self._is_cast:
+            action = map_leaves(_cast, self.action_space, action, field="action")
         observation, reward, terminated, truncated, info = self.env.step(action)
         return (
             self._convert(observation),
@@ -221,6 +228,13 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
         if np.size(x) != 1:
             raise ValueError(f"{self._name}: {name} has shape {np.shape(x)}: return one number")
         return np.asarray(x).reshape(())[()]
+
+
+def _cast(leaf: Any, x: Any, field: str) -> Any:
+    """Return a part of an action in the dtype of its space, and within bounds after rounding."""
+    if kind_of(leaf) != "box":
+        return x
+    return np.asarray(np.clip(np.asarray(x, leaf.dtype), leaf.low, leaf.high))
 
 
 def _is_score(name: Any, value: Any) -> bool:
