@@ -133,6 +133,20 @@ def test_observations_of_every_space(kind):
     assert stream.env.facts.reported == ("score",)
 
 
+def test_tasks_may_differ_in_the_bounds_of_observations_alone():
+    def task(high, actions):
+        space = spaces.Box(0, high, (2,), np.float32)
+        return HostEnv(HERE, {"observation_space": space, "action_space": actions})
+
+    first = task(1, spaces.Discrete(2))
+    with HostStream((first, task(9, spaces.Discrete(2))), 4).open(0) as envs:
+        observations = [envs.reset().observation]
+        observations += [envs.step(np.zeros(4, int)).observation for _ in range(9)]
+    assert np.max(observations, axis=(0, 2)) == pytest.approx([1, 9, 1, 9], rel=0.3)
+    with pytest.raises(ValueError, match=r"action space of task 1 is Discrete\(2, start=1\), but"):
+        HostStream((first, task(1, spaces.Discrete(2, start=1))), 4)
+
+
 ACTIONS = {
     "discrete": spaces.Discrete(3, start=5),
     "box": spaces.Box(np.array([-1, 0], np.float32), np.array([1, 9], np.float32)),

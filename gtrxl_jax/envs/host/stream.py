@@ -22,6 +22,7 @@ import numpy as np
 from flax import struct
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.utils import batch_space
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.envs.host import pools
@@ -203,16 +204,20 @@ class HostBatch:
                 raise ValueError(f"env.tasks: {envs[0].name} is made as a whole: use one task")
             self._vector: Any = pools.Pool(envs[0].name, envs[0].params, len(envs), seeds[0])
             return
-        mode = AutoresetMode.NEXT_STEP
+        space = envs[0].facts.observation_space  # of which those of other tasks differ in bounds
+        options: dict[str, Any] = {
+            "observation_mode": (batch_space(space, len(envs)), space),
+            "autoreset_mode": AutoresetMode.NEXT_STEP,
+        }
         if not processes:
             makers = [functools.partial(env.make, render=render) for env in envs]
-            self._vector = SyncVectorEnv(makers, autoreset_mode=mode)
+            self._vector = SyncVectorEnv(makers, **options)
             return
         _start_server()
         modules = [*imported_plugins(), *(env.name for env in envs)]
         workers = [_Worker(env, render, modules, os.getpid()) for env in envs]
         with self._naming_ends():
-            self._vector = AsyncVectorEnv(workers, context="forkserver", autoreset_mode=mode)
+            self._vector = AsyncVectorEnv(workers, context="forkserver", **options)
 
     def reset(self) -> Arrival:
         """Start an episode in every environment."""
@@ -380,7 +385,8 @@ class HostStream:
       num_envs: B, the number of environments.
 
     Raises:
-      ValueError: if the spaces of two tasks differ.
+      ValueError: if the spaces of two tasks differ, other than in the bounds of observations that
+        are floats.
     """
 
     envs: tuple[HostEnv, ...]
@@ -470,8 +476,9 @@ def seeds(seed: int | np.integer | Sequence[int], row: int) -> int:
 
 
 def _describe(facts: Facts) -> dict[str, Any]:
+    action_spec(facts.action_space)  # raises for a space that no policy fits
     return {
         "observation space": observation_spec(facts.observation_space),
-        "action space": action_spec(facts.action_space),
+        "action space": facts.action_space,  # that of the first task is used for all
         "reported info": facts.reported,
     }
