@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import os
 import sys
 import types
@@ -343,6 +344,44 @@ def test_scores_of_the_last_step_alone_are_reported(last, monkeypatch):
         episodes = [envs.step(np.zeros(1, int)).episode for _ in range(3)]
     success = [float(one.success[0]) for one in episodes if one.success is not None]
     assert success == ([0, 0, 1] if last == 3 else [])
+
+
+RETURNED = {"step": (0, 1.0, False, False, {}), "reset": (0, {})}
+FAULTS = [
+    ({"step": (0, 1.0, False, {})}, "line .*: step returns 4 values: return 5, observation, rew"),
+    ({"reset": np.zeros(2)}, "line .*: reset returns one value: return 2, observation, info"),
+    ({"step": (*RETURNED["step"][:4], None)}, "info is a NoneType: return a dict"),
+    ({"step": (0, None, *RETURNED["step"][2:])}, "reward is None: return one number"),
+    ({"step": RuntimeError("crashed")}, r"in step\): RuntimeError: crashed"),
+    ({"reset": None}, "reset takes no seed: define reset"),
+]
+
+
+@pytest.mark.parametrize(("faults", "message"), FAULTS)
+def test_methods_that_are_not_as_in_gymnasium_are_named(faults, message, monkeypatch):
+    class Faulty(Spaces):
+        def reset(self, *, seed=None, options=None):
+            return (RETURNED | faults)["reset"]
+
+        def step(self, action):
+            returned = (RETURNED | faults)["step"]
+            if isinstance(returned, Exception):
+                raise returned
+            return returned
+
+    if faults.get("reset", 0) is None:
+        monkeypatch.setattr(Faulty, "reset", lambda self: RETURNED["reset"])
+    monkeypatch.setattr(sys.modules[__name__], "Faulty", Faulty, raising=False)
+    with pytest.raises(ValueError, match=f"Faulty.*{message}"):
+        stream_of(f"{__name__}:Faulty", observation_space=spaces.Discrete(2))
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"), [(7, 7), (np.int64(7), 7), (math.inf, None), (-1, None), (True, None)]
+)
+def test_a_limit_is_a_number_of_steps(given, limit, monkeypatch):
+    monkeypatch.setattr(Spaces, "max_steps", given, raising=False)
+    assert HostEnv(HERE, {"observation_space": spaces.Discrete(2)}).facts.limit == limit
 
 
 INFOS = {

@@ -28,6 +28,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from gtrxl_jax.custom import describe_part, require_values
 from gtrxl_jax.envs.host import dmlab, memory_maze, two_colors, wrappers
 from gtrxl_jax.envs.host.texts import hash_words, hashed_space
 from gtrxl_jax.envs.stream import OTHER_SCORES
@@ -189,11 +190,18 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
       name: its name, for messages.
 
     Raises:
-      ValueError: if observations cannot be converted to arrays.
+      ValueError: if observations cannot be converted to arrays, or `reset` takes no seed.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str):
         super().__init__(env)
+        try:
+            inspect.signature(self.unwrapped.reset).bind(seed=0)
+        except TypeError:
+            where = describe_part("environment", self.unwrapped, "reset")
+            raise ValueError(
+                f"{where}: reset takes no seed: define reset(self, *, seed=None, options=None)"
+            ) from None
         self._name = name
         self.observation_space, self._convert = _to_arrays(
             env.observation_space, f"{name}: observation"
@@ -206,14 +214,16 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
-        observation, _ = self.env.reset(**options)
+        observation, _ = self._require("reset", self.env.reset(**options), "observation")
         return self._convert(observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action, whose arrays may have another dtype than its space."""
         if self._is_cast:
             action = map_leaves(_cast, self.action_space, action, field="action")
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        names = "observation", "reward", "terminated", "truncated"
+        outcome = self._require("step", self.env.step(action), *names)
+        observation, reward, terminated, truncated, info = outcome
         return (
             self._convert(observation),
             float(self._scalar("reward", reward)),
@@ -222,12 +232,23 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
             {name: float(np.squeeze(x)) for name, x in info.items() if _is_score(name, x)},
         )
 
+    def _require(self, method: str, outcome: Any, *values: str) -> Any:
+        """Return what a method of the environment has returned, if it is as in gymnasium."""
+        require_values("environment", self.unwrapped, method, outcome, (*values, "info"))
+        if not isinstance(outcome[-1], Mapping):
+            where = describe_part("environment", self.unwrapped, method)
+            raise ValueError(f"{where}: info is a {type(outcome[-1]).__name__}: return a dict")
+        return outcome
+
     def _scalar(self, name: str, x: Any) -> Any:
         if type(x) in (float, int, bool):
             return x
         if np.size(x) != 1:
             raise ValueError(f"{self._name}: {name} has shape {np.shape(x)}: return one number")
-        return np.asarray(x).reshape(())[()]
+        array = np.asarray(x)
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"{self._name}: {name} is {x!r}: return one number")
+        return array.reshape(())[()]
 
 
 def _cast(leaf: Any, x: Any, field: str) -> Any:

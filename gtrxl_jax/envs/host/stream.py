@@ -7,7 +7,6 @@ its action. Environments of gymnasium do so with its vector API, in the mode NEX
 import dataclasses
 import functools
 import multiprocessing
-import numbers
 import os
 import signal
 import threading
@@ -25,6 +24,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from gtrxl_jax.custom import wrap_errors
 from gtrxl_jax.envs.host import pools
 from gtrxl_jax.envs.host.simulators import LIBRARIES, Arrays, make_host_env
 from gtrxl_jax.envs.multitask import require_alike
@@ -79,21 +79,23 @@ class HostEnv:
             return self._facts_of_pool()
         env = self.make()
         try:
-            env.reset(seed=0)
-            env.action_space.seed(0)
             names: set[str] = set()
-            for _ in range(1 if self._library in LIBRARIES else _MOST_PROBED):
-                *_, terminated, truncated, info = env.step(env.action_space.sample())
-                names.update(info)
-                if terminated or truncated:
-                    break
-            limit = getattr(env.spec, "max_episode_steps", None)
+            with wrap_errors("environment", env.unwrapped):
+                env.reset(seed=0)
+                env.action_space.seed(0)
+                for _ in range(1 if self._library in LIBRARIES else _MOST_PROBED):
+                    *_, terminated, truncated, info = env.step(env.action_space.sample())
+                    names.update(info)
+                    if terminated or truncated:
+                        break
+            spec, own = getattr(env.spec, "max_episode_steps", None), env.unwrapped
+            limits = spec, self.wrappers.get("limit"), getattr(own, "max_steps", None)
             modes = env.metadata.get("render_modes", ())
             return Facts(
                 env.observation_space,
                 env.action_space,
                 tuple(sorted(names)),
-                limit or self.wrappers.get("limit") or getattr(env.unwrapped, "max_steps", None),
+                next(filter(None, map(_limit, limits)), None),
                 "rgb_array" in modes,
             )
         finally:
@@ -126,6 +128,12 @@ class HostEnv:
     def can_render(self) -> bool:
         """Whether it draws frames."""
         return self.facts.can_render
+
+
+def _limit(value: Any) -> int | None:
+    """Return a value, which may mean anything, if it is a number of steps."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return int(value) if is_whole and value > 0 else None
 
 
 class Facts(NamedTuple):
@@ -470,7 +478,7 @@ class HostStream:
 
 def seeds(seed: int | np.integer | Sequence[int], row: int) -> int:
     """Return the seed of the environment of a row, independent of the others'."""
-    entropy = (seed,) if isinstance(seed, numbers.Integral) else tuple(seed)
+    entropy = (seed,) if isinstance(seed, int | np.integer) else tuple(seed)
     # From 1, since zeros at the end change nothing.
     return int(np.random.SeedSequence([*entropy, row + 1]).generate_state(1)[0] >> 1)
 
