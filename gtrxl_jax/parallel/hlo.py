@@ -23,6 +23,8 @@ _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _ORIGIN = re.compile(r'op_name="([^"]*)"')
 _KERNEL = re.compile(r" (?:fusion|custom-call)\(")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+_GROUP = re.compile(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\]<=)")
+_DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 _CHAIN = re.compile(r'chain_id="\d+"')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 
@@ -59,6 +61,7 @@ class Collective:
       num_bytes: size of these arrays, for one execution.
       times: see `Instruction`.
       origin: see `Instruction`.
+      group: number of devices that exchange with each other.
     """
 
     kind: str
@@ -66,6 +69,16 @@ class Collective:
     num_bytes: int
     times: int
     origin: str
+    group: int = 1
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that a device of a large group sends, for one execution.
+
+        An all-reduce sends everything twice; a reduce-scatter what it reduces, of which its result
+        is a part; and other collectives their result.
+        """
+        return self.num_bytes * {"all-reduce": 2, "reduce-scatter": self.group}.get(self.kind, 1)
 
 
 def collectives(text: str) -> list[Collective]:
@@ -75,6 +88,7 @@ def collectives(text: str) -> list[Collective]:
     and into loops, counts once, where its first part is.
     """
     found, chains = [], set()
+    devices = math.prod(map(int, _DEVICES.findall(text.partition("\n")[0])))
     for one in instructions(text):
         if match := _COLLECTIVE.search(one.line):
             if _CHAIN.search(one.line):
@@ -92,7 +106,8 @@ def collectives(text: str) -> list[Collective]:
                 arrays = arrays[len(arrays) // 2 :]
             num_bytes = sum(_bytes_of(kind) * math.prod(shape) for kind, shape in arrays)
             shapes = tuple(shape for _, shape in arrays)
-            found.append(Collective(match[2], shapes, num_bytes, one.times, one.origin))
+            group = _group_size(one.line) or devices
+            found.append(Collective(match[2], shapes, num_bytes, one.times, one.origin, group))
     return found
 
 
@@ -161,6 +176,15 @@ def _trips(bodies: dict[str, list[str]], line: str) -> int:
         constant = limit and re.search(rf"%?{re.escape(limit[1])} = .* constant\((\d+)\)", body)
         return int(constant[1]) if constant else 1
     return 1
+
+
+def _group_size(line: str) -> int:
+    """Return the number of devices in each group of a collective; 0 for one of all devices."""
+    found = _GROUP.search(line)
+    if not found:
+        return 0
+    members, size = found.groups()
+    return members.count(",") + 1 if members else int(size)
 
 
 def _bytes_of(kind: str) -> int:

@@ -11,7 +11,7 @@ import dataclasses
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding
 
-from gtrxl_jax.parallel.hlo import collectives, instructions
+from gtrxl_jax.parallel.hlo import Collective, collectives, instructions
 from gtrxl_jax.parallel.placement import AXES
 from gtrxl_jax.parallel.topologies import CHIPS, GIB, GPU_OPTIONS, bandwidth, devices_of
 from gtrxl_jax.runs.trainer import Trainer
@@ -130,7 +130,7 @@ def plan(trainer: Trainer, topology: str) -> Plan:
     config, updates = trainer.config, programs.updates
     steps = config.num_seeds * trainer.steps_per_iteration / config.updates_per_iteration
     sizes, text = compiled.memory_analysis(), compiled.as_text()
-    exchanges = _exchanges(text, updates)
+    crossing = collectives(text)
     kernels: Counter[str] = Counter()
     cycles: Counter[str] = Counter()
     for one in instructions(text):
@@ -140,8 +140,7 @@ def plan(trainer: Trainer, topology: str) -> Plan:
     if chip.clock:
         seconds = {part: number / chip.clock for part, number in _each_update(cycles, updates)}
     if sent_per_second := bandwidth(topology, chip):
-        # An all-reduce sends everything twice, and other collectives once.
-        sent = sum(one.num_bytes * (1 + (one.kind == "all-reduce")) for one in exchanges)
+        sent = sum(one.times * one.sent_bytes for one in crossing) / updates
         exchange_seconds = sent / sent_per_second
     if seconds and not trainer.on_host:  # whose environments are not in the program
         speed = steps / (sum(seconds.values()) + (exchange_seconds or 0))
@@ -159,7 +158,7 @@ def plan(trainer: Trainer, topology: str) -> Plan:
         - sizes.alias_size_in_bytes,
         code=sizes.generated_code_size_in_bytes,
         memory=chip.memory,
-        exchanges=exchanges,
+        exchanges=_exchanges(crossing, updates),
         lower_seconds=lower_seconds,
         compile_seconds=compile_seconds,
         kernels=dict(_each_update(kernels, updates)) if is_gpu else {},
@@ -209,10 +208,10 @@ def _part(origin: str) -> str:
     return next((name for name in reversed(names) if name in SCOPES), "")
 
 
-def _exchanges(text: str, updates: int) -> list[Exchange]:
+def _exchanges(crossing: Sequence[Collective], updates: int) -> list[Exchange]:
     count: Counter[tuple[str, str]] = Counter()
     num_bytes: Counter[tuple[str, str]] = Counter()
-    for one in collectives(text):
+    for one in crossing:
         place = _part(one.origin), one.kind
         count[place] += one.times
         num_bytes[place] += one.times * one.num_bytes

@@ -157,6 +157,24 @@ ENTRY %main (x: f32[4]) -> f32[8] {{
     assert collectives(text) == 2 * [Collective("all-gather", ((8,),), 32, 1, "")]
 
 
+@pytest.mark.parametrize(
+    ("groups", "number"),
+    [("{{0,2,4},{1,3,5}}", 3), ("[2,4]<=[4,2]T(1,0)", 4), ("{}", 8)],
+)
+def test_what_a_device_sends(groups, number):
+    """A reduce-scatter sends what it reduces, not only the part that the device gets."""
+    text = f"""HloModule jit_f, is_scheduled=true, num_partitions=8
+
+ENTRY %main (x: f32[64]) -> f32[8] {{
+  %r = f32[16]{{0}} reduce-scatter(%x), replica_groups={groups}, dimensions={{0}}, to_apply=%add
+  %g = f32[64]{{0}} all-gather(%r), replica_groups={groups}, dimensions={{0}}
+  ROOT %s = f32[16]{{0}} all-reduce(%r), replica_groups={groups}, to_apply=%add
+}}
+"""
+    sent = [one.sent_bytes for one in collectives(text)]
+    assert sent == [4 * 16 * number, 4 * 64, 2 * 4 * 16]
+
+
 def test_estimates_of_program_for_tpu():
     """A loop that ends at a constant, one that ends by another condition, and a costed call."""
     text = """HloModule jit_f, is_scheduled=true
