@@ -57,10 +57,11 @@ def make_host_stream(config: OnlineConfig) -> HostStream:
             f"num_seeds {config.num_seeds} are trained in one program, but {env.name} steps on the "
             "host: start a run for each seed, as gtrxl sweep does with seed = [0, 1] in its [grid]"
         )
-    if env.num_envs % (config.actors.count * env.num_tasks):
+    share = config.actors.count * env.num_tasks
+    if env.num_envs % share:
         raise ValueError(
             f"env.num_envs {env.num_envs} does not divide over actors.count "
-            f"{config.actors.count} and {env.num_tasks} tasks: use a multiple of both"
+            f"{config.actors.count} and {env.num_tasks} tasks: use a multiple of {share}"
         )
     members = [HostEnv(name, params, env.wrappers) for name, params in env.members]
     return HostStream(tuple(members), env.num_envs)

@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 from dm_env import specs
+from gymnasium.spaces import Discrete, Tuple
 
 from gtrxl_jax.envs.host.dm_env import to_space
 from gtrxl_jax.envs.host.simulators import make_host_env
@@ -147,8 +148,12 @@ def test_spaces_of_specs():
         {
             "counts": specs.Array((2,), np.int32),
             "angle": specs.BoundedArray((2,), np.float32, [-1, 0], 3),
+            "hands": (specs.DiscreteArray(2), [specs.DiscreteArray(3)]),
         }
     )
+    assert space["hands"] == Tuple([Discrete(2), Tuple([Discrete(3)])])
+    with pytest.raises(ValueError, match="StringArray.*is of object, which no space has"):
+        to_space({"task": specs.StringArray((), name="task")})
     assert space["counts"].low[0] == np.iinfo(np.int32).min
     np.testing.assert_array_equal(space["angle"].low, np.array([-1, 0], np.float32))
     np.testing.assert_array_equal(space["angle"].high, np.array([3, 3], np.float32))

@@ -1,6 +1,7 @@
 """Environments on the host: spaces, wrappers, and the stream of their time steps."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -116,6 +117,7 @@ OBSERVATIONS = {
         {
             "b": spaces.Text(3, charset="xy"),
             "a": spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (1,))]),
+            "c": spaces.Tuple([]),
         }
     ),
     "mission": MISSION(lambda color: f"find the {color} ball", [["red", "green"]]),
@@ -308,7 +310,18 @@ def test_rewards_of_one_entry_are_numbers():
         env.step(0)
 
 
-def test_which_names_are_of_the_host():
+def test_which_names_are_of_the_host(monkeypatch):
+    class Several(gymnasium.vector.VectorEnv):
+        pass
+
+    part = functools.partial(hosts.Counter, slow=0.0)
+    monkeypatch.setattr(sys.modules[__name__], "part", part, raising=False)
+    monkeypatch.setattr(sys.modules[__name__], "Several", Several, raising=False)
+    assert is_host_env(f"{__name__}:part")
+    assert make_host_env(f"{__name__}:part", {}, {}, render=True).action_space.n == 2
+    assert is_host_env(f"{__name__}:Several")
+    with pytest.raises(ValueError, match="returned a Several: return a gymnasium.Env"):
+        make_host_env(f"{__name__}:Several", {}, {})
     assert is_host_env("gymnasium:CartPole-v1")
     assert is_host_env("tests.hosts:counter")
     assert is_host_env("tests.hosts:Counter")

@@ -301,11 +301,17 @@ def test_a_run_resumes(tmp_path, compiled, monkeypatch):
     assert trained.result.steps == 8 * 8 * 6
 
 
+COUNTER = {"name": "tests.hosts:counter"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"num_seeds": 2}, "num_seeds 2 are trained in one program"),
-        ({"actors": {"count": 3}}, "does not divide over actors.count 3"),
+        (
+            {"actors": {"count": 4}, "env": {"num_envs": 4, "tasks": (COUNTER, COUNTER)}},
+            "does not divide over actors.count 4 and 2 tasks: use a multiple of 8",
+        ),
         ({"env": {"stagger": True}}, "env.stagger is of jitted environments"),
         ({"env": {"trial": 2}}, "env.trial is of jitted environments"),
         ({"env": {"name": "gymnasium:CartPole-v9"}}, "CartPole"),
@@ -314,7 +320,7 @@ def test_a_run_resumes(tmp_path, compiled, monkeypatch):
     ],
 )
 def test_bad_settings_are_named(changes, message):
-    env = {"name": "tests.hosts:counter", "num_envs": 8} | changes.get("env", {})
+    env = COUNTER | {"num_envs": 8} | changes.get("env", {})
     config = dataclasses.replace(
         small("tests.hosts:counter"),
         env=EnvConfig(**env),

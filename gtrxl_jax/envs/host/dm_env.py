@@ -56,12 +56,20 @@ class DmEnv(gymnasium.Env[Any, Any]):
 
 
 def to_space(spec: Any) -> spaces.Space[Any]:
-    """Return the space of a spec of dm_env, or of a mapping of specs."""
+    """Return the space of a spec of dm_env, or of specs that are nested in dicts, tuples and lists.
+
+    Raises:
+      ValueError: for a spec of strings.
+    """
     if isinstance(spec, Mapping):
         return spaces.Dict({name: to_space(part) for name, part in spec.items()})
+    if isinstance(spec, tuple | list):
+        return spaces.Tuple([to_space(part) for part in spec])
     if hasattr(spec, "num_values"):
         return spaces.Discrete(int(spec.num_values))
     dtype = np.dtype(spec.dtype)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"{spec} is of {dtype}, which no space has: leave it out, or give numbers")
     least, most = (-np.inf, np.inf)
     if dtype.kind in "iu":
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max

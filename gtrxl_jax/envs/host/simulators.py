@@ -73,8 +73,10 @@ def is_host_env(name: str) -> bool:
         return False
     module, _, attribute = name.partition(":")
     found = getattr(sys.modules.get(module), attribute, None)
-    is_env = isinstance(found, type) and issubclass(found, gymnasium.Env)
-    return is_env or inspect.isfunction(found)
+    if isinstance(found, type):
+        # Those of several are refused when they are made.
+        return issubclass(found, gymnasium.Env | gymnasium.vector.VectorEnv)
+    return callable(found)  # jitted ones are classes
 
 
 def make_host_env(
@@ -279,12 +281,9 @@ def _to_arrays(space: Any, field: str) -> tuple[Any, Convert]:
             name: convert(x[name]) for name, convert in converts.items()
         }
     if isinstance(space, spaces.Tuple):
-        parts, functions = zip(
-            *(_to_arrays(part, f"{field}[{k}]") for k, part in enumerate(space.spaces)),
-            strict=True,
-        )
-        return spaces.Tuple(parts), lambda x: tuple(
-            convert(part) for convert, part in zip(functions, x, strict=True)
+        entries = [_to_arrays(part, f"{field}[{k}]") for k, part in enumerate(space.spaces)]
+        return spaces.Tuple([part for part, _ in entries]), lambda x: tuple(
+            convert(part) for (_, convert), part in zip(entries, x, strict=True)
         )
     if isinstance(space, spaces.Text):
         return _from_text(sorted(space.characters), space.max_length, list)
