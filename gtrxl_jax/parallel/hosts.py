@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -58,6 +59,13 @@ def all_max(number: int) -> int:
     if jax.process_count() == 1:
         return number
     return int(np.max(multihost_utils.process_allgather(np.int32(number))))
+
+
+def of_first(arrays: Any) -> Any:
+    """Return the arrays of the first process, of 32 bits; all must call this at the same point."""
+    if jax.process_count() == 1:
+        return arrays
+    return multihost_utils.broadcast_one_to_all(arrays)
 
 
 def wait_for_all(place: str) -> None:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from gtrxl_jax.envs import faults
+from gtrxl_jax.parallel import hosts
 from gtrxl_jax.parallel.placement import gather_parameters, shardings
 from gtrxl_jax.platforms import platform
 from gtrxl_jax.runs.arrays import each_seed
@@ -153,19 +154,34 @@ class Programs:
         They include the faults of the episodes, see `envs.faults`.
         """
         if self._trainer.on_host:
-            keys = self._evaluation_keys(number)
-            of_seed = [
-                self._trainer.evaluate(own, keys[n] if self._several else keys)
-                for n, own in enumerate(self.to_host(params))
-            ]
-            scores = jax.tree.map(lambda *x: np.stack([np.float64(one) for one in x]), *of_seed)
-            return scores if self._several else jax.tree.map(lambda x: x[0], scores)
+            return self._evaluate_on_host(params, number)
         if self._evaluation is None:
             with self._compiling():
                 self._evaluation = self.lower_evaluation().compile()
         with jax.set_mesh(self.mesh):
             scores = self._evaluation(params, number)
         return {name: np.array(score, np.float64) for name, score in scores.items()}
+
+    def _evaluate_on_host(self, params: Any, number: int) -> dict[str, Float[np.ndarray, "*S E"]]:
+        """Return the scores of the first process, whose simulators may differ from the others'.
+
+        Raises:
+          FaultError: in every process, if there is a fault in one of them.
+        """
+        keys, fault, scores = self._evaluation_keys(number), None, {}
+        try:
+            of_seed = [
+                self._trainer.evaluate(own, keys[n] if self._several else keys)
+                for n, own in enumerate(self.to_host(params))
+            ]
+            scores = jax.tree.map(lambda *x: np.stack(x), *of_seed)
+        except faults.FaultError as error:
+            fault = error
+        # All processes save together, and so must agree on what follows.
+        if hosts.all_max(fault is not None):
+            raise fault or faults.FaultError("an episode had a fault in another process of the run")
+        scores = jax.tree.map(lambda x: np.array(x, np.float64), hosts.of_first(scores))
+        return scores if self._several else jax.tree.map(lambda x: x[0], scores)
 
     def lower_evaluation(self) -> jax.stages.Lowered:
         """Lower the program of `evaluate`."""

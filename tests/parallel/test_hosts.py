@@ -99,6 +99,7 @@ def test_two_processes_share_rows_and_folder(start, tmp_path):
     assert one.result.evaluation["return"].mean == 8
     assert [line["count"] for line in lines(tmp_path / "two")] == [5.5, 7.5, 9.5, 11.5]
     assert lines(tmp_path / "two") == lines(tmp_path / "one")
+    assert [line["evaluation/return"] for line in lines(tmp_path / "two")] == [2, 4, 6, 8]
     assert available_steps(tmp_path / "two")[-1] == available_steps(tmp_path / "one")[-1] == 40
 
 
