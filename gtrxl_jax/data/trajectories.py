@@ -178,7 +178,8 @@ def held_out(length: Int[np.ndarray, " E"], fraction: float, seed: int) -> Bool[
         raise ValueError(f"fraction must be at least 0 and below 1, got {fraction}")
     # Sorted by length, and at random where lengths are equal.
     order_E = np.lexsort((np.random.default_rng(seed).random(len(length)), length))
-    whole_E = np.floor(np.arange(len(length) + 1) * fraction)
+    # 100 times 0.29 is below 29.
+    whole_E = np.floor(np.arange(len(length) + 1) * fraction + 1e-9)
     marked_E = np.zeros(len(length), bool)
     marked_E[order_E] = np.diff(whole_E) > 0
     return marked_E

@@ -173,7 +173,13 @@ class OfflineTrainer:
         """The divisor of returns-to-go that is chosen from the data; None if none is."""
         if getattr(self.config.model, "return_scale", 1.0) is not None:
             return None
-        return self.config.data.return_scale or self._data.outcomes().return_scale
+        scale = self.config.data.return_scale or self._data.outcomes().return_scale
+        if not 1e-18 <= scale <= 1e18:
+            raise ValueError(
+                f"the largest return-to-go of the data is {scale:.3g}, whose square is no float32: "
+                "scale the rewards"
+            )
+        return scale
 
     @property
     def notes(self) -> Sequence[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import chex
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 from gtrxl_jax.ops.distributions import (
@@ -18,15 +19,18 @@ from gtrxl_jax.ops.distributions import (
 def action_loss(distribution: ActionDistribution, actions: Any) -> Float[Array, "..."]:
     """Compute the loss of each prediction, with the leading axes of the distribution.
 
-    It is the cross-entropy in nats for a discrete action, the squared error of the mean, averaged
-    over the dimensions, for a continuous one, and the sum for an action with several parts.
+    It is the cross-entropy in nats for a discrete action, the squared error of the mean in units of
+    the scale, averaged over the dimensions, for a continuous one, and the sum for an action with
+    several parts. The scale of `ActionHead` is half of the action's range, so that no dimension
+    counts more than others for its units; it gets no gradient.
     """
     if isinstance(distribution, Categorical):
         return -distribution.log_prob(actions)
     if isinstance(distribution, Gaussian):
         chex.assert_equal_shape([distribution.mean, actions])
         mean = distribution.mode()
-        return jnp.mean(jnp.square(mean - actions.astype(mean.dtype)), axis=-1)
+        scale = lax.stop_gradient(distribution.scale.astype(mean.dtype))
+        return jnp.mean(jnp.square((mean - actions.astype(mean.dtype)) / scale), axis=-1)
     if not isinstance(distribution, Hybrid):
         raise TypeError(f"{type(distribution).__name__} is not an action distribution")
     terms = [

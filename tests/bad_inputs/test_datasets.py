@@ -103,6 +103,10 @@ VALUES = {
         dict(terminations=lambda x: x[1:]),
         "episode 0 has 4 rewards and 3 terminations, not 4",
     ),
+    "end inside": (
+        dict(terminations=lambda x: np.arange(len(x)) == 1),
+        r"episode 0: terminations\[1\] is set before the end: store each episode by itself",
+    ),
     "column of rewards": (
         dict(rewards=lambda x: x[:, None]),
         r"episode 0: each of its rewards has shape \[1\]: store one .*, such as rewards\[:, 0\]",

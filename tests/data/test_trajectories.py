@@ -128,6 +128,10 @@ def test_fraction_is_rounded_down(fraction, number):
     assert held_out(np.ones(number, int), fraction, 0).sum() == int(number * fraction)
 
 
+def test_rounding_of_the_fraction_does_not_count():
+    assert held_out(np.ones(100, int), 0.29, 0).sum() == 29
+
+
 @pytest.mark.parametrize("fraction", [1.0, -0.5, float("nan")])
 def test_fraction_out_of_range_raises(fraction):
     with pytest.raises(ValueError, match="fraction must be at least 0 and below 1"):

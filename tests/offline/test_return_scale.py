@@ -82,6 +82,12 @@ def test_returns_of_zero_are_not_divided_by_zero():
     assert OfflineTrainer(ALONE, data(0.0)).return_scale == 1
 
 
+@pytest.mark.parametrize("factor", [1e20, 1e-20])
+def test_returns_whose_square_overflows_are_refused(factor):
+    with pytest.raises(ValueError, match="whose square is no float32: scale the rewards"):
+        _ = OfflineTrainer(ALONE, data(factor)).return_scale
+
+
 def test_normalizers_can_be_turned_off():
     trainer = OfflineTrainer(changed(ALONE, data__normalize=False), data(20.0))
     assert all("return_normalizer" in name for name in trainer.measured())

@@ -25,11 +25,12 @@ def test_discrete_loss_is_cross_entropy():
     np.testing.assert_array_equal(scores["accuracy"], logits.argmax(-1) == actions)
 
 
-def test_continuous_loss_is_mean_squared_error():
+def test_continuous_loss_is_mean_squared_error_in_half_widths():
     rng = np.random.default_rng(0)
     mean, actions = rng.standard_normal((2, 5, 3))
-    policy = Gaussian(jnp.asarray(mean), jnp.full((5, 3), 7.0))
-    expected = ((mean - actions) ** 2).mean(axis=-1)
+    half = np.array([7.0, 1.0, 0.01])
+    policy = Gaussian(jnp.asarray(mean), jnp.broadcast_to(half, (5, 3)))
+    expected = (((mean - actions) / half) ** 2).mean(axis=-1)
     np.testing.assert_allclose(action_loss(policy, jnp.asarray(actions)), expected, atol=1e-12)
     scores = action_scores(policy, jnp.asarray(actions))
     assert set(scores) == {"error"}

@@ -127,6 +127,8 @@ class Minari(Format):
                     f"{self.path}: episode {episode}: each of its {field} has shape {list(shape)}: "
                     f"store one number for each step, such as {field}[:, 0]"
                 )
+        terminated_T = np.asarray(self._part(episode, "terminations"))
+        require_end(f"{self.path}: episode {episode}", terminated_T)
 
     def close(self) -> None:
         self._file.close()
@@ -143,6 +145,15 @@ def _nodes(node: Any, space: Any) -> Any:
     if kind_of(space) == "dict":
         return {name: _nodes(node_of(node, name), part) for name, part in parts.items()}
     return tuple(_nodes(node_of(node, f"_index_{n}"), part) for n, part in parts.items())
+
+
+def require_end(where: str, terminated_T: np.ndarray) -> None:
+    """Raise DatasetError if an episode terminates before its last step."""
+    if (inner := terminated_T[:-1].astype(bool)).any():
+        raise DatasetError(
+            f"{where}: terminations[{int(np.argmax(inner))}] is set before the end: store each "
+            "episode by itself"
+        )
 
 
 def import_minari() -> ModuleType:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gtrxl_jax.data.format import DatasetError, inside
-from gtrxl_jax.data.formats.minari import FIELDS, Minari
+from gtrxl_jax.data.formats.minari import FIELDS, Minari, require_end
 from gtrxl_jax.extras import import_extra
 from gtrxl_jax.specs.spaces import kind_of, parts_of
 
@@ -77,6 +77,8 @@ class MinariArrow(Minari):
             )
         for field in FIELDS:
             self._column(episode, field)
+        terminated_T = self._flat(episode, "terminations")[:length]
+        require_end(f"{self.path}: episode {episode}", terminated_T)
 
     def close(self) -> None:
         self._table.cache_clear()
