@@ -132,7 +132,7 @@ def check_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, ax
     Raises:
       ValueError: if x does not have these axes, B and D, or first does not have the shape of x
         without D.
-      TypeError: if first is not bool.
+      TypeError: if x is not floating, or first is not bool.
     """
     rank = len(axes.split())
     if x.ndim != rank:
@@ -148,6 +148,10 @@ def check_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, ax
             f"x has shape {x.shape} but the memory has {batch_size} rows: arrays are batch-major, "
             f"so check the axes of x, or start with {x.shape[0]} rows, by `initial_memory` of a "
             "core or an agent, or `init` of a policy or a loaded run"
+        )
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(
+            f"x must be floating, not {x.dtype}: encode or cast it, as by x.astype(jnp.float32)"
         )
     if first.shape != x.shape[:-1]:
         raise ValueError(
