@@ -29,6 +29,7 @@ def core(request):
             r"x has shape \(3, 2, 16\) but the memory has 2 rows: arrays are batch-major",
         ),
         (X, FIRST[:, :2], ValueError, r"first must have shape \(2, 3\), the shape of x .*\(2, 2\)"),
+        (X[:, :0], FIRST[:, :0], ValueError, r"x has shape \(2, 0, 16\), without a step: a seg"),
         (X.astype(jnp.int32), FIRST, TypeError, "x must be floating, not int32: encode or cast it"),
         (X.astype(bool), FIRST, TypeError, "x must be floating, not bool"),
         (X, jnp.zeros((B, T)), TypeError, "first must be bool, not float32: true where an episode"),
