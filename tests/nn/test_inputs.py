@@ -69,6 +69,16 @@ def test_mismatched_step_is_rejected(core, x, first, error, message):
     traced(core, step)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["lstm", "gru", "dnc"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_memory_keeps_its_dtype_for_features_of_another(name, dtype):
+    core = make_core(name, "debug")
+    memory, x_BTD = jax.eval_shape(lambda: core.initial_memory(B)), X.astype(dtype)
+    (after, _), _ = jax.eval_shape(core.init_with_output, jax.random.key(0), memory, x_BTD, FIRST)
+    assert after == memory
+
+
 def test_memory_and_cache_are_not_interchangeable():
     core = make_core("gtrxl", "debug")
     x_BD, first_B = X[:, 0], FIRST[:, 0]

@@ -145,7 +145,8 @@ class DNCCore(MemoryCore):
     ) -> tuple[DNCMemory, Float[Array, "B D"]]:
         """Run the controller on the input and the previous reads, read, then write the input."""
         check_inputs(x_BD, first_B, len(cache.usage), self.width, "B D")
-        x_BD = x_BD.astype(self.dtype or x_BD.dtype)
+        # The memory has this dtype, and keeps it whatever the dtype of the inputs.
+        x_BD = x_BD.astype(self.dtype or self.param_dtype)
 
         def reset(fresh: Array, old: Array) -> Array:
             return jnp.where(first_B.reshape(-1, *(1,) * (old.ndim - 1)), fresh, old)

@@ -121,7 +121,8 @@ class RecurrentCore(MemoryCore):
         self, cache: tuple[Carry, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "B D"]]:
         check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
-        x_BD = x_BD.astype(self.dtype or x_BD.dtype)
+        # The memory has this dtype, and keeps it whatever the dtype of the inputs.
+        x_BD = x_BD.astype(self.dtype or self.param_dtype)
         carries = []
         for cell, carry in zip(self.cells, cache, strict=True):
             carry = jax.tree.map(lambda z: jnp.where(first_B[:, None], jnp.zeros_like(z), z), carry)
