@@ -130,7 +130,7 @@ def check_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, ax
       axes: expected axes of x, "B T D" for a segment or "B D" for a step.
 
     Raises:
-      ValueError: if x does not have these axes, B and D, or no step, or first does not have the
+      ValueError: if x does not have these axes, B and D, or is empty, or first does not have the
         shape of x without D.
       TypeError: if x is not floating, or first is not bool.
     """
@@ -143,14 +143,14 @@ def check_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, ax
             f"x has shape {x.shape} but the core has width {width}: project the features to that "
             "width, for example with a Dense layer"
         )
+    if not x.size:
+        raise ValueError(f"x has shape {x.shape}: a core needs at least one row, and one step")
     if x.shape[0] != batch_size:
         raise ValueError(
             f"x has shape {x.shape} but the memory has {batch_size} rows: arrays are batch-major, "
             f"so check the axes of x, or start with {x.shape[0]} rows, by `initial_memory` of a "
             "core or an agent, or `init` of a policy or a loaded run"
         )
-    if rank == 3 and not x.shape[1]:
-        raise ValueError(f"x has shape {x.shape}, without a step: a segment needs at least one")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(
             f"x must be floating, not {x.dtype}: encode or cast it, as by x.astype(jnp.float32)"

@@ -29,7 +29,13 @@ def core(request):
             r"x has shape \(3, 2, 16\) but the memory has 2 rows: arrays are batch-major",
         ),
         (X, FIRST[:, :2], ValueError, r"first must have shape \(2, 3\), the shape of x .*\(2, 2\)"),
-        (X[:, :0], FIRST[:, :0], ValueError, r"x has shape \(2, 0, 16\), without a step: a seg"),
+        (
+            X[:, :0],
+            FIRST[:, :0],
+            ValueError,
+            r"x has shape \(2, 0, 16\): a core needs at least one",
+        ),
+        (X[:0], FIRST[:0], ValueError, r"x has shape \(0, 3, 16\): a core needs at least one row"),
         (X.astype(jnp.int32), FIRST, TypeError, "x must be floating, not int32: encode or cast it"),
         (X.astype(bool), FIRST, TypeError, "x must be floating, not bool"),
         (X, jnp.zeros((B, T)), TypeError, "first must be bool, not float32: true where an episode"),
@@ -56,6 +62,12 @@ def traced(core, function):
     ("x", "first", "error", "message"),
     [
         (X, FIRST, ValueError, r"x must be \[B, D\], got shape \(2, 3, 16\): a segment is for"),
+        (
+            X[:0, 0],
+            FIRST[:0, 0],
+            ValueError,
+            r"x has shape \(0, 16\): a core needs at least one row",
+        ),
         (X[:1, 0], FIRST[:1, 0], ValueError, r"x has shape \(1, 16\) but the memory has 2 rows"),
         (X[:, 0].astype(jnp.uint8), FIRST[:, 0], TypeError, "x must be floating, not uint8"),
         (X[:, 0], FIRST[:, 0].astype(jnp.int32), TypeError, "first must be bool, not int32"),
