@@ -104,6 +104,9 @@ def test_memory_and_cache_are_not_interchangeable():
             core.apply(params, memory, x_BD, first_B, method="step")
         with pytest.raises(TypeError, match="must be a GTrXLCache, .*Memory: `start`"):
             core.apply(params, memory, method="finish")
+        restored = vars(memory)  # a dict, as saved
+        with pytest.raises(TypeError, match="not dict: start .* `initial_memory`, and restore a"):
+            core.apply(params, restored, X, FIRST)
 
     traced(core, interchange)
 

@@ -510,9 +510,11 @@ class GTrXLCore(MemoryCore):
         """Check the type and the sizes of a memory, which costs nothing once compiled.
 
         Raises:
-          TypeError: if it is not a `GTrXLMemory`; the message ends with `remedy`.
+          TypeError: if it is not a `GTrXLMemory`; for a cache, the message ends with `remedy`.
           ValueError: if it is of a core with other layers, memory size or width.
         """
+        if not isinstance(memory, GTrXLCache):  # such as a dict, restored without its type
+            remedy = "start with the core's own `initial_memory`, and restore a saved one into it"
         check_kind("memory", memory, GTrXLMemory, remedy)
         sizes = (self.config.layers, self.config.memory_size, self.width)
         if memory.inputs.shape[1:] != sizes:
