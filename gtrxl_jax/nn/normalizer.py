@@ -2,7 +2,8 @@
 
 A `Normalizer` keeps a running mean and variance beside the network's parameters, where PyTorch
 keeps its buffers: they are saved, exported, restored and copied to target networks with them, and
-no gradient changes them. Only `update_normalizers` does:
+have no gradient. Weight decay would shrink them: decay only kernels, by the `mask` of
+`optax.adamw`. `update_normalizers` updates them:
 
     params = update_normalizers(agent, params, timesteps)       # once for each rollout
 
