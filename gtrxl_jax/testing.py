@@ -35,6 +35,7 @@ def check_core(core: MemoryCore, *, seed: int = 0, tolerance: float = 1e-4) -> N
     check.causality()
     check.fresh_memory()
     check.cost_of_a_step()
+    check.gradients()
     check.transformations()
 
 
@@ -108,6 +109,11 @@ class _Check:
         gradient_BTD = jax.grad(later)(x_BTD)
         assert np.all(gradient_BTD[:, :begin] == 0), "2: a gradient enters the previous episode"
 
+        _, both_BTD = self.learn(memory, x_BTD, none_BT.at[1, begin].set(True))
+        alone = jax.tree.map(lambda z: z[:1], memory), x_BTD[:1], none_BT[:1]
+        point = "2: outputs depend on other rows of the batch"
+        self.require_equal(self.learn(*alone)[1], both_BTD[:1], point)
+
     def causality(self) -> None:
         x_BTD, first_BT = self.inputs(1, STEPS)
         memory, _ = self.learn(self.core.initial_memory(1), *self.inputs(1, STEPS))
@@ -157,23 +163,32 @@ class _Check:
                 "project the memory in `start`"
             )
 
+    def gradients(self) -> None:
+        x_BTD, none_BT = self.inputs(2, STEPS)
+        first_BT = none_BT.at[1, STEPS // 2].set(True)
+        memory, _ = self.learn(self.core.initial_memory(2), *self.inputs(2, STEPS))
+
+        def gradient(form: Any, core: MemoryCore) -> Any:
+            def loss(params: Any, x_BTD: jax.Array) -> jax.Array:
+                return jnp.sum(form(core, params, memory, x_BTD, first_BT)[1] ** 2)
+
+            return jax.jit(jax.grad(loss, argnums=(0, 1)))(self.params, x_BTD)
+
+        plain = gradient(_learn, self.core.clone(remat=False))
+        scale = max(1.0, *(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(plain)))
+        for other, point in (
+            (gradient(_act, self.core), "1: acting and a segment have different gradients"),
+            (gradient(_learn, self.core.clone(remat=True)), "6: remat changes the gradient"),
+        ):
+            self.require_equal(
+                jax.tree.map(lambda g: g / scale, other),
+                jax.tree.map(lambda g: g / scale, plain),
+                point,
+            )
+
     def transformations(self) -> None:
         x_BTD, first_BT = self.inputs(2, STEPS)
         memory = self.core.initial_memory(2)
-
-        def gradient(core: MemoryCore) -> Any:
-            def loss(params: Any) -> jax.Array:
-                return jnp.sum(_learn(core, params, memory, x_BTD, first_BT)[1] ** 2)
-
-            return jax.grad(loss)(self.params)
-
-        plain, again = (gradient(self.core.clone(remat=remat)) for remat in (False, True))
-        scale = max(1.0, *(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(plain)))
-        self.require_equal(
-            jax.tree.map(lambda g: g / scale, again),
-            jax.tree.map(lambda g: g / scale, plain),
-            "6: remat changes the gradient",
-        )
         stacked = jax.tree.map(lambda p: jnp.stack([p, -p]), self.params)
         over_params = jax.vmap(lambda params: self.learn(memory, x_BTD, first_BT, params)[1])
         _, y_BTD = self.learn(memory, x_BTD, first_BT)

@@ -51,6 +51,32 @@ class OtherMemory(Window):
         return 1.001 * memory, y_BTD
 
 
+class OtherGradient(Window):
+    """The segment form adds nothing to the outputs, but to their gradient."""
+
+    def __call__(self, memory, x_BTD, first_BT):
+        memory, y_BTD = super().__call__(memory, x_BTD, first_BT)
+        return memory, 1.001 * y_BTD - jax.lax.stop_gradient(0.001 * y_BTD)
+
+
+class DetachesItsSteps(Window):
+    """The segment form has no gradient from an output to earlier steps."""
+
+    def __call__(self, memory, x_BTD, first_BT):
+        outputs = []
+        for t in range(x_BTD.shape[1]):
+            memory = jax.lax.stop_gradient(memory)
+            memory, y_BD = self.step(memory, x_BTD[:, t], first_BT[:, t])
+            outputs.append(y_BD)
+        return memory, jnp.stack(outputs, axis=1)
+
+
+class MixesRows(Window):
+    def step(self, cache, x_BD, first_B):
+        cache, y_BD = super().step(cache, x_BD, first_B)
+        return cache, y_BD + 1e-3 * y_BD.mean(axis=0, keepdims=True)
+
+
 class KeepsTheOldEpisode(Window):
     def reset(self, cache, first_B):
         return jnp.where(first_B[:, None, None], 1e-3 * cache, cache)
@@ -106,6 +132,13 @@ def test_a_scan_of_steps_is_a_core():
     [
         (OtherSegment, "1: acting cut after .* different outputs"),
         pytest.param(OtherMemory, "1: .* different outputs", marks=pytest.mark.slow),
+        (OtherGradient, "1: acting and a segment have different gradients"),
+        pytest.param(
+            DetachesItsSteps,
+            "1: acting and a segment have different gradients",
+            marks=pytest.mark.slow,
+        ),
+        (MixesRows, "2: outputs depend on other rows of the batch"),
         (KeepsTheOldEpisode, "2: outputs of a new episode depend on the previous one"),
         (TrainsTheMemory, "3: a gradient enters the incoming memory"),
         pytest.param(

@@ -41,10 +41,11 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
     parameters are fixed. Agents and trainers use no other methods. A core satisfies the following
     contract, which `gtrxl_jax.testing.check_core` checks:
 
-      1. Acting equals learning: T steps return the outputs and the memory of one segment, for any
-         T, any division of a sequence into segments, and any pattern of `first`.
+      1. Acting equals learning: T steps return the outputs, their gradients and the memory of one
+         segment, for any T, any division of a sequence into segments, and any pattern of `first`.
       2. `first` resets the memory: from there on, outputs are as from a fresh memory, with zero
          gradient to earlier steps. A trained initial state is a parameter that takes effect there.
+         Rows of a batch are independent.
       3. y_t does not depend on x_s for s > t, and no gradient enters the incoming memory.
       4. A fresh memory has the same effect as `first`: unwritten memory has no influence.
       5. A step does not project the memory: `start` already has.
