@@ -169,16 +169,8 @@ def action_space(actions: np.ndarray) -> gymnasium.Space:
     Integers and booleans are choices up to the largest of them. Floats are within -1 and 1 or, if
     some are beyond by more than rounding, within the bounds that they reach. A number that never
     changes has no range of its own: its bounds contain -1 and 1, too.
-
-    Raises:
-      DatasetError: if an integer is below 0.
     """
     if actions.dtype.kind in "biu":
-        if actions.min() < 0:
-            raise DatasetError(
-                f"actions are integers down to {actions.min()}: choices count from 0; store them "
-                "so, or as floats"
-            )
         if actions.ndim > 1:
             nvec = actions.max(axis=0).astype(np.int64) + 1
             return gymnasium.spaces.MultiDiscrete(nvec)

@@ -272,8 +272,8 @@ DAMAGED = {
     ),
     "d4rl: negative choice": (
         d4rl(actions=np.full(12, -1)),
-        "cannot be read as a file of D4RL",
-        AGAIN,
+        "actions are integers down to -1: choices count from 0",
+        "store them so, or as floats",
     ),
     "d4rl: link to a file": (
         d4rl_file(link_to(h5py.ExternalLink("/etc/passwd", "/"))),

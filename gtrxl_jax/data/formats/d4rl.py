@@ -84,6 +84,11 @@ class D4RL(Format):
             self.notes = (f"the last {rest:,} steps neither terminated nor timed out: {kept}",)
         self.num_episodes = len(self._bounds)
         actions = self._acted(0, steps)
+        if actions.dtype.kind == "i" and actions.min() < 0:
+            raise DatasetError(
+                f"{self.path}: actions are integers down to {actions.min()}: choices count from 0; "
+                "store them so, or as floats"
+            )
         self.spaces = (
             observation_space(self._observations.shape[1:], self._observations.dtype),
             action_space(actions),
