@@ -17,13 +17,13 @@ do. The data sets, which are as small as the machine and not those of D4RL:
     and Walker2d-v5             the last has about half of the best one's return
                                 medium: the last of them
                                 medium-expert: the same, and as many steps of the best one
-    Pong                        replay: random actions, and agents of four stages; images of 42 x 42
+    Pong and Breakout           replay: random actions, and agents of four stages; images of 42 x 42
 
 Models and algorithms learn from the same data, three seeds each, and play with the best actions
 after their last update. Imitation (DT, RATE) asks for the mean return of the best tenth. RATE asks
 for it again in each segment, as its authors do in MuJoCo; it also plays without that.
 
-The tasks of MuJoCo need the extra mujoco, Pong the extra envpool. Agents and data are kept in
+The tasks of MuJoCo need the extra mujoco, the games the extra envpool. Agents and data are kept in
 `--data`; with several workers, run `--only agent` and `--only data` before the rest.
 
 Writes offline_control.jsonl and .md to experiments/results/.
@@ -138,11 +138,6 @@ def each_of(*steps: int | None, episodes: int) -> tuple[Part, ...]:
     return tuple(Part(step, episodes) for step in steps)
 
 
-PONG = EnvConfig(
-    "envpool:Pong-v5", {"img_height": 42, "img_width": 42, "num_threads": 1}, num_envs=16
-)
-
-
 def mujoco(
     name: str, stages: Sequence[int], expert: int, replay: int, both: tuple[int, int]
 ) -> Task:
@@ -177,6 +172,37 @@ def mujoco(
     )
 
 
+def atari(name: str, replay: Sequence[int], **params: Any) -> Task:
+    """Return a game of Atari.
+
+    Args:
+      name: of the environment.
+      replay: episodes of random actions and of each of four stages of the agent.
+      params: other parameters of the environment.
+    """
+    size = {"img_height": 42, "img_width": 42, "num_threads": 1}
+    stages = (None, 614_400, 1_024_000, 1_433_600, 2_048_000)
+    return Task(
+        agent(
+            EnvConfig(f"envpool:{name}", {**size, **params}, num_envs=16),
+            2_048_000,
+            CheckpointConfig(102_400, keep=20),
+            core_config("mingru"),
+            agent=AgentConfig(encoder="nature"),
+            algorithm=PPOConfig(entropy_cost=0.01, epochs=3, minibatches=8),
+            optimizer=OptimizerConfig(learning_rate=3e-4),
+            segments=4,
+        ),
+        expert=2_048_000,
+        data={"replay": tuple(map(Part, stages, replay))},
+        episodes=16,
+        unroll=30,
+        updates=1000,
+        singles=16 * 3 * 30,
+        is_normalized=False,
+    )
+
+
 TASKS = {
     "CartPole-v1": Task(
         agent(
@@ -207,27 +233,8 @@ TASKS = {
     "Walker2d-v5": mujoco(
         "Walker2d-v5", range(153_600, 307_201, 51_200), expert=1_003_520, replay=48, both=(96, 48)
     ),
-    "Pong": Task(
-        agent(
-            PONG,
-            2_048_000,
-            CheckpointConfig(102_400, keep=20),
-            core_config("mingru"),
-            agent=AgentConfig(encoder="nature"),
-            algorithm=PPOConfig(entropy_cost=0.01, epochs=3, minibatches=8),
-            optimizer=OptimizerConfig(learning_rate=3e-4),
-            segments=4,
-        ),
-        expert=2_048_000,
-        data={
-            "replay": each_of(None, 614_400, 1_024_000, 1_433_600, 2_048_000, episodes=12),
-        },
-        episodes=16,
-        unroll=30,
-        updates=1000,
-        singles=16 * 3 * 30,
-        is_normalized=False,
-    ),
+    "Pong": atari("Pong-v5", replay=(12,) * 5),
+    "Breakout": atari("Breakout-v5", replay=(12,) * 5, max_episode_steps=3000),
 }
 LEARNERS: dict[str, tuple[str, OfflineAlgorithmConfig]] = {
     "BC": ("bc-mlp", ImitationConfig()),
@@ -253,6 +260,7 @@ PUBLISHED = {
     ("Walker2d-v5", "medium-replay"): ("77.2", "66.6 ± 3.0", "70.9 ± 4.3", "73.7 ± 1.4"),
     ("Walker2d-v5", "medium"): ("72.5", "74.0 ± 1.4", "78.2 ± 0.6", "80.7 ± 0.7"),
     ("Walker2d-v5", "medium-expert"): ("108.8", "108.1 ± 0.2", "108.3 ± 0.5", "108.7 ± 0.5"),
+    ("Breakout", "replay"): ("", "76.9 ± 27.3", "70.6 ± 9.3", "119.8 ± 15.9"),
     ("Pong", "replay"): ("", "17.1 ± 2.9", "1.6 ± 15.3", "18.7 ± 0.5"),
 }
 """The scores of CQL, DT, DMamba and RATE in tables 1 and 2 of RATE's paper, on D4RL's data and
