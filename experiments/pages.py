@@ -55,6 +55,8 @@ PAGES = [
         "docs/cores.md",
         "docs/reproducing.md",
         "docs/results.md",
+        "docs/results-offline.md",
+        "docs/results-online.md",
         "docs/environments/minigrid_memory.md",
     )
 ]
