@@ -6,7 +6,7 @@
 Agents are trained first, and collect data with sampled actions, also by earlier checkpoints, as
 
     gtrxl train --env.name gymnasium:Hopper-v5 --checkpoint.keep 20 --folder runs/hopper ...
-    gtrxl collect data/medium --policy runs/hopper --step 358400 --actions sample
+    gtrxl collect data/medium --policy runs/hopper --step 552960 --actions sample
 
 do. The data sets, which are as small as the machine and not those of D4RL:
 
@@ -225,7 +225,11 @@ TASKS = {
         episodes=64,
     ),
     "Hopper-v5": mujoco(
-        "Hopper-v5", range(51_200, 358_401, 102_400), expert=655_360, replay=64, both=(128, 64)
+        "Hopper-v5",
+        (102_400, 307_200, 450_560, 552_960),
+        expert=1_003_520,
+        replay=64,
+        both=(128, 64),
     ),
     "HalfCheetah-v5": mujoco(
         "HalfCheetah-v5", range(51_200, 204_801, 51_200), expert=1_003_520, replay=12, both=(32, 32)
