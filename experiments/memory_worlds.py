@@ -10,7 +10,7 @@ follow from the task: the memory size, and the unroll and the number of environm
 same for all cores; and environments that are not in lockstep (`env.stagger`) in the worlds of
 Numpad that are learned with PPO. MiniGrid-Memory of 9 x 9 is learned at a second learning rate
 too, and its images at this one, by an MLP as the encoder. Layers are those of each core's default,
-and widths such that all cores have as many parameters, within 2 %.
+and widths such that all agents have as many parameters, within 7 %.
 
 For comparison, policies that do not learn play each world: one that chooses at random, and the best
 that a perfect memory can do: the explorer of Numpad, which finds the sequence by trial, or the

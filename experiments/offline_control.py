@@ -367,11 +367,23 @@ def grid(options: Settings) -> list[Cell]:
 
     sets = [(task, data) for task, of_task in TASKS.items() for data in of_task.data]
     agents = [
-        cell(task, "", "agent", functools.partial(train_agent, task, options.data))
+        cell(
+            task,
+            "",
+            "agent",
+            functools.partial(train_agent, task, options.data),
+            output=options.data / task,
+        )
         for task in TASKS
     ]
     collections = [
-        cell(task, data, "data", functools.partial(make_data, task, data, options.data))
+        cell(
+            task,
+            data,
+            "data",
+            functools.partial(make_data, task, data, options.data),
+            output=options.data / f"{task} {data}",
+        )
         for task, data in sets
     ]
     learners = [

@@ -8,8 +8,8 @@ Morad et al. (2023, arXiv 2303.01859) trained 13 models with memory with PPO, th
 15 million steps, and published the best mean return during training. The highest return is 1.
 Here, runs take fewer steps, and their score is the mean return of the last evaluation.
 
-Cores have 2 layers and equal numbers of parameters, within 10 %. All settings are the defaults of
-`gtrxl train --algorithm.name ppo`, except for the memory of GTrXL and the unroll, which span the
+Cores have 2 layers, and agents equal numbers of parameters, within 10 %. All settings are the
+defaults of `gtrxl train --algorithm.name ppo`, except for the memory of GTrXL and the unroll, which span the
 delay of the task; the number of environments, with which each rollout has some 2,048 steps; a
 learning rate of 0.001, and an entropy bonus that does not decay; and a `gae_lambda` of 0.5: these
 tasks reward each answer at once, so that with the default of 0.95 the rewards of later answers hide
@@ -84,13 +84,13 @@ def short(name: str, label: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell: the defaults of PPO with the settings of the task."""
     task = TASKS[name]
     core = label.split(",")[0]
-    memory = {"memory_size": task.span} if core == "gtrxl" else {}
+    settings = {"gtrxl": {"memory_size": task.span}, "agalite": {"terms": 2}}.get(core, {})
     return OnlineConfig(
         # A multiple of the minibatches.
         env=EnvConfig(
             name, num_envs=4 * round(STEPS_PER_UPDATE / (4 * task.span)), stagger=task.stagger
         ),
-        core=core_config(core, "small", layers=2, width=WIDTHS[core], **memory),
+        core=core_config(core, "small", layers=2, width=WIDTHS[core], **settings),
         agent=AgentConfig(clock=task.timed and label != NO_CLOCK),
         algorithm=PPOConfig(
             gae_lambda=GAE_LAMBDA, entropy_final=1.0, minibatches=4 if task.timed else 1

@@ -6,7 +6,7 @@
 Morad et al. (2023, arXiv 2303.01859) published the best mean return during training of 13 models
 with memory, three trials each, for 15 million steps of PPO. Here, runs take two million steps.
 
-Cores have 2 layers and equal numbers of parameters, within 10 %, and the same settings for all
+Cores have 2 layers, agents equal numbers of parameters, within 10 %, and the same settings for all
 tasks, those of `gtrxl train --preset popgym`: PPO with a `gae_lambda` of 0.8, a learning rate of
 0.001, a small entropy bonus, eight minibatches and a clock; 128 environments out of lockstep, an
 unroll of 64, and a memory of 128 steps for each layer of GTrXL. As in the paper, the previous
@@ -83,10 +83,8 @@ def best(records: Sequence[Record]) -> list[float]:
     The first point is left out: there, episodes out of lockstep are cut short, and with them the
     costs of their steps.
     """
-    return [
-        max(value for value in run["curve"]["episode/return"]["value"][1:] if value != "NaN")
-        for run in records
-    ]
+    curves = [run["curve"]["episode/return"]["value"] for run in records]
+    return [max(x for x in curve[1:] or curve if x != "NaN") for curve in curves]
 
 
 def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:

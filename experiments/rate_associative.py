@@ -202,7 +202,14 @@ def grid(options: Settings) -> list[Cell]:
     ]
 
 
-STUDY = Study(__file__, grid, report, Settings)
+def name_of(options: Settings) -> str:
+    """Return the name of the study."""
+    size = (options.segments, options.unroll)
+    is_default = size == (Settings.segments, Settings.unroll)
+    return "rate_associative" + ("" if is_default else "_{}x{}".format(*size))
+
+
+STUDY = Study(__file__, grid, report, Settings, name_of)
 
 if __name__ == "__main__":
     STUDY.main()

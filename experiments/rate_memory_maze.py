@@ -198,7 +198,15 @@ def grid(options: Settings) -> list[Cell]:
     def cell(data: str, who: str, job: Any, seeds: int = 1, **settings: Any) -> Cell:
         return Cell({"data": data, "who": who}, job, seeds, **settings)
 
-    sets = [cell(data, "data", functools.partial(collect, data, options.data)) for data in DATA]
+    sets = [
+        cell(
+            data,
+            "data",
+            functools.partial(collect, data, options.data),
+            output=options.data / data,
+        )
+        for data in DATA
+    ]
     learners = [
         cell(
             data,

@@ -199,7 +199,8 @@ def lengths_of(record: Record) -> set[int]:
 
 def name_of(options: Settings) -> str:
     """Return the name of the study."""
-    return f"rate_tmaze_{options.study}"
+    preset = "" if options.preset == "default" else f"_{options.preset}"
+    return f"rate_tmaze_{options.study}{preset}"
 
 
 STUDY = Study(__file__, grid, report, Settings, name_of)

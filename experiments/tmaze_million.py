@@ -30,6 +30,7 @@ Writes tmaze_million.jsonl, .md and .png to experiments/results/.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -176,20 +177,21 @@ def grid(options: Options) -> list[Cell]:
 def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the tables and the figure of the available records."""
     lengths, found = (*SHORT, *LONG), by_cell(records, "model")
+    drawn = [n for n in lengths if n != 1005]  # its label would cover that of 1,000
     rows, curves = [], {}
     for label in MODELS:
         if not (runs := found.get(label)):
             continue
         success = {n: success_in(runs, n) for n in lengths}
-        curves[label] = np.stack(list(success.values()), axis=1)
+        curves[label] = carried_on([success[n] for n in drawn])
         rows.append([label, *(entry(success_S) for success_S in success.values())])
     for label, known in PUBLISHED.items():
         rows.append([label, *(f"{known[n]:.2f}" if n in known else "" for n in lengths)])
     plot_success_against_horizon(
         curves,
-        np.array(lengths),
+        np.array(drawn),
         options.results / "tmaze_million.png",
-        x_label="steps of an episode; training episodes have at most 30, with five segments 50",
+        x_label="steps of an episode (trained on at most 30; five segments: 50)",
         chance=0.5,
     )
     followed = [
@@ -203,7 +205,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         f"and 50, on {EPISODES} episodes of each length, of {LONG[0]:,} and more on "
         f"{LONG_EPISODES}, as DT at 1,000; chance is 0.5. {ENTRIES} The "
         "median is of the runs that were played: those that have lost the cue in shorter of the "
-        "long corridors were not.",
+        "long corridors were not, and keep their last success in the figure.",
         table(["model", *(f"{n:,}" for n in lengths)], rows),
         "The margin of the right turn, and the change of the memory, after segments of a corridor "
         f"without an end, of each seed; the margin is the smallest of {EPISODES} episodes:",
@@ -214,6 +216,16 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
 def success_in(runs: Sequence[Record], length: int) -> np.ndarray:
     """Return the success of each run, NaN for those that were not played."""
     return np.array([float(run["scores"].get(f"success/{length}", np.nan)) for run in runs])
+
+
+def carried_on(success_HS: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the success of each run by length, `[S, H]`; lengths that were not played have that of
+    the longest that was.
+    """
+    for before_S, success_S in itertools.pairwise(success_HS):
+        is_missing_S = np.isnan(success_S)
+        success_S[is_missing_S] = before_S[is_missing_S]
+    return np.stack(success_HS, axis=1)
 
 
 def entry(success_S: np.ndarray) -> str:

@@ -456,7 +456,7 @@ def offline(settings: Settings) -> Rows:
     narrow = model_config("rate", sizes.preset, dtype="bfloat16")
     return measure(
         [
-            lambda: build("float32"),
+            lambda: build("tf32"),
             lambda: build("bfloat16", model=narrow),
             lambda: build("bfloat16, an update a segment", model=narrow, bptt=0),
         ],

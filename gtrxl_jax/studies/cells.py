@@ -64,6 +64,8 @@ class Cell:
         recorded.
       measure: for a config, a function of the trained agent that returns further scores.
       name: by default the values of the labels, joined by ", ".
+      output: a file or folder that the job makes, such as a data set for other cells; a run whose
+        output is missing is executed again.
     """
 
     labels: Mapping[str, Any]
@@ -72,6 +74,7 @@ class Cell:
     goal: tuple[str, float] = ("success", SOLVED)
     measure: Callable[[loop.Trained], Mapping[str, float]] | None = None
     name: str = ""
+    output: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -105,6 +108,8 @@ def run(
     """
     path, chosen, tasks = Path(path), _select(cells, only), []
     before = [key_of(record) for record in read_all(path)] if again else []
+    if not again:
+        _report_other_steps(chosen, path)
     for n in range(max((cell.seeds for cell in chosen), default=0)):
         for cell in chosen:
             if n < cell.seeds:
@@ -115,7 +120,9 @@ def run(
                     _Task(
                         f"{cell.name}, seed {seed}",
                         path.with_name(f".{path.stem}-{name}.lock"),
-                        functools.partial(_has_records, path, key, before.count(key) + 1),
+                        functools.partial(
+                            _is_recorded, path, key, before.count(key) + 1, cell.output
+                        ),
                         functools.partial(_record, path, cell, seed),
                     )
                 )
@@ -298,8 +305,28 @@ def _with_lock(task: _Task, action: Callable[[], None]) -> bool:
             task.lock.unlink(missing_ok=True)
 
 
-def _has_records(path: Path, key: str, count: int) -> bool:
-    return [key_of(record) for record in read_all(path)].count(key) >= count
+def _is_recorded(path: Path, key: str, count: int, output: Path | None) -> bool:
+    keys = [key_of(record) for record in read_all(path)]
+    return keys.count(key) >= count and (output is None or output.exists())
+
+
+def _report_other_steps(cells: Sequence[Cell], path: Path) -> None:
+    """Print which cells have records of runs of other lengths, which count as done."""
+    recorded: dict[str, set[int]] = {}
+    for record in read(path):
+        of_seed_0 = key_of({"labels": record["labels"], "seed": 0})
+        recorded.setdefault(of_seed_0, set()).add(record.get("steps", 0))
+    for cell in cells:
+        if callable(cell.job):
+            continue
+        steps = _steps(cell.job)
+        found = recorded.get(key_of({"labels": cell.labels, "seed": 0}), set())
+        for other in sorted(found - {steps}):
+            print(
+                f"{cell.name} has records of {other:,} steps, not {steps:,}: --again replaces "
+                "them, --results FOLDER keeps new ones apart",
+                file=sys.stderr,
+            )
 
 
 def _record(path: Path, cell: Cell, seed: int) -> None:
@@ -338,9 +365,15 @@ def _train_seed(cell: Cell, seed: int) -> Record:
     }
 
 
+def _steps(config: OnlineConfig | OfflineConfig) -> int:
+    """Return the steps of a whole run, or its updates if it is offline."""
+    if isinstance(config, OnlineConfig):
+        return config.num_iterations * config.steps_per_iteration
+    return config.num_iterations * config.updates_per_iteration
+
+
 def _is_finished(config: OnlineConfig, folder: Path) -> bool:
-    steps = config.num_iterations * config.steps_per_iteration
-    return bool(read_final_result(folder, to_json(config), steps, config.num_seeds))
+    return bool(read_final_result(folder, to_json(config), _steps(config), config.num_seeds))
 
 
 def _train(config: OnlineConfig, folder: Path, log: Sequence[str]) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.offline.config import OfflineConfig
+from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.studies import Cell, read, run, train
 from gtrxl_jax.studies.cells import _Task, _with_lock
-from gtrxl_jax.studies.records import read_all
+from gtrxl_jax.studies.records import append, read_all
 from tests.jobs import small_job
 from tests.studies import functions
 
@@ -59,6 +60,36 @@ def test_repeated_runs_replace_their_records(study):
     assert done[8:] == [("gru", 0), ("gru", 1)]
     assert len(read(path)) == len(first) == 4
     assert len(path.read_text().splitlines()) == 6
+
+
+def test_runs_without_their_output_are_executed_again(tmp_path):
+    path, output, done = tmp_path / "a.jsonl", tmp_path / "data", []
+
+    def job(seed):
+        output.mkdir()
+        done.append(seed)
+        return {"scores": {}}
+
+    cells = [Cell({"who": "data"}, job, output=output)]
+    run(cells, path)
+    run(cells, path)
+    assert len(done) == 1
+    output.rmdir()
+    run(cells, path)
+    assert len(done) == 2
+    assert len(read(path)) == 1
+
+
+def test_records_of_other_steps_are_reported(tmp_path, capsys):
+    """They count as done, since only labels and seeds tell runs apart."""
+    path = tmp_path / "a.jsonl"
+    cell = Cell({"core": "lstm"}, OnlineConfig(total_steps=2048))
+    append(path, {"labels": {"core": "lstm"}, "seed": 0, "steps": 512, "scores": {}})
+    run([cell], path)
+    assert "lstm has records of 512 steps, not 10,240: --again" in capsys.readouterr().err
+    append(path, {"labels": {"core": "lstm"}, "seed": 0, "steps": 10_240, "scores": {}})
+    run([cell], path)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
