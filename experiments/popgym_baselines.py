@@ -9,13 +9,13 @@ Morad et al. (2023, arXiv 2303.01859) trained 13 models with memory with PPO, th
 Here, runs take fewer steps, and their score is the mean return of the last evaluation.
 
 Cores have 2 layers, and agents equal numbers of parameters, within 10 %. All settings are the
-defaults of `gtrxl train --algorithm.name ppo`, except for the memory of GTrXL and the unroll, which span the
-delay of the task; the number of environments, with which each rollout has some 2,048 steps; a
-learning rate of 0.001, and an entropy bonus that does not decay; and a `gae_lambda` of 0.5: these
-tasks reward each answer at once, so that with the default of 0.95 the rewards of later answers hide
-what an answer earned. In Autoencode, where how far back the answer lies depends on the time, all
-cores have a clock (`agent.clock`), except for a control, and learn from four minibatches. In
-RepeatFirst, the environments, whose episodes are all equally long, do not run in lockstep
+defaults of `gtrxl train --algorithm.name ppo`, except for the memory of GTrXL and the unroll, which
+span the delay of the task; the number of environments, with which each rollout has some 2,048
+steps; a learning rate of 0.001, and an entropy bonus that does not decay; and a `gae_lambda` of
+0.5: these tasks reward each answer at once, so that with the default of 0.95 the rewards of later
+answers hide what an answer earned. In Autoencode, where how far back the answer lies depends on the
+time, all cores have a clock (`agent.clock`), except for a control, and learn from four minibatches.
+In RepeatFirst, the environments, whose episodes are all equally long, do not run in lockstep
 (`env.stagger`).
 
 With `--protocol published`, all cores and tasks are trained by the paper's protocol: 15 million

@@ -31,7 +31,8 @@ have only 2 million steps.
 What differs from POBAX for all cells: PopArt instead of normalized rewards, advantages normalized
 for each rollout instead of each minibatch, bootstrapping at the time limit, the previous reward
 (normalized; in recorded runs, clipped to 1) as a further input, and ReLU instead of GELU in the
-feed-forward networks. All cells play the map of the published transformer; POBAX's GRU played another one.
+feed-forward networks. All cells play the map of the published transformer; POBAX's GRU played
+another one.
 
 The score is POBAX's: the return discounted by 0.99 of the policy that is trained, with sampled
 actions. It is measured on fresh episodes here, and was on those of training there.
