@@ -61,7 +61,7 @@ def describe_part(kind: str, part: Any, method: str = "") -> str:
         source = inspect.unwrap(getattr(cls, method, cls))
         source = source.fget if isinstance(source, property) and source.fget else source
         text += f" ({_relative(inspect.getsourcefile(source) or '')}"
-        with contextlib.suppress(OSError):  # of a class that a function made
+        with contextlib.suppress(OSError):  # Classes made by a function have no source lines.
             text += f", line {inspect.getsourcelines(source)[1]}"
         text += ")"
     return text

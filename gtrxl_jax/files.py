@@ -100,7 +100,7 @@ def try_lock(file: IO[Any]) -> bool:
 def is_locked(file: IO[Any]) -> bool:
     """Return whether another process has locked an open file, which may be read-only.
 
-    To ask takes a shared lock for an instant, which others who ask may have as well.
+    The test holds a shared lock for an instant; several callers may hold it at once.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -207,8 +207,8 @@ def evaluate(
       The scores by name, and the loaded run.
 
     Raises:
-      ValueError: if the run has no environment, or an episode went on beyond its time limit, or had
-        an observation outside its space or a reward that is not finite; see also `load`.
+      ValueError: if the run has no environment, or an episode exceeds its time limit, or has an
+        observation outside its space or a reward that is not finite; see also `load`.
     """
     loaded = with_settings(load(folder, best=best), **settings)
     if not loaded.environment[0]:
@@ -317,7 +317,7 @@ def environment_for(
     """
     trainer = loaded.trainer
     if not name and (tasks := getattr(loaded.config.env, "tasks", ())):
-        # The run's name and parameters without those of a task may be none of its environments.
+        # With tasks, env.name and env.params alone need not describe any environment of the run.
         raise ValueError(
             f"the run has {len(tasks)} env.tasks: name one environment with env.name, and its "
             "parameters with env.params"

@@ -140,7 +140,7 @@ def require_number(field: str, value: Any, **bounds: float) -> None:
         raise TypeError(f"{field} must be a number, not {value!r}")
     try:
         value = float(value)
-    except OverflowError:  # of an int of hundreds of digits
+    except OverflowError:  # An int of hundreds of digits.
         value = math.inf if value > 0 else -math.inf
     _require_in_range(field, value, _Range(**bounds))
 

@@ -1,4 +1,4 @@
-"""Acting in a loop of one's own, in one environment, from NumPy to NumPy."""
+"""Act in one environment from your own loop, with NumPy in and out."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -61,6 +61,9 @@ def collect_rounds(
     towards short episodes: surplus episodes are dropped from the end of the last round or, with a
     cue, separately for each of its values. The result is a function of the arguments up to `cue`.
 
+    The host holds one round of episodes, and the device a part of their steps at a time, whatever
+    the time limit.
+
     Args:
       env: an environment with the interface of gymnax 1.x, or one on the host.
       params: parameters of the environment.
@@ -72,9 +75,6 @@ def collect_rounds(
         one more if the number does not divide evenly); surplus episodes are dropped.
       progress: called after each round with statistics of the episodes that it added.
       policy_params: parameters of the policy's network.
-
-    The host holds the episodes of a round, as long as they are, and the device a part of their
-    steps at a time, whatever the time limit.
 
     Yields:
       The trajectories, on the host: as many episodes at a time as `PART_BYTES` hold, at least one.
@@ -314,9 +314,9 @@ class _Play:
         free = available_memory()
         if free is not None and free < 2 * part + held // self._stream.num_envs:
             raise ValueError(
-                f"{self._stream.num_envs} episodes, of which {number:,} of at most "
-                f"{self._limit:,} steps were played, take {held / 1e9:.1f} GB, and of the memory "
-                f"{free / 1e9:.1f} GB are left: reduce env.num_envs"
+                f"{self._stream.num_envs} episodes take {held / 1e9:.1f} GB after {number:,} of "
+                f"at most {self._limit:,} steps, and {free / 1e9:.1f} GB of memory are free: "
+                "reduce env.num_envs"
             )
 
 

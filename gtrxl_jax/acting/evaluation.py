@@ -233,11 +233,11 @@ def record_episode(
 ) -> RecordedEpisode:
     """Play one episode and record all of it, including the policy's attention.
 
-    Further episodes of the same policy and stream are not recompiled, but the attention is, for
-    each length.
+    Further episodes of the same policy and stream are not recompiled; the attention of sequence
+    models may be.
 
     Raises:
-      ValueError: if the episode goes on beyond its time limit.
+      ValueError: if the episode exceeds its time limit.
     """
     if isinstance(stream, HostStream):
         return _record_on_host(policy, stream, params, key, with_attention)

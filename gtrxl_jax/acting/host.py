@@ -214,8 +214,8 @@ def play_episodes(
       and what arrived after it, of the whole batch.
 
     Raises:
-      FaultError: if an episode goes on beyond its time limit, has an observation outside its space,
-        or a reward that is not finite.
+      FaultError: if an episode exceeds its time limit, has an observation outside its space, or a
+        reward that is not finite.
     """
     number = min(episodes, most_envs)
     player, limit, name = _player(policy, stream.env), stream.env.time_limit(), stream.env.name

@@ -61,8 +61,8 @@ class OraclePolicy(Policy):
 class ExplorerPolicy(Policy):
     """The environment's built-in player, which sees what an agent sees and remembers all of it.
 
-    Its return is what an agent with a perfect memory can reach; the oracle's is not, where the
-    agent has to find out first what the oracle knows.
+    Its return is what an agent with a perfect memory can reach. The oracle can do better, since it
+    knows what an agent must first find out.
 
     Attributes:
       env: an environment with `explorer_memory(params)` and `explorer_action(memory, observation,

@@ -181,9 +181,9 @@ def parse_train_offline(
     command: type[TrainOffline] = TrainOffline,
     prog: str = "gtrxl train-offline",
 ) -> TrainOffline:
-    """Parse the arguments of `gtrxl train-offline`, as `parse_train` does; see there for errors.
+    """Parse the arguments of `gtrxl train-offline`.
 
-    `--model-preset` selects the size of the model.
+    `--model-preset` selects the size of the model. Raises as `parse_train` does.
     """
     chooser = _chooser()
     chooser.add_argument("--model-preset", "--model_preset", default="")

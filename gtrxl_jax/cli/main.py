@@ -310,7 +310,7 @@ def _run(
         f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
         f"{result.steps_per_second:,.0f} steps/s | {folder}"
     )
-    if not command.quiet and _is_first():  # which alone has written the metrics
+    if not command.quiet and _is_first():  # Only the first process has written metrics.
         _say_if_samples_do_better(result, trainer.config, folder)
     return trained
 

@@ -110,7 +110,7 @@ def inspect_episode(
 
     Raises:
       ValueError: if num_steps is below 1, the run has no such task, its agent forgets, or the
-        episode goes on beyond its time limit.
+        episode exceeds its time limit.
     """
     require_count("num_steps", num_steps)
     if run.forget:

@@ -1,4 +1,4 @@
-"""Addresses, which stand for the folder of an export wherever one of a trained run is taken.
+"""Addresses of exported agents, accepted wherever the folder of a trained run is.
 
 hf://owner/name     on the Hugging Face hub, see `runs.hub`; or hf://owner/name@revision
 bundled://name      in this package
@@ -17,12 +17,12 @@ BUNDLED = Path(__file__).parents[1] / "agents"
 
 
 def is_address(folder: Folder) -> bool:
-    """Return whether it is an address, even as a path, which has a single slash."""
+    """Return whether a string or path is an address; `Path` collapses the double slash."""
     return re.match("(hf|bundled):/", os.fspath(folder)) is not None
 
 
 def local_folder(folder: Folder) -> Path:
-    """Return a folder, for an address that of its files, which are downloaded if they are new.
+    """Return the local folder of a run; the files of an address on the hub are downloaded first.
 
     Raises:
       ValueError: if the address is invalid, or the package has no such agent.

@@ -49,7 +49,7 @@ CHECKSUMS = "checksums.json"
 
 
 class UnusableError(ValueError):
-    """Raised for a checkpoint that is not as this run wrote it."""
+    """Raised for a checkpoint that is damaged or belongs to another run."""
 
 
 class SaveError(RuntimeError):
@@ -149,7 +149,7 @@ class Saver:
             with self._resources, contextlib.suppress(SaveError):
                 self.wait()
         except Exception:
-            if not self._failed:  # of which orbax may raise once more
+            if not self._failed:  # After a failure, orbax may raise once more.
                 raise
         if self._failed:
             self._remove_incomplete()
@@ -364,7 +364,7 @@ def _reading(folder: Folder, step: int) -> Iterator[_Checkpoint]:
         manager = _manager(folder, options, ocp.PyTreeCheckpointHandler())
         with contextlib.closing(manager):
             yield _Checkpoint(manager, step, manager.item_metadata(step).tree)
-    report_orphans()  # not after a failure, whose threads may outlive it
+    report_orphans()  # Skipped after a failure, whose threads may outlive this block.
 
 
 class _SealingHandler(ocp.StandardCheckpointHandler):

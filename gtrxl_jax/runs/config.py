@@ -136,7 +136,7 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fill_in(kind: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    with contextlib.suppress(ValueError, TypeError):  # for the class of a module not imported
+    with contextlib.suppress(ValueError, TypeError):  # The config's module may not be imported.
         kind = _select_class(kind, fields)
     completed = dict(fields)
     for field in dataclasses.fields(kind):

@@ -43,7 +43,7 @@ MAY_GROW = ("total_steps", "total_updates")
 """Fields that may increase: the run is then extended. Schedules that are relative to the length of
 the run, such as the decay of the learning rate, continue at their place in the longer run."""
 _TRIES = 10
-"""Attempts to lock a folder, since who asks for its status has its lock for an instant."""
+"""Attempts to lock a folder: a status query holds its lock for an instant."""
 OLDEST_VERSION = "0.3.0"
 """The oldest version whose runs can be read."""
 
@@ -269,7 +269,7 @@ def parse_config(text: str, path: Path) -> dict[str, Any]:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """Describe the first difference by which a config `here` is another run than one `there`.
+    """Describe the first difference that makes the config `here` another run than `there`.
 
     A field that only one of them has was added by a later version, and is at its default in the
     other. Data are compared by their fingerprint, if both have one, and else by their path.
@@ -296,12 +296,12 @@ def _fingerprint(config: Mapping[str, Any]) -> str:
 def _difference(there: Any, here: Any, ignored: tuple[str, ...], name: str = "") -> str | None:
     if name in ignored:
         return None
-    if name == "env.wrappers":  # which are applied in their order
+    if name == "env.wrappers":  # Wrappers are compared with their order.
         there, here = ([*(wrappers or {}).items()] for wrappers in (there, here))
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*here, *(there.keys() - here)]:
             if key not in there and not here[key]:
-                continue  # of a kind of run whose defaults are unknown
+                continue  # Defaults of this kind of run are unknown.
             inner = f"{name}.{key}" if name else key
             found = _difference(there.get(key), here.get(key), ignored, inner)
             if found:

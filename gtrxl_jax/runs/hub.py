@@ -96,7 +96,8 @@ def _errors(address: str) -> Iterator[None]:
             ) from None
         raise ConnectionError(f"{address}: {_line(error)}: try again later") from None
     except Exception as error:
-        missing = isinstance(error, errors.LocalEntryNotFoundError)  # nor downloaded before
+        # Not in the local cache either.
+        missing = isinstance(error, errors.LocalEntryNotFoundError)
         if not missing and "httpx" not in type(error).__module__:
             raise
         raise ConnectionError(

@@ -87,8 +87,8 @@ def train(
         is in use, or `init_from` in the config does not fit.
       RunInterrupted: if the run was asked to stop; it has been saved.
       DivergedError: if a seed has diverged and the config says to stop.
-      FaultError: if an episode of an evaluation went on beyond its time limit, or had an
-        observation outside its space or a reward that is not finite; the run has been saved.
+      FaultError: if an episode of an evaluation exceeds its time limit, or has an observation
+        outside its space or a reward that is not finite; the run has been saved.
       SaveError: if a checkpoint could not be written; earlier ones are intact.
       UnusableError: if no checkpoint in the folder is intact and of this run.
     """

@@ -142,7 +142,7 @@ def plan(trainer: Trainer, topology: str) -> Plan:
     if sent_per_second := bandwidth(topology, chip):
         sent = sum(one.times * one.sent_bytes for one in crossing) / updates
         exchange_seconds = sent / sent_per_second
-    if seconds and not trainer.on_host:  # whose environments are not in the program
+    if seconds and not trainer.on_host:  # Host environments are not in the program.
         speed = steps / (sum(seconds.values()) + (exchange_seconds or 0))
     made = Plan(
         topology=topology,

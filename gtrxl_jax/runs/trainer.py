@@ -77,7 +77,7 @@ class Trainer(Protocol):
         compiling: Callable[[], AbstractContextManager[None]] = ...,
         devices: Sequence[Any] | None = None,
     ) -> Any:
-        """Return the `programs.Programs` of the run; see there."""
+        """Return the run's `programs.Programs`."""
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """Return the mesh of the run's devices.

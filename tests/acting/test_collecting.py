@@ -190,7 +190,7 @@ def test_what_exceeds_memory_is_refused(left, steps, monkeypatch):
     left = iter(left)
     monkeypatch.setattr(collecting, "available_memory", lambda: next(left))
     monkeypatch.setattr(collecting, "PART_STEPS", 2)
-    message = rf"4 episodes, of which {steps} of at most .* steps were .* reduce env.num_envs"
+    message = rf"4 episodes take .* GB after {steps} of at most .* steps, .* reduce env.num_envs"
     with pytest.raises(ValueError, match=message):
         collect(*oracle("TMazePassive-v0", corridor_length=9), 4, KEY, num_envs=4)
 

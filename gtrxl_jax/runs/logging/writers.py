@@ -1,4 +1,4 @@
-"""The interface of metric writers, and the one of every run, to JSON lines, with its reader.
+"""The interface of metric writers, and the writer and reader of metrics.jsonl.
 
 Every writer takes a step and a mapping from names to values. A value is a scalar, or an array `[S]`
 with one entry for each of S seeds trained side by side. The writer of the console is in `console`,
@@ -53,7 +53,7 @@ class MetricWriter(abc.ABC):
         """
 
     def phase(self, name: str) -> None:  # noqa: B027, optional
-        """Learn that the run is now "compiling", "evaluating" or "saving"; if empty, training."""
+        """Called when the run starts "compiling", "evaluating" or "saving"; empty for training."""
 
     def sync(self) -> None:  # noqa: B027, optional
         """Put what was written on disk: called before a checkpoint, which must not be ahead."""
