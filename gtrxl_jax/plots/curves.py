@@ -29,6 +29,7 @@ T = TypeVar("T")
 MIDDLES: dict[str, Any] = {"median": np.median, "IQM": interquartile_mean}
 """Aggregates over seeds: the median, or for returns the interquartile mean."""
 OF_HORIZONS = "median; hollow: each seed"
+X_OF_HORIZONS = "steps between cue and decision"
 
 
 def plot_learning_curves(
@@ -103,7 +104,7 @@ def plot_success_against_horizon(
     *,
     published: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
     span: float | None = None,
-    x_label: str = "steps between cue and decision",
+    x_label: str = X_OF_HORIZONS,
     y_label: str = "success rate",
     chance: float | None = None,
 ) -> None:
@@ -153,7 +154,6 @@ def plot_success_panels(
     path: str | os.PathLike[str],
     *,
     published: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]] | None = None,
-    x_label: str = "steps between cue and decision",
     chance: float | None = None,
 ) -> None:
     """Draw `plot_success_against_horizon` in small panels, for results that do not fit into one.
@@ -164,7 +164,6 @@ def plot_success_panels(
       horizons: of all panels.
       path: the PNG file to write.
       published: for panel titles, `published` of `plot_success_against_horizon`.
-      x_label: of all panels.
       chance: see `plot_success_against_horizon`.
 
     Raises:
@@ -183,7 +182,7 @@ def plot_success_panels(
         entries |= dict(zip(labels, handles, strict=True))
     for axes in list(panels):
         axes.set_axis_off()
-    figure.supxlabel(x_label, fontsize=FONT_SIZE)
+    figure.supxlabel(X_OF_HORIZONS, fontsize=FONT_SIZE)
     figure.supylabel("success rate", fontsize=FONT_SIZE)
     legend_outside(figure, OF_HORIZONS, entries)
     save_figure(figure, path)

@@ -181,15 +181,14 @@ class Saver:
             ) from error
 
 
-def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State, dict[str, Any]]:
-    """Restore a checkpoint.
+def restore(folder: Folder, like: State) -> tuple[State, dict[str, Any]]:
+    """Restore the newest intact checkpoint.
 
     Args:
       folder: the run.
       like: the state to fill: a pytree of arrays, or of `jax.ShapeDtypeStruct` as returned by
         `jax.eval_shape`. Each array is placed by the `sharding` of its leaf, regardless of its
         placement when saved, or on the first device if the leaf has none.
-      step: step of the checkpoint; if None, the step of `newest_record`.
 
     Returns:
       The state, with its containers around the arrays of the checkpoint; and the record, see
@@ -197,14 +196,14 @@ def restore(folder: Folder, like: State, step: int | None = None) -> tuple[State
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
-      UnusableError: if the given checkpoint, or every one, is damaged or of another run.
-      ValueError: if there is none of the given step, or it has another architecture: its arrays
-        differ in name, shape or dtype from `like`.
+      UnusableError: if every checkpoint is damaged or of another run.
+      ValueError: if it has another architecture: its arrays differ in name, shape or dtype from
+        `like`.
     """
     wanted = {name: abstract(leaf) for name, leaf in by_name(like).items()}
 
     def read() -> tuple[dict[str, jax.Array], dict[str, Any]]:
-        record = newest_record(folder) if step is None else _record_of(folder, step)
+        record = newest_record(folder)
         with _reading(folder, record["step"]) as checkpoint:
             remedy = f"build the agent from {Path(folder, 'config.json')}, or restore another run"
             require_same_arrays(f"the checkpoint in {folder}", checkpoint.described, wanted, remedy)
@@ -241,7 +240,9 @@ def read_arrays(
       The arrays by path, of those that there are; and the record, see `newest_record`.
 
     Raises:
-      FileNotFoundError, UnusableError: see `restore`.
+      FileNotFoundError: if there is no checkpoint.
+      UnusableError: if the chosen checkpoint, or without a choice every one, is damaged or of
+        another run.
       ValueError: if the run has no best checkpoint, or none of the given step.
     """
 

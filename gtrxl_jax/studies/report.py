@@ -92,12 +92,12 @@ def solved_share(scores_S: np.ndarray, threshold: float = SOLVED) -> str:
     return f"{count}/{seeds} [{low:.2f}, {high:.2f}]"
 
 
-def solved_entry(scores_S: np.ndarray, threshold: float = SOLVED) -> str:
+def solved_entry(scores_S: np.ndarray) -> str:
     """Format scores as `4/5 [0.38, 0.96], 1.00`, see `ENTRIES`."""
-    return f"{solved_share(scores_S, threshold)}, {median(scores_S)}"
+    return f"{solved_share(scores_S)}, {median(scores_S)}"
 
 
-def iqm_entry(scores_by_task: Sequence[np.ndarray], digits: int = 2) -> str:
+def iqm_entry(scores_by_task: Sequence[np.ndarray]) -> str:
     """Format the interquartile mean of runs pooled over tasks as `0.98 [0.91, 1.00]`.
 
     The interval is a 95 % stratified bootstrap interval, omitted for a single run. Scores that are
@@ -109,9 +109,9 @@ def iqm_entry(scores_by_task: Sequence[np.ndarray], digits: int = 2) -> str:
     pooled = np.concatenate(tasks)
     iqm = float(interquartile_mean(pooled))
     if len(pooled) == 1:
-        return number(iqm, digits)
+        return number(iqm, digits=2)
     ends = map(float, stratified_bootstrap(tasks, interquartile_mean))
-    text, low, high = numbers([iqm, *ends], digits)
+    text, low, high = numbers([iqm, *ends], digits=2)
     return f"{text} [{low}, {high}]"
 
 
