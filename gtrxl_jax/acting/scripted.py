@@ -34,11 +34,7 @@ class OraclePolicy(Policy):
     params: Any
 
     def __post_init__(self) -> None:
-        if not hasattr(self.env, "oracle_action"):
-            name = type(inner(self.env)).__name__
-            raise ValueError(
-                f"{name} has no oracle_action: use another policy, such as random or a run"
-            )
+        _require_method(self.env, "oracle_action")
 
     @property
     def is_privileged(self) -> bool:
@@ -79,11 +75,7 @@ class ExplorerPolicy(Policy):
     params: Any
 
     def __post_init__(self) -> None:
-        if not hasattr(self.env, "explorer_action"):
-            raise ValueError(
-                f"{type(inner(self.env)).__name__} has no explorer_action: use another policy, "
-                "such as random or a run"
-            )
+        _require_method(self.env, "explorer_action")
 
     @property
     def is_privileged(self) -> bool:
@@ -109,6 +101,12 @@ class ExplorerPolicy(Policy):
 
         with wrap_errors("environment", inner(self.env)):
             return *jax.vmap(explore)(state, timestep.observation, timestep.first), ()
+
+
+def _require_method(env: environment.Environment, method: str) -> None:
+    if not hasattr(env, method):
+        name = type(inner(env)).__name__
+        raise ValueError(f"{name} has no {method}: use another policy, such as random or a run")
 
 
 @dataclasses.dataclass(frozen=True)

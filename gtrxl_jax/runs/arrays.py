@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from gtrxl_jax.custom import describe_array
+
 
 def by_name(tree: Any) -> dict[str, Any]:
     """Return the leaves by path, `params/core/layer_0/kernel`, in the order of the tree."""
@@ -120,8 +122,8 @@ def _in_32_bits(description: str | None) -> str | None:
 
 
 def _describe(leaf: Any) -> str:
-    """Return dtype and shape, `float32[3, 4]`, of an array or of its description."""
+    """Describe an array as it is stored, see `custom.describe_array`."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         # Keys are stored as their underlying integers.
         leaf = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
-    return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"
+    return describe_array(leaf)
