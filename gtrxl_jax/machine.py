@@ -1,4 +1,4 @@
-"""What of this machine a process may use: its memory, CPUs and TPUs."""
+"""Memory, CPUs and TPUs that this process may use, and JAX's environment variables."""
 
 import contextlib
 import hashlib
@@ -6,6 +6,11 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+"""The variable that names the folder in which JAX keeps compiled programs."""
+SET_HERE: set[str] = set()
+"""The variables of the environment that this package has set itself."""
 
 _GROUP = Path("/sys/fs/cgroup")
 _LIMITS = (
@@ -89,13 +94,7 @@ def _set_variable(name: str, value: str) -> None:
         SET_HERE.add(name)
 
 
-SET_HERE: set[str] = set()
-"""The variables of the environment that this package has set itself."""
-CACHE = "JAX_COMPILATION_CACHE_DIR"
-"""The variable that names the folder in which JAX keeps compiled programs."""
-
-
-def keep_programs() -> None:
+def enable_compilation_cache() -> None:
     """Have JAX keep compiled programs in a folder of the user's. Call this before JAX is imported.
 
     Without effect if the user names a folder, or has disabled the cache, by JAX's variables. Each

@@ -41,7 +41,7 @@ def test_programs_are_kept_unless_the_user_says_otherwise(variables, expected, m
     monkeypatch.delenv(machine.CACHE, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    machine.keep_programs()
+    machine.enable_compilation_cache()
     folder = os.environ.get(machine.CACHE)
     monkeypatch.delenv(machine.CACHE, raising=False)
     assert folder is None if expected is None else folder.startswith(expected)

@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import Any, NoReturn
 
-from gtrxl_jax.machine import keep_programs
+from gtrxl_jax.machine import enable_compilation_cache
 from gtrxl_jax.runs.preemption import EXIT_CODES
 
 
@@ -19,7 +19,7 @@ def run() -> None:
     handled = [n for n in EXIT_CODES if signal.getsignal(n) is not signal.SIG_IGN]  # as under nohup
     for number in handled:
         signal.signal(number, _exit_at_once)
-    keep_programs()
+    enable_compilation_cache()
     from gtrxl_jax.cli.main import main
 
     # From here on, the process cleans up when it ends.
