@@ -16,7 +16,7 @@ import numpy as np
 import rate_two_colors
 from sensitivity import success_at
 
-from gtrxl_jax.formatting import numbers
+from gtrxl_jax.formatting import format_numbers
 from gtrxl_jax.statistics import SOLVED, difference_and_interval
 from gtrxl_jax.studies import Record, read, scores
 from gtrxl_jax.studies.report import mean_entry, table
@@ -121,7 +121,7 @@ class Comparison:
             self.what + (", level" if self.level else ""),
             self.entry(self.first),
             self.entry(self.second),
-            " ± ".join(numbers(known, self.digits)),
+            " ± ".join(format_numbers(known, self.digits)),
             self.verdict if self.decides else f"beside: {self.verdict}",
         ]
 

@@ -25,7 +25,7 @@ import tyro
 from gtrxl_jax.exporting import export
 from gtrxl_jax.loading import evaluate
 from gtrxl_jax.runs.addresses import BUNDLED, is_address
-from gtrxl_jax.runs.card import CARD, name_address
+from gtrxl_jax.runs.card import CARD, set_card_address
 from gtrxl_jax.validation import require_choice
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -120,7 +120,7 @@ def release(name: str) -> str:
         shutil.rmtree(to)
     export(run, to)
     if is_address(name):
-        name_address(to, name)
+        set_card_address(to, name)
     sizes = {path.name: path.stat().st_size for path in to.iterdir()}
     largest = LARGEST_BUNDLED if is_address(name) else LARGEST
     if max(sizes.values()) > largest:

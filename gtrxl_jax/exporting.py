@@ -20,7 +20,7 @@ from gtrxl_jax.plots.episodes import can_save_mp4
 from gtrxl_jax.plots.report import draw_animation
 from gtrxl_jax.runs import hub
 from gtrxl_jax.runs.addresses import local_folder
-from gtrxl_jax.runs.card import CARD, name_address, write_card
+from gtrxl_jax.runs.card import CARD, set_card_address, write_card
 from gtrxl_jax.runs.directory import Folder, is_export, params_path, read_config, status_of
 from gtrxl_jax.runs.params import write_params
 from gtrxl_jax.runs.results import read_record
@@ -118,7 +118,7 @@ def push(
     with tempfile.TemporaryDirectory() as temporary:
         to = Path(temporary, repository.rpartition("/")[2])
         export(folder, to, seed=seed, best=best)
-        name_address(to, f"hf://{repository}")
+        set_card_address(to, f"hf://{repository}")
         loaded = load(to)
         for stream in loaded.tasks[:1]:
             if renderer_of(stream.env) is not None:

@@ -4,18 +4,18 @@ import math
 from collections.abc import Sequence
 
 
-def number(value: float, digits: int = 3) -> str:
+def format_number(value: float, digits: int = 3) -> str:
     """Format with `digits` decimals, as in 1,234.500; below 0.01, with as many significant digits.
 
     Only 0 is thus shown as 0.000: smaller numbers are as 0.00123 or 3.00e-06.
     """
-    return numbers([value], digits)[0]
+    return format_numbers([value], digits)[0]
 
 
-def numbers(values: Sequence[float], digits: int = 3) -> list[str]:
+def format_numbers(values: Sequence[float], digits: int = 3) -> list[str]:
     """Format the numbers of one quantity, such as the ends of an interval, with equal decimals.
 
-    Their decimals suit the largest of them, see `number`.
+    Their decimals suit the largest of them, see `format_number`.
     """
     largest = max((abs(x) for x in values if math.isfinite(x)), default=0.0)
     exponent = math.floor(math.log10(largest)) if largest else 0

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gtrxl_jax.formatting import number, numbers
+from gtrxl_jax.formatting import format_number, format_numbers
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ from gtrxl_jax.formatting import number, numbers
     ],
 )
 def test_number(value, digits, text):
-    assert number(value, digits) == text
+    assert format_number(value, digits) == text
 
 
 def test_numbers_have_the_decimals_of_the_largest():
-    assert numbers([0.998, 1e-19, 1.0]) == ["0.998", "0.000", "1.000"]
-    assert numbers([3e-6, 1e-6, math.nan]) == ["3.00e-06", "1.00e-06", "nan"]
-    assert numbers([0.012, -0.001, 0.0]) == ["0.012", "-0.001", "0.000"]
-    assert numbers([0.0012, -0.01, 0.0], 2) == ["0.00", "-0.01", "0.00"]
-    assert numbers([0.0012, 0.0]) == ["0.00120", "0.00000"]
-    assert numbers([]) == []
+    assert format_numbers([0.998, 1e-19, 1.0]) == ["0.998", "0.000", "1.000"]
+    assert format_numbers([3e-6, 1e-6, math.nan]) == ["3.00e-06", "1.00e-06", "nan"]
+    assert format_numbers([0.012, -0.001, 0.0]) == ["0.012", "-0.001", "0.000"]
+    assert format_numbers([0.0012, -0.01, 0.0], 2) == ["0.00", "-0.01", "0.00"]
+    assert format_numbers([0.0012, 0.0]) == ["0.00120", "0.00000"]
+    assert format_numbers([]) == []

@@ -11,7 +11,7 @@ from rich.console import Console
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.collection import Collected, CollectionConfig, collect_dataset
 from gtrxl_jax.files import printable
-from gtrxl_jax.formatting import number
+from gtrxl_jax.formatting import format_number
 from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.runs.logging.console import ConsoleWriter
 
@@ -48,8 +48,8 @@ def collect(arguments: Sequence[str]) -> None:
             console.write(so_far.episodes, known)
 
         done = collect_dataset(command.config, command.folder, show)
-    success = "" if done.success is None else f"success {number(done.success)}, "
+    success = "" if done.success is None else f"success {format_number(done.success)}, "
     print(
-        f"{success}return {number(done.mean_return)} | {done.episodes:,} episodes, {done.steps:,} "
-        f"steps | {printable(str(command.folder))}"
+        f"{success}return {format_number(done.mean_return)} | {done.episodes:,} episodes, "
+        f"{done.steps:,} steps | {printable(str(command.folder))}"
     )

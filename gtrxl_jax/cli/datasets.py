@@ -12,7 +12,7 @@ import tyro
 
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.files import printable
-from gtrxl_jax.formatting import number, numbers
+from gtrxl_jax.formatting import format_number, format_numbers
 from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.validation import require_choice
 
@@ -28,7 +28,7 @@ MOST_FAULTS = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class DataCommand:
     """Show a dataset, or convert it: gtrxl data show PATH, gtrxl data convert PATH FOLDER.
 
     PATH is what `--data.path` of `gtrxl train-offline` may be. `gtrxl data show --help` and
@@ -48,7 +48,7 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Show(Data):
+class Show(DataCommand):
     """Show episodes, lengths, returns and spaces of a dataset, and what is wrong with it.
 
     All of it is read, one episode after the other.
@@ -59,7 +59,7 @@ class Show(Data):
 
 
 @dataclasses.dataclass(frozen=True)
-class Convert(Data):
+class Convert(DataCommand):
     """Convert a dataset to the format of gtrxl collect, which is Minari's.
 
     One episode after the other is read and written, so that a dataset may exceed memory.
@@ -78,7 +78,7 @@ def data(arguments: Sequence[str]) -> None:
     commands = {"show": show, "convert": convert}
     name, *rest = arguments or ("",)
     if name in ("-h", "--help"):
-        parse(Data, arguments, prog="gtrxl data")
+        parse(DataCommand, arguments, prog="gtrxl data")
     commands[require_choice("command of gtrxl data", name, commands)](rest)
 
 
@@ -115,7 +115,7 @@ def convert(arguments: Sequence[str]) -> None:
     print(printable(f"{episodes:,} episodes, {steps:,} steps | {command.folder}"))
 
 
-def _open(command: Data) -> "DatasetReader":
+def _open(command: DataCommand) -> "DatasetReader":
     import_plugins(f"{name}:" for name in command.modules)
     from gtrxl_jax.data.datasets import DatasetReader, Selection
 
@@ -152,10 +152,12 @@ def _lines(summary: "Summary") -> Iterator[str]:
     if summary.lengths and summary.returns:
         of = summary.lengths
         rows["lengths"] = f"{of.least:,.0f} to {of.greatest:,.0f}, mean {of.mean:,.1f}"
-        least, mean, greatest = numbers(list(dataclasses.astuple(summary.returns)))
+        least, mean, greatest = format_numbers(list(dataclasses.astuple(summary.returns)))
         rows["returns"] = f"{least} to {greatest}, mean {mean}"
         assert summary.target_return is not None
-        rows["target"] = f"{number(summary.target_return)}, the mean of the best tenth not cut"
+        rows["target"] = (
+            f"{format_number(summary.target_return)}, the mean of the best tenth not cut"
+        )
     rows = {name: value for name, value in rows.items() if value}
     width = max(map(len, rows))
     yield from (f"{name:{width}}  {value}" for name, value in rows.items())
@@ -170,7 +172,7 @@ def _lines(summary: "Summary") -> Iterator[str]:
 
 
 def _histogram(summary: "Summary") -> Iterator[str]:
-    edges = numbers(summary.edges)
+    edges = format_numbers(summary.edges)
     width = max(map(len, edges))
     most = max(summary.histogram)
     for low, high, count in zip(edges, edges[1:], summary.histogram, strict=False):

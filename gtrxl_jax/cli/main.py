@@ -319,7 +319,7 @@ def _say_if_samples_do_better(result: Any, config: Any, folder: Path) -> None:
     """Print a line if samples succeeded much more often in training than likely actions do now."""
     import numpy as np
 
-    from gtrxl_jax.formatting import number
+    from gtrxl_jax.formatting import format_number
     from gtrxl_jax.runs.logging.writers import read_metrics
 
     in_training = read_metrics(folder / "metrics.jsonl").get("episode/success")
@@ -334,9 +334,9 @@ def _say_if_samples_do_better(result: Any, config: Any, folder: Path) -> None:
     of_samples = float(np.nanmean(rows[-1]))
     if of_samples > float(np.nanmean(evaluated.per_seed)) + _MUCH_BETTER:
         _print(
-            f"in training, with sampled actions, success was {number(of_samples)}: the most likely "
-            "actions can repeat themselves where samples do not; compare with gtrxl evaluate "
-            f"{shlex.quote(str(folder))} --actions sample",
+            f"in training, with sampled actions, success was {format_number(of_samples)}: the most "
+            "likely actions can repeat themselves where samples do not; compare with gtrxl "
+            f"evaluate {shlex.quote(str(folder))} --actions sample",
             sys.stderr,
         )
 

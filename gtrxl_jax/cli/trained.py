@@ -12,7 +12,7 @@ import tyro
 
 from gtrxl_jax.cli.parsing import parse
 from gtrxl_jax.files import printable
-from gtrxl_jax.formatting import number as format_number
+from gtrxl_jax.formatting import format_number
 from gtrxl_jax.plugins import import_plugins
 from gtrxl_jax.validation import number, require_choice, validate
 
@@ -276,7 +276,7 @@ def play(arguments: Sequence[str]) -> None:
     actions = _known_selection(command.actions)
     from gtrxl_jax.acting.evaluation import MAX_FRAMES, record_episodes
     from gtrxl_jax.envs.extensions import require_renderer
-    from gtrxl_jax.plots.report import draw_animation, of_task
+    from gtrxl_jax.plots.report import draw_animation, task_path
 
     command.import_modules()
     loaded = _load(command.run, command, actions)
@@ -286,7 +286,7 @@ def play(arguments: Sequence[str]) -> None:
         episodes = record_episodes(
             loaded.policy, stream, loaded.params, command.seed, command.episodes
         )
-        drawn = of_task(path, task, len(loaded.tasks))
+        drawn = task_path(path, task, len(loaded.tasks))
         draw_animation(stream, episodes, drawn)
         successes = [episode.success for episode in episodes if episode.success is not None]
         success = f"success {sum(successes):g} of {len(successes)}; " if successes else ""

@@ -103,13 +103,13 @@ def draw_episodes(
         (episode,) = record_episodes(policy, stream, params, seed=0, episodes=1)
         if episode.attention is not None:
             paths += _draw_attention(
-                of_task(folder / "attention.png", k, len(tasks)),
-                of_task(folder / "attention_over_episode.png", k, len(tasks)),
+                task_path(folder / "attention.png", k, len(tasks)),
+                task_path(folder / "attention_over_episode.png", k, len(tasks)),
                 episode,
                 episode.attention,
             )
         if renderer_of(stream.env) is not None:
-            paths.append(of_task(folder / "episode.gif", k, len(tasks)))
+            paths.append(task_path(folder / "episode.gif", k, len(tasks)))
             draw_animation(stream, [episode], paths[-1])
     return paths
 
@@ -130,7 +130,7 @@ def draw_animation(stream: AnyTask, episodes: Sequence[RecordedEpisode], path: P
     save(np.concatenate(clips), path, renderer.fps, pauses=ends.tolist())
 
 
-def of_task(path: Path, task: int, num_tasks: int) -> Path:
+def task_path(path: Path, task: int, num_tasks: int) -> Path:
     """Return the path of a task: the given one, or `name_task_0.gif` if there are several tasks."""
     return path.with_stem(f"{path.stem}_task_{task}") if num_tasks > 1 else path
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from gtrxl_jax.files import write_text
-from gtrxl_jax.formatting import number
+from gtrxl_jax.formatting import format_number
 from gtrxl_jax.nn.normalizer import weights
 from gtrxl_jax.runs.results import NOT_EVALUATED, Score, main_scores
 from gtrxl_jax.statistics import SOLVED
@@ -87,7 +87,7 @@ def write_card(
     return path
 
 
-def name_address(folder: str | os.PathLike[str], address: str) -> None:
+def set_card_address(folder: str | os.PathLike[str], address: str) -> None:
     """Let the card in a folder load its agent by an address, see `runs.addresses`."""
     path = Path(folder, CARD)
     call = re.sub(r'(?<=gtrxl_jax\.load\()".*"(?=\))', json.dumps(address), path.read_text("utf-8"))
@@ -143,7 +143,7 @@ def _table(
         columns = [
             map(str, seeds),
             *(map("{:.3g}".format, settings) for settings in drawn.values()),
-            *(map(number, scores[name].per_seed) for name in shown),
+            *(map(format_number, scores[name].per_seed) for name in shown),
         ]
         return [
             "On held-out episodes, by seed, since each drew its own settings:",

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from gtrxl_jax.files import write_text
-from gtrxl_jax.formatting import number, numbers
+from gtrxl_jax.formatting import format_number, format_numbers
 from gtrxl_jax.runs.divergence import Divergence
 from gtrxl_jax.runs.logging.writers import json_value
 from gtrxl_jax.statistics import (
@@ -75,15 +75,17 @@ class Score:
         if self.solved is not None:
             assert self.median is not None
             count = f"solved by {self.solved} of {len(self.per_seed)} seeds"
-            return f"{count}{_interval(numbers(interval))}, median {number(self.median)}"
+            return (
+                f"{count}{_interval(format_numbers(interval))}, median {format_number(self.median)}"
+            )
         if self.mean is not None:
-            mean, *ends = numbers([self.mean, *interval])
+            mean, *ends = format_numbers([self.mean, *interval])
             return f"{mean}{_interval(ends)}"
         if self.iqm is not None:
             assert self.median is not None
-            median, iqm, *ends = numbers([self.median, self.iqm, *interval])
+            median, iqm, *ends = format_numbers([self.median, self.iqm, *interval])
             return f"median {median}, IQM {iqm}{_interval(ends)}"
-        return "of each seed " + ", ".join(map(number, self.per_seed))
+        return "of each seed " + ", ".join(map(format_number, self.per_seed))
 
 
 def scores_of(

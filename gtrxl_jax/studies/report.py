@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gtrxl_jax.formatting import number, numbers
+from gtrxl_jax.formatting import format_number, format_numbers
 from gtrxl_jax.plots.style import (
     GREY,
     assign_styles,
@@ -68,7 +68,7 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
 def median(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
     """Format the median of the values that are not NaN; empty if there are none."""
     known = _known(values)
-    return number(float(np.median(known)), digits) if len(known) else ""
+    return format_number(float(np.median(known)), digits) if len(known) else ""
 
 
 def mean_entry(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
@@ -81,8 +81,8 @@ def mean_entry(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
         return ""
     mean, half = map(float, mean_and_interval(known, axis=0))
     if len(known) == 1:
-        return number(mean, digits)
-    return " ± ".join(numbers([mean, half], digits))
+        return format_number(mean, digits)
+    return " ± ".join(format_numbers([mean, half], digits))
 
 
 def solved_share(scores_S: np.ndarray, threshold: float = SOLVED) -> str:
@@ -109,9 +109,9 @@ def iqm_entry(scores_by_task: Sequence[np.ndarray]) -> str:
     pooled = np.concatenate(tasks)
     iqm = float(interquartile_mean(pooled))
     if len(pooled) == 1:
-        return number(iqm, digits=2)
+        return format_number(iqm, digits=2)
     ends = map(float, stratified_bootstrap(tasks, interquartile_mean))
-    text, low, high = numbers([iqm, *ends], digits=2)
+    text, low, high = format_numbers([iqm, *ends], digits=2)
     return f"{text} [{low}, {high}]"
 
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from gtrxl_jax.files import printable
-from gtrxl_jax.formatting import number
+from gtrxl_jax.formatting import format_number
 from gtrxl_jax.runs.logging.writers import Metrics, MetricWriter, as_arrays
 
 
@@ -130,7 +130,9 @@ class ConsoleWriter(MetricWriter):
             if last_step < self._total:
                 parts.append(f"{_duration((self._total - last_step) / pace)} left")
         names = [name for name in self._show if name in self._latest]
-        return parts + [f"{name.rpartition('/')[2]} {number(self._latest[name])}" for name in names]
+        return parts + [
+            f"{name.rpartition('/')[2]} {format_number(self._latest[name])}" for name in names
+        ]
 
 
 _WINDOW = 60.0
