@@ -67,7 +67,7 @@ def describe_part(kind: str, part: Any, method: str = "") -> str:
     return text
 
 
-def require_values(
+def require_returned(
     kind: str, part: Any, method: str, returned: Any, values: tuple[str, ...]
 ) -> None:
     """Raise ValueError unless a method returned so many values.
@@ -102,7 +102,7 @@ def wrap_errors(kind: str, part: Any) -> Iterator[None]:
         if isinstance(error, CustomPartError) or not is_custom(part):
             raise
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if _is_users(frame.filename, part)]
+        own = [frame for frame in frames if _is_user_code(frame.filename, part)]
         if own:
             place = f"{_relative(own[-1].filename)}, line {own[-1].lineno}, in {own[-1].name}"
             where = f"{kind} {_class_of(part).__name__} ({place})"
@@ -113,7 +113,7 @@ def wrap_errors(kind: str, part: Any) -> Iterator[None]:
         raise CustomPartError(f"{where}: {_reason(error)}") from error
 
 
-def leaves(**trees: Any) -> dict[str, Any]:
+def leaves_by_name(**trees: Any) -> dict[str, Any]:
     """Return the leaves of trees by name: `state.time`."""
     return {
         part + jax.tree_util.keystr(path): leaf
@@ -128,7 +128,7 @@ def describe_array(leaf: Any) -> str:
 
 
 def first_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Return name and descriptions of the first of `leaves` that differ in shape or dtype."""
+    """Return name and descriptions of the first leaves that differ in shape or dtype."""
     for name in {**one, **other}:
         texts = [describe_array(tree.get(name)) for tree in (one, other)]
         if texts[0] != texts[1]:
@@ -146,7 +146,7 @@ def require_same_shapes(where: str, call: str, name: str, before: Any, after: An
       before: the tree that the part got.
       after: the tree that it returned.
     """
-    if found := first_difference(leaves(**{name: before}), leaves(**{name: after})):
+    if found := first_difference(leaves_by_name(**{name: before}), leaves_by_name(**{name: after})):
         leaf, there, here = found
         raise ValueError(
             f"{where}: {leaf} is {there} before {call} and {here} after it: return the same shapes "
@@ -179,7 +179,7 @@ def _class_of(part: Any) -> Any:
     return part if isinstance(part, type | FunctionType) else type(part)
 
 
-def _is_users(file: str, part: Any) -> bool:
+def _is_user_code(file: str, part: Any) -> bool:
     """Return whether a file has a custom class of the part, or belongs to no library."""
     kind = _class_of(part)
     for cls in getattr(kind, "__mro__", (kind,)):

@@ -35,9 +35,9 @@ from gtrxl_jax.online import config
 from gtrxl_jax.online.host import make_trainer
 from gtrxl_jax.runs.addresses import local_folder
 from gtrxl_jax.runs.arrays import by_name, require_same_arrays
-from gtrxl_jax.runs.config import kind_of
+from gtrxl_jax.runs.config import run_kind
 from gtrxl_jax.runs.directory import Folder, read_config, read_config_text, require_version
-from gtrxl_jax.runs.divergence import finite
+from gtrxl_jax.runs.divergence import is_finite
 from gtrxl_jax.runs.logging.writers import json_value
 from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.results import Score, provenance, scores_of
@@ -179,7 +179,7 @@ def load(folder: Folder, *, best: bool = False, step: int | None = None) -> Load
     """
     folder = local_folder(folder)
     require_version(folder)
-    kind = require_choice("kind of run", kind_of(read_config(folder)), TRAINERS)
+    kind = require_choice("kind of run", run_kind(read_config(folder)), TRAINERS)
     trainer = TRAINERS[kind](read_config_text(folder))
     return Loaded(trainer, *params_of(trainer, folder, best=best, step=step))
 
@@ -226,7 +226,7 @@ def evaluate(
         name: np.stack([np.asarray(one[name], np.float64) for one in played]) for name in played[0]
     }
     # Seeds that diverged have no score, as in the run's own evaluations.
-    diverged_S = np.array([not finite(params) for params in loaded.params_per_seed])
+    diverged_S = np.array([not is_finite(params) for params in loaded.params_per_seed])
     scores = require_no_faults(found, loaded.environment[0], diverged_S)
     for score_SE in scores.values():
         score_SE[diverged_S] = np.nan

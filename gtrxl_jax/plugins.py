@@ -103,21 +103,21 @@ def require_settings(
             )
 
 
-HOSTS = ("gymnasium", "envpool", "dmlab", "memory-maze", "vizdoom")
+HOST_LIBRARIES = ("gymnasium", "envpool", "dmlab", "memory-maze", "vizdoom")
 """Libraries whose environments are named `gymnasium:NAME`, see `envs.host`."""
 
-LIBRARIES = ("jumanji", "xminigrid")
+JITTED_LIBRARIES = ("jumanji", "xminigrid")
 """Libraries of jitted environments, named `jumanji:NAME`, see `envs.adapters.suites`."""
 
 
-def is_host_name(name: str) -> bool:
-    """Return whether a name is of an environment of one of the libraries in `HOSTS`."""
-    return _library_of(name) in HOSTS
+def is_of_host_library(name: str) -> bool:
+    """Return whether a name is of an environment of one of the libraries in `HOST_LIBRARIES`."""
+    return _library_of(name) in HOST_LIBRARIES
 
 
-def is_library_name(name: str) -> bool:
-    """Return whether a name is of an environment of one of the `LIBRARIES`."""
-    return _library_of(name) in LIBRARIES
+def is_of_jitted_library(name: str) -> bool:
+    """Return whether a name is of an environment of one of the `JITTED_LIBRARIES`."""
+    return _library_of(name) in JITTED_LIBRARIES
 
 
 def _library_of(name: str) -> str:
@@ -127,7 +127,7 @@ def _library_of(name: str) -> str:
 
 def is_plugin(name: str) -> bool:
     """Return whether a name is of the form `package.module:Name`."""
-    is_of_library = is_host_name(name) or is_library_name(name)
+    is_of_library = is_of_host_library(name) or is_of_jitted_library(name)
     # An address, hf://owner/name, is none.
     return isinstance(name, str) and ":" in name and "://" not in name and not is_of_library
 

@@ -8,7 +8,7 @@ from typing import Any
 from gtrxl_jax.files import write_text
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as online_config
-from gtrxl_jax.runs.config import from_fields, kind_of, parse
+from gtrxl_jax.runs.config import from_fields, parse_json, run_kind
 from gtrxl_jax.runs.directory import (
     parse_config,
     read_config,
@@ -78,7 +78,7 @@ def read_settings(source: Path, kind: str) -> tuple[Any, Options]:
     """
     options = _read_options(source)
     place, text, fields = _read_config(source, options)
-    if (there := kind_of(fields)) != kind and there in COMMANDS:
+    if (there := run_kind(fields)) != kind and there in COMMANDS:
         raise ValueError(f"{source} is of an {there} run: use gtrxl {COMMANDS[there]}")
     require_version_of(fields, place)
     for name in options.log:
@@ -95,7 +95,7 @@ def read_settings(source: Path, kind: str) -> tuple[Any, Options]:
 def command_of(source: Path) -> str:
     """Return the command that trains with the settings of a run or a file; see `read_settings`."""
     _, _, fields = _read_config(source, _read_options(source))
-    return COMMANDS[require_choice("kind of run", kind_of(fields), COMMANDS)]
+    return COMMANDS[require_choice("kind of run", run_kind(fields), COMMANDS)]
 
 
 def _read_config(source: Path, options: Options) -> tuple[Path, str, dict[str, Any]]:
@@ -130,7 +130,7 @@ def _read_options(folder: Path) -> Options:
     path = _path(folder)
     if not path.is_file():
         return Options()
-    fields = parse(path.read_text("utf-8"), str(path))
+    fields = parse_json(path.read_text("utf-8"), str(path))
     try:
         return from_fields(Options, fields)
     except (ValueError, TypeError) as error:

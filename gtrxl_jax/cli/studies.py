@@ -79,7 +79,7 @@ def sweep(arguments: Sequence[str]) -> None:
     folder = command.folder or Path("runs", command.file.stem)
     cells, goal = studies.read_sweep(command.file)
     if command.list:
-        studies.check(cells)
+        studies.require_trainable(cells)
         for cell in cells:
             settings = ", ".join(f"{name} {value}" for name, value in changes(cell.job).items())
             print(f"{folder / cell.name}: {settings}")

@@ -6,7 +6,7 @@ from gtrxl_jax.custom import (
     describe_array,
     describe_part,
     first_difference,
-    leaves,
+    leaves_by_name,
     require_scalars,
     wrap_errors,
 )
@@ -54,7 +54,7 @@ def require_consistent_env(stream: Stream) -> Stream:
 
 
 def _leaves(observation: Any, state: Any = None) -> dict[str, Any]:
-    return leaves(observation=observation, state=state)
+    return leaves_by_name(observation=observation, state=state)
 
 
 def _shape(leaf: Any) -> list[int] | None:

@@ -19,7 +19,7 @@ from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.envs.trials import Trial
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
-from gtrxl_jax.plugins import find_plugin, is_library_name, is_plugin
+from gtrxl_jax.plugins import find_plugin, is_of_jitted_library, is_plugin
 from gtrxl_jax.validation import LARGEST, require_choice, require_count
 from gtrxl_jax.worlds.apple_maze import AppleMaze
 from gtrxl_jax.worlds.associative import AssociativeRetrieval
@@ -81,7 +81,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
 
     def create(**arguments: Any) -> tuple[environment.Environment, Any]:
         with standard_dtype_promotion():
-            if is_library_name(name):
+            if is_of_jitted_library(name):
                 return make_of_library(name, **arguments)
             if not is_plugin(name):
                 try:
@@ -96,7 +96,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
                 env = adapt(kind(**arguments))
                 return env, env.default_params
 
-    if not (is_plugin(name) or is_library_name(name)):
+    if not (is_plugin(name) or is_of_jitted_library(name)):
         require_choice("environment", name, gymnax.registered_envs)
     trial = overrides.pop("trial", 1)
     require_count("trial", trial)

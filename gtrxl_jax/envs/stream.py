@@ -13,7 +13,7 @@ from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from gtrxl_jax.custom import describe_part, require_values, wrap_errors
+from gtrxl_jax.custom import describe_part, require_returned, wrap_errors
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import legal_actions, time_limit
 from gtrxl_jax.ops.legal import has_choice, require_legal
@@ -146,12 +146,12 @@ class Stream:
         def reset_and_step() -> Any:
             key = jax.random.key(0)
             reset = self.env.reset_env(key, self.params)
-            require_values("environment", env, "reset_env", reset, ("observation", "state"))
+            require_returned("environment", env, "reset_env", reset, ("observation", "state"))
             space = self.action_space
             action = environment_action(space, action_spec(space).zeros())
             step = self.env.step_env(key, reset[1], action, self.params)
             values = "observation", "state", "reward", "done", "info"
-            require_values("environment", env, "step_env", step, values)
+            require_returned("environment", env, "step_env", step, values)
             observation, state, reward, done, info = step
             if not isinstance(info, Mapping):
                 where = describe_part("environment", env, "step_env")

@@ -13,9 +13,9 @@ from gtrxl_jax.custom import (
     describe_array,
     describe_part,
     is_custom,
-    leaves,
+    leaves_by_name,
+    require_returned,
     require_same_shapes,
-    require_values,
     wrap_errors,
 )
 from gtrxl_jax.plugins import Registry
@@ -182,7 +182,7 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
 
     def check_returned(method: str, returned: Any, before: Any, axes: tuple[int, ...]) -> Any:
         name = "memory" if method == "__call__" else "cache"
-        require_values("core", core, method, returned, (name, "outputs"))
+        require_returned("core", core, method, returned, (name, "outputs"))
         after, y = returned
         where = describe_part("core", core, method)
         require_same_shapes(where, method, name, before, after)
@@ -195,7 +195,7 @@ def require_consistent_core(core: MemoryCore) -> MemoryCore:
 
     def acting(core: Any, x_BTD: Array, first_BT: Array) -> None:
         memory = core.initial_memory(batch)
-        for leaf, value in leaves(memory=memory).items():
+        for leaf, value in leaves_by_name(memory=memory).items():
             if not jnp.shape(value) or len(value) != batch:
                 raise ValueError(
                     f"{describe_part('core', core, 'initial_memory')}: "

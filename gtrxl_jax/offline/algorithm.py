@@ -20,9 +20,9 @@ from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import (
     describe_part,
     is_custom,
+    require_returned,
     require_same_shapes,
     require_scalars,
-    require_values,
     wrap_errors,
 )
 from gtrxl_jax.offline.optimizer import AdamWConfig
@@ -182,7 +182,7 @@ def require_consistent_update(algorithm: OfflineAlgorithm, params: Any, batch: S
                 "params are those that act"
             )
         returned = algorithm.update(learner, batch, key)
-        require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
+        require_returned("algorithm", algorithm, "update", returned, ("learner", "metrics"))
         return learner, *returned
 
     with wrap_errors("algorithm", algorithm):

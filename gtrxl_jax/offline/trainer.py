@@ -50,7 +50,7 @@ from gtrxl_jax.offline.environments import (
 from gtrxl_jax.offline.evaluation import make_play
 from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
-from gtrxl_jax.runs.divergence import finite, over_updates, take_checks
+from gtrxl_jax.runs.divergence import is_finite, pop_checks, reduce_checks
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.segments import Segments, zero_segment
 from gtrxl_jax.timestep import zero_timestep
@@ -348,21 +348,21 @@ class OfflineTrainer:
             for quantity, name in (("loss", "loss"), ("gradient norm", "gradient_norm"))
             if name in metrics
         }
-        checks["finite/parameters"] = finite(learner.params)
+        checks["finite/parameters"] = is_finite(learner.params)
         state = OfflineState(learner, state.key, state.update + 1)
         return state, checks | metrics
 
     def summarize(self, metrics: dict[str, Any], state: OfflineState, data: Any) -> Metrics:
         """Compute means over an iteration's updates, and the loss of the windows held out."""
         metrics = dict(metrics)
-        checks = take_checks(metrics)
+        checks = pop_checks(metrics)
         # What only some updates compute is NaN in the others.
         means = {name: jnp.nanmean(x_U) for name, x_U in metrics.items()}
         _, held_out = data
         if held_out is not None:
             scores = self.algorithm.validate(state.learner, held_out)
             means |= {f"{name}/validation": score for name, score in scores.items()}
-        return means | over_updates(checks)
+        return means | reduce_checks(checks)
 
     @property
     def on_host(self) -> bool:

@@ -120,7 +120,7 @@ class HostPrograms(Programs):
       trainer, compiling, devices: see `Programs`.
     """
 
-    are_waited_for = True
+    is_blocking = True
 
     def __init__(
         self,

@@ -22,9 +22,9 @@ from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.custom import (
     describe_part,
     is_custom,
+    require_returned,
     require_same_shapes,
     require_scalars,
-    require_values,
 )
 from gtrxl_jax.nn.agent import AgentOutput, make_agent
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
@@ -46,7 +46,7 @@ from gtrxl_jax.ops import popart
 from gtrxl_jax.ops.returns import lambda_returns, transition_mask
 from gtrxl_jax.ops.schedule import warmup_and_decay
 from gtrxl_jax.parallel.placement import gather_parameters, split_gradients
-from gtrxl_jax.runs.divergence import finite
+from gtrxl_jax.runs.divergence import is_finite
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import number
 
@@ -294,10 +294,10 @@ class OnPolicy(Algorithm):
             state.step,
         )
         metrics |= of_step | {
-            "finite/reward": finite(batch.timesteps.reward),
-            "finite/loss": finite(loss),
-            "finite/gradient norm": finite(of_step["gradient_norm"]),
-            "finite/parameters": finite(of_step["parameter_norm"]),
+            "finite/reward": is_finite(batch.timesteps.reward),
+            "finite/loss": is_finite(loss),
+            "finite/gradient norm": is_finite(of_step["gradient_norm"]),
+            "finite/parameters": is_finite(of_step["parameter_norm"]),
         }
         state = dataclasses.replace(
             state, trainable=trainable, optimizer=optimizer, step=state.step + 1
@@ -383,9 +383,9 @@ class OnPolicy(Algorithm):
         """Check what a custom loss returns, which JAX's errors would not name."""
         where = describe_part("algorithm", self, "loss")
         returned = jax.eval_shape(self.loss, state.trainable, state, batch)
-        require_values("algorithm", self, "loss", returned, ("loss", "(metrics, statistics)"))
+        require_returned("algorithm", self, "loss", returned, ("loss", "(metrics, statistics)"))
         loss, auxiliary = returned
-        require_values("algorithm", self, "loss", auxiliary, ("metrics", "statistics"))
+        require_returned("algorithm", self, "loss", auxiliary, ("metrics", "statistics"))
         metrics, statistics = auxiliary
         named = {f"the metric {name}": x for name, x in metrics.items()}
         require_scalars(where, {"the loss": loss, **named})

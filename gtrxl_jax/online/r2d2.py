@@ -49,7 +49,7 @@ from gtrxl_jax.ops.legal import draw_choices
 from gtrxl_jax.ops.losses import learn_if, masked_mean
 from gtrxl_jax.ops.returns import transition_mask
 from gtrxl_jax.parallel.placement import gather_parameters, split_gradients
-from gtrxl_jax.runs.divergence import finite
+from gtrxl_jax.runs.divergence import is_finite
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import number
 
@@ -244,7 +244,7 @@ class R2D2(Algorithm):
         is_filled = state.replay.size * self._num_envs >= self.config.replay_start
         state, metrics = learn_if(is_filled, learn, state)
         metrics |= {
-            "finite/reward": finite(experience.timesteps.reward),
+            "finite/reward": is_finite(experience.timesteps.reward),
             "replay/segments": state.replay.size * self._num_envs,
         }
         seen = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
@@ -308,9 +308,9 @@ class R2D2(Algorithm):
         )
         return after, metrics | of_step | {
             "priority": jnp.mean(priority_B),
-            "finite/loss": finite(total),
-            "finite/gradient norm": finite(of_step["gradient_norm"]),
-            "finite/parameters": finite(of_step["parameter_norm"]),
+            "finite/loss": is_finite(total),
+            "finite/gradient norm": is_finite(of_step["gradient_norm"]),
+            "finite/parameters": is_finite(of_step["parameter_norm"]),
         }
 
     def _insert(self, state: R2D2State, experience: Experience) -> Replay:

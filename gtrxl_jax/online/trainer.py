@@ -36,7 +36,13 @@ from jaxtyping import Array, Float, Int, Key, Real, Shaped
 
 from gtrxl_jax.acting.evaluation import make_evaluate, summarize, zero_episodes
 from gtrxl_jax.acting.rollout import ActingState, rollout
-from gtrxl_jax.custom import describe_part, is_custom, require_scalars, require_values, wrap_errors
+from gtrxl_jax.custom import (
+    describe_part,
+    is_custom,
+    require_returned,
+    require_scalars,
+    wrap_errors,
+)
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
@@ -59,7 +65,7 @@ from gtrxl_jax.ops.legal import has_choice
 from gtrxl_jax.ops.popart import PopArtStatistics
 from gtrxl_jax.parallel.placement import batch_field, gather_parameters, make_mesh
 from gtrxl_jax.runs.arrays import replace_arrays
-from gtrxl_jax.runs.divergence import over_updates, take_checks
+from gtrxl_jax.runs.divergence import pop_checks, reduce_checks
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.specs.values import BELONGS, first_outside
@@ -388,9 +394,9 @@ class OnlineTrainer:
         """Compute means over an iteration's updates, and over the episodes finished in it."""
         learning, sums = dict(metrics[0]), metrics[1]
         outside = learning.pop("outside")
-        checks = take_checks(learning)
+        checks = pop_checks(learning)
         means = {name: jnp.mean(x_U) for name, x_U in learning.items()}
-        return means | episode_means(sums) | over_updates(checks, outside)
+        return means | episode_means(sums) | reduce_checks(checks, outside)
 
     @property
     def on_host(self) -> bool:
@@ -461,7 +467,7 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
         hyperparameters = state.learner.hyperparameters
         experience, _ = trainer._add_bonus(state.params, experience, hyperparameters)
         returned = algorithm.update(state.learner, experience, state.key)
-        require_values("algorithm", algorithm, "update", returned, ("learner", "metrics"))
+        require_returned("algorithm", algorithm, "update", returned, ("learner", "metrics"))
         return returned
 
     with wrap_errors("algorithm", algorithm):

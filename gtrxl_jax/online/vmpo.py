@@ -27,7 +27,7 @@ from gtrxl_jax.online.algorithm import (
 )
 from gtrxl_jax.online.on_policy import LearnerState, OnPolicy, OnPolicyConfig, gradient_shares
 from gtrxl_jax.ops import popart, vmpo
-from gtrxl_jax.runs.divergence import in_range
+from gtrxl_jax.runs.divergence import is_in_range
 from gtrxl_jax.validation import choice, interval
 
 
@@ -194,8 +194,8 @@ class VMPO(OnPolicy):
         is_due = after.step % self.config.target_period == 0
         target = copied_if(is_due, after.params, after.algorithm)
         metrics |= {
-            "finite/temperature": in_range(multipliers.temperature),
-            "finite/multiplier of the KL": in_range(multipliers.alphas),
+            "finite/temperature": is_in_range(multipliers.temperature),
+            "finite/multiplier of the KL": is_in_range(multipliers.alphas),
         }
         trainable = after.trainable | {"multipliers": multipliers}
         return dataclasses.replace(after, trainable=trainable, algorithm=target), metrics

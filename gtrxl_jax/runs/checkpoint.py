@@ -210,7 +210,7 @@ def restore(folder: Folder, like: State) -> tuple[State, dict[str, Any]]:
             stored = {name: leaf for name, leaf in wanted.items() if leaf.size}
             return checkpoint.read(stored), record
 
-    arrays, record = _while_saving(folder, read)
+    arrays, record = _retry_reads(folder, read)
     for name, array in arrays.items():
         if array.dtype != wanted[name].dtype:  # keys of different types may be stored alike
             raise ValueError(
@@ -260,12 +260,12 @@ def read_arrays(
             }
             return checkpoint.read(stored), record
 
-    arrays, record = _while_saving(folder, read)
+    arrays, record = _retry_reads(folder, read)
     return {name: np.asarray(array) for name, array in arrays.items()}, record
 
 
-def _while_saving(folder: Folder, read: Callable[[], Found]) -> Found:
-    """Call a function that reads checkpoints, again if it fails since a process has removed them.
+def _retry_reads(folder: Folder, read: Callable[[], Found]) -> Found:
+    """Call a function that reads checkpoints; retry if a running process removed one meanwhile.
 
     A running process removes a checkpoint only after it has saved a newer one.
     """

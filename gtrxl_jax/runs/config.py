@@ -88,7 +88,7 @@ def to_json(kind: str, config: Any) -> str:
     return json.dumps(origin | dataclasses.asdict(config), indent=2) + "\n"
 
 
-def kind_of(fields: Mapping[str, Any]) -> str:
+def run_kind(fields: Mapping[str, Any]) -> str:
     """Return the kind of run of a config, the JSON object of `to_json`.
 
     Raises:
@@ -111,7 +111,7 @@ def from_json(kind: str, of: type[Config], text: str) -> Config:
       ValueError: if the text is not a config of that kind, or a field is unknown or out of range.
       TypeError: if a value does not have the type of its field.
     """
-    parsed = parse(text, "the config")
+    parsed = parse_json(text, "the config")
     if not isinstance(parsed, dict) or parsed.pop("kind", None) != kind:
         raise ValueError(f'the config is not of an {kind} run: its "kind" is not "{kind}"')
     parsed.pop("version", None)
@@ -163,7 +163,7 @@ def _select_class(kind: Any, fields: Mapping[str, Any]) -> Any:
     return kind.named(fields["name"]) if "name" in fields else kind.named()
 
 
-def parse(text: str, source: str) -> Any:
+def parse_json(text: str, source: str) -> Any:
     """Return the value of a JSON text; raise ValueError, which names its source, if it is none."""
     try:
         return json.loads(text)

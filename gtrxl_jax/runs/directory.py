@@ -19,7 +19,7 @@ import numpy as np
 from gtrxl_jax import __version__
 from gtrxl_jax.files import atomic, is_locked, try_lock
 from gtrxl_jax.parallel import hosts
-from gtrxl_jax.runs.config import kind_of, parse, with_defaults
+from gtrxl_jax.runs.config import parse_json, run_kind, with_defaults
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import Result, main_scores, read_record, read_result
 from gtrxl_jax.runs.trainer import Trainer
@@ -262,7 +262,7 @@ def read_config(folder: Folder) -> dict[str, Any]:
 
 def parse_config(text: str, path: Path) -> dict[str, Any]:
     """Return the config that is the text of a file, see `read_config`."""
-    parsed = parse(text, str(path))
+    parsed = parse_json(text, str(path))
     if not isinstance(parsed, dict):
         raise ValueError(f"{path} is not the config of a run: it is no JSON object")
     return parsed
@@ -367,7 +367,7 @@ def status_of(folder: Folder) -> Status:
       ValueError: if its config.json is not the config of a run, or its result.json is damaged.
     """
     config, latest = read_config(folder), read_result(folder)
-    kind_of(config)  # raises if it is another program's
+    run_kind(config)  # raises if it is another program's
     total, num_seeds = (
         next(config[name] for name in MAY_GROW if name in config),
         config["num_seeds"],
@@ -441,7 +441,7 @@ def list_runs(folder: Folder) -> list[Overview]:
 def _overview(folder: Path) -> Overview:
     """Raises ValueError if the folder holds no run."""
     config = read_config(folder)
-    kind = kind_of(config)
+    kind = run_kind(config)
     try:
         status = status_of(folder)
     except ValueError:

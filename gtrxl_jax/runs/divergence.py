@@ -71,12 +71,12 @@ class Divergence:
         )
 
 
-def finite(tree: Any) -> Bool[Array, ""]:
+def is_finite(tree: Any) -> Bool[Array, ""]:
     """Return whether all numbers in the arrays of a pytree are finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
-def in_range(multipliers: Any) -> Bool[Array, ""]:
+def is_in_range(multipliers: Any) -> Bool[Array, ""]:
     """Return whether Lagrange multipliers are positive and below `LARGEST_MULTIPLIER`."""
     return jnp.all(
         jnp.stack([(x > 0) & (x < LARGEST_MULTIPLIER) for x in jax.tree.leaves(multipliers)])
@@ -87,13 +87,13 @@ CHECK = "finite/"
 """Begins the names of metrics that are checks of updates: whether a quantity is finite."""
 
 
-def take_checks(metrics: dict[str, Array]) -> dict[str, Array]:
+def pop_checks(metrics: dict[str, Array]) -> dict[str, Array]:
     """Remove the checks from metrics, in place; return them by quantity."""
     names = [name for name in metrics if name.startswith(CHECK)]
     return {name.removeprefix(CHECK): metrics.pop(name) for name in names}
 
 
-def over_updates(
+def reduce_checks(
     checks: Mapping[str, Bool[Array, " U"]], outside_U4: Int[Array, "U 4"] | None = None
 ) -> dict[str, Int[Array, "..."]]:
     """Reduce the checks of an iteration's updates to a few metrics.
@@ -112,14 +112,16 @@ def over_updates(
     return report
 
 
-def mask(diverged: Iterable[Divergence], first_seed: int, num_seeds: int) -> Bool[np.ndarray, "*S"]:
+def diverged_mask(
+    diverged: Iterable[Divergence], first_seed: int, num_seeds: int
+) -> Bool[np.ndarray, "*S"]:
     """Return whether each seed has diverged: `[S]`, or a scalar for a single one."""
     diverged_S = np.zeros(num_seeds, bool)
     diverged_S[[one.seed - first_seed for one in diverged]] = True
     return diverged_S if num_seeds > 1 else diverged_S.reshape(())
 
 
-def take_from(
+def pop_report(
     metrics: dict[str, np.ndarray],
     first_seed: int,
     begin: int,

@@ -170,7 +170,7 @@ class _Loop:
             resources.enter_context(self._profile)
             self._programs = self._trainer.programs(self._compiling)
             self._require_score()
-            restored = self._restored()
+            restored = self._restore()
             progress = self._progress
             self._writer.start(self._step)
             saver = None
@@ -205,7 +205,7 @@ class _Loop:
                     self._finish_iteration(running)
                 running = metrics, started
                 upcoming = next(feed, None)
-                requested = self._requested()
+                requested = self._stop_signal()
                 if requested or self._is_due(saver, upcoming):
                     self._finish_iteration(running, state, saver, requested)
                     running = None
@@ -223,7 +223,9 @@ class _Loop:
 
     @property
     def _has_diverged(self) -> np.ndarray:
-        return divergence.mask(self._progress.diverged, self._config.seed, self._config.num_seeds)
+        return divergence.diverged_mask(
+            self._progress.diverged, self._config.seed, self._config.num_seeds
+        )
 
     def _require_score(self) -> None:
         """Raise, before compilation, if the best checkpoint depends on an unknown score."""
@@ -231,7 +233,7 @@ class _Loop:
             names = [f"evaluation/{name}" for name in self._programs.score_names()]
             require_choice("checkpoint.best", best, names)
 
-    def _restored(self) -> Any:
+    def _restore(self) -> Any:
         """Restore the newest checkpoint and its `_progress`; return its state, None without one."""
         if not self._folder or not available_steps(self._folder):
             return None
@@ -265,14 +267,14 @@ class _Loop:
         iteration that has ended is finished at once, too.
         """
         step = self._step + self._trainer.steps_per_iteration
-        due = self._programs.are_waited_for
+        due = self._programs.is_blocking
         due |= self._progress.iteration + 1 == self._trainer.num_iterations
-        due |= self._passed(self._config.evaluation.interval, step)
+        due |= self._has_passed(self._config.evaluation.interval, step)
         due |= self._profile.waits
         due |= upcoming is not None and not self._programs.has_compiled(upcoming[0])
         if saver:
             saver.check()
-            self._save_is_due |= self._passed(self._config.checkpoint.interval, step)
+            self._save_is_due |= self._has_passed(self._config.checkpoint.interval, step)
             due |= self._save_is_due and not saver.busy
         return due
 
@@ -298,14 +300,14 @@ class _Loop:
         seconds = now - max(started, self._finished)
         self._finished = now
         metrics |= {f"hyperparameter/{name}": value for name, value in self._sampled.items()}
-        diverged = self._diverged(metrics)
+        diverged = self._find_diverged(metrics)
         progress.iteration += 1
         progress.iteration_seconds += seconds
         metrics["steps_per_second"] = self._steps_per_second
         progress.diverged += diverged
         best, fault = False, None
         at_end = progress.iteration == trainer.num_iterations
-        if at_end or self._passed(self._config.evaluation.interval, self._step):
+        if at_end or self._has_passed(self._config.evaluation.interval, self._step):
             try:
                 self._scores = self._evaluate(state)
             except FaultError as error:
@@ -326,10 +328,10 @@ class _Loop:
         if fault:
             raise fault
 
-    def _diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
+    def _find_diverged(self, metrics: dict[str, Any]) -> list[Divergence]:
         """Return the seeds that diverged in this iteration, and not before."""
         steps_per_update = self._trainer.steps_per_iteration // self._config.updates_per_iteration
-        found = divergence.take_from(
+        found = divergence.pop_report(
             metrics,
             self._config.seed,
             self._step,
@@ -401,13 +403,13 @@ class _Loop:
             saver.wait()
             raise RunInterrupted(requested, self._step, self._folder)
 
-    def _requested(self) -> signal.Signals | None:
+    def _stop_signal(self) -> signal.Signals | None:
         """Return the signal by which this or another process was asked to stop, if any."""
         own = self._interruption and self._interruption.requested
         number = hosts.all_max(own or 0)
         return signal.Signals(number) if number else None
 
-    def _passed(self, interval: int, step: int) -> bool:
+    def _has_passed(self, interval: int, step: int) -> bool:
         """Return whether the iteration to a step passed a multiple of `interval`, if not 0."""
         before = step - self._trainer.steps_per_iteration
         return bool(interval) and step // interval > before // interval

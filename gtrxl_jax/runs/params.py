@@ -57,7 +57,7 @@ def params_of(
     Raises:
       FileNotFoundError, ValueError, UnusableError: see `gtrxl_jax.load`.
     """
-    there, step, drawn, units = _saved(trainer, folder, best=best, step=step)
+    there, step, drawn, units = _read_saved(trainer, folder, best=best, step=step)
     init: Any = trainer.init
     seeds: Any = 0
     num_seeds = trainer.config.num_seeds
@@ -106,7 +106,7 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
     _require_matches(here, patterns)
     try:
         require_version(source)
-        there, *_ = _saved(trainer, source)
+        there, *_ = _read_saved(trainer, source)
         num_seeds = read_config(source).get("num_seeds", 1)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(f"init_from: {error}") from None
@@ -136,7 +136,7 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
     return given
 
 
-def _saved(
+def _read_saved(
     trainer: Trainer, folder: Folder, *, best: bool = False, step: int | None = None
 ) -> tuple[dict[str, np.ndarray], int, dict[str, np.ndarray], Float[np.ndarray, "*S 2 N"] | None]:
     """Read what `params_of` returns: parameters by path, step, sampled settings, units of values.

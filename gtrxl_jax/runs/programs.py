@@ -37,13 +37,13 @@ class Programs:
       mesh: the devices of the run.
       like: shapes, dtypes and shardings of the run's state.
       updates: number of updates of a program.
-      are_waited_for: whether the program of an iteration has ended when its call returns.
+      is_blocking: whether a call of an iteration's program returns only when it has ended.
 
     Raises:
       ValueError: if the requested devices are not available.
     """
 
-    are_waited_for = False
+    is_blocking = False
 
     def __init__(
         self,

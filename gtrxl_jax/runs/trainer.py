@@ -146,7 +146,7 @@ class Trainer(Protocol):
     def summarize(self, metrics: Any, state: Any, data: Any) -> dict[str, Array]:
         """Return the metrics of an iteration, all scalars.
 
-        They include the report of `divergence.over_updates`.
+        They include the report of `divergence.reduce_checks`.
 
         Args:
           metrics: the metrics of the iteration's U updates, `[U, ...]`.

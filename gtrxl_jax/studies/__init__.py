@@ -15,7 +15,7 @@ gives each cell a run folder instead, and `compare` compares such folders.
 """
 
 from gtrxl_jax.studies.cells import Cell as Cell
-from gtrxl_jax.studies.cells import check as check
+from gtrxl_jax.studies.cells import require_trainable as require_trainable
 from gtrxl_jax.studies.cells import run as run
 from gtrxl_jax.studies.cells import train as train
 from gtrxl_jax.studies.comparison import compare as compare

@@ -156,7 +156,7 @@ def train(
     for cell in cells:
         if "/" in cell.name:
             raise ValueError(f"cell {cell.name} cannot name a folder: give it a name without /")
-    check(cells)
+    require_trainable(cells)
     tasks = []
     for cell in _select(cells):
         config: Any = cell.job
@@ -172,7 +172,7 @@ def train(
     return _execute(tasks, workers)
 
 
-def check(cells: Sequence[Cell]) -> None:
+def require_trainable(cells: Sequence[Cell]) -> None:
     """Make the trainer of each cell, which compiles nothing, to find what cannot be trained.
 
     Raises:

@@ -30,7 +30,7 @@ from gtrxl_jax.files import write_text
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.plots.curves import plot_learning_curves
 from gtrxl_jax.plots.ranking import plot_ranking
-from gtrxl_jax.runs.config import kind_of, with_defaults
+from gtrxl_jax.runs.config import run_kind, with_defaults
 from gtrxl_jax.runs.directory import MAY_CHANGE, read_config, status_of
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.runs.results import main_scores
@@ -131,7 +131,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
         if not path.is_dir():
             raise FileNotFoundError(f"there is no folder {path}")
         if (path / "config.json").exists():
-            if kind_of(read_config(path)) != "online":
+            if run_kind(read_config(path)) != "online":
                 raise ValueError(f"{path} is an offline run: compare takes online runs")
             below = [path]
         else:
@@ -145,7 +145,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 def _is_online(folder: Path) -> bool:
     try:
-        return kind_of(read_config(folder)) == "online"
+        return run_kind(read_config(folder)) == "online"
     except ValueError:  # a file of this name of another program
         return False
 

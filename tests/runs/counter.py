@@ -9,7 +9,7 @@ from flax import struct
 
 from gtrxl_jax.parallel.placement import make_mesh
 from gtrxl_jax.runs.config import CheckpointConfig, EvaluationConfig, RunConfig
-from gtrxl_jax.runs.divergence import over_updates
+from gtrxl_jax.runs.divergence import reduce_checks
 from gtrxl_jax.runs.programs import Programs
 
 
@@ -89,7 +89,7 @@ class Counter:
         return Count({"count": count}), {"count": count}
 
     def summarize(self, metrics, state, data):
-        return {"count": metrics["count"][-1], **over_updates({"loss": metrics["count"] > 0})}
+        return {"count": metrics["count"][-1], **reduce_checks({"loss": metrics["count"] > 0})}
 
     def evaluate(self, params, key):
         return {"return": jnp.full((3,), params["count"], jnp.float32)}

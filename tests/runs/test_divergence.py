@@ -19,10 +19,10 @@ from gtrxl_jax.runs.directory import available_steps, list_runs
 from gtrxl_jax.runs.divergence import (
     DivergedError,
     Divergence,
-    finite,
-    in_range,
-    over_updates,
-    take_from,
+    is_finite,
+    is_in_range,
+    pop_report,
+    reduce_checks,
 )
 from gtrxl_jax.runs.loop import train
 from gtrxl_jax.runs.results import read_result
@@ -38,7 +38,7 @@ NAN, INF = float("nan"), float("inf")
 )
 def test_finite(value, sound):
     tree = {"a": jnp.zeros((2, 3)), "b": [jnp.arange(3), jnp.zeros(4).at[2].set(value)]}
-    assert finite(tree) == sound
+    assert is_finite(tree) == sound
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_finite(value, sound):
     [(1e-8, True), (10.0, True), (0.0, False), (-1.0, False), (1e7, False), (NAN, False)],
 )
 def test_multipliers_in_range(value, sound):
-    assert in_range({"mean": jnp.ones(()), "covariance": jnp.asarray(value)}) == sound
+    assert is_in_range({"mean": jnp.ones(()), "covariance": jnp.asarray(value)}) == sound
 
 
 OF_ONE = {"reward": [True] * 4, "loss": [True] * 4, "of mine": [True] * 4}
@@ -56,13 +56,13 @@ def reported(*changes):
     """Return the metrics of seeds, each with changes of `OF_ONE`."""
     checks = [{n: jnp.array(OF_ONE[n] if n not in c else c[n]) for n in OF_ONE} for c in changes]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *checks)
-    return jax.device_get(jax.vmap(over_updates)(stacked)) | {"loss": np.zeros(len(changes))}
+    return jax.device_get(jax.vmap(reduce_checks)(stacked)) | {"loss": np.zeros(len(changes))}
 
 
 def test_first_failure_of_each_seed():
     late = [True, True, False, True]
     metrics = reported({}, {"reward": late, "of mine": late}, {"loss": [False] * 4})
-    found = take_from(metrics, first_seed=7, begin=1000, steps_per_update=10)
+    found = pop_report(metrics, first_seed=7, begin=1000, steps_per_update=10)
     assert found == [
         Divergence(seed=8, quantity="reward", step=1030),
         Divergence(seed=9, quantity="loss", step=1010),
@@ -70,7 +70,7 @@ def test_first_failure_of_each_seed():
     assert set(metrics) == {"loss"}
     # The earliest update counts, and any name.
     metrics = reported({"reward": late, "of mine": [True, False, True, True]})
-    (found,) = take_from(metrics, 0, 0, 10)
+    (found,) = pop_report(metrics, 0, 0, 10)
     assert str(found) == ("seed 0 diverged: its of mine is not finite, or out of range, at step 20")
 
 
@@ -78,14 +78,14 @@ def test_error_in_an_update_is_named_in_the_order_of_its_causes():
     names = [*divergence.ORDER, "of mine"]
     for k, name in enumerate(names):
         checks = {other: jnp.array([names.index(other) < k]) for other in names}
-        (found,) = take_from(jax.device_get(over_updates(checks)), 0, 0, 1)
+        (found,) = pop_report(jax.device_get(reduce_checks(checks)), 0, 0, 1)
         assert found.quantity == name
 
 
 def test_value_outside_its_space_is_told():
     outside_U4 = jnp.array([[-1, 0, 0, 0], [0, 0, 1, 5]], jnp.int32)
-    metrics = jax.device_get(over_updates({"observation": outside_U4[:, 0] == -1}, outside_U4))
-    found = take_from(metrics, 0, 0, 10, spaces.Discrete(3))
+    metrics = jax.device_get(reduce_checks({"observation": outside_U4[:, 0] == -1}, outside_U4))
+    found = pop_report(metrics, 0, 0, 10, spaces.Discrete(3))
     assert found == [Divergence(0, "observation", 20, "observation is 5, outside Discrete(3)")]
     assert str(found[0]) == "seed 0 stopped: observation is 5, outside Discrete(3), at step 20"
 

@@ -56,7 +56,7 @@ def _as_online(monkeypatch):
     """The configs are only the parts of an online config that are read."""
     for module in (comparison, directory):
         monkeypatch.setattr(
-            module, "kind_of", lambda config: "online" if "core" in config else "offline"
+            module, "run_kind", lambda config: "online" if "core" in config else "offline"
         )
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from gtrxl_jax.custom import require_values
+from gtrxl_jax.custom import require_returned
 from gtrxl_jax.envs.wrapper import Wrapper
 
 LIMITS = {"max_steps_in_episode": "time", "max_timesteps": "timestep"}
@@ -60,7 +60,7 @@ class LegacyGymnax(Wrapper):
         """
         returned = self.env.step_env(key, state, action, params)
         values = "observation", "state", "reward", "done", "info"
-        require_values("environment", self.env, "step_env", returned, values)
+        require_returned("environment", self.env, "step_env", returned, values)
         observation, state, reward, done, info = returned
         terminated = jnp.asarray(done, bool) & jnp.logical_not(self.is_truncated(state, params))
         return observation, state, reward, terminated, info

@@ -50,7 +50,7 @@ def _make(name: str, package: str, **arguments: Any) -> environment.Environment:
 
 
 def make_of_library(name: str, **arguments: Any) -> tuple[environment.Environment, Any]:
-    """Create an environment that a library of `plugins.LIBRARIES` has registered.
+    """Create an environment that a library of `plugins.JITTED_LIBRARIES` has registered.
 
     Args:
       name: the library and its name there, such as "jumanji:Snake-v1".

@@ -28,12 +28,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from gtrxl_jax.custom import describe_part, require_values
+from gtrxl_jax.custom import describe_part, require_returned
 from gtrxl_jax.envs.host import dmlab, memory_maze, two_colors, wrappers
 from gtrxl_jax.envs.host.texts import hash_words, hashed_space
 from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.extras import import_extra, install_command
-from gtrxl_jax.plugins import find_object, is_host_name, is_plugin
+from gtrxl_jax.plugins import find_object, is_of_host_library, is_plugin
 from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, leaves_of, map_leaves, shape_of
 
 FAMILIES = {
@@ -48,7 +48,7 @@ FAMILIES = {
 EXTRAS = {"box2d": "box2d", "mujoco": "mujoco"}
 """The extra for environments of gymnasium whose entry point is in such a module."""
 
-LIBRARIES: dict[str, Callable[[str], Callable[..., gymnasium.Env[Any, Any]]]] = {
+CONSTRUCTORS: dict[str, Callable[[str], Callable[..., gymnasium.Env[Any, Any]]]] = {
     dmlab.LIBRARY: dmlab.find_level,
     memory_maze.LIBRARY: memory_maze.find_size,
     two_colors.LIBRARY: two_colors.find_scenario,
@@ -67,7 +67,7 @@ def is_host_env(name: str) -> bool:
 
     The module of `package.module:name` must have been imported.
     """
-    if is_host_name(name):
+    if is_of_host_library(name):
         return True
     if not is_plugin(name):
         return False
@@ -102,9 +102,9 @@ def make_host_env(
     make: Callable[..., Any] = gymnasium.make
     arguments: dict[str, Any] = dict(params)
     library, _, own = name.partition(":")
-    if library in LIBRARIES:
-        make = LIBRARIES[library](own)
-    elif is_host_name(name):
+    if library in CONSTRUCTORS:
+        make = CONSTRUCTORS[library](own)
+    elif is_of_host_library(name):
         _register(own)
         if own not in gymnasium.registry:
             _refuse_unknown(own)
@@ -236,7 +236,7 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _require(self, method: str, outcome: Any, *values: str) -> Any:
         """Return what a method of the environment has returned, if it is as in gymnasium."""
-        require_values("environment", self.unwrapped, method, outcome, (*values, "info"))
+        require_returned("environment", self.unwrapped, method, outcome, (*values, "info"))
         if not isinstance(outcome[-1], Mapping):
             where = describe_part("environment", self.unwrapped, method)
             raise ValueError(f"{where}: info is a {type(outcome[-1]).__name__}: return a dict")

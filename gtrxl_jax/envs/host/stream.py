@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.custom import wrap_errors
 from gtrxl_jax.envs.host import pools
-from gtrxl_jax.envs.host.simulators import LIBRARIES, Arrays, make_host_env
+from gtrxl_jax.envs.host.simulators import CONSTRUCTORS, Arrays, make_host_env
 from gtrxl_jax.envs.multitask import require_alike
 from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.plugins import import_plugins, imported_plugins
@@ -83,7 +83,7 @@ class HostEnv:
             with wrap_errors("environment", env.unwrapped):
                 env.reset(seed=0)
                 env.action_space.seed(0)
-                for _ in range(1 if self._library in LIBRARIES else _MOST_PROBED):
+                for _ in range(1 if self._library in CONSTRUCTORS else _MOST_PROBED):
                     *_, terminated, truncated, info = env.step(env.action_space.sample())
                     names.update(info)
                     if terminated or truncated:

@@ -32,8 +32,8 @@ from jaxtyping import Array, Float
 from gtrxl_jax.custom import (
     describe_part,
     is_custom,
+    require_returned,
     require_same_shapes,
-    require_values,
     wrap_errors,
 )
 from gtrxl_jax.nn.core import DTYPES
@@ -188,7 +188,7 @@ def require_consistent_model(model: Any, params: Any, segment: Segments) -> None
         batch = len(segment.mask)
         memory = apply(params, batch, method="initial_memory")
         returned = apply(params, memory, segment)
-        require_values("model", model, "__call__", returned, ("memory", "policy"))
+        require_returned("model", model, "__call__", returned, ("memory", "policy"))
         same("__call__", memory, returned[0])
         action_loss(returned[1], segment.actions)
 
@@ -199,7 +199,7 @@ def require_consistent_model(model: Any, params: Any, segment: Segments) -> None
         )
         seen = asked_B, observation, jnp.ones(asked_B.shape, bool)
         returned = apply(params, state, *seen, method="decode")
-        require_values("model", model, "decode", returned, ("state", "policy"))
+        require_returned("model", model, "decode", returned, ("state", "policy"))
         following = apply(params, returned[0], action, method="observe_action")
         same("observe_action", state, following)
 
