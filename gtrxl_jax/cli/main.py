@@ -1,38 +1,51 @@
-"""The command line, and its training commands."""
+"""The command line: it runs the command that its first argument names."""
 
 import argparse
-import contextlib
-import dataclasses
-import datetime
 import os
-import re
-import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
 
 from gtrxl_jax import __version__
-from gtrxl_jax.cli import datasets, doctor, listing, studies
-from gtrxl_jax.cli.parsing import SIZES, Parser, UnknownOptionsError, parse
+from gtrxl_jax.cli import datasets, doctor, listing, studies, training
+from gtrxl_jax.cli.parsing import SIZES, Parser, UnknownOptionsError, fail
 from gtrxl_jax.cli.plan import plan
 from gtrxl_jax.cli.trained import evaluate, export, inspect, play, push
-from gtrxl_jax.files import is_full, printable
-from gtrxl_jax.machine import CACHE
-from gtrxl_jax.plugins import with_name
+from gtrxl_jax.files import is_full
 from gtrxl_jax.validation import require_choice
 
-if TYPE_CHECKING:
-    from gtrxl_jax.cli.arguments import RunOptions
-    from gtrxl_jax.cli.resuming import OptionsWriter
-
+Command = Callable[[Sequence[str]], None]
 
 _PRINT_COMPLETION = "--print-completion"
 SHELLS = ("bash", "fish", "zsh")
 """The shells for which it prints a script."""
-_MUCH_BETTER = 0.1
-"""Difference of successes from which a run says that its samples do better."""
+
+
+def _collect(arguments: Sequence[str]) -> None:
+    from gtrxl_jax.cli.collecting import collect  # imports gymnax, which takes seconds
+
+    collect(arguments)
+
+
+COMMANDS: dict[str, Command] = {
+    "train": training.train,
+    "train-offline": training.train_offline,
+    "repeat": training.repeat,
+    "plan": plan,
+    "evaluate": evaluate,
+    "play": play,
+    "inspect": inspect,
+    "export": export,
+    "push": push,
+    "runs": listing.runs,
+    "compare": studies.compare,
+    "sweep": studies.sweep,
+    "collect": _collect,
+    "data": datasets.data,
+    "list": listing.names,
+    "doctor": doctor.doctor,
+}
+"""The commands by name. Each takes the arguments that follow its name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,6 +56,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     130 stopped by SIGINT (Ctrl-C). After the last two, the same command resumes the run.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments:
+        fail("gtrxl", "name a command: gtrxl --help says what each does", 2)
+    name, *rest = arguments
+    command: Command = _print_completion
+    if name != _PRINT_COMPLETION:
+        try:
+            name = _parse_name(name)
+        except ValueError as error:
+            fail("gtrxl", str(error), 2)
+        command = COMMANDS[name]
+    _run(name, command, rest)
+
+
+def _parse_name(argument: str) -> str:
+    """Return the name of a command, or print the help or the version and exit.
+
+    Raises:
+      ValueError: if there is no such command.
+    """
     parser = Parser(
         prog="gtrxl",
         description="Transformer memory for reinforcement learning agents.",
@@ -52,45 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "130 stopped by Ctrl-C. Stopped runs are saved, and the same command resumes them, or\n"
         "gtrxl train --resume FOLDER.",
     )
-    commands = {
-        "train": _train,
-        "train-offline": _train_offline,
-        "repeat": _repeat,
-        "plan": plan,
-        "evaluate": evaluate,
-        "play": play,
-        "inspect": inspect,
-        "export": export,
-        "push": push,
-        "runs": listing.runs,
-        "compare": studies.compare,
-        "sweep": studies.sweep,
-        "collect": _collect,
-        "data": datasets.data,
-        "list": listing.names,
-        "doctor": doctor.doctor,
-    }
     parser.add_argument("--version", action="version", version=f"gtrxl_jax {__version__}")
-    parser.add_argument("command", metavar=f"{{{','.join(commands)}}}")
+    parser.add_argument("command", metavar=f"{{{','.join(COMMANDS)}}}")
     parser.add_argument(
         _PRINT_COMPLETION,
         action="store_true",
         help="SHELL: print a script that completes commands and options in bash, fish or zsh",
     )
-    if not arguments:
-        _fail("gtrxl", "name a command: gtrxl --help says what each does", 2)
-    name, *rest = arguments
-    if name in ("-h", "--help"):
+    if argument in ("-h", "--help"):
         from gtrxl_jax.cli import catalog  # imports all commands, which takes seconds
 
         parser.description = "\n".join([f"{parser.description}\n", *catalog.lines()])
-    run: Callable[[Sequence[str]], None] = _print_completion
-    if name != _PRINT_COMPLETION:
-        try:
-            name = parser.parse_args(arguments[:1]).command
-            run = commands[require_choice("command", name, commands)]
-        except ValueError as error:
-            _fail("gtrxl", str(error), 2)
+    return require_choice("command", parser.parse_args([argument]).command, COMMANDS)
+
+
+def _run(name: str, command: Command, arguments: Sequence[str]) -> None:
+    """Run a command; on an error, print it and exit, see `main`."""
     try:
         if "--distributed" in arguments and name != "plan":
             from gtrxl_jax.parallel import hosts
@@ -98,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # Before any import of gymnax, which initializes JAX's backend.
             hosts.join()
         try:
-            run(rest)
+            command(arguments)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -108,16 +117,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, OverflowError, ImportError, OSError) as error:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
-        _fail(f"gtrxl {name}", f"{error}{_where_else(error)}", 1 if is_full(error) else 2)
+        fail(f"gtrxl {name}", f"{error}{_commands_with(error)}", 1 if is_full(error) else 2)
     except (MemoryError, RuntimeError) as error:
         reasons = ("RESOURCE_EXHAUSTED", "Out of memory")
         exhausted = isinstance(error, MemoryError) or any(r in str(error) for r in reasons)
         if os.environ.get("GTRXL_TRACEBACK") or not exhausted:
             raise
         message = f"out of memory: reduce {SIZES.get(name, 'its size')}"
-        if name == "plan" and exhausted:
+        if name == "plan":
             message = str(error)  # about the memory of other devices
-        _fail(f"gtrxl {name}", message, 1)
+        fail(f"gtrxl {name}", message, 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -129,8 +138,8 @@ def _print_completion(arguments: Sequence[str]) -> None:
     print(catalog.completion(require_choice("shell", shell, SHELLS)))
 
 
-def _where_else(error: Exception) -> str:
-    """Say which other commands have an option that is unknown to one."""
+def _commands_with(error: Exception) -> str:
+    """Return a note on the commands that have an unknown option; empty for other errors."""
     if not isinstance(error, UnknownOptionsError):
         return ""
     from gtrxl_jax.cli import catalog
@@ -141,246 +150,3 @@ def _where_else(error: Exception) -> str:
         for option, names in has.items()
         if names
     )
-
-
-def _fail(program: str, message: str, code: int) -> NoReturn:
-    print(f"{program}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
-    sys.exit(code)
-
-
-def _train(arguments: Sequence[str]) -> None:
-    from gtrxl_jax.cli.arguments import parse_train
-    from gtrxl_jax.cli.resuming import Options, OptionsWriter
-
-    command = parse_train(arguments)
-    _say_where_programs_are_kept(command)
-    # Slow imports, delayed until the arguments have been validated.
-    from gtrxl_jax.online.host import make_trainer
-    from gtrxl_jax.plots import report
-
-    config = command.config
-    trainer = make_trainer(config)
-    with _folder(command, config.env.name, config.core.name) as folder:
-        options = Options(command.log, command.plots)
-        title = f"{config.core.name} on {config.env.name}"
-        trained = _run(trainer, folder, command, title, OptionsWriter(folder, options))
-    if trained is not None and command.plots and _is_first():
-        with _report_plot_errors():
-            paths = report.draw_curves(folder, config.core.name)
-            params = trained.params_per_seed[0]
-            paths += report.draw_episodes(folder, trainer.policy, trainer.tasks, params)
-        _print_plots(command, paths)
-
-
-def _train_offline(arguments: Sequence[str]) -> None:
-    from gtrxl_jax.cli.arguments import parse_train_offline
-    from gtrxl_jax.cli.resuming import Options, OptionsWriter
-
-    command = parse_train_offline(arguments)
-    _say_where_programs_are_kept(command)
-    from gtrxl_jax.offline.environments import trajectories_of
-    from gtrxl_jax.offline.trainer import OfflineTrainer
-    from gtrxl_jax.plots import report
-    from gtrxl_jax.runs.params import initial_params
-
-    config = command.config
-    configs = {
-        name: dataclasses.replace(
-            config,
-            model=with_name(config.model, name),
-            init_from=_run_of_model(config.init_from, name),
-        )
-        for name in dict.fromkeys((config.model.name, *command.baselines))
-    }
-    paths: list[Path] = []
-    with _folder(command, config.subject, config.model.name) as folder:
-        for name, model_config in configs.items():
-            # All models are checked before data are generated and the first is trained.
-            trainer = OfflineTrainer(model_config)
-            trainer.mesh()
-            initial_params(trainer, folder / name)
-        trajectories = None if config.data.stream else trajectories_of(config)
-        options = Options(command.log, command.plots, tuple(configs), config.init_from)
-        kept = OptionsWriter(folder, options)
-        for name, model_config in configs.items():
-            trainer = OfflineTrainer(model_config, trajectories, generated=not config.data.path)
-            trained = _run(trainer, folder / name, command, f"{name} on {config.subject}", kept)
-            if trained is not None and command.plots and _is_first():
-                params = trained.params_per_seed[0]
-                with _report_plot_errors():
-                    paths += report.draw_episodes(
-                        folder / name, trainer.policy, trainer.tasks, params
-                    )
-    if command.plots and _is_first():
-        with _report_plot_errors():
-            paths = report.draw_offline(folder, [folder / name for name in configs]) + paths
-        _print_plots(command, paths)
-
-
-def _repeat(arguments: Sequence[str]) -> None:
-    from gtrxl_jax.cli.arguments import Repeat
-    from gtrxl_jax.cli.resuming import command_of
-
-    if not arguments or arguments[0].startswith("-"):
-        parse(Repeat, arguments, prog="gtrxl repeat")
-        raise ValueError("the folder of the run comes first: gtrxl repeat RUN [OPTIONS]")
-    run, *options = arguments
-    train = {"train": _train, "train-offline": _train_offline}[command_of(Path(run))]
-    train(["--from-config", run, *options])
-
-
-@contextlib.contextmanager
-def _report_plot_errors() -> Iterator[None]:
-    """Exit with an error if a plot of a finished run cannot be written."""
-    try:
-        yield
-    except OSError as failure:
-        _fail("gtrxl", f"the run is finished, but a plot cannot be written: {failure}", 1)
-
-
-def _print_plots(command: "RunOptions", paths: list[Path]) -> None:
-    if not command.quiet:
-        print(printable("plots: " + ", ".join(map(str, paths))), file=sys.stderr)
-
-
-def _run_of_model(folder: str, name: str) -> str:
-    """Return the run of a model in the folder of a comparison; `folder` if it is a run itself."""
-    inner = Path(folder, name)
-    return str(inner) if folder and (inner / "config.json").exists() else folder
-
-
-def _folder(command: "RunOptions", *names: str) -> contextlib.AbstractContextManager[Path]:
-    """Return the folder of the command, or a new one that is named after its parts and the time."""
-    from gtrxl_jax.runs.directory import new_folder
-
-    if command.folder:
-        return contextlib.nullcontext(command.folder)
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return new_folder(Path("runs", re.sub("[^A-Za-z0-9._+-]+", "-", "-".join([*names, now]))))
-
-
-def _run(
-    trainer: Any, folder: Path, command: "RunOptions", title: str, options: "OptionsWriter"
-) -> Any:
-    """Train and print the scores, or exit on failure. Returns None if it was already finished."""
-    from gtrxl_jax.runs import loop
-    from gtrxl_jax.runs.checkpoint import SaveError
-    from gtrxl_jax.runs.directory import available_steps, final_result
-    from gtrxl_jax.runs.divergence import DivergedError
-    from gtrxl_jax.runs.logging.console import ConsoleWriter
-    from gtrxl_jax.runs.logging.loggers import make_loggers
-    from gtrxl_jax.runs.preemption import RunInterrupted
-    from gtrxl_jax.runs.results import describe
-
-    trainer.mesh()
-    if done := final_result(trainer, folder):
-        _print(f"finished already: {describe(done.evaluation)} | {folder}")
-        _report_divergence(done, trainer)
-        return None
-    steps = trainer.num_iterations * trainer.steps_per_iteration
-    writers = [*make_loggers(command.log, folder, trainer.config_json), options]
-    if not command.quiet:
-        # First, since loggers of services may take seconds to start.
-        writers.insert(
-            0, ConsoleWriter(steps, trainer.progress_metrics, title=f"{title}, in {folder}")
-        )
-        for note in trainer.notes:
-            _print(note, sys.stderr)
-    try:
-        trained = loop.train(trainer, writers=writers, folder=folder, profile=command.profile)
-    except RunInterrupted as stop:
-        _print(f"gtrxl: {stop}: resume with {_resuming(command, options)}", sys.stderr)
-        sys.exit(stop.exit_code)
-    except (DivergedError, SaveError, OSError) as failure:
-        if os.environ.get("GTRXL_TRACEBACK"):
-            raise
-        message = str(failure)
-        if isinstance(failure, OSError):
-            steps_saved = available_steps(folder)
-            message += "; " + (
-                f"the checkpoint of step {steps_saved[-1]} is intact"
-                if steps_saved
-                else "nothing is saved"
-            )
-        _fail("gtrxl", message, 1)
-    result = trained.result
-    _report_divergence(result, trainer)
-    _print(
-        f"{describe(result.evaluation)} | {result.steps:,} steps per seed in "
-        f"{result.train_seconds:.0f} s after {result.compile_seconds:.0f} s of compilation, "
-        f"{result.steps_per_second:,.0f} steps/s | {folder}"
-    )
-    if not command.quiet and _is_first():  # Only the first process has written metrics.
-        _say_if_samples_do_better(result, trainer.config, folder)
-    return trained
-
-
-def _say_if_samples_do_better(result: Any, config: Any, folder: Path) -> None:
-    """Print a line if samples succeeded much more often in training than likely actions do now."""
-    import numpy as np
-
-    from gtrxl_jax.formatting import format_number
-    from gtrxl_jax.runs.logging.writers import read_metrics
-
-    in_training = read_metrics(folder / "metrics.jsonl").get("episode/success")
-    evaluated = result.evaluation.get("success")
-    if config.evaluation.actions != "mode" or in_training is None or evaluated is None:
-        return
-    # Means over the seeds; not those of iterations in which no episode ended, or that diverged.
-    rows = in_training.reshape(len(in_training), -1)
-    rows = rows[np.isfinite(rows).any(axis=-1)]
-    if not len(rows) or not np.isfinite(evaluated.per_seed).any():
-        return
-    of_samples = float(np.nanmean(rows[-1]))
-    if of_samples > float(np.nanmean(evaluated.per_seed)) + _MUCH_BETTER:
-        _print(
-            f"in training, with sampled actions, success was {format_number(of_samples)}: the most "
-            "likely actions can repeat themselves where samples do not; compare with gtrxl "
-            f"evaluate {shlex.quote(str(folder))} --actions sample",
-            sys.stderr,
-        )
-
-
-def _say_where_programs_are_kept(command: "RunOptions") -> None:
-    """Print a line if the folder of compiled programs is new."""
-    folder = os.environ.get(CACHE)
-    if folder and not command.quiet and not Path(folder).exists():
-        print(
-            f"compiled programs are kept in {printable(folder)}, so that the next run starts "
-            "sooner; JAX_ENABLE_COMPILATION_CACHE=false disables this",
-            file=sys.stderr,
-        )
-
-
-def _resuming(command: "RunOptions", options: "OptionsWriter") -> str:
-    """Return the command that resumes the run."""
-    if command.folder:
-        return "the same command"
-    return f"gtrxl {options.command} --resume {shlex.quote(str(options.folder))}"
-
-
-def _report_divergence(result: Any, trainer: Any) -> None:
-    """Print what has diverged, and exit if all seeds have."""
-    for divergence in result.diverged:
-        _print(f"gtrxl: {divergence}", sys.stderr)
-    if len(result.diverged) == trainer.config.num_seeds:
-        sys.exit(1)
-
-
-def _is_first() -> bool:
-    """Return whether this is the only or the first process."""
-    from gtrxl_jax.parallel import hosts  # imports JAX, which takes a second
-
-    return hosts.is_first()
-
-
-def _print(line: str, file: Any = None) -> None:
-    """Print a line in the first process only."""
-    if _is_first():
-        print(printable(line), file=file)
-
-
-def _collect(arguments: Sequence[str]) -> None:
-    from gtrxl_jax.cli.collecting import collect  # imports gymnax, which takes seconds
-
-    collect(arguments)

@@ -6,6 +6,7 @@ import difflib
 import functools
 import itertools
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -14,6 +15,7 @@ from tyro import _docstrings as tyro_docstrings  # private: pyproject.toml bound
 from tyro import _errors as tyro_errors
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from gtrxl_jax.files import printable
 from gtrxl_jax.plugins import require_settings
 
 Command = TypeVar("Command")
@@ -32,6 +34,12 @@ SIZES = {
     "collect": "env.num_envs",
 }
 """The settings that determine how much memory a command needs."""
+
+
+def fail(program: str, message: str, code: int) -> NoReturn:
+    """Print an error in one line, and exit with a code."""
+    print(f"{program}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    sys.exit(code)
 
 
 class UnknownOptionsError(ValueError):

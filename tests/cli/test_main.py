@@ -23,7 +23,8 @@ from gtrxl_jax.acting import evaluation
 from gtrxl_jax.cli import trained
 from gtrxl_jax.cli.__main__ import send_again
 from gtrxl_jax.cli.arguments import parse_train
-from gtrxl_jax.cli.main import _say_if_samples_do_better, main
+from gtrxl_jax.cli.main import main
+from gtrxl_jax.cli.training import _report_sampling_gap
 from gtrxl_jax.envs import extensions
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import from_json, preset, to_json
@@ -166,7 +167,7 @@ def test_a_run_says_if_samples_do_better(trained, evaluated, actions, said, tmp_
     (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     scores = {} if evaluated is None else {"success": Score(evaluated)}
     config = SimpleNamespace(evaluation=SimpleNamespace(actions=actions))
-    _say_if_samples_do_better(SimpleNamespace(evaluation=scores), config, tmp_path)
+    _report_sampling_gap(SimpleNamespace(evaluation=scores), config, tmp_path)
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
