@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -113,7 +113,7 @@ def collect_dataset(
     """
     validate(config)
     minari.require_writable(folder)
-    name, overrides, env, params, policy, policy_params = _policy(config)
+    source = _source(config)
     played: list[EpisodeStats] = []
 
     def note(episodes: EpisodeStats) -> None:
@@ -122,61 +122,94 @@ def collect_dataset(
             progress(_summary(played))
 
     rounds = collect_rounds(
-        env,
-        params,
-        policy,
+        source.env,
+        source.params,
+        source.policy,
         config.episodes,
         jax.random.key(config.seed),
         num_envs=config.env.num_envs,
-        cue=cue_of(env) if config.balance else None,
+        cue=cue_of(source.env) if config.balance else None,
         progress=note,
-        policy_params=policy_params,
+        policy_params=source.policy_params,
     )
-    metadata = minari.Metadata(name, overrides, config.policy, config.seed)
+    metadata = minari.Metadata(source.name, source.overrides, config.policy, config.seed)
     minari.save(rounds, folder, metadata)
     return _summary(played)
 
 
-def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Policy, Any]:
-    """Return the environment's name, overrides, instance and parameters; the policy and its own."""
-    name, overrides = config.env.name, dict(config.env.params)
-    is_function = is_plugin(config.policy)
-    if not is_function and config.policy not in (*BUILT_IN, "random"):
-        if not (is_address(config.policy) or Path(config.policy).exists()):
-            raise FileNotFoundError(
-                f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
-                "folder: use one of these names, or the folder of a run"
-            )
-        if config.env.wrappers:
-            raise ValueError(f"env.wrappers are those of the run {config.policy}: omit them")
-        loaded = load(config.policy, step=config.step)
-        name, overrides, stream = environment_for(loaded, name, overrides)
-        policy: Any = loaded.policy
-        if config.actions:
-            policy = dataclasses.replace(policy, actions=config.actions)
-        return name, overrides, stream.env, stream.params, policy, loaded.params
+class _Source(NamedTuple):
+    """The environment and the policy that a config names.
+
+    Attributes:
+      name: name of the environment.
+      overrides: its parameters that were given.
+      env: the environment, jitted or on the host.
+      params: its parameters; None on the host.
+      policy: the policy.
+      policy_params: the parameters of the policy's network; () if it has none.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    env: Any
+    params: Any
+    policy: Policy
+    policy_params: Any = ()
+
+
+def _source(config: CollectionConfig) -> _Source:
+    """Return the environment and the policy of a config; see `collect_dataset` for errors."""
+    if not is_plugin(config.policy) and config.policy not in (*BUILT_IN, "random"):
+        return _from_run(config)
     for field, value in {"actions": config.actions or None, "step": config.step}.items():
         if value is not None:
             raise ValueError(
                 f"{field} applies only to the agent of a run: omit it for policy {config.policy}"
             )
-    if not name:
+    if not config.env.name:
         raise ValueError(f"env.name must be given, since policy {config.policy} names none")
-    if is_host_env(name):
-        wrappers.check(config.env.wrappers)
-        if config.policy in BUILT_IN:
-            raise ValueError(
-                f"policy {config.policy} is none of {name}, which is on the host: use random, or "
-                "the folder of a run"
-            )
-        host = HostEnv(name, overrides, config.env.wrappers)
-        if is_function:
-            function = find_object("policy", config.policy)
-            if not callable(function):
-                raise ValueError(f"policy {config.policy!r} is no function of its module")
-            return name, overrides, host, None, FunctionPolicy(function), ()
-        return name, overrides, host, None, RandomPolicy(host.facts.action_space), ()
-    if is_function:
+    return _on_host(config) if is_host_env(config.env.name) else _jitted(config)
+
+
+def _from_run(config: CollectionConfig) -> _Source:
+    """Return the agent of a run, in the environment of the run or in another."""
+    if not (is_address(config.policy) or Path(config.policy).exists()):
+        raise FileNotFoundError(
+            f"policy {config.policy!r} is neither oracle, explorer nor random, nor an existing "
+            "folder: use one of these names, or the folder of a run"
+        )
+    if config.env.wrappers:
+        raise ValueError(f"env.wrappers are those of the run {config.policy}: omit them")
+    loaded = load(config.policy, step=config.step)
+    name, overrides, stream = environment_for(loaded, config.env.name, config.env.params)
+    policy: Any = loaded.policy
+    if config.actions:
+        policy = dataclasses.replace(policy, actions=config.actions)
+    return _Source(name, overrides, stream.env, stream.params, policy, loaded.params)
+
+
+def _on_host(config: CollectionConfig) -> _Source:
+    """Return a function or random choices, in an environment on the host."""
+    name, overrides = config.env.name, dict(config.env.params)
+    wrappers.check(config.env.wrappers)
+    if config.policy in BUILT_IN:
+        raise ValueError(
+            f"policy {config.policy} is none of {name}, which is on the host: use random, or the "
+            "folder of a run"
+        )
+    env = HostEnv(name, overrides, config.env.wrappers)
+    if not is_plugin(config.policy):
+        return _Source(name, overrides, env, None, RandomPolicy(env.facts.action_space))
+    function = find_object("policy", config.policy)
+    if not callable(function):
+        raise ValueError(f"policy {config.policy!r} is no function of its module")
+    return _Source(name, overrides, env, None, FunctionPolicy(function))
+
+
+def _jitted(config: CollectionConfig) -> _Source:
+    """Return a policy that the environment provides or random choices, in a jitted environment."""
+    name, overrides = config.env.name, dict(config.env.params)
+    if is_plugin(config.policy):
         raise ValueError(
             f"policy {config.policy} acts in NumPy, but {name} is jitted: use an environment on "
             "the host"
@@ -186,8 +219,8 @@ def _policy(config: CollectionConfig) -> tuple[str, dict[str, Any], Any, Any, Po
     env, params = make_env(name, **overrides)
     stream = require_consistent_env(Stream(env, params, 1))
     if config.policy in BUILT_IN:
-        return name, overrides, env, params, BUILT_IN[config.policy](env, params), ()
-    return name, overrides, env, params, RandomPolicy(stream.action_space), ()
+        return _Source(name, overrides, env, params, BUILT_IN[config.policy](env, params))
+    return _Source(name, overrides, env, params, RandomPolicy(stream.action_space))
 
 
 def _summary(played: list[EpisodeStats]) -> Collected:

@@ -13,7 +13,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -54,6 +54,20 @@ TRAINERS: dict[str, Callable[[str], Trainer]] = {
 """Functions that create a trainer from the text of a run's config.json, by kind of run."""
 
 
+class EvaluationEnv(NamedTuple):
+    """An environment in which a run is evaluated instead of its own.
+
+    Attributes:
+      name: its name.
+      params: its parameters.
+      stream: a stream of it.
+    """
+
+    name: str
+    params: dict[str, Any]
+    stream: AnyTask
+
+
 @dataclasses.dataclass(frozen=True)
 class Loaded:
     """A trained run, possibly unfinished.
@@ -65,8 +79,8 @@ class Loaded:
       sampled: the settings sampled for each seed, by name, `[S]`.
       value_units: mean and scale of each seed's values, `[2, N]` for N tasks: scale * value + mean
         is in the units of the rewards. None if the values are.
-      other_env: name, parameters and stream of another environment in which it is evaluated, see
-        `with_settings`; None for the environments of the run.
+      other_env: another environment in which it is evaluated, see `with_settings`; None for the
+        environments of the run.
       forget: number of steps after which it forgets all before; 0: never.
     """
 
@@ -75,7 +89,7 @@ class Loaded:
     step: int
     sampled: dict[str, list[float]]
     value_units: list[Any]
-    other_env: tuple[str, dict[str, Any], AnyTask] | None = None
+    other_env: EvaluationEnv | None = None
     forget: int = 0
 
     @property
@@ -91,12 +105,14 @@ class Loaded:
     @property
     def environment(self) -> tuple[str, dict[str, Any]]:
         """Name and parameters of the environment in which it is evaluated; "" without one."""
-        return self.other_env[:2] if self.other_env else self.trainer.environment
+        if self.other_env:
+            return self.other_env.name, self.other_env.params
+        return self.trainer.environment
 
     @property
     def tasks(self) -> tuple[AnyTask, ...]:
         """The environments in which it is evaluated."""
-        return self.other_env[2:] if self.other_env else self.trainer.tasks
+        return (self.other_env.stream,) if self.other_env else self.trainer.tasks
 
     @property
     def is_jitted(self) -> bool:
@@ -298,18 +314,13 @@ def with_settings(
     return loaded
 
 
-def environment_for(
-    loaded: Loaded, name: str, params: Mapping[str, Any]
-) -> tuple[str, dict[str, Any], AnyTask]:
+def environment_for(loaded: Loaded, name: str, params: Mapping[str, Any]) -> EvaluationEnv:
     """Create an environment in which the agent of a run can act.
 
     Args:
       loaded: the run.
       name: name of the environment; the run's if empty.
       params: its parameters; the rest are as in the run, if it is the run's environment.
-
-    Returns:
-      Name, parameters, and a stream of it.
 
     Raises:
       ValueError: if there is no name, also where the run has `env.tasks`, or its observations or
@@ -348,7 +359,7 @@ def environment_for(
                 "environment in which the agent was trained: use one with the same, or an agent of "
                 "one task"
             )
-    return name, dict(params), stream
+    return EvaluationEnv(name, dict(params), stream)
 
 
 def _with_config(loaded: Loaded, **fields: Any) -> Loaded:
