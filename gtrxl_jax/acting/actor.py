@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.acting.stepping import step_of
+from gtrxl_jax.acting.stepping import make_step_functions
 from gtrxl_jax.specs import action_spec, require_values
 from gtrxl_jax.specs.spaces import dtype_of, kind_of, parts_of, shape_of, text_tokens
 from gtrxl_jax.timestep import zero_timestep
@@ -36,7 +36,7 @@ class Actor:
         self._reward = np.asarray(zero_timestep(observation_space, action_space).reward)
         self._sizes, self._reads_legal = action_spec(action_space).discrete, policy.reads_legal
         self._key, self._steps = jax.random.key(seed), 0
-        fresh, step = step_of(policy, action_space)
+        fresh, step = make_step_functions(policy, action_space)
         self._fresh, self._step = jax.jit(fresh), jax.jit(step)
         self._state: Any = None
 

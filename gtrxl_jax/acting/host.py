@@ -13,18 +13,18 @@ The policy acts in a compiled program, and the environments in NumPy. Training a
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt8
 
-from gtrxl_jax.acting.policy import AgentPolicy, Policy
+from gtrxl_jax.acting.policy import AgentPolicy, Policy, choose_actions
 from gtrxl_jax.custom import describe_part, wrap_errors
 from gtrxl_jax.envs.faults import refuse_unfinished, refuse_value
 from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream
-from gtrxl_jax.specs import action_spec, environment_action, require_values
+from gtrxl_jax.specs import action_spec, require_values
 from gtrxl_jax.specs.spaces import bounds_of, describe, dtype_of, map_leaves, shape_of
 from gtrxl_jax.specs.values import belongs, describe_value, require_dtype
 from gtrxl_jax.timestep import EpisodeStats, TimeStep
@@ -42,23 +42,6 @@ class HostStep(NamedTuple):
     timestep: TimeStep
     action: Any
     extras: Any
-
-
-def choose_actions(
-    policy: Policy, space: Any, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]
-) -> tuple[Any, Any, Any, Any]:
-    """Act with a policy in environments on the host.
-
-    For the arguments, see `Policy.act`; `space` is the action space of an environment.
-
-    Returns:
-      The new state of the policy; the actions as it chose them, and its extras; and the actions as
-      they enter the environments, in the layouts of `ActionSpec` and of the space.
-    """
-    state, action, extras = policy.act(params, state, timestep, key)
-    spec = action_spec(space)
-    given = spec.clip(jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros()))
-    return state, (action, extras), given, environment_action(space, given)
 
 
 def to_numpy(tree: Any) -> Any:
@@ -81,10 +64,9 @@ class HostPlayer:
             memory, previous = state
             key = jax.random.fold_in(key, count)
             timestep = arrival.timestep(previous)
-            memory, (_, extras), given, action = choose_actions(
-                policy, self._space, params, memory, timestep, key
-            )
-            return (memory, given), HostStep(timestep, action, extras)
+            chosen = choose_actions(policy, self._space, params, memory, timestep, key)
+            acted = HostStep(timestep, chosen.environment_action, chosen.extras)
+            return (chosen.state, chosen.clipped), acted
 
         self._step = jax.jit(step)
 
@@ -143,11 +125,10 @@ class FunctionPlayer:
         """
         rows = range(len(arrival.first))
         actions = [self._act(row_of(arrival.observation, row)) for row in rows]
-        action = jax.tree.map(lambda *x: np.stack(x), *actions)
-        # What was done before is no input of a function.
-        outcome: Any = arrival[1:5]
-        timestep = TimeStep(arrival.observation, (), *outcome)
-        return state, HostStep(timestep, action, ())
+        now: Any = arrival  # TimeStep declares arrays of JAX, not NumPy.
+        # Functions do not read the previous action.
+        timestep = TimeStep(now.observation, (), now.reward, now.discount, now.first, now.last)
+        return state, HostStep(timestep, stack_trees(actions), ())
 
     def _act(self, observation: Any) -> Any:
         """Return the action in one environment, with the dtypes of its space."""
@@ -289,6 +270,11 @@ def require_arrival(
         space,
         arrival.observation,
     )
+
+
+def stack_trees(trees: Sequence[Any]) -> Any:
+    """Return the arrays of several trees, stacked along a new first axis."""
+    return jax.tree.map(lambda *x: np.stack(x), *trees)
 
 
 def row_of(tree: Any, row: int) -> Any:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key
 
 from gtrxl_jax.nn.agent import MemoryNetwork
 from gtrxl_jax.ops.distributions import SELECTIONS, choose
+from gtrxl_jax.specs import action_spec, environment_action
 from gtrxl_jax.timestep import TimeStep
 from gtrxl_jax.validation import require_choice
 
@@ -67,6 +68,34 @@ class Policy(abc.ABC):
           first, and on the step itself.
         """
         return None
+
+
+class ChosenActions(NamedTuple):
+    """What a policy did at a time step of B environments.
+
+    Attributes:
+      state: the new state of the policy.
+      action: the actions, as the policy chose them.
+      extras: what else the policy computed, see `Policy.act`.
+      clipped: the actions within their bounds, an input of the next time step.
+      environment_action: the actions as the environments take them, in the layout of their space.
+    """
+
+    state: Any
+    action: Any
+    extras: Any
+    clipped: Any
+    environment_action: Any
+
+
+def choose_actions(
+    policy: Policy, space: Any, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]
+) -> ChosenActions:
+    """Act with a policy in environments of an action space; see `Policy.act` for the arguments."""
+    spec = action_spec(space)
+    state, action, extras = policy.act(params, state, timestep, key)
+    cast = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros())
+    return ChosenActions(state, action, extras, spec.clip(cast), environment_action(space, cast))
 
 
 @dataclasses.dataclass(frozen=True)

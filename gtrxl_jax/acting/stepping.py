@@ -1,4 +1,4 @@
-"""A policy in one environment as a function, which JAX can store and run without this package."""
+"""Policies as step functions of one environment, which `jax.export` can store."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from gtrxl_jax.acting.policy import Policy
-from gtrxl_jax.specs import action_spec, environment_action
+from gtrxl_jax.acting.policy import Policy, choose_actions
+from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep, zero_timestep
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def step_of(
+def make_step_functions(
     policy: Policy, action_space: Any
 ) -> tuple[Callable[[Any], Any], Callable[..., tuple[Any, Any]]]:
     """Return the two functions by which a policy acts in one environment.
@@ -24,10 +24,9 @@ def step_of(
     `step(params, state, observation, reward, first, key, legal=None) -> (state, action)`; see
     `export_step` for its arguments.
     """
-    spec = action_spec(action_space)
 
     def fresh(params: Any) -> Any:
-        return policy.init(params, 1), spec.zeros(1)
+        return policy.init(params, 1), action_spec(action_space).zeros(1)
 
     def step(
         params: Any,
@@ -48,10 +47,9 @@ def step_of(
             last=jnp.zeros(1, jnp.bool_),
             legal=None if legal is None else legal[None],
         )
-        memory, action, _ = policy.act(params, memory, timestep, key)
-        action = jax.tree.map(lambda x, zero: x.astype(zero.dtype), action, spec.zeros())
-        of_environment = environment_action(action_space, action)
-        return (memory, spec.clip(action)), jax.tree.map(lambda x: x[0], of_environment)
+        chosen = choose_actions(policy, action_space, params, memory, timestep, key)
+        action = jax.tree.map(lambda x: x[0], chosen.environment_action)
+        return (chosen.state, chosen.clipped), action
 
     return fresh, step
 
@@ -91,7 +89,7 @@ def export_step(
     Returns:
       The function, in StableHLO. Its `serialize` returns bytes for `jax.export.deserialize`.
     """
-    fresh, act = step_of(policy, action_space)
+    fresh, act = make_step_functions(policy, action_space)
     before = jax.eval_shape(fresh, params)
     structure = jax.tree.structure(before)
 

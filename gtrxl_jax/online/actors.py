@@ -33,8 +33,8 @@ from flax import struct
 from jax.sharding import Mesh, SingleDeviceSharding
 from jaxtyping import Array, Int, Key
 
-from gtrxl_jax.acting.host import choose_actions, to_numpy
-from gtrxl_jax.acting.policy import AgentPolicy
+from gtrxl_jax.acting.host import to_numpy
+from gtrxl_jax.acting.policy import AgentPolicy, choose_actions
 from gtrxl_jax.envs.host.stream import Arrival, HostBatch, HostStream
 from gtrxl_jax.online.algorithm import Experience
 from gtrxl_jax.online.config import ActorsConfig
@@ -169,7 +169,7 @@ class ActingPrograms:
         memory, previous = jax.tree.map(jnp.copy, (memory, previous))
         policy = self.policy.start(params, memory, self.unroll)
         timestep, key = arrival.timestep(previous), jax.random.key(0)
-        _, chosen, _, _ = jax.eval_shape(
+        chosen = jax.eval_shape(
             functools.partial(choose_actions, self.policy, self._space),
             params,
             policy,
@@ -177,7 +177,8 @@ class ActingPrograms:
             key,
         )
         kept = jax.tree.map(
-            lambda x: jnp.zeros((self.unroll, *x.shape), x.dtype), (timestep, *chosen)
+            lambda x: jnp.zeros((self.unroll, *x.shape), x.dtype),
+            (timestep, chosen.action, chosen.extras),
         )
         return Acting(policy, previous, jnp.zeros((), jnp.int32), kept)
 
@@ -186,13 +187,14 @@ class ActingPrograms:
     ) -> tuple[Acting, Any]:
         """Act at a time step; return the new state, and the actions for the environments."""
         timestep, key = arrival.timestep(acting.previous), key_KT[segment, acting.step]
-        policy, chosen, given, action = choose_actions(
-            self.policy, self._space, params, acting.policy, timestep, key
-        )
+        chosen = choose_actions(self.policy, self._space, params, acting.policy, timestep, key)
         kept = jax.tree.map(
-            lambda x_TB, x_B: x_TB.at[acting.step].set(x_B), acting.kept, (timestep, *chosen)
+            lambda x_TB, x_B: x_TB.at[acting.step].set(x_B),
+            acting.kept,
+            (timestep, chosen.action, chosen.extras),
         )
-        return Acting(policy, given, acting.step + 1, kept), action
+        state = Acting(chosen.state, chosen.clipped, acting.step + 1, kept)
+        return state, chosen.environment_action
 
     def _finish(
         self,
