@@ -11,7 +11,7 @@ import numpy as np
 from gymnax.environments import environment
 from jaxtyping import Array, Int, Key
 
-from gtrxl_jax.acting.host import play_episodes, row_of
+from gtrxl_jax.acting.host import play_episodes, row_of, stack_trees
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces
@@ -86,16 +86,16 @@ def collect_rounds(
     """
     require_count("episodes", episodes)
     if isinstance(env, HostEnv):
-        yield from _rounds_on_host(env, policy, episodes, key, num_envs, progress, policy_params)
+        yield from _collect_on_host(env, policy, episodes, key, num_envs, progress, policy_params)
         return
     stream = Stream(env, params, num_envs)
     spaces = dataset_spaces(stream.observation_space, stream.action_space)
-    play = _Play(stream, policy, policy_params, cue)
-    wanted = _Wanted(episodes, cue)
+    play = _RoundPlayer(stream, policy, policy_params, cue)
+    quota = _Quota(episodes, cue)
     round_ = number = 0
-    while wanted.left:
+    while quota.left:
         played = play(jax.random.fold_in(key, round_))
-        kept = wanted.choose(np.array([one.cue for one in played]))
+        kept = quota.choose(np.array([one.cue for one in played]))
         statistics = [played[b].statistics for b in kept]
         played = [played[b] for b in kept]
         while played:
@@ -104,12 +104,12 @@ def collect_rounds(
             number += trajectories.num_episodes
             yield trajectories
         if progress is not None and statistics:
-            progress(jax.tree.map(lambda *x: np.stack(x), *statistics))
+            progress(stack_trees(statistics))
         round_ += 1
-        wanted.require_all_seen(round_)
+        quota.require_all_seen(round_)
 
 
-def _rounds_on_host(
+def _collect_on_host(
     env: HostEnv,
     policy: Policy,
     episodes: int,
@@ -152,10 +152,10 @@ def _rounds_on_host(
             yield trajectories
         held = sum(_bytes(each.parts) for each in running.values())
         if progress is not None:
-            progress(jax.tree.map(lambda *x: np.stack(x), *statistics))
+            progress(stack_trees(statistics))
 
 
-class _Wanted:
+class _Quota:
     """The number of episodes still missing for each value of the cue."""
 
     def __init__(self, episodes: int, cue: Cue | None):
@@ -234,8 +234,8 @@ class _Episode:
         return joined
 
 
-class _Play:
-    """Plays a round: an episode of any length in each environment, a part of the steps at a time.
+class _RoundPlayer:
+    """Plays rounds: an episode of any length in each environment, a part of the steps at a time.
 
     Args:
       stream: the environments.

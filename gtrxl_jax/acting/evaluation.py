@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped, UInt8
 
-from gtrxl_jax.acting.host import play_episodes, record_steps, row_of
+from gtrxl_jax.acting.host import play_episodes, record_steps, row_of, stack_trees
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.rollout import ActingState, advance, begin, rollout
 from gtrxl_jax.envs.extensions import renderer_of, time_limit
@@ -102,34 +102,37 @@ def make_evaluate(
             timestep = dataclasses.replace(state.timestep, first=first_B)
             state = dataclasses.replace(state, timestep=timestep)
             state, _ = advance(policy, params, stream, state, jax.random.fold_in(key_act, step))
-            following = track_faults(state, results)
-            results = jax.tree.map(
-                lambda old, new: jnp.where(results.done, old, new), results, following
-            )
-            return state, results, step + 1
+            return state, _update_episodes(results, _current_episodes(state, space)), step + 1
 
-        def track_faults(state: ActingState, before: Any = None) -> EvaluatedEpisodes:
-            episode = state.stream.episode
-            wrong, values = {}, {}
-            for name, (is_wrong, value) in wrong_values(state.timestep, space).items():
-                step = jnp.where(is_wrong, episode.length, NONE)
-                if before is not None:
-                    was_wrong = before.wrong[name] != NONE
-                    step = jnp.where(was_wrong, before.wrong[name], step)
-                    value = jnp.where(was_wrong, before.values[name], value)
-                wrong[name], values[name] = step, value
-            statistics = {
-                field.name: getattr(episode, field.name) for field in dataclasses.fields(episode)
-            }
-            return EvaluatedEpisodes(**statistics, wrong=wrong, values=values)
-
-        carry = (start, track_faults(start), jnp.zeros((), jnp.int32))
+        carry = (start, _current_episodes(start, space), jnp.zeros((), jnp.int32))
         results = jax.lax.while_loop(is_running, one_step, carry)[1]
         return jax.tree.map(
             lambda x: jnp.stack([stream.of_task(k, x) for k in range(stream.num_tasks)]), results
         )
 
     return evaluate
+
+
+def _current_episodes(state: ActingState, space: Any) -> EvaluatedEpisodes:
+    """Return the statistics of the running episodes, and what is wrong with their current step."""
+    episode, wrong, values = state.stream.episode, {}, {}
+    for name, (is_wrong, value) in wrong_values(state.timestep, space).items():
+        wrong[name], values[name] = jnp.where(is_wrong, episode.length, NONE), value
+    return EvaluatedEpisodes(**vars(episode), wrong=wrong, values=values)
+
+
+def _update_episodes(before: EvaluatedEpisodes, now: EvaluatedEpisodes) -> EvaluatedEpisodes:
+    """Return `now` with the first fault of each part; ended episodes are as they were `before`."""
+
+    def keep_first(old: dict[str, Array], new: dict[str, Array]) -> dict[str, Array]:
+        return {name: jnp.where(before.wrong[name] != NONE, old[name], new[name]) for name in new}
+
+    now = dataclasses.replace(
+        now,
+        wrong=keep_first(before.wrong, now.wrong),
+        values=keep_first(before.values, now.values),
+    )
+    return jax.tree.map(lambda old, new: jnp.where(before.done, old, new), before, now)
 
 
 def _evaluate_on_host(
@@ -143,8 +146,8 @@ def _evaluate_on_host(
         for episode, row, _, arrival in play_episodes(policy, params, task, of_task, episodes):
             if arrival.last[row]:
                 ended[episode] = row_of(arrival.episode, row)
-        ended_N.append(_stack([ended[episode] for episode in range(episodes)]))
-    episodes_NE = jax.tree.map(jnp.asarray, _stack(ended_N))
+        ended_N.append(stack_trees([ended[episode] for episode in range(episodes)]))
+    episodes_NE = jax.tree.map(jnp.asarray, stack_trees(ended_N))
     return EvaluatedEpisodes(**vars(episodes_NE), wrong={}, values={})
 
 
@@ -154,10 +157,6 @@ def zero_episodes(tasks: Sequence[HostStream]) -> EvaluatedEpisodes:
     state, _ = task.reset(jax.random.key(0))
     episodes_N1 = jax.tree.map(lambda x_N: x_N[:, None], state.episode)
     return EvaluatedEpisodes(**vars(episodes_N1), wrong={}, values={})
-
-
-def _stack(trees: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *x: np.stack(x), *trees)
 
 
 def summarize(episodes: EpisodeStats) -> dict[str, Shaped[Array, "... _"]]:
@@ -275,10 +274,10 @@ def _record_on_host(
 ) -> RecordedEpisode:
     """Play and record an episode on the host, whose states are its frames."""
     steps, frames, episode = record_steps(policy, params, stream, key)
-    timesteps = _stack([step.timestep for step in steps])
+    timesteps = stack_trees([step.timestep for step in steps])
     return RecordedEpisode(
         timesteps=timesteps,
-        extras=_stack([step.extras for step in steps[:-1]]),
+        extras=stack_trees([step.extras for step in steps[:-1]]),
         states=frames,
         attention=policy.attention(params, timesteps) if with_attention else None,
         cue=None,

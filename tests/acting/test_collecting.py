@@ -171,7 +171,7 @@ def test_episodes_are_those_of_one_long_rollout():
 def test_memory_does_not_grow_with_time_limit():
     env, params = make_env("TMazePassive-v0", corridor_length=3, max_steps_in_episode=5_000_000)
     policy = OraclePolicy(env, params)
-    play = collecting._Play(Stream(env, params, 4), policy, (), None)
+    play = collecting._RoundPlayer(Stream(env, params, 4), policy, (), None)
     assert play._steps <= collecting.PART_STEPS
     assert play._part_bytes <= collecting.PART_BYTES
     np.testing.assert_array_equal(collect(env, params, policy, 6, KEY, num_envs=4).length, 4)
