@@ -204,7 +204,7 @@ class RandomDistillation(nn.Module):
     over the features, is large for observations unlike those that it has learned from. The bonus of
     an observation is this error relative to its root mean square over all observations so far: 1 or
     so at first, and less and less for what is seen again and again. Episodes do not end for it, see
-    `online.algorithm.add_bonus`.
+    `online.algorithm.compute_bonus`.
 
     Attributes:
       target, predictor: encoders of the observation, see `make_encoder`.

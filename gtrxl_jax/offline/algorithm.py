@@ -38,7 +38,7 @@ Metrics = dict[str, Shaped[Array, ""]]
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What an algorithm gets from its run.
+    """The settings of a run that an algorithm needs.
 
     Attributes:
       model: the model that acts, see `nn.sequence.model`.

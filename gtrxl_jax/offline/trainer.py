@@ -246,7 +246,7 @@ class OfflineTrainer:
         key_data, _ = _keys(_run_key(self.config.seed)[0])
         return self._data.feed(first, key_data, mesh)
 
-    def measured(self) -> dict[str, Array]:
+    def measure_statistics(self) -> dict[str, Array]:
         """Return the statistics of the data by which the model normalizes, see `Trainer`."""
         shapes = {"params": jax.eval_shape(self.init, 0).params}
         variables = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)

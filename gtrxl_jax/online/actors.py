@@ -328,7 +328,7 @@ class _Actor(threading.Thread):
                 update += 1
         except _Closed:
             pass
-        except BaseException as error:  # of this package, or of JAX
+        except BaseException as error:  # Any error, also of JAX, ends the actor.
             self._put(error)
         finally:
             if self._envs:
@@ -365,7 +365,7 @@ class _Actor(threading.Thread):
         if envs:
             try:
                 envs.close()
-            except Exception as failure:  # of an environment that is broken already
+            except Exception as failure:  # The environment is already broken.
                 print(f"actor {self._index}: {failure}", file=sys.stderr, flush=True)
 
     def _start(self, update: int) -> None:
@@ -405,25 +405,34 @@ class _Actor(threading.Thread):
         memory, previous, arrival = self._memory, self._previous, self._arrival
         segments: list[Experience] = []
         for segment in map(np.int32, range(programs.segments)):
-            acting, episodes = programs.begin(params, memory, previous, seen(arrival)), []
+            acting, episodes = programs.begin(params, memory, previous, drop_episode(arrival)), []
             for _ in range(programs.unroll):
                 if every.versions.closed:
                     raise _Closed
-                acting, action = programs.step(params, acting, seen(arrival), key_KT, segment)
+                acting, action = programs.step(
+                    params, acting, drop_episode(arrival), key_KT, segment
+                )
                 arrival = self._ask(self._envs.step, to_numpy(action))
                 episodes.append(arrival.episode)
             previous = acting.previous
             episodes_BT = jax.tree.map(lambda *x_B: np.stack(x_B, axis=1), *episodes)
             memory, experience = programs.finish(
-                params, acting, memory, seen(arrival), key_K, segment, episodes_BT, self._task_B
+                params,
+                acting,
+                memory,
+                drop_episode(arrival),
+                key_K,
+                segment,
+                episodes_BT,
+                self._task_B,
             )
             segments.append(experience)
         self._memory, self._previous, self._arrival = memory, previous, arrival
         return programs.join(segments) if len(segments) > 1 else segments[0]
 
 
-def seen(arrival: Arrival) -> Arrival:
-    """Return what the policy sees of an arrival."""
+def drop_episode(arrival: Arrival) -> Arrival:
+    """Return an arrival without the statistics of its episode, which the policy does not read."""
     return arrival._replace(episode=())
 
 
@@ -521,7 +530,8 @@ class Actors:
 
     def _take(self, actor: _Actor) -> _Rollout:
         while True:
-            is_alive = actor.is_alive()  # before, since its last entry is an error
+            # Read before the queue, whose last entry may be the actor's error.
+            is_alive = actor.is_alive()
             try:
                 item = actor.rollouts.get(timeout=0.5)
             except queue.Empty:

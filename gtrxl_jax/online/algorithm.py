@@ -90,7 +90,7 @@ class AgentConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What an algorithm is told about a run.
+    """The settings of a run that an algorithm needs.
 
     Attributes:
       core: the memory core.
@@ -210,7 +210,7 @@ class Algorithm(abc.ABC):
         return experience
 
     def policy(self, actions: str) -> AgentPolicy:
-        """Return the policy of evaluations, given `EvaluationConfig.policy`."""
+        """Return the policy of evaluations; `actions` is `EvaluationConfig.actions`."""
         return AgentPolicy(self.agent, actions)
 
     def to_checkpoint(self, learner: Any) -> Any:
@@ -290,13 +290,14 @@ def _means(sown: Any) -> Metrics:
     }
 
 
-def add_bonus(
+def compute_bonus(
     agent: Any, params: Any, experience: Experience, gamma: float | Float[Array, ""]
 ) -> tuple[Experience, Metrics]:
-    """Add the agent's exploration bonus to an experience, and return its mean; {} without RND.
+    """Fill an experience's bonus with the agent's, and return its mean; {} without RND.
 
     For the bonus, episodes do not end (Burda et al. 2018, section 2.3): where one terminates, the
-    mean bonus goes on forever. Otherwise an agent would avoid reaching an end. Not if gamma is 1.
+    mean bonus is added for all later steps, or an agent would avoid terminating. With gamma = 1,
+    the sum diverges and nothing is added.
     """
     if getattr(agent, "rnd", None) is None:
         return experience, {}
@@ -309,18 +310,19 @@ def add_bonus(
     return dataclasses.replace(experience, bonus=bonus_BT), {"rnd/bonus": mean}
 
 
-def with_bonus(timesteps: TimeStep, bonus_BT: Float[Array, "B T"] | None) -> TimeStep:
-    """Return time steps `[B, T + 1]` whose rewards include a bonus, for returns."""
+def add_bonus_to_rewards(timesteps: TimeStep, bonus_BT: Float[Array, "B T"] | None) -> TimeStep:
+    """Add the bonus, unless None, to the rewards of time steps `[B, T + 1]`, for returns."""
     if bonus_BT is None:
         return timesteps
     bonus_BS = jnp.pad(bonus_BT.astype(timesteps.reward.dtype), ((0, 0), (1, 0)))
     return dataclasses.replace(timesteps, reward=timesteps.reward + bonus_BS)
 
 
-def observe(agent: Any, params: Any, timesteps: TimeStep, normalize: bool) -> Any:
+def update_agent_normalizers(agent: Any, params: Any, timesteps: TimeStep, normalize: bool) -> Any:
     """Return the parameters with all normalizers updated by time steps.
 
-    Without `normalize`, see `AgentConfig`, only those of the auxiliary losses and the bonus are.
+    Without `normalize` (see `AgentConfig`), update only those of the auxiliary losses and the
+    bonus.
     """
     updated = update_normalizers(agent, {"params": params}, timesteps)["params"]
     auxiliary = {name: updated[name] for name in ("reconstruction", "rnd") if name in updated}
@@ -347,10 +349,10 @@ def sum_losses(
     return jnp.sum(jnp.stack(list(terms.values()))), metrics | reports.get("metrics", {})
 
 
-def copied_if(is_due: Bool[Array, ""], params: Any, target: Any) -> Any:
-    """Return the parameters of a target network: a copy of `params` if it is due, else the same.
+def copy_if(is_due: Bool[Array, ""], params: Any, target: Any) -> Any:
+    """Return the target network's parameters: a copy of `params` if `is_due`, otherwise unchanged.
 
-    A conditional, since a selection of each array would read and write all of them in every step.
+    `cond` instead of `where`, which would read and write every array in every step.
     """
     return jax.lax.cond(is_due, lambda new, _: new, lambda _, old: old, params, target)
 

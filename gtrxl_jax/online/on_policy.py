@@ -35,11 +35,11 @@ from gtrxl_jax.online.algorithm import (
     Experience,
     Metrics,
     Setup,
+    add_bonus_to_rewards,
     by_task,
-    observe,
     reduce_metrics,
     require_same_state,
-    with_bonus,
+    update_agent_normalizers,
 )
 from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.ops import popart
@@ -146,10 +146,10 @@ class Targets:
     def values(self, value_BSN: Float[Array, "B S N"]) -> Float[Array, "B T"]:
         """Convert the outputs of the value head, including the bootstrap step's, to values."""
         factor_B, shift_B = self.factor_N[self.task], self.shift_N[self.task]
-        return (factor_B[:, None] * of_task(value_BSN, self.task) + shift_B[:, None])[:, :-1]
+        return (factor_B[:, None] * select_task(value_BSN, self.task) + shift_B[:, None])[:, :-1]
 
 
-def of_task(value_BSN: Float[Array, "B S N"], task_B: Int[Array, " B"]) -> Float[Array, "B S"]:
+def select_task(value_BSN: Float[Array, "B S N"], task_B: Int[Array, " B"]) -> Float[Array, "B S"]:
     """Select the value of each environment's task."""
     return jnp.take_along_axis(value_BSN, task_B[:, None, None], axis=-1)[..., 0]
 
@@ -252,12 +252,12 @@ class OnPolicy(Algorithm):
         state, batch = learner, experience
         epochs, minibatches = self.config.epochs, self.config.minibatches
         if epochs * minibatches == 1:
-            state, metrics = self._step(state, batch)
+            state, metrics = self._checked_step(state, batch)
         else:
             places = draw_minibatches(key, len(batch.task), minibatches, epochs)
 
             def one(state: LearnerState, place_G: Int[Array, " G"]) -> tuple[LearnerState, Metrics]:
-                return self._step(state, take_minibatch(batch, place_G))
+                return self._checked_step(state, take_minibatch(batch, place_G))
 
             state, metrics = jax.lax.scan(one, state, places)
             metrics = reduce_metrics(metrics)
@@ -268,7 +268,7 @@ class OnPolicy(Algorithm):
 
     def observe(self, state: LearnerState, timesteps: TimeStep) -> LearnerState:
         """Return the state with the normalizers of all networks updated by time steps."""
-        updated = observe(self.agent, state.params, timesteps, self._normalize)
+        updated = update_agent_normalizers(self.agent, state.params, timesteps, self._normalize)
         return self.map_networks(state, lambda params: with_normalizers(params, updated))
 
     def step(self, state: LearnerState, batch: Any) -> tuple[LearnerState, Metrics]:
@@ -352,10 +352,10 @@ class OnPolicy(Algorithm):
 
         `passes` is how often this is called for each segment, which PopArt counts once.
         """
-        steps, task_B = with_bonus(batch.timesteps, batch.bonus), batch.task
+        steps, task_B = add_bonus_to_rewards(batch.timesteps, batch.bonus), batch.task
         task_BS = jnp.broadcast_to(task_B[:, None], steps.last.shape)
         mask_BT = transition_mask(steps.last)
-        output_BS = of_task(jax.lax.stop_gradient(value_BSN), task_B)
+        output_BS = select_task(jax.lax.stop_gradient(value_BSN), task_B)
         value_BS = popart.unnormalize(state.popart, output_BS, task_BS)
         statistics = state.popart
         if self.config.popart:
@@ -373,8 +373,8 @@ class OnPolicy(Algorithm):
         returns_BT = popart.normalize(statistics, returns_BT, task_BS[:, :-1])
         return Targets(returns_BT, mask_BT, task_B, factor_N, shift_N, statistics)
 
-    def _step(self, state: LearnerState, batch: Any) -> tuple[LearnerState, Metrics]:
-        """Take a step; check what a custom algorithm makes of the state, a loop's carry."""
+    def _checked_step(self, state: LearnerState, batch: Any) -> tuple[LearnerState, Metrics]:
+        """Take a `step`; check the state that a custom algorithm returns, a loop's carry."""
         after, metrics = self.step(state, batch)
         require_same_state(self, state, after)
         return after, metrics

@@ -33,7 +33,7 @@ from gtrxl_jax.online.on_policy import (
     OnPolicy,
     OnPolicyConfig,
     gradient_shares,
-    of_task,
+    select_task,
 )
 from gtrxl_jax.ops import popart, ppo
 from gtrxl_jax.ops.returns import transition_mask
@@ -153,7 +153,7 @@ class PPO(OnPolicy):
                 distribution=output.policy,
                 old_distribution=batch.extras.policy,
                 actions=batch.actions,
-                values_BT=of_task(output.value, batch.task),
+                values_BT=select_task(output.value, batch.task),
                 old_values_BT=batch.values_BT,
                 returns_BT=batch.returns_BT,
                 advantages_BT=batch.advantages_BT,

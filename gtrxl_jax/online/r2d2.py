@@ -35,12 +35,12 @@ from gtrxl_jax.online.algorithm import (
     Experience,
     Metrics,
     Setup,
-    copied_if,
-    observe,
+    add_bonus_to_rewards,
+    copy_if,
     reduce_metrics,
     run_segment,
     sum_losses,
-    with_bonus,
+    update_agent_normalizers,
 )
 from gtrxl_jax.online.optimizer import Optimizer
 from gtrxl_jax.online.replay import Replay, draw, insert, make_replay, set_priorities, take
@@ -190,7 +190,7 @@ class R2D2(Algorithm):
         self._num_envs = setup.num_envs
         settings = dataclasses.asdict(setup.agent)
         self._normalize = settings.pop("normalize")
-        for name in ("initial_scale", "max_scale"):  # of Gaussian policies
+        for name in ("initial_scale", "max_scale"):  # Only Gaussian policies use these.
             settings.pop(name)
         self.agent = make_q_network(
             setup.core, setup.observation_space, setup.action_space, **settings
@@ -248,7 +248,7 @@ class R2D2(Algorithm):
             "replay/segments": state.replay.size * self._num_envs,
         }
         seen = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
-        params = observe(self.agent, state.params, seen, self._normalize)
+        params = update_agent_normalizers(self.agent, state.params, seen, self._normalize)
         target = with_normalizers(state.target, params)
         return dataclasses.replace(state, params=params, target=target), metrics
 
@@ -301,7 +301,7 @@ class R2D2(Algorithm):
         after = dataclasses.replace(
             state,
             params=trainable["params"],
-            target=copied_if(is_due, trainable["params"], state.target),
+            target=copy_if(is_due, trainable["params"], state.target),
             optimizer=optimizer,
             step=step,
             replay=set_priorities(state.replay, slot_EN, priority_B),
@@ -329,7 +329,7 @@ class R2D2(Algorithm):
         target_q_BSA: Float[Array, "B S A"],
         segment: Segment,
     ) -> Float[Array, "B T"]:
-        steps = with_bonus(segment.timesteps, segment.bonus)
+        steps = add_bonus_to_rewards(segment.timesteps, segment.bonus)
         return r2d2.td_errors(
             q_BSA=q_BSA,
             target_q_BSA=target_q_BSA,

@@ -55,8 +55,8 @@ from gtrxl_jax.online.algorithm import (
     Experience,
     Metrics,
     Setup,
-    add_bonus,
     by_task,
+    compute_bonus,
     require_same_state,
 )
 from gtrxl_jax.online.config import ActorsConfig, OnlineConfig, to_json
@@ -111,7 +111,7 @@ class TrainState:
 
 
 def make_setup(config: OnlineConfig, stream: Any) -> Setup:
-    """Return what the algorithm of a run is told about it."""
+    """Return the settings of a run that its algorithm needs."""
     return Setup(
         core=make_core(config.core).clone(param_dtype=jnp.result_type(float)),
         observation_space=stream.observation_space,
@@ -233,7 +233,7 @@ class OnlineTrainer:
             devices=devices,
         )
 
-    def measured(self) -> dict[str, Array]:
+    def measure_statistics(self) -> dict[str, Array]:
         """Return {}, since normalizers learn from rollouts, see `Trainer`."""
         return {}
 
@@ -262,7 +262,7 @@ class OnlineTrainer:
 
         def act() -> Experience:
             _, experience = self.act(params, actor, key)
-            return self._add_bonus(params, experience, sampled)[0]
+            return self._compute_bonus(params, experience, sampled)[0]
 
         experience = jax.eval_shape(act)
         return TrainState(
@@ -337,18 +337,18 @@ class OnlineTrainer:
         memory = policy.finish(params, acting.policy)
         return ActorState(memory, acting.stream, acting.timestep), experience
 
-    def _add_bonus(
+    def _compute_bonus(
         self, params: Any, experience: Experience, hyperparameters: dict[str, Float[Array, ""]]
     ) -> tuple[Experience, Metrics]:
         fixed: float = getattr(self.config.algorithm, "gamma", 1.0)
-        return add_bonus(self.agent, params, experience, hyperparameters.get("gamma", fixed))
+        return compute_bonus(self.agent, params, experience, hyperparameters.get("gamma", fixed))
 
     def learn(
         self, learner: Any, experience: Experience, key: Key[Array, ""]
     ) -> tuple[Any, tuple[Metrics, dict[str, Float[Array, " N"]]]]:
         """Update the learner; return it, and the metrics and `episode_sums`."""
         params = gather_parameters(learner.params)
-        experience, bonus = self._add_bonus(params, experience, learner.hyperparameters)
+        experience, bonus = self._compute_bonus(params, experience, learner.hyperparameters)
         learner, metrics = self.algorithm.update(learner, experience, key)
         metrics |= bonus
         steps = experience.timesteps
@@ -465,7 +465,7 @@ def require_consistent_update(trainer: OnlineTrainer) -> None:
         params = algorithm.acting_params(state.learner)
         _, experience = trainer.act(params, trainer.init_actor(state.key), state.key)
         hyperparameters = state.learner.hyperparameters
-        experience, _ = trainer._add_bonus(state.params, experience, hyperparameters)
+        experience, _ = trainer._compute_bonus(state.params, experience, hyperparameters)
         returned = algorithm.update(state.learner, experience, state.key)
         require_returned("algorithm", algorithm, "update", returned, ("learner", "metrics"))
         return returned

@@ -21,7 +21,7 @@ from gtrxl_jax.online.algorithm import (
     Experience,
     Metrics,
     Setup,
-    copied_if,
+    copy_if,
     run_segment,
     sum_losses,
 )
@@ -192,7 +192,7 @@ class VMPO(OnPolicy):
             )
         multipliers = vmpo.project_multipliers(multipliers, self.config.alpha_bounds)
         is_due = after.step % self.config.target_period == 0
-        target = copied_if(is_due, after.params, after.algorithm)
+        target = copy_if(is_due, after.params, after.algorithm)
         metrics |= {
             "finite/temperature": is_in_range(multipliers.temperature),
             "finite/multiplier of the KL": is_in_range(multipliers.alphas),

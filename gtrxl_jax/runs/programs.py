@@ -98,15 +98,15 @@ class Programs:
         return (jax.vmap(of_one) if self._several else of_one)(self._seeds)
 
     def init(self, folder: Folder | None = None) -> Any:
-        """Return the state of a new run, with what it has `measured` and its `initial_params`.
+        """Return the state of a new run, with its `measure_statistics` and `initial_params`.
 
         A folder that has a checkpoint, from which the run resumes, has no initial parameters.
         """
-        measured: dict[str, Any] = self._trainer.measured()
+        statistics: dict[str, Any] = self._trainer.measure_statistics()
         if self._several:
             seeds = len(self._seeds)
-            measured = {name: np.stack([array] * seeds) for name, array in measured.items()}
-        return self._init(self._seeds, measured | initial_params(self._trainer, folder))
+            statistics = {name: np.stack([array] * seeds) for name, array in statistics.items()}
+        return self._init(self._seeds, statistics | initial_params(self._trainer, folder))
 
     def feed(self, first: int) -> Generator[tuple[Any, Any], None, None]:
         """Yield stages and data from iteration `first` on, see `Trainer`. Close after use."""

@@ -112,11 +112,11 @@ class Trainer(Protocol):
 
         Args:
           seed: the seed.
-          given: parameters by path that replace those initialized from the seed: `measured`, and
-            the parameters of `init_from` in `RunConfig`.
+          given: parameters by path that replace those initialized from the seed:
+            `measure_statistics`, and the parameters of `init_from` in `RunConfig`.
         """
 
-    def measured(self) -> dict[str, Array]:
+    def measure_statistics(self) -> dict[str, Array]:
         """Return the parameters by path that follow from the run's data, rather than a seed."""
 
     def sampled_hyperparameters(self, state: Any) -> dict[str, Any]:

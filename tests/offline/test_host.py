@@ -35,4 +35,4 @@ def test_there_are_no_oracles_on_the_host():
     config = changed(preset("debug"), env=OfflineEnvConfig("gymnasium:CartPole-v1"))
     config = changed(config, evaluation__lengths=())
     with pytest.raises(ValueError, match="has no oracle that generates data: set data.path"):
-        OfflineTrainer(config).measured()
+        OfflineTrainer(config).measure_statistics()

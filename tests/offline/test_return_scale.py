@@ -34,7 +34,7 @@ def test_scale_is_the_largest_return_to_go():
     whole = data(-300.0)
     trainer = OfflineTrainer(ALONE, whole)
     np.testing.assert_allclose(trainer.return_scale, largest(whole), rtol=1e-6)
-    measured = {k: v for k, v in trainer.measured().items() if "return_normalizer" in k}
+    measured = {k: v for k, v in trainer.measure_statistics().items() if "return_normalizer" in k}
     assert {k.rpartition("/")[2] for k in measured} == {"count", "mean", "variance"}
     (variance,) = (v for k, v in measured.items() if k.endswith("variance"))
     np.testing.assert_allclose(np.sqrt(variance), largest(whole), rtol=1e-6)
@@ -61,7 +61,7 @@ def test_no_scale_is_chosen(changes):
     trainer = OfflineTrainer(changed(ALONE, data__normalize=False, **changes), data(20.0))
     assert trainer.return_scale is None
     assert not [note for note in trainer.notes if "returns" in note]
-    assert trainer.measured() == {}
+    assert trainer.measure_statistics() == {}
 
 
 def test_scale_is_of_all_steps():
@@ -90,7 +90,7 @@ def test_returns_whose_square_overflows_are_refused(factor):
 
 def test_normalizers_can_be_turned_off():
     trainer = OfflineTrainer(changed(ALONE, data__normalize=False), data(20.0))
-    assert all("return_normalizer" in name for name in trainer.measured())
+    assert all("return_normalizer" in name for name in trainer.measure_statistics())
 
 
 def embedding(scale, dtype=None):

@@ -55,7 +55,7 @@ def test_held_out_episodes_are_not_trained_on(trajectories):
             data = list(trainer.feed(1, trainer.mesh()))[2 * stage][1]
             state, metrics = iterations[stage](state, data)
             found.append(metrics)
-        return trainer.measured(), state.params, found
+        return trainer.measure_statistics(), state.params, found
 
     (seen, params, metrics), (same_seen, same, others) = map(
         train, (trajectories.observations, other)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.nn.normalizer import statistics
-from gtrxl_jax.online.algorithm import add_bonus, with_bonus
+from gtrxl_jax.online.algorithm import add_bonus_to_rewards, compute_bonus
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import changed, small_job
 from tests.tiers import slow_except
@@ -58,7 +58,9 @@ def rollouts(algorithm, **changes):
         bonus_BT = jax.random.uniform(jax.random.key(1), size)
         plain = dataclasses.replace(seen, bonus=jnp.zeros(size))
         given = dataclasses.replace(seen, bonus=jnp.where(last_BT, 1e6, bonus_BT))
-        rewarded = dataclasses.replace(plain, timesteps=with_bonus(seen.timesteps, bonus_BT))
+        rewarded = dataclasses.replace(
+            plain, timesteps=add_bonus_to_rewards(seen.timesteps, bonus_BT)
+        )
         return state, plain, given, rewarded
 
     return trainer, *act()
@@ -120,7 +122,7 @@ def test_bonus_goes_on_where_episodes_terminate():
         seen = dataclasses.replace(
             seen, timesteps=dataclasses.replace(seen.timesteps, discount=discount_BS)
         )
-        return [add_bonus(trainer.agent, state.params, seen, gamma) for gamma in (1.0, 0.9)]
+        return [compute_bonus(trainer.agent, state.params, seen, gamma) for gamma in (1.0, 0.9)]
 
     (until_end, metrics), (on, same) = run()
     arrived_at_end = np.array(on.timesteps.last[:, 1:])
@@ -151,7 +153,7 @@ def test_bonus_where_episodes_terminate_has_the_gamma_of_each_seed():
         _, seen = trainer.act(state.params, state.actor, state.key)
         trainer.learn(state.learner, seen, state.key)
         gammas = state.learner.hyperparameters["gamma"], 0.99
-        own, of_config = (add_bonus(trainer.agent, state.params, seen, x)[0] for x in gammas)
+        own, of_config = (compute_bonus(trainer.agent, state.params, seen, x)[0] for x in gammas)
         return *learned, own.bonus, of_config.bonus
 
     given, own, of_config = run()

@@ -63,7 +63,7 @@ class Counter:
     def init(self, seed, given=None):
         return Count({"count": jnp.zeros((), jnp.int32)})
 
-    def measured(self):
+    def measure_statistics(self):
         return {}
 
     def score_shapes(self):
