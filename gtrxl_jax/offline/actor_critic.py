@@ -73,7 +73,7 @@ class ActorCriticLearner:
 
     Attributes:
       networks: the parameters of each trained network; "actor" is the model that acts.
-      targets: those of the networks that have a target network.
+      targets: the parameters of each target network.
       optimizers: the state of each network's optimizer.
       updates: number of completed updates.
       magnitudes: moments of the rewards, and of the returns-to-go, of all batches, see `prepare`.
@@ -101,7 +101,7 @@ class Window:
       rewards: their rewards, divided by the scale.
       terminated: whether the episode terminated with them.
       mask: which of the S steps are real.
-      scale: what a value of 1 is in the data's rewards.
+      scale: a value of 1 in the units of the data's rewards.
     """
 
     steps: Segments
@@ -197,7 +197,7 @@ class ActorCritic(OfflineAlgorithm):
         networks = gather_parameters(learner.networks)
         loss = self.critic_loss(learner, window, jax.random.key(0))
         _, metrics = loss(networks[self.critic], None)
-        scores = mean_scores(before(self.read(networks["actor"], window, None)), window)
+        scores = mean_scores(current_steps(self.read(networks["actor"], window, None)), window)
         return {name: metrics[name] for name in ("loss", "td_error", "q")} | scores
 
     # Networks.
@@ -308,12 +308,13 @@ class ActorCritic(OfflineAlgorithm):
     def prepare(
         self, learner: ActorCriticLearner, batch: Segments
     ) -> tuple[ActorCriticLearner, Window]:
-        """Return windows, whose rewards are scaled so that values are of order 1, if they are.
+        """Return windows. With `scales_rewards`, rewards are scaled so that values are of order 1.
 
         Adam's steps are as large for values of hundreds as for values of order 1: networks would
         require many updates to reach the former. The scale is the smaller of two estimates of how
         large values are: the root mean square of the returns-to-go, which are not discounted, and
-        that of 1 / (1 - gamma) equal rewards. It is of the batches so far, and soon constant.
+        that of 1 / (1 - gamma) equal rewards. Both average over all batches so far, so the scale
+        soon settles.
         """
         window, gamma = with_following_step(batch), self.config.gamma
         if not self.scales_rewards:
@@ -378,7 +379,7 @@ class ActorCritic(OfflineAlgorithm):
             h_CBSD = self.critic_features(critics, window, key)[:, :, :-1]
             q_CBS = self.action_values(critics, h_CBSD, window.actions)
             total, metrics = twin_loss(q_CBS, target_BS, window.mask)
-            return total, scaled(metrics, window) | {"loss": total}
+            return total, in_reward_units(metrics, window) | {"loss": total}
 
         return loss
 
@@ -391,7 +392,7 @@ class ActorCritic(OfflineAlgorithm):
     def finish(
         self, learner: ActorCriticLearner, metrics: Metrics
     ) -> tuple[ActorCriticLearner, Metrics]:
-        """Count the update."""
+        """Increment the update counter, and add the learning rate to the metrics."""
         rate = self.schedule(learner.updates.astype(float))
         learner = dataclasses.replace(learner, updates=learner.updates + 1)
         return learner, metrics | {"learning_rate": rate}
@@ -436,8 +437,8 @@ def with_following_step(batch: Segments) -> Window:
     return Window(steps, flat.actions, rewards, terminated, flat.mask, scale)
 
 
-def scaled(metrics: Metrics, window: Window) -> Metrics:
-    """Return values of windows whose rewards are scaled in the data's rewards."""
+def in_reward_units(metrics: Metrics, window: Window) -> Metrics:
+    """Convert values of a window to the units of the data's rewards."""
     return {name: window.scale * value for name, value in metrics.items()}
 
 
@@ -465,11 +466,11 @@ def mean_scores(policy: Any, window: Window) -> Metrics:
     return {name: masked_mean(x.astype(dtype), window.mask) for name, x in scores.items()}
 
 
-def before(x: Any) -> Any:
-    """Return the S steps of windows, of arrays `[B, S + 1, ...]`."""
+def current_steps(x: Any) -> Any:
+    """Return the first S of the S + 1 steps of windows, from arrays `[B, S + 1, ...]`."""
     return jax.tree.map(lambda x: x[:, :-1], x)
 
 
-def after(x: Any) -> Any:
-    """Return the S steps that follow those of windows, of arrays `[B, S + 1, ...]`."""
+def next_steps(x: Any) -> Any:
+    """Return the last S of the S + 1 steps of windows, from arrays `[B, S + 1, ...]`."""
     return jax.tree.map(lambda x: x[:, 1:], x)

@@ -73,7 +73,7 @@ class OfflineAlgorithm(abc.ABC):
 
     Attributes:
       config: the algorithm's config, an `OfflineAlgorithmConfig`.
-      setup: what it gets from its run.
+      setup: the settings of its run.
       model: the model that acts: the run's, maybe with another head.
     """
 

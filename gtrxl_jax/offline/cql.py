@@ -28,9 +28,9 @@ from gtrxl_jax.offline.actor_critic import (
     ActorCriticLearner,
     Loss,
     Window,
-    after,
-    before,
+    current_steps,
     mean_scores,
+    next_steps,
     twin_loss,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
@@ -85,13 +85,15 @@ class DiscreteCQL(ActorCritic):
         def loss(params: Any, key: Key[Array, ""] | None) -> Any:
             policy = self.read(params, window, key)
             q_BWA = policy.logits
-            next_BS = double_q_values(after(jax.lax.stop_gradient(q_BWA)), after(target_q_BWA))
+            next_BS = double_q_values(
+                next_steps(jax.lax.stop_gradient(q_BWA)), next_steps(target_q_BWA)
+            )
             target_BS = td_targets(window.rewards, window.terminated, next_BS, config.gamma)
-            q_BSA = before(q_BWA)
+            q_BSA = current_steps(q_BWA)
             q_BS = jnp.take_along_axis(q_BSA, window.actions[..., None], axis=-1)[..., 0]
             penalty = masked_mean(conservative_penalty(q_BSA, window.actions), window.mask)
             total = value_loss(q_BS, target_BS, window.mask) + config.alpha * penalty
-            return total, mean_scores(before(policy), window) | {
+            return total, mean_scores(current_steps(policy), window) | {
                 "loss": total,
                 "penalty": penalty,
                 "q": masked_mean(q_BS, window.mask),
@@ -134,7 +136,7 @@ class ContinuousCQL(ActorCritic):
         actor, targets = gather_parameters((learner.networks["actor"], learner.targets["critics"]))
         policy = self.read(actor, window, None)
         h_CBWD = self.critic_features(targets, window)
-        q_CBS = self.action_values(targets, h_CBWD[:, :, 1:], after(policy).sample(key_next))
+        q_CBS = self.action_values(targets, h_CBWD[:, :, 1:], next_steps(policy).sample(key_next))
         target_BS = td_targets(
             window.rewards, window.terminated, jnp.min(q_CBS, axis=0), config.gamma
         )
@@ -169,7 +171,7 @@ class ContinuousCQL(ActorCritic):
         temperature = jnp.exp(learner.networks["temperature"]["log_temperature"])
 
         def loss_of_actor(params: Any) -> Any:
-            policy = before(self.read(params, window, key_actor))
+            policy = current_steps(self.read(params, window, key_actor))
             action, log_prob_BS = policy.sample_and_log_prob(key_sample)
             q_BS = jnp.min(self.action_values(critics, h_CBSD, action), axis=0)
             total = masked_mean(temperature * log_prob_BS - q_BS, window.mask)
@@ -200,9 +202,11 @@ class ContinuousCQL(ActorCritic):
         action_BWNC, log_density_BWN = sample(jax.random.split(key_policy, count))
         lead = (*action_BWNC[:, :-1].shape[:2], count)
         uniform = self.action.sample(key_uniform, *lead).astype(action_BWNC.dtype)
-        actions = jnp.concatenate([uniform, before(action_BWNC), after(action_BWNC)], axis=2)
+        actions = jnp.concatenate(
+            [uniform, current_steps(action_BWNC), next_steps(action_BWNC)], axis=2
+        )
         constant = jnp.full(lead, -self._log_volume, log_density_BWN.dtype)
         log_densities = jnp.concatenate(
-            [constant, before(log_density_BWN), after(log_density_BWN)], axis=2
+            [constant, current_steps(log_density_BWN), next_steps(log_density_BWN)], axis=2
         )
         return self.action.features(actions, actions.dtype), log_densities

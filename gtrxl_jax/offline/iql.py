@@ -28,10 +28,10 @@ from gtrxl_jax.offline.actor_critic import (
     ActorCriticLearner,
     Loss,
     Window,
-    after,
-    before,
+    current_steps,
+    in_reward_units,
     mean_scores,
-    scaled,
+    next_steps,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
 from gtrxl_jax.ops import iql
@@ -89,17 +89,17 @@ class IQL(ActorCritic):
         q_BS = jnp.min(self.action_values(targets, h_CBSD, window.actions), axis=0)
 
         def loss_of_value(value: Any) -> Any:
-            value_BS = before(self._values(value, window, key_value))
+            value_BS = current_steps(self._values(value, window, key_value))
             loss_BS = iql.expectile_loss(value_BS, q_BS, config.expectile)
             return masked_mean(loss_BS, window.mask), None
 
         learner, _, metrics = self.step(learner, "value", loss_of_value)
         value_BW = self._values(gather_parameters(learner.networks["value"]), window)
-        value_BS = before(value_BW)
+        value_BS = current_steps(value_BW)
         weight_BS = iql.advantage_weights(q_BS, value_BS, window.mask, config.inverse_temperature)
 
         def loss_of_actor(params: Any) -> Any:
-            policy = before(self.read(params, window, key_actor))
+            policy = current_steps(self.read(params, window, key_actor))
             loss_BS = -weight_BS * policy.log_prob(window.actions)
             return masked_mean(loss_BS, window.mask), mean_scores(policy, window)
 
@@ -107,13 +107,13 @@ class IQL(ActorCritic):
         loss_of_critics = self._loss_of_critics(window, value_BW)
         learner, of_critics = self.step_critic(learner, loss_of_critics, key_critics)
         metrics |= of_actor | of_critics | scores
-        metrics |= scaled({"value": masked_mean(value_BS, window.mask)}, window)
+        metrics |= in_reward_units({"value": masked_mean(value_BS, window.mask)}, window)
         metrics["advantage_weight"] = masked_mean(weight_BS, window.mask)
         return self.finish(self.move_targets(learner), metrics)
 
     def _loss_of_critics(self, window: Window, value_BW: Float[Array, "B W"]) -> Loss:
         gamma = self.config.gamma
-        target_BS = td_targets(window.rewards, window.terminated, after(value_BW), gamma)
+        target_BS = td_targets(window.rewards, window.terminated, next_steps(value_BW), gamma)
         return self.td_loss(window, target_BS)
 
     def _values(

@@ -114,16 +114,16 @@ class SequencePolicy(Policy):
 
     def attention(self, params: Any, timesteps: TimeStep) -> Float[np.ndarray, "L H S W"] | None:
         """Return the attention of RATE or ELMUR, see `attention_by_step`."""
-        asked = self._asked(timesteps)
+        asked = self._returns_to_go(timesteps)
         return attention_by_step(self.model, params, timesteps, asked, self.action)
 
     def memory(self, params: Any, timesteps: TimeStep) -> SegmentMemory | None:
         """Return the memory of RATE or ELMUR in an episode `[S]`, see `memory_by_segment`."""
-        asked = self._asked(timesteps)
+        asked = self._returns_to_go(timesteps)
         return memory_by_segment(self.model, params, timesteps, asked, self.action)
 
-    def _asked(self, timesteps: TimeStep) -> Float[np.ndarray, " S"]:
-        """Return the return-to-go at each step of an episode."""
+    def _returns_to_go(self, timesteps: TimeStep) -> Float[np.ndarray, " S"]:
+        """Return the return-to-go that the policy is given at each step of an episode."""
         asked = self.target_return - np.cumsum(timesteps.reward, dtype=np.float64)
         if self.restart_every:
             step = np.arange(len(asked))

@@ -23,9 +23,9 @@ from gtrxl_jax.offline.actor_critic import (
     ActorCriticLearner,
     Loss,
     Window,
-    after,
-    before,
+    current_steps,
     mean_scores,
+    next_steps,
 )
 from gtrxl_jax.offline.algorithm import Metrics, Setup
 from gtrxl_jax.ops.losses import learn_if
@@ -71,7 +71,7 @@ class TD3BC(ActorCritic):
     def critic_loss(self, learner: ActorCriticLearner, window: Window, key: Key[Array, ""]) -> Loss:
         key_noise, _, _ = jax.random.split(key, 3)
         targets = gather_parameters(learner.targets)
-        next_action = after(self.read(targets["actor"], window, None)).mode()
+        next_action = next_steps(self.read(targets["actor"], window, None)).mode()
         h_CBWD = self.critic_features(targets["critics"], window)
         q_CBS = self.action_values(
             targets["critics"], h_CBWD[:, :, 1:], self._smooth(next_action, key_noise)
@@ -95,7 +95,7 @@ class TD3BC(ActorCritic):
             h_CBSD = self.critic_features(first, window)[:, :, :-1]
 
             def loss_of_actor(params: Any) -> Any:
-                policy = before(self.read(params, window, key_actor))
+                policy = current_steps(self.read(params, window, key_actor))
                 action = policy.mode()
                 q_CBS = self.action_values(first, h_CBSD, action)
                 total = behavior_regularized_loss(
@@ -106,7 +106,7 @@ class TD3BC(ActorCritic):
             learner, scores, metrics = self.step(learner, "actor", loss_of_actor)
             return self.move_targets(learner), metrics | scores
 
-        # NaN does not count in the means over updates.
+        # When no actor step is due, `learn_if` returns NaN metrics, which `summarize` skips.
         is_due = learner.updates % config.policy_delay == 0
         learner, of_actor = learn_if(is_due, learn_actor, learner)
         return self.finish(learner, of_critics | of_actor)

@@ -63,7 +63,7 @@ class OfflineState:
 
     Attributes:
       learner: what the algorithm learns with, see `OfflineAlgorithm.init`.
-      key: PRNG key of the run; see `_keys`.
+      key: PRNG key of the run; see `_update_keys`.
       update: number of completed updates.
     """
 
@@ -243,7 +243,7 @@ class OfflineTrainer:
 
     def feed(self, first: int, mesh: Mesh) -> Feed:
         """Yield the curriculum's stage and the data of each iteration, see `Data.feed`."""
-        key_data, _ = _keys(_run_key(self.config.seed)[0])
+        key_data, _ = _update_keys(_run_keys(self.config.seed)[0])
         return self._data.feed(first, key_data, mesh)
 
     def measure_statistics(self) -> dict[str, Array]:
@@ -282,7 +282,7 @@ class OfflineTrainer:
         self, seed: Int[Array, ""] | int, *, given: Mapping[str, Any] | None = None
     ) -> OfflineState:
         """Return the state of a new run, see `Trainer.init`."""
-        key, key_network = _run_key(seed)
+        key, key_network = _run_keys(seed)
         params = replace_arrays(self._init_params(key_network), given or {})
         learner = self.algorithm.init(params, jax.random.fold_in(key_network, 1))
         return OfflineState(learner, key, jnp.zeros((), jnp.int32))
@@ -290,11 +290,11 @@ class OfflineTrainer:
     def _init_params(self, key: Key[Array, ""]) -> Any:
         """Return initial parameters of the model."""
 
-        def all_of_it(model: Any) -> None:
+        def forward(model: Any) -> None:
             model(model.initial_memory(1), self._segment(1))
 
         with wrap_errors("model", self.model):
-            return nn.init(all_of_it, self.model)(key).get("params", {})
+            return nn.init(forward, self.model)(key).get("params", {})
 
     def _segment(self, batch: int) -> Segments:
         """Return a segment `[B, T]` of zeros."""
@@ -320,7 +320,7 @@ class OfflineTrainer:
 
     def update(self, state: OfflineState, data: Any, stage: Any) -> tuple[OfflineState, Metrics]:
         """Sample a batch, or select the one read for this update, and learn from it."""
-        key_data, key_learning = _keys(state.key)
+        key_data, key_learning = _update_keys(state.key)
         data, _ = data
         if isinstance(data, Segments):
             # Iterations begin at multiples of `updates_per_iteration`.
@@ -383,11 +383,11 @@ class OfflineTrainer:
             return play(params, key)
 
 
-def _run_key(seed: Int[Array, ""] | int) -> Key[Array, "2"]:
+def _run_keys(seed: Int[Array, ""] | int) -> Key[Array, "2"]:
     """Return the keys of a run's state and of its network's initial parameters."""
     return jax.random.split(jax.random.key(seed))
 
 
-def _keys(key: Key[Array, ""]) -> Key[Array, "2"]:
+def _update_keys(key: Key[Array, ""]) -> Key[Array, "2"]:
     """Return the keys for data and for learning; update n uses `fold_in(key, n)` of each."""
     return jax.random.split(key)

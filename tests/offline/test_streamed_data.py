@@ -20,7 +20,7 @@ from gtrxl_jax.loading import load
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.environments import trajectories_of
 from gtrxl_jax.offline.imitation import ImitationConfig
-from gtrxl_jax.offline.trainer import OfflineTrainer, _keys, _run_key
+from gtrxl_jax.offline.trainer import OfflineTrainer, _run_keys, _update_keys
 from gtrxl_jax.parallel.placement import local_rows
 from gtrxl_jax.runs import programs
 from gtrxl_jax.runs.loop import train
@@ -171,7 +171,7 @@ def test_bad_episodes_are_left_out_and_named(path, damaged, capsys):
         batches.append(data)
     (held, of_stages), streamed = batches
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(held), rest)
-    key, _ = _keys(_run_key(CONFIG.seed)[0])
+    key, _ = _update_keys(_run_keys(CONFIG.seed)[0])
 
     @jax.jit
     def sample(data, key, episodes):
