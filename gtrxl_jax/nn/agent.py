@@ -66,7 +66,7 @@ class MemoryNetwork(nn.Module, abc.ABC, kw_only=True):
         memory: the ablation of memory. The previous action and reward are still inputs; a clock
         stays at 0.
       reconstruction: an auxiliary loss on the core's output, see `nn.auxiliary`; None for none.
-      pixel_control: another one.
+      pixel_control: an auxiliary loss for images, see `nn.auxiliary`; None for none.
       rnd: a `RandomDistillation`, whose loss does not depend on the core; None for none.
     """
 

@@ -202,8 +202,8 @@ class RandomDistillation(nn.Module):
 
     A predictor learns the features of a random network, which is never trained. Its error, the mean
     over the features, is large for observations unlike those that it has learned from. The bonus of
-    an observation is this error relative to its root mean square over all observations so far: 1 or
-    so at first, and less and less for what is seen again and again. Episodes do not end for it, see
+    an observation is this error relative to its root mean square over all observations so far:
+    about 1 at first, and decreasing for observations that recur. Episodes do not end for it, see
     `online.algorithm.compute_bonus`.
 
     Attributes:

@@ -250,7 +250,7 @@ class CoreConfig(abc.ABC):
         return CORES.find(name)
 
 
-def width_of_head(config: Any) -> int:
+def resolve_head_width(config: Any) -> int:
     """Return a config's `head_width`, by default its width divided by the number of its heads.
 
     Raises:

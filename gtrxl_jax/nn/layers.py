@@ -1,4 +1,4 @@
-"""Layers: linear maps, layer normalization, and attention with relative positions."""
+"""Layers: linear maps, normalization, attention with relative positions, and stacks of layers."""
 
 import dataclasses
 import math
@@ -68,7 +68,7 @@ def product(
 class Dense(nn.Dense):
     """`nn.Dense` that computes by rows, see `by_rows`, except on TPUs.
 
-    There, to join axes moves steps between registers of 8 or 16 rows.
+    On TPUs, joining axes would move steps between registers of 8 or 16 rows.
 
     Attributes:
       result_dtype: the dtype of the outputs; None for that of the factors, see `product`.
@@ -241,10 +241,6 @@ class RelativeAttention(AttentionLayer):
     def _heads(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch H K"]:
         return x.reshape(*x.shape[:-1], self.heads, self.head_width)
 
-    def _keys_values(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
-        key, value = jnp.split(self._linear(self.key_value(), x), 2, axis=-1)
-        return key, value
-
     def _positions(self, farthest: int, dtype: DTypeLike) -> Float[Array, "N I"]:
         """Return W_R Phi_d for the distances d = farthest .. 0, in this order."""
         # Phi in the parameters' precision: bfloat16 cannot separate neighboring distances.
@@ -260,7 +256,7 @@ class RelativeAttention(AttentionLayer):
     def _by_head(
         self, kernel_DI: Float[Array, "D I"], x_BTD: Float[Array, "B T D"]
     ) -> Float[Array, "B T H K"]:
-        """Return the product by heads. To separate the heads after it takes longer on TPUs."""
+        """Project x and split the heads, in one product on TPUs, where splitting takes longer."""
         if platform() == "tpu":
             return product("btd,dhk->bthk", x_BTD, self._heads(kernel_DI), self.dtype, x_BTD.dtype)
         return self._heads(self._linear(kernel_DI, x_BTD))
@@ -271,7 +267,7 @@ class RelativeAttention(AttentionLayer):
         x_BTHK: Float[Array, "B T H K"],
         dtype: DTypeLike,
     ) -> Float[Array, "B T D"]:
-        """Return the product of all heads, likewise, in `dtype`."""
+        """Project the joined heads to the stream in `dtype`, in one product on TPUs."""
         if platform() == "tpu":
             kernel_HKD = kernel_ID.reshape(*x_BTHK.shape[2:], -1)
             return product("bthk,hkd->btd", x_BTHK, kernel_HKD, self.dtype, dtype)
@@ -350,7 +346,7 @@ class RelativeAttention(AttentionLayer):
             query_BI, key_BI, value_BI = jnp.split(self._linear(kernel_DI, x_BD), 3, axis=-1)
         else:
             query_BI = self._linear(self.query(), x_BD)
-            key_BI, value_BI = self._keys_values(x_BD)
+            key_BI, value_BI = jnp.split(self._linear(self.key_value(), x_BD), 2, axis=-1)
         out_BI, _ = ops.cached_attention(
             query_BI,
             key_BI,

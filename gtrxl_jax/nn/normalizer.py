@@ -40,12 +40,12 @@ class Normalizer(nn.Module):
     With a tolerance t of 1, it returns (x - mean) / deviation. Above 1, x is scaled only as far as
     its deviation is outside [1 / t, t], and then shifted only as far as its mean is outside
     [1 - t, t - 1]: ordinary inputs stay as they are, whatever the agent happens to see first, and
-    no others become invisible or overwhelming. The result is clipped to +-10 t.
+    the others are brought to a comparable scale. The result is clipped to +-10 t.
 
-    Without centering, x is never shifted, and relative to its root mean square.
+    Without centering, x is not shifted, and is divided by its root mean square.
 
-    Inputs that were constant so far count as of deviation 1. Before the first update, `mean` and
-    `deviation` are used.
+    The deviation of inputs that were constant so far is taken as 1. Before the first update, `mean`
+    and `deviation` are used.
 
     Attributes:
       shape: the shape of the statistics: the last axes of x. All axes before them are samples.
@@ -112,7 +112,7 @@ def update_normalizers(
     return {**variables, "params": _map_normalizers(merge_recorded, variables["params"])}
 
 
-def with_normalizers(params: Any, source: Any) -> Any:
+def copy_normalizers(params: Any, source: Any) -> Any:
     """Return the parameters with the statistics of another copy of the same network."""
 
     def of_source(statistics: Any, path: tuple[str, ...]) -> Any:
@@ -121,7 +121,7 @@ def with_normalizers(params: Any, source: Any) -> Any:
     return _map_normalizers(of_source, params)
 
 
-def statistics(params: Any) -> dict[str, Array]:
+def normalizer_statistics(params: Any) -> dict[str, Array]:
     """Return the statistics of all normalizers by path, `encoder/reward/mean`."""
     found: dict[str, Array] = {}
 
@@ -132,7 +132,7 @@ def statistics(params: Any) -> dict[str, Array]:
     return found
 
 
-def weights(params: Any) -> Any:
+def without_statistics(params: Any) -> Any:
     """Return the parameters without the statistics of normalizers: those that are trained."""
     return _map_normalizers(lambda statistics, path: {}, params)
 

@@ -30,7 +30,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from gtrxl_jax.custom import describe_part
-from gtrxl_jax.nn.normalizer import with_normalizers
+from gtrxl_jax.nn.normalizer import copy_normalizers
 from gtrxl_jax.nn.sequence.values import ActionValue
 from gtrxl_jax.offline.algorithm import Metrics, OfflineAlgorithm, OfflineAlgorithmConfig, Setup
 from gtrxl_jax.offline.policy import SequencePolicy
@@ -221,7 +221,7 @@ class ActorCritic(OfflineAlgorithm):
             return model.features(model.initial_memory(1), step)[1]
 
         h_BTD, variables = nn.init_with_output(features, self.model)(key_history)
-        history = with_normalizers(variables.get("params", {}), params)
+        history = copy_normalizers(variables.get("params", {}), params)
         return {"history": history, "head": head.init(key_head, h_BTD, *inputs)["params"]}
 
     def make_critics(self, params: Any, key: Key[Array, ""]) -> dict[str, Any]:

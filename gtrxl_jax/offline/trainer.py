@@ -31,7 +31,7 @@ from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories, check
 from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.nn.encoders import describe_arrays
-from gtrxl_jax.nn.normalizer import statistics, update_normalizers
+from gtrxl_jax.nn.normalizer import normalizer_statistics, update_normalizers
 from gtrxl_jax.nn.sequence.model import require_consistent_model
 from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.nn.sequence.trajectory import return_statistics
@@ -250,14 +250,14 @@ class OfflineTrainer:
         """Return the statistics of the data by which the model normalizes, see `Trainer`."""
         shapes = {"params": jax.eval_shape(self.init, 0).params}
         variables = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        found, scale = statistics(variables["params"]), self.return_scale
+        found, scale = normalizer_statistics(variables["params"]), self.return_scale
         returns = {} if scale is None else return_statistics(variables["params"], scale)
         if not self.config.data.normalize or found.keys() == returns.keys():
             return returns
         update = jax.jit(lambda variables, x: update_normalizers(self.model, variables, x))
         for batch in self._data.observations():
             variables = update(variables, batch)
-        return statistics(variables["params"]) | returns
+        return normalizer_statistics(variables["params"]) | returns
 
     def programs(
         self,

@@ -28,7 +28,7 @@ from gtrxl_jax.custom import (
 )
 from gtrxl_jax.nn.agent import AgentOutput, make_agent
 from gtrxl_jax.nn.heads import rescale_value_gradient, rescale_value_head
-from gtrxl_jax.nn.normalizer import with_normalizers
+from gtrxl_jax.nn.normalizer import copy_normalizers
 from gtrxl_jax.online.algorithm import (
     Algorithm,
     AlgorithmConfig,
@@ -269,7 +269,7 @@ class OnPolicy(Algorithm):
     def observe(self, state: LearnerState, timesteps: TimeStep) -> LearnerState:
         """Return the state with the normalizers of all networks updated by time steps."""
         updated = update_agent_normalizers(self.agent, state.params, timesteps, self._normalize)
-        return self.map_networks(state, lambda params: with_normalizers(params, updated))
+        return self.map_networks(state, lambda params: copy_normalizers(params, updated))
 
     def step(self, state: LearnerState, batch: Any) -> tuple[LearnerState, Metrics]:
         """Take one optimizer step on a minibatch."""

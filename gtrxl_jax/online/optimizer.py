@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Real
 
-from gtrxl_jax.nn.normalizer import weights
+from gtrxl_jax.nn.normalizer import without_statistics
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
 from gtrxl_jax.ops.schedule import warmup_and_decay
 from gtrxl_jax.validation import MOST_STEPS, number
@@ -92,7 +92,7 @@ class Optimizer:
         steps = jax.tree.map(lambda change: -rate * change, changes)
         trainable = optax.apply_updates(trainable, steps)
         metrics |= {
-            "parameter_norm": optax.tree.norm(weights(trainable["params"])),
+            "parameter_norm": optax.tree.norm(without_statistics(trainable["params"])),
             "learning_rate": rate,
         }
         return trainable, state, metrics

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.nn.agent import make_q_network
-from gtrxl_jax.nn.normalizer import with_normalizers
+from gtrxl_jax.nn.normalizer import copy_normalizers
 from gtrxl_jax.online.algorithm import (
     Algorithm,
     AlgorithmConfig,
@@ -249,7 +249,7 @@ class R2D2(Algorithm):
         }
         seen = jax.tree.map(lambda x: x[:, :-1], experience.timesteps)
         params = update_agent_normalizers(self.agent, state.params, seen, self._normalize)
-        target = with_normalizers(state.target, params)
+        target = copy_normalizers(state.target, params)
         return dataclasses.replace(state, params=params, target=target), metrics
 
     def step(self, state: R2D2State, key: Key[Array, ""]) -> tuple[R2D2State, Metrics]:

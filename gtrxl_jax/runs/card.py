@@ -15,7 +15,7 @@ import jax
 
 from gtrxl_jax.files import write_text
 from gtrxl_jax.formatting import format_number
-from gtrxl_jax.nn.normalizer import weights
+from gtrxl_jax.nn.normalizer import without_statistics
 from gtrxl_jax.runs.results import NOT_EVALUATED, Score, main_scores
 from gtrxl_jax.statistics import SOLVED
 
@@ -44,7 +44,7 @@ def write_card(
       notes: lines on how it reads its observations.
     """
     path, name = Path(folder, CARD), Path(folder).resolve().name
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(weights(params)))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(without_statistics(params)))
     seeds, diverged = record["seeds"], record["num_diverged"]
     several = len(seeds) > 1
     origin = record.get("init_from")

@@ -11,7 +11,7 @@ from gymnax.environments import spaces
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.nn.agent import make_agent
-from gtrxl_jax.nn.normalizer import weights
+from gtrxl_jax.nn.normalizer import without_statistics
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.timestep import TimeStep, zero_timestep
 from tests.comparison import assert_close
@@ -280,7 +280,7 @@ def test_every_parameter_has_gradient():
         return jnp.mean(output.policy.log_prob(timesteps.action)) + jnp.mean(output.value**2)
 
     gradients = gradient(params)["params"]
-    for path, leaf in jax.tree.leaves_with_path(weights(gradients)):
+    for path, leaf in jax.tree.leaves_with_path(without_statistics(gradients)):
         assert np.any(leaf != 0), jax.tree_util.keystr(path)
 
 

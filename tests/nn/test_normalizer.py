@@ -17,10 +17,10 @@ from gtrxl_jax.nn.encoders import make_encoder
 from gtrxl_jax.nn.normalizer import (
     LARGEST,
     Normalizer,
-    statistics,
+    copy_normalizers,
+    normalizer_statistics,
     update_normalizers,
-    weights,
-    with_normalizers,
+    without_statistics,
 )
 from gtrxl_jax.timestep import zero_timestep
 from tests.tiers import slow_except
@@ -68,7 +68,7 @@ def test_statistics_are_of_all_that_was_seen():
         x = jnp.asarray(batch, jnp.float32)
         variables = update_normalizers(module, variables, x, method="__call__")
     everything = np.concatenate([first, second[:4]])
-    found = statistics(variables["params"])
+    found = normalizer_statistics(variables["params"])
     assert found["count"] == 14
     np.testing.assert_allclose(found["mean"], everything.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found["variance"], everything.var(0), rtol=1e-4)
@@ -199,7 +199,7 @@ def test_rewards_that_belong_to_an_episode_count():
         first=jnp.asarray(first),
     )
     params = jax.jit(functools.partial(update_normalizers, agent))(params, steps)
-    found = statistics(params["params"])
+    found = normalizer_statistics(params["params"])
     assert int(found["encoder/reward/count"]) == (~first).sum() < first.size
     np.testing.assert_allclose(found["encoder/reward/mean"], reward[~first].mean(), rtol=1e-4)
     a = "encoder/observation/encoders_a/features/normalizer/mean"
@@ -211,7 +211,7 @@ def test_only_updates_change_statistics():
     agent, params, steps = make_some_agent()
     steps = steps.replace(reward=steps.reward + 3, first=~steps.first)
     params = jax.jit(functools.partial(update_normalizers, agent))(params, steps)
-    assert statistics(params["params"])["encoder/reward/mean"] == 3
+    assert normalizer_statistics(params["params"])["encoder/reward/mean"] == 3
 
     def kernels(params):
         return jax.tree.map_with_path(lambda path, _: path[-1].key == "kernel", params)
@@ -230,7 +230,7 @@ def test_only_updates_change_statistics():
 
     with jax.numpy_dtype_promotion("standard"):
         trained = step(params)
-    before, after = (statistics(x["params"]) for x in (params, trained))
+    before, after = (normalizer_statistics(x["params"]) for x in (params, trained))
     jax.tree.map(np.testing.assert_array_equal, before, after)
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), params, trained)
     assert moved["params"]["encoder"]["Dense_0"]["kernel"]
@@ -240,6 +240,10 @@ def test_statistics_of_another_copy():
     agent, params, steps = make_some_agent()
     other = update_normalizers(agent, params, steps)["params"]
     changed = jax.tree.map(lambda x: x + 1, params["params"])
-    taken = with_normalizers(changed, other)
-    jax.tree.map(np.testing.assert_array_equal, statistics(taken), statistics(other))
-    jax.tree.map(np.testing.assert_array_equal, weights(taken), weights(changed))
+    taken = copy_normalizers(changed, other)
+    jax.tree.map(
+        np.testing.assert_array_equal, normalizer_statistics(taken), normalizer_statistics(other)
+    )
+    jax.tree.map(
+        np.testing.assert_array_equal, without_statistics(taken), without_statistics(changed)
+    )

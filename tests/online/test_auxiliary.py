@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.normalizer import statistics
+from gtrxl_jax.nn.normalizer import normalizer_statistics
 from gtrxl_jax.online.algorithm import add_bonus_to_rewards, compute_bonus
 from gtrxl_jax.online.trainer import OnlineTrainer
 from tests.jobs import changed, small_job
@@ -193,7 +193,7 @@ def test_statistics_of_auxiliary_losses_do_not_depend_on_normalize(algorithm):
     @jax.jit
     def run():
         state = normalized.init(0)
-        return [statistics(x.update(state)[0].params) for x in (normalized, fixed)]
+        return [normalizer_statistics(x.update(state)[0].params) for x in (normalized, fixed)]
 
     seen, found = run()
     for name, array in found.items():

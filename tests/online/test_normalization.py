@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs.registry import register_env
-from gtrxl_jax.nn.normalizer import statistics, weights
+from gtrxl_jax.nn.normalizer import normalizer_statistics, without_statistics
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.ppo import PPOConfig
 from gtrxl_jax.online.vmpo import VMPOConfig
@@ -55,7 +55,7 @@ def test_statistics_are_of_all_rollouts(name):
     for _ in range(4):
         state, _, experience = update(state)
         seen.append(jax.tree.map(lambda x: np.asarray(x)[:, :-1], experience.timesteps))
-    found = statistics(state.params)
+    found = normalizer_statistics(state.params)
     values = np.concatenate([x.observation.reshape(-1, 2) for x in seen])
     prefix = "encoder/observation/features/normalizer"
     assert int(found[f"{prefix}/count"]) == len(values) == 4 * 8 * 7
@@ -63,7 +63,7 @@ def test_statistics_are_of_all_rollouts(name):
     np.testing.assert_allclose(found[f"{prefix}/variance"], values.var(0), rtol=1e-4)
     rewards = np.concatenate([x.reward[~x.first] for x in seen])
     np.testing.assert_allclose(found["encoder/reward/mean"], rewards.mean(), rtol=1e-5)
-    of_actor = statistics(trainer.algorithm.acting_params(state.learner))
+    of_actor = normalizer_statistics(trainer.algorithm.acting_params(state.learner))
     jax.tree.map(np.testing.assert_array_equal, of_actor, found)
 
 
@@ -72,8 +72,8 @@ def test_statistics_are_of_all_rollouts(name):
 def test_without_normalization_statistics_stay():
     trainer = trainer_of("ppo", agent__normalize=False)
     state = jax.jit(trainer.init)(0)
-    before = statistics(state.params)
-    after = jax.jit(lambda state: statistics(trainer.update(state)[0].params))(state)
+    before = normalizer_statistics(state.params)
+    after = jax.jit(lambda state: normalizer_statistics(trainer.update(state)[0].params))(state)
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
@@ -87,7 +87,7 @@ def train(name, unit):
     state = state.replace(learner=learner)
     for _ in range(4):
         state, metrics, _ = update(state)
-    return weights(state.params), metrics
+    return without_statistics(state.params), metrics
 
 
 UNITS = [(name, 2.0**power) for name in ALGORITHMS for power in (-20, 20)]

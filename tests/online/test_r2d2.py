@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.normalizer import weights
+from gtrxl_jax.nn.normalizer import without_statistics
 from gtrxl_jax.online.algorithm import run_segment
 from gtrxl_jax.online.config import EnvConfig, OnlineConfig
 from gtrxl_jax.online.r2d2 import R2D2Config, segment_of
@@ -98,7 +98,9 @@ def test_learning_begins_when_the_replay_is_filled(played):
     _, states, _, metrics = played
     for n, (before, after) in enumerate(zip(states, states[1:], strict=False)):
         changes = jax.tree.map(
-            lambda a, b: float(np.abs(a - b).max()), weights(before.params), weights(after.params)
+            lambda a, b: float(np.abs(a - b).max()),
+            without_statistics(before.params),
+            without_statistics(after.params),
         )
         learns = 8 * (n + 1) >= CONFIG.replay_start
         assert (max(jax.tree.leaves(changes)) > 0) == learns
@@ -173,7 +175,9 @@ def test_resume_with_and_without_the_replay(tmp_path):
     run(tmp_path / "halves", 2 * steps, True)
     assert_close(run(tmp_path / "halves", 4 * steps, True), whole)
     run(tmp_path / "without", 2 * steps, False)
-    assert_different(weights(run(tmp_path / "without", 4 * steps, False)), weights(whole))
+    assert_different(
+        without_statistics(run(tmp_path / "without", 4 * steps, False)), without_statistics(whole)
+    )
     filled, anew = (
         read_metrics(tmp_path / name / "metrics.jsonl")["replay/segments"]
         for name in ("halves", "without")

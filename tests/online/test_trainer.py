@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gtrxl_jax.nn.normalizer import weights, with_normalizers
+from gtrxl_jax.nn.normalizer import copy_normalizers, without_statistics
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer, sample_hyperparameters
 from gtrxl_jax.validation import MOST_STEPS
@@ -155,7 +155,7 @@ def test_target_is_copied_every_period(run):
             assert largest_difference(after.learner.algorithm, after.params) > 0
             # Everything except the value head, which PopArt rescales.
             for name in before.learner.algorithm.keys() - {"value_head"}:
-                old, new = (weights(x.learner.algorithm[name]) for x in (before, after))
+                old, new = (without_statistics(x.learner.algorithm[name]) for x in (before, after))
                 assert_equal(new, old)
 
 
@@ -186,7 +186,7 @@ def test_updates_match_naive_reference(run):
         assert_close(metrics["psi/kl"], psi_kl)
         assert_close((after.learner.popart.mean_N, after.learner.popart.variance_N), statistics)
         trained = jax.tree.map(lambda p, s: p + s, params, steps["params"])
-        assert_close(weights(after.params), weights(trained))
+        assert_close(without_statistics(after.params), without_statistics(trained))
 
 
 def test_rollouts_contain_termination_and_truncation(run):
@@ -208,7 +208,7 @@ def test_popart_preserves_target_values(run):
     for before, after in [pair for number, pair in states if number % period]:
         values = []
         for state in (before, after):
-            params = with_normalizers(state.learner.algorithm, before.learner.algorithm)
+            params = copy_normalizers(state.learner.algorithm, before.learner.algorithm)
             _, output = segment(run.trainer.agent, params, memory, timesteps)
             popart = state.learner.popart
             scale_N, mean_N = np.sqrt(popart.variance_N), np.asarray(popart.mean_N)

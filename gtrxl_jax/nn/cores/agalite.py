@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.core import width_of_head
+from gtrxl_jax.nn.core import resolve_head_width
 from gtrxl_jax.nn.cores.stack import (
     RecurrentLayer,
     StackConfig,
@@ -57,7 +57,7 @@ class AGaLiTeConfig(StackConfig):
 
     def check(self) -> None:
         """Raise ValueError where the heads do not divide the width, or b cannot be as slow."""
-        width_of_head(self)
+        resolve_head_width(self)
         check_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "AGaLiTeLayer":
@@ -105,7 +105,7 @@ class AGaLiTeLayer(RecurrentLayer):
         return 2 * max(self.config.terms - 1, 1)
 
     def initial_state(self, batch_size: int) -> AGaLiTeState:
-        heads, width = self.config.heads, width_of_head(self.config)
+        heads, width = self.config.heads, resolve_head_width(self.config)
         lead, features = (batch_size, self.config.terms, heads), self.config.features * width
         return AGaLiTeState(
             keys=jnp.zeros((*lead, features), self.wide),
@@ -118,7 +118,7 @@ class AGaLiTeLayer(RecurrentLayer):
     def __call__(
         self, state: AGaLiTeState, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[AGaLiTeState, Float[Array, "B T D"]]:
-        config, width = self.config, width_of_head(self.config)
+        config, width = self.config, resolve_head_width(self.config)
         lead = (*x_BTD.shape[:2], config.heads)
 
         def projections(count: int, size: int, name: str, **settings: Any) -> list[Array]:

@@ -163,7 +163,7 @@ class DNCCore(MemoryCore):
         weights_BKS = self._weights(h_BH, memory)
         reads_BKW = jnp.einsum("bks,bsw->bkw", weights_BKS.astype(x_BD.dtype), memory.rows)
         reads_BR = reads_BKW.reshape(len(x_BD), -1)
-        memory = self._written(memory, x_BD, weights_BKS)
+        memory = self._write(memory, x_BD, weights_BKS)
         memory = dataclasses.replace(memory, reads=reads_BR, carries=tuple(carries))
         return memory, self.output(jnp.concatenate([h_BH, reads_BR], axis=-1))
 
@@ -184,13 +184,13 @@ class DNCCore(MemoryCore):
             self.sow("metrics", "focus", jnp.mean(largest_BK).astype(jnp.float32))
         return weights_BKS
 
-    def _written(
+    def _write(
         self,
         memory: DNCMemory,
         x_BD: Float[Array, "B D"],
         weights_BKS: Float[Array, "B K S"],
     ) -> DNCMemory:
-        """Return the memory after the input has been written to a row, free or least used."""
+        """Write the input to a row, free or least used."""
         reads_BS = jax.lax.stop_gradient(jnp.sum(weights_BKS, axis=1))
         # The usage of free rows, -1, is the lowest.
         usage_BS = jnp.where(memory.usage < 0, -1, USAGE_DECAY * memory.usage + reads_BS)

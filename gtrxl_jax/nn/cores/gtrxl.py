@@ -16,7 +16,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs, width_of_head
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs, resolve_head_width
 from gtrxl_jax.nn.layers import (
     UNROLLED_STEPS,
     AttentionCache,
@@ -345,7 +345,7 @@ class GTrXLConfig(CoreConfig):
 
     def check(self) -> None:
         """Raise ValueError where heads do not divide the width, or settings do not fit."""
-        width_of_head(self)
+        resolve_head_width(self)
         if self.recency and self.width == 1:
             raise ValueError(
                 f"core.recency {self.recency:g} needs positions of several features, but "
@@ -445,7 +445,7 @@ class GTrXLCore(MemoryCore):
         return RelativeBlock(
             width=self.width,
             heads=config.heads,
-            head_width=width_of_head(config),
+            head_width=resolve_head_width(config),
             feedforward_width=config.feedforward_width or self.width,
             norm_first=config.name != "trxl",
             gate=config.gate if config.name == "gtrxl" else None,

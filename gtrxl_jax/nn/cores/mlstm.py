@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.nn.core import width_of_head
+from gtrxl_jax.nn.core import resolve_head_width
 from gtrxl_jax.nn.cores.stack import RecurrentLayer, StackConfig
 from gtrxl_jax.ops.linear_attention import MatrixMemory, empty_memory, linear_attention
 from gtrxl_jax.validation import choice
@@ -26,7 +26,7 @@ class MLSTMConfig(StackConfig):
 
     def check(self) -> None:
         """Raise ValueError where the heads do not divide the width."""
-        width_of_head(self)
+        resolve_head_width(self)
 
     def make_layer(self, **shared: Any) -> "MLSTMLayer":
         return MLSTMLayer(config=self, **shared)
@@ -51,14 +51,14 @@ class MLSTMLayer(RecurrentLayer):
     config: MLSTMConfig
 
     def initial_state(self, batch_size: int) -> MatrixMemory:
-        width = width_of_head(self.config)
+        width = resolve_head_width(self.config)
         return empty_memory(batch_size, self.config.heads, width, width + 1, self.wide)
 
     @nn.compact
     def __call__(
         self, state: MatrixMemory, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[MatrixMemory, Float[Array, "B T D"]]:
-        heads, width = self.config.heads, width_of_head(self.config)
+        heads, width = self.config.heads, resolve_head_width(self.config)
 
         def by_head(z: Array) -> Array:
             return z.reshape(*x_BTD.shape[:2], heads, -1)

@@ -1,6 +1,6 @@
 """Behavior cloning from observations to actions, with and without memory.
 
-Both models have the interface of `gtrxl_jax.nn.sequence.rate.RATE` and ignore returns-to-go.
+Both models have the interface of `gtrxl_jax.nn.sequence.model` and ignore returns-to-go.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 Decision Mamba (Ota 2024, arXiv 2403.19925) is a Decision Transformer with Mamba in place of
 attention. Here, the core reads the tokens R, o and a of each step one after the other, and predicts
 the action at the o token. It sees the whole window at once in learning, so that the gradient
-reaches all steps; in acting, its memory goes on until the episode ends, at a constant cost.
+reaches all steps; in acting, it keeps its memory until the episode ends, at a constant cost.
 
 The paper has Mamba-1 and context windows in acting. There are no embeddings of time: a core knows
 the order of its inputs.

@@ -101,7 +101,7 @@ class GPTBlock(nn.Module):
 
 
 class DecisionTransformer(TrajectoryModel):
-    """The model, with the interface of `gtrxl_jax.nn.sequence.rate.RATE` but without memory.
+    """The model, with the interface of `gtrxl_jax.nn.sequence.model` but without memory.
 
     Attributes:
       embedding: maps steps to tokens.
@@ -150,7 +150,7 @@ class DecisionTransformer(TrajectoryModel):
         observation: Any,
         first_B: Bool[Array, " B"],
     ) -> tuple[Window, ActionDistribution]:
-        """Return the state and the policy at a step `[B]`, see `RATE.decode`."""
+        """Return the state and the policy at a step `[B]`, see `nn.sequence.model`."""
         state = begin_in_window(state, first_B)
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
         state = observe_in_window(state, self._with_time(tokens_B2D, state.timestep))

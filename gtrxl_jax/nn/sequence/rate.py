@@ -308,10 +308,10 @@ class RATE(TrajectoryModel):
     def _noise_key(self) -> Key[Array, ""] | None:
         return self.make_rng("memory_noise") if self.has_rng("memory_noise") else None
 
-    def _disturbed(
+    def _replace_by_noise(
         self, tokens: MemoryTokens, segment_B: Int[Array, " B"], noise_key: Key[Array, ""] | None
     ) -> MemoryTokens:
-        """Return the tokens, or noise in their place if there is a key.
+        """Replace the tokens by noise if there is a key.
 
         The noise differs between rows, and between the segments of an episode.
         """
@@ -334,7 +334,9 @@ class RATE(TrajectoryModel):
         empty_BSD = jnp.zeros((batch_size, num_slots, self.blocks[0].width), self._dtype)
         zero_B = jnp.zeros(batch_size, jnp.int32)
         state = RATEState(
-            tokens=self._disturbed(self._first_tokens(batch_size), zero_B, self._noise_key()),
+            tokens=self._replace_by_noise(
+                self._first_tokens(batch_size), zero_B, self._noise_key()
+            ),
             weights=tuple(block.absorb_weights(num_slots, self._dtype) for block in self.blocks),
             slots=tuple(block.init_cache(empty_BSD) for block in self.blocks),
             action=empty_BSD[:, 0],
@@ -456,7 +458,7 @@ class RATE(TrajectoryModel):
         cached_B = jnp.minimum(state.cached + 3 * self.context, self.cache_size)
         following = self._read(
             RATEState(
-                tokens=self._disturbed(tokens, segment_B, noise_key),
+                tokens=self._replace_by_noise(tokens, segment_B, noise_key),
                 weights=state.weights,
                 slots=tuple(keep_newest(z) for z in written.slots),
                 action=state.action,

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.nn.layers import Dense
-from gtrxl_jax.nn.normalizer import Normalizer, statistics
+from gtrxl_jax.nn.normalizer import Normalizer, normalizer_statistics
 from gtrxl_jax.nn.sequence.model import ModelConfig, SequenceModel
 from gtrxl_jax.ops.distributions import ActionDistribution, Categorical, Gaussian, Hybrid
 from gtrxl_jax.segments import Segments
@@ -108,7 +108,7 @@ class TrajectoryEmbedding(nn.Module):
 
 def return_statistics(params: Any, scale: float) -> dict[str, Array]:
     """Return the statistics, by path, with which a model divides returns-to-go by a scale."""
-    found = statistics(params)
+    found = normalizer_statistics(params)
     values = {"count": 1.0, "mean": 0.0, "variance": scale**2}
     return {
         path: jnp.asarray(values[path.rpartition("/")[2]], array.dtype)
