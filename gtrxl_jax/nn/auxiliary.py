@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
@@ -17,6 +16,7 @@ from gtrxl_jax.nn.encoders import Features
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.pixel_control import cell_size, pixel_changes, pixel_control_loss
+from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.ops.reconstruction import reconstruction_error
 from gtrxl_jax.specs import ActionSpec, ArraySpec
 from gtrxl_jax.specs.observation import QUANTITY
@@ -79,7 +79,7 @@ class Reconstruction(nn.Module):
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        wide = np.promote_types(self.param_dtype, np.float32)
+        wide = at_least_float32(self.param_dtype)
         self.arrays = [Features(spec, wide) for spec in self.specs]
         self.reward_normalizer = Normalizer()
         self.layer = Dense(self.hidden, **precision)
@@ -94,7 +94,7 @@ class Reconstruction(nn.Module):
 
     def targets(self, timesteps: TimeStep) -> list[Float[Array, "... F"]]:
         """Return the features of each array of the observation, of the action and the reward."""
-        wide, lead = np.promote_types(self.param_dtype, np.float32), timesteps.first.shape
+        wide, lead = at_least_float32(self.param_dtype), timesteps.first.shape
 
         def target(normalize: Features, x: Array) -> Float[Array, "... F"]:
             spec = normalize.spec
@@ -112,7 +112,7 @@ class Reconstruction(nn.Module):
     def __call__(self, y: Float[Array, "... D"], timesteps: TimeStep) -> None:
         """Sow the loss on time steps, given the core's output."""
         x = nn.relu(self.layer(y))
-        wide = x.astype(np.promote_types(self.param_dtype, np.float32))
+        wide = x.astype(at_least_float32(self.param_dtype))
         *arrays, action, reward = self.targets(timesteps)
         errors = []
         for spec, decoder, target in zip(self.specs, self.decoders, arrays, strict=True):
@@ -184,7 +184,7 @@ class PixelControl(nn.Module):
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             name="maps",
-        )(y).astype(np.promote_types(self.param_dtype, np.float32))
+        )(y).astype(at_least_float32(self.param_dtype))
         advantage = outputs[..., 1:]
         return outputs[..., :1] + advantage - jnp.mean(advantage, axis=-1, keepdims=True)
 
@@ -232,7 +232,7 @@ class RandomDistillation(nn.Module):
 
     def error(self, observation: Any) -> Float[Array, "..."]:
         """Return the squared error of each observation, the mean over the features."""
-        wide = np.promote_types(self.param_dtype, np.float32)
+        wide = at_least_float32(self.param_dtype)
         x = nn.relu(self.target_layer(self.target(observation)))
         target = jax.lax.stop_gradient(self.target_features(x.astype(wide)))
         x = self.predictor(observation)

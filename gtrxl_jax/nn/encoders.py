@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from flax.core import FrozenDict
 from jaxtyping import Array, Float
@@ -26,6 +25,7 @@ from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.normalizer import Normalizer
 from gtrxl_jax.ops.convolution import convolve
+from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.platforms import platform
 from gtrxl_jax.plugins import Registry, find_plugin, is_plugin
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
@@ -53,7 +53,7 @@ class Features(nn.Module):
     @nn.compact
     def __call__(self, observation: Array) -> Float[Array, "..."]:
         spec = self.spec
-        x = spec.features(observation, np.promote_types(self.dtype, np.float32))
+        x = spec.features(observation, at_least_float32(self.dtype))
         normalize = Normalizer(
             spec.statistics_shape, *spec.declared_moments, spec.tolerance, name="normalizer"
         )
@@ -191,7 +191,7 @@ class ImageEncoder(Encoder, abc.ABC):
 
 def _mean_and_deviation(x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N 2*C"]:
     """Return the mean and the mean absolute deviation of each channel of images."""
-    wide = x_NHWC.astype(np.promote_types(x_NHWC.dtype, np.float32))
+    wide = x_NHWC.astype(at_least_float32(x_NHWC.dtype))
     mean_N11C = jnp.mean(wide, axis=(1, 2), keepdims=True)
     # The root of the variance would have an infinite gradient where an image has one color.
     deviation_NC = jnp.mean(jnp.abs(wide - mean_N11C), axis=(1, 2))
@@ -332,7 +332,7 @@ class InputEncoder(nn.Module):
     @nn.compact
     def __call__(self, timestep: TimeStep) -> Float[Array, "... D"]:
         dtype = self.dtype or self.param_dtype
-        wide = np.promote_types(dtype, np.float32)
+        wide = at_least_float32(dtype)
         reward = Normalizer(name="reward")(timestep.reward.astype(wide), ~timestep.first)
         with wrap_errors("encoder", self.observation):
             features = self.observation(timestep.observation)

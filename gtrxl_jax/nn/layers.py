@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from gtrxl_jax.ops import attention as ops
+from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.platforms import platform
 
 
@@ -42,7 +43,7 @@ def stream_dtype(dtype: DTypeLike) -> DTypeLike:
     XLA's estimate, rounding the result of a product to bfloat16, if it has as few rows as a step,
     takes longer than the product.
     """
-    return np.promote_types(dtype, np.float32) if platform() == "tpu" else dtype
+    return at_least_float32(dtype) if platform() == "tpu" else dtype
 
 
 def product(
@@ -122,7 +123,7 @@ class LayerNorm(nn.Module):
         width = x.shape[-1]
         scale_D = self.param("scale", nn.initializers.ones_init(), (width,), self.param_dtype)
         bias_D = self.param("bias", nn.initializers.zeros_init(), (width,), self.param_dtype)
-        wide = np.promote_types(x.dtype, np.float32)
+        wide = at_least_float32(x.dtype)
         z = x.astype(wide)
         # Divided before the sum: after it, TPUs run the division of a few numbers by itself.
         z = z - jnp.sum(z / width, axis=-1, keepdims=True)

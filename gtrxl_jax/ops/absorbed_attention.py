@@ -19,10 +19,10 @@ from collections.abc import Callable
 
 import chex
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from gtrxl_jax.ops.attention import masked_softmax
+from gtrxl_jax.ops.promotion import at_least_float32
 
 
 def rotate_by_position(
@@ -64,7 +64,7 @@ def absorbed_attention(
     """
     chex.assert_rank([query_BTHD, position_BTHF, input_BSD, phi_FS, mask_BTS], [4, 4, 3, 2, 3])
     batch, num_queries, heads, _ = query_BTHD.shape
-    wide = np.promote_types(query_BTHD.dtype, np.float32)
+    wide = at_least_float32(query_BTHD.dtype)
     # Merge queries and heads into one axis, Q: with more axes XLA copies the operands, above all in
     # the gradients.
     query_BQD, position_BQF = (

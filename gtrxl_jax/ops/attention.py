@@ -15,6 +15,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from gtrxl_jax.ops.promotion import at_least_float32
+
 
 def sinusoids(
     distance_N: Int[Array, " N"], width: int, dtype: DTypeLike = jnp.float32
@@ -133,7 +135,7 @@ def shifted_scores(
       position_NHK: R_d, from the farthest distance to the nearest: d = N - 1 .. 0. Farther keys get
         some finite score; the mask must exclude them, and later ones.
     """
-    wide = np.promote_types(query_BTHK.dtype, np.float32)
+    wide = at_least_float32(query_BTHK.dtype)
     return skew(jnp.einsum("bthk,nhk->bhtn", query_BTHK, position_NHK, preferred_element_type=wide))
 
 
@@ -156,7 +158,7 @@ def rotated_scores(
       phi_dtype: the dtype in which Phi is computed.
     """
     num_queries, width = query_BTHK.shape[1], kernel_DHK.shape[0]
-    dtype, wide = query_BTHK.dtype, np.promote_types(query_BTHK.dtype, np.float32)
+    dtype, wide = query_BTHK.dtype, at_least_float32(query_BTHK.dtype)
     step_S = jnp.arange(num_keys, dtype=jnp.int32) - (num_keys - num_queries)
     phi_SF = sinusoids(step_S, width + width % 2, phi_dtype)
     key_sine_SF, key_cosine_SF = jnp.split(phi_SF.astype(dtype), 2, axis=1)
@@ -261,7 +263,7 @@ def cached_attention(
     """
     chex.assert_rank([query_BI, mask_BN], [2, 2])
     heads, width = content_bias_HK.shape
-    wide = np.promote_types(query_BI.dtype, np.float32)
+    wide = at_least_float32(query_BI.dtype)
     shared = key.ndim == 3
     if shared:
         is_own_1N1 = (jnp.arange(key.shape[1], dtype=slot.dtype) == slot)[None, :, None]

@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float
@@ -13,6 +12,7 @@ from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
 from gtrxl_jax.nn.cores.recurrent import Carry, LSTMCell
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops.losses import masked_mean
+from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.validation import choice, number
 
 USAGE_DECAY = 0.95
@@ -113,7 +113,7 @@ class DNCCore(MemoryCore):
     def initial_memory(self, batch_size: int) -> DNCMemory:
         """Return a memory without rows, and carries of zero."""
         dtype = self.dtype or self.param_dtype
-        wide = np.promote_types(dtype, np.float32)
+        wide = at_least_float32(dtype)
         zeros_BD = jnp.zeros((batch_size, self.width), dtype)
         slots, heads = self.config.slots, self.config.heads
         return DNCMemory(
@@ -210,5 +210,5 @@ class DNCCore(MemoryCore):
 
 def _inverse_norm(x: Float[Array, "... D"]) -> Float[Array, "..."]:
     """Return 1 / |x| over the last axis in float32 or wider, finite for vectors of zeros."""
-    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    wide = x.astype(at_least_float32(x.dtype))
     return jax.lax.rsqrt(jnp.sum(wide * wide, axis=-1) + 1e-6)

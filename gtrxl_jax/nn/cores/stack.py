@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Inexact
 
 from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
 from gtrxl_jax.nn.cores.gtrxl import GATES, FeedForward, make_gate
 from gtrxl_jax.nn.layers import Dense, LayerNorm
+from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.validation import choice, number
 
 State = Any
@@ -59,7 +59,7 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
     @property
     def wide(self) -> Any:
         """The dtype of the recurrence: float32 or wider."""
-        return np.promote_types(self.param_dtype, np.float32)
+        return at_least_float32(self.param_dtype)
 
     def dense(self, features: int, name: str, **settings: Any) -> Dense:
         """Return a linear map to `features`, in the layer's precision."""

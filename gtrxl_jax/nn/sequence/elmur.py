@@ -46,6 +46,7 @@ from gtrxl_jax.nn.sequence.trajectory import (
     rows_where,
 )
 from gtrxl_jax.ops.distributions import ActionDistribution
+from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.validation import number
@@ -201,7 +202,7 @@ class CrossAttention(nn.Module):
 
         q, k, v = heads(self.query(x_BTD)), heads(source.key), heads(source.value)
         scores = jnp.einsum("bthk,bnhk->bhtn", q * q.shape[-1] ** -0.5, k)
-        scores = scores.astype(np.promote_types(scores.dtype, np.float32))
+        scores = scores.astype(at_least_float32(scores.dtype))
         scores += jnp.moveaxis(bias_BTNH, -1, 1).astype(scores.dtype)
         if exists_BN is not None:
             scores = jnp.where(exists_BN[:, None, None], scores, jnp.finfo(scores.dtype).min)

@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Float
 
 from gtrxl_jax.nn.cores.recurrent import LSTMCell, orthogonal
 from gtrxl_jax.nn.layers import square_products
+from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.validation import require_choice
 
 
@@ -68,7 +68,7 @@ class Valve(nn.Module):
         head_width = width // self.heads
         q, k, v = (x.reshape(*lead, self.heads, head_width) for x in (q_BMD, k_BMD, v_BMD))
         scores = jnp.einsum("bqhk,bmhk->bhqm", q * head_width**-0.5, k)
-        weights = jax.nn.softmax(scores.astype(np.promote_types(scores.dtype, np.float32)))
+        weights = jax.nn.softmax(scores.astype(at_least_float32(scores.dtype)))
         self.report(weights)
         out = jnp.einsum("bhqm,bmhk->bqhk", weights.astype(v.dtype), v)
         return self.product(out.reshape(*lead, width), 1, "output")[0]
