@@ -16,7 +16,7 @@ from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_of
-from gtrxl_jax.envs.host import wrappers
+from gtrxl_jax.envs.host.wrappers import require_wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv
 from gtrxl_jax.envs.registry import make_env
@@ -191,7 +191,7 @@ def _from_run(config: CollectionConfig) -> _Source:
 def _on_host(config: CollectionConfig) -> _Source:
     """Return a function or random choices, in an environment on the host."""
     name, overrides = config.env.name, dict(config.env.params)
-    wrappers.check(config.env.wrappers)
+    require_wrappers(config.env.wrappers)
     if config.policy in BUILT_IN:
         raise ValueError(
             f"policy {config.policy} is none of {name}, which is on the host: use random, or the "

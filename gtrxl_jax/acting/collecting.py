@@ -18,7 +18,7 @@ from gtrxl_jax.data.spaces import Spaces, dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories, check, concatenate
 from gtrxl_jax.envs.adapters import inner
 from gtrxl_jax.envs.extensions import time_limit
-from gtrxl_jax.envs.faults import refuse_unfinished
+from gtrxl_jax.envs.faults import raise_unfinished
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.machine import available_memory
@@ -306,7 +306,7 @@ class _RoundPlayer:
                 break
         lengths = [one.statistics.length for one in episodes if one.statistics]
         if running or max(lengths) > self._limit:
-            refuse_unfinished(type(inner(self._stream.env)).__name__, self._limit, self._limit)
+            raise_unfinished(type(inner(self._stream.env)).__name__, self._limit, self._limit)
         return episodes
 
     def _require_memory(self, number: int, part: int, held: int) -> None:

@@ -21,7 +21,7 @@ from gtrxl_jax.envs.faults import (
     PREFIX,
     UNFINISHED,
     VALUE,
-    refuse_unfinished,
+    raise_unfinished,
     wrong_values,
 )
 from gtrxl_jax.envs.host.stream import HostStream
@@ -254,7 +254,7 @@ def record_episode(
             break
     (states, success), timesteps = jax.tree.map(_concatenate, *parts)
     if not timesteps.last[: limit + 1].any():
-        refuse_unfinished(type(stream.env).__name__, limit, limit)
+        raise_unfinished(type(stream.env).__name__, limit, limit)
     steps = int(np.argmax(timesteps.last)) + 1
     states, success, timesteps = jax.tree.map(lambda x: x[:steps], (states, success, timesteps))
     shows_cue = getattr(stream.env, "shows_cue", lambda *_: np.zeros(1, bool))

@@ -22,7 +22,7 @@ from jaxtyping import Array, Int, Key, UInt8
 
 from gtrxl_jax.acting.policy import AgentPolicy, Policy, choose_actions
 from gtrxl_jax.custom import describe_part, wrap_errors
-from gtrxl_jax.envs.faults import refuse_unfinished, refuse_value
+from gtrxl_jax.envs.faults import raise_unfinished, raise_wrong_value
 from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream
 from gtrxl_jax.specs import action_spec, require_values
 from gtrxl_jax.specs.spaces import bounds_of, describe, dtype_of, map_leaves, shape_of
@@ -212,7 +212,7 @@ def play_episodes(
             for row in np.flatnonzero(counts_B).tolist():
                 length = int(following.episode.length[row])
                 if length >= limit and not following.last[row]:
-                    refuse_unfinished(name, length, limit)
+                    raise_unfinished(name, length, limit)
                 yield int(of_row[row]), row, step, following
                 if following.last[row]:
                     of_row[row] += number
@@ -245,7 +245,7 @@ def record_steps(
             if arrival.last[0]:
                 return steps, np.stack(frames) if frames else None, row_of(arrival.episode, 0)
             arrival = envs.step(step.action)
-    refuse_unfinished(name, limit, limit)
+    raise_unfinished(name, limit, limit)
 
 
 def _seed(key: Key[Array, ""]) -> list[int]:
@@ -262,7 +262,7 @@ def require_arrival(
         if not right.all():
             row, *_ = place = tuple(np.argwhere(~right)[0])
             step = int(arrival.episode.length[row])
-            refuse_value(name, part, int(episode_B[row]), step, float(x[place]))
+            raise_wrong_value(name, part, int(episode_B[row]), step, float(x[place]))
 
     require("reward", arrival.reward, np.isfinite(arrival.reward))
     map_leaves(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int, Key, UInt
 
 from gtrxl_jax.data.datasets import DatasetReader, naming
 from gtrxl_jax.data.segments import Sampling, draw_windows
-from gtrxl_jax.data.trajectories import check_rewards, check_steps, returns_to_go
+from gtrxl_jax.data.trajectories import require_rewards, require_steps, returns_to_go
 from gtrxl_jax.extras import import_extra
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import agent_action
@@ -145,8 +145,8 @@ def _read_window(
     number = reader.numbers[episode]
     one_S, one_T = np.ones((1, stop - begin), bool), np.ones((1, len(rewards_T)), bool)
     with naming(reader.path):
-        check_rewards(rewards_T[None], one_T, (number, 0))
-        check_steps(
+        require_rewards(rewards_T[None], one_T, (number, 0))
+        require_steps(
             reader.spaces,
             jax.tree.map(lambda x: x[None], observations),
             jax.tree.map(lambda x: x[None], actions),

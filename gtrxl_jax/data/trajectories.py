@@ -262,8 +262,8 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
             e = int(np.argmax(wrong_E))
             raise ValueError(f"length[{e}] is {length[e]}: an episode has {rule}")
     real_ET, observed_ET = (np.arange(n) < length[:, None] + n - steps for n in (steps, steps + 1))
-    check_rewards(rewards, real_ET, (first, 0))
-    check_steps(
+    require_rewards(rewards, real_ET, (first, 0))
+    require_steps(
         trajectories.spaces,
         trajectories.observations,
         trajectories.actions,
@@ -273,17 +273,17 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
     )
 
 
-def check_rewards(
+def require_rewards(
     rewards: Any, real: Bool[np.ndarray, "E T"], at: tuple[int, int] = (0, 0)
 ) -> None:
-    """Raise ValueError if a reward `[E, T]` is not finite. For the arguments, see `check_steps`."""
+    """Raise ValueError if a reward `[E, T]` is not finite; arguments as in `require_steps`."""
     if np.any(wrong := real & ~np.isfinite(rewards)):
         e, t = np.argwhere(wrong)[0]
         where = f"episode {e + at[0]}, step {t + at[1]}"
         raise ValueError(f"{where}: rewards is {rewards[e, t]}: numbers must be finite")
 
 
-def check_steps(
+def require_steps(
     spaces: Spaces,
     observations: Any,
     actions: Any,

@@ -77,15 +77,15 @@ def require_no_faults(
             *_, episode = first = tuple(wrong[0])
             value = scores.get(f"{VALUE}{name.removeprefix(PREFIX)}")
             number = np.nan if value is None else float(value[first])
-            _refuse(name, of, int(episode), int(found[name][first]), number)
+            _raise_fault(name, of, int(episode), int(found[name][first]), number)
     return {name: score for name, score in scores.items() if not name.startswith(PREFIX)}
 
 
-def refuse_unfinished(of: str, length: int, limit: int) -> NoReturn:
-    """Raise FaultError for an episode of an environment that goes on at its time limit."""
+def raise_unfinished(of: str, length: int, limit: int) -> NoReturn:
+    """Raise FaultError for an episode that exceeds the time limit of its environment."""
     raise FaultError(
-        f"{of}: an episode goes on after {length:,} actions, but its time limit is {limit:,}: set "
-        "max_steps_in_episode (or time_limit) to the length of the longest episode"
+        f"{of}: an episode has not ended after {length:,} actions, but its time limit is "
+        f"{limit:,}: set max_steps_in_episode (or time_limit) to the length of the longest episode"
     )
 
 
@@ -94,13 +94,13 @@ def score_names(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if not name.startswith(PREFIX))
 
 
-def _refuse(name: str, of: str, episode: int, step: int, value: float) -> NoReturn:
+def _raise_fault(name: str, of: str, episode: int, step: int, value: float) -> NoReturn:
     if name.startswith(UNFINISHED):
-        refuse_unfinished(of, step, step)  # an evaluation goes on to the time limit
-    refuse_value(of, name.removeprefix(PREFIX), episode, step, value)
+        raise_unfinished(of, step, step)  # An evaluation lasts until the time limit.
+    raise_wrong_value(of, name.removeprefix(PREFIX), episode, step, value)
 
 
-def refuse_value(of: str, part: str, episode: int, step: int, value: float) -> NoReturn:
+def raise_wrong_value(of: str, part: str, episode: int, step: int, value: float) -> NoReturn:
     """Raise FaultError for a wrong value in a part of a time step, see `wrong_values`."""
     rule = f"is {value:.9g}, outside its space," if np.isfinite(value) else "is not finite"
     raise FaultError(

@@ -62,7 +62,7 @@ class Trial(Wrapper):
 
     The step that ends an episode returns the first observation of the next one, with the reward of
     the action that ended it: as in RL squared, no action is without effect, and the final
-    observation is not seen, except the trial's. The memory goes on. The agent sees the boundary by
+    observation is not seen, except the trial's. The memory is kept. The agent sees the boundary by
     an entry of the observation, `NEW_EPISODE`, which is 1 at the first step of each episode and 0
     at all others. It is
 

@@ -88,7 +88,7 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
         """Process a segment, as in learning; by default, scan `step`."""
         parts = jax.tree.leaves(memory)
         batch = len(parts[0] if parts else x_BTD)
-        check_inputs(x_BTD, first_BT, batch, self.width, "B T D")
+        require_inputs(x_BTD, first_BT, batch, self.width, "B T D")
 
         def step(core: "MemoryCore", memory: Memory, x_BD: Array, first_B: Array) -> Any:
             return core.step(memory, x_BD, first_B)
@@ -118,8 +118,8 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
         return cache
 
 
-def check_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, axes: str) -> None:
-    """Check that features and episode starts fit a core and its memory.
+def require_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, axes: str) -> None:
+    """Raise unless features and episode starts fit a core and its memory.
 
     Only shapes and dtypes are checked, so this costs nothing once compiled.
 

@@ -405,7 +405,7 @@ def find_encoder(name: str, field: str = "encoder") -> type[nn.Module] | None:
     return ENCODERS[require_choice(field, name, ("auto", *ENCODERS))]
 
 
-def check_encoders(group: str, encoder: str, encoders: Mapping[str, str]) -> None:
+def require_encoders(group: str, encoder: str, encoders: Mapping[str, str]) -> None:
     """Raise ValueError unless all names of a config's encoders are known; see `find_encoder`."""
     find_encoder(encoder, f"{group}.encoder")
     for key, name in encoders.items():

@@ -23,9 +23,9 @@ from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spac
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_at_start, cue_of, params_of_length
-from gtrxl_jax.envs.host import wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
+from gtrxl_jax.envs.host.wrappers import require_wrappers
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import OfflineConfig
@@ -44,7 +44,7 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> AnyTask:
       ValueError: if the environment or a parameter is unknown, or a value is out of range.
     """
     given, name = config.env.params, config.env.name
-    wrappers.check(config.env.wrappers)
+    require_wrappers(config.env.wrappers)
     if is_host_env(name):
         env = HostEnv(name, given, config.env.wrappers)
         return HostStream((env,), config.evaluation.episodes)

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Real
 from gtrxl_jax.acting.policy import AgentPolicy
 from gtrxl_jax.custom import describe_part, is_custom, require_same_shapes
 from gtrxl_jax.nn.core import MemoryCore
-from gtrxl_jax.nn.encoders import check_encoders
+from gtrxl_jax.nn.encoders import require_encoders
 from gtrxl_jax.nn.normalizer import update_normalizers
 from gtrxl_jax.online.optimizer import OptimizerConfig
 from gtrxl_jax.ops.losses import masked_mean
@@ -85,7 +85,7 @@ class AgentConfig:
 
     def check(self) -> None:
         """Raise ValueError if an encoder is unknown, or its module has not been imported."""
-        check_encoders("agent", self.encoder, self.encoders)
+        require_encoders("agent", self.encoder, self.encoders)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,9 +22,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gtrxl_jax.acting.policy import AgentPolicy
-from gtrxl_jax.envs.host import wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
+from gtrxl_jax.envs.host.wrappers import require_wrappers
 from gtrxl_jax.online.actors import ActingPrograms, Actors, rows_of_actors
 from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer, TrainState
@@ -44,7 +44,7 @@ def make_host_stream(config: OnlineConfig) -> HostStream:
       ValueError: if an option is of jitted environments only, or an environment does not fit.
     """
     env = config.env
-    wrappers.check(env.wrappers)
+    require_wrappers(env.wrappers)
     for name, _ in env.members:
         if not is_host_env(name):
             raise ValueError(f"env.tasks: {name} is jitted, and {env.name} is not: use one kind")

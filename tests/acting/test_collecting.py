@@ -224,7 +224,7 @@ class Endless(PassiveTMaze):
         (
             dict(env=Endless()),
             ValueError,
-            "Endless: an episode goes on after 4 actions, but its time limit is 4",
+            "Endless: an episode has not ended after 4 actions, but its time limit is 4",
         ),
     ],
 )

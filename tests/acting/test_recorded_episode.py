@@ -102,5 +102,5 @@ def test_episode_longer_than_its_limit_is_refused(monkeypatch):
     stream = Stream(TooLong(), params, 1)
     monkeypatch.setattr(evaluation, "MAX_CHUNK_STEPS", 4)  # the second part ends with the episode
     random = RandomPolicy(stream.action_space)
-    with pytest.raises(ValueError, match="goes on after 6 actions, but its time limit is 6"):
+    with pytest.raises(ValueError, match="has not ended after 6 actions, but its time limit is 6"):
         record_episode(random, stream, (), jax.random.key(1))

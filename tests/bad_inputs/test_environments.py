@@ -258,7 +258,7 @@ def test_errors_of_the_packages_own_parts_are_left_as_they_are():
 LONG = {"max_steps_in_episode": 3, "length": 6}
 """An environment whose episodes are longer than its time limit."""
 FAULTS = {
-    "time limit": (LONG, "an episode goes on after 3 actions, but its time limit is 3: set max_"),
+    "time limit": (LONG, "an episode has not ended after 3 actions, but its time limit is 3: set"),
     "observation": (
         {"bad_speed": 2},
         r"observation\['speed'\] is not finite at step 2 of the episode of environment \d+ of",
@@ -335,7 +335,7 @@ def faulty(params):
 )
 def test_episodes_longer_than_the_time_limit(play):
     stream = faulty(LONG)
-    message = "^Faulty: an episode goes on after 3 actions, but its time limit is 3: set max_steps"
+    message = "^Faulty: an episode has not ended after 3 actions, but its time limit is 3: set"
     with pytest.raises(ValueError, match=message):
         play(RandomPolicy(stream.action_space), stream, jax.random.key(0))
 

@@ -25,7 +25,7 @@ from gtrxl_jax.data.trajectories import concatenate
 from gtrxl_jax.envs.faults import FaultError
 from gtrxl_jax.envs.host.simulators import is_host_env, make_host_env
 from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream, seeds
-from gtrxl_jax.envs.host.wrappers import check
+from gtrxl_jax.envs.host.wrappers import require_wrappers
 from gtrxl_jax.specs import action_spec, environment_action, observation_spec
 from tests import hosts
 
@@ -258,7 +258,7 @@ def test_repeated_actions_sum_rewards_and_end():
 )
 def test_bad_wrappers_are_named(given, message):
     with pytest.raises(ValueError, match=message):
-        check(given)
+        require_wrappers(given)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ WRAPPERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
 """The type of the value of each wrapper, and the wrapper itself."""
 
 
-def check(given: Mapping[str, Any]) -> None:
+def require_wrappers(given: Mapping[str, Any]) -> None:
     """Raise ValueError if a wrapper is unknown, or its value is of another type or below 1."""
     for name, value in given.items():
         kind, _ = WRAPPERS[require_choice("env.wrappers", name, WRAPPERS)]

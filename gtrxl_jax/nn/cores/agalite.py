@@ -13,8 +13,8 @@ from gtrxl_jax.nn.core import resolve_head_width
 from gtrxl_jax.nn.cores.stack import (
     RecurrentLayer,
     StackConfig,
-    check_timescale,
     gate_biases,
+    require_timescale,
 )
 from gtrxl_jax.ops.recurrence import linear_recurrence, steps_of_episode
 from gtrxl_jax.validation import choice, interval
@@ -58,7 +58,7 @@ class AGaLiTeConfig(StackConfig):
     def check(self) -> None:
         """Raise ValueError where the heads do not divide the width, or b cannot be as slow."""
         resolve_head_width(self)
-        check_timescale(self.timescale)
+        require_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "AGaLiTeLayer":
         return AGaLiTeLayer(config=self, **shared)

@@ -7,7 +7,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from gtrxl_jax.nn.core import MemoryCore, check_inputs
+from gtrxl_jax.nn.core import MemoryCore, require_inputs
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops.attention import sinusoids
 from gtrxl_jax.ops.recurrence import steps_of_episode
@@ -56,7 +56,7 @@ class ClockedCore(MemoryCore):
         self, memory: Clocked, x_BTD: Float[Array, "B T D"], first_BT: Bool[Array, "B T"]
     ) -> tuple[Clocked, Float[Array, "B T D"]]:
         """Process a segment, as in learning."""
-        check_inputs(x_BTD, first_BT, len(memory.time), self.width, "B T D")
+        require_inputs(x_BTD, first_BT, len(memory.time), self.width, "B T D")
         time_BT = steps_of_episode(memory.time, first_BT) - 1
         inner, y_BTD = self.inner(memory.inner, self._at(time_BT, x_BTD), first_BT)
         return Clocked(time_BT[:, -1] + 1, inner), y_BTD
@@ -69,7 +69,7 @@ class ClockedCore(MemoryCore):
         self, cache: Clocked, x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[Clocked, Float[Array, "B D"]]:
         """Process one step."""
-        check_inputs(x_BD, first_B, len(cache.time), self.width, "B D")
+        require_inputs(x_BD, first_B, len(cache.time), self.width, "B D")
         time_B = jnp.where(first_B, 0, cache.time)
         inner, y_BD = self.inner.step(cache.inner, self._at(time_B, x_BD), first_B)
         return Clocked(time_B + 1, inner), y_BD

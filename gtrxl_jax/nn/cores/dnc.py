@@ -8,7 +8,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, require_inputs
 from gtrxl_jax.nn.cores.recurrent import Carry, LSTMCell
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.ops.losses import masked_mean
@@ -144,7 +144,7 @@ class DNCCore(MemoryCore):
         self, cache: DNCMemory, x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[DNCMemory, Float[Array, "B D"]]:
         """Run the controller on the input and the previous reads, read, then write the input."""
-        check_inputs(x_BD, first_B, len(cache.usage), self.width, "B D")
+        require_inputs(x_BD, first_B, len(cache.usage), self.width, "B D")
         # The memory has this dtype, and keeps it whatever the dtype of the inputs.
         x_BD = x_BD.astype(self.dtype or self.param_dtype)
 

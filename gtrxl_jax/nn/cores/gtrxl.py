@@ -16,7 +16,7 @@ from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs, resolve_head_width
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, require_inputs, resolve_head_width
 from gtrxl_jax.nn.layers import (
     UNROLLED_STEPS,
     AttentionCache,
@@ -483,7 +483,7 @@ class GTrXLCore(MemoryCore):
     ) -> tuple[GTrXLMemory, Float[Array, "B T D"]]:
         """Run a segment, as in learning. No gradient flows into the incoming memory."""
         self._check_memory(memory, "convert a cache with `finish`")
-        check_inputs(x_BTD, first_BT, memory.length.shape[0], self.width, "B T D")
+        require_inputs(x_BTD, first_BT, memory.length.shape[0], self.width, "B T D")
         num_steps = x_BTD.shape[1]
         mask_BTS = ops.segment_mask(first_BT, memory.length, self.config.memory_size)
         block, collections = self._block, self._reported_collections()
@@ -515,7 +515,7 @@ class GTrXLCore(MemoryCore):
         """
         if not isinstance(memory, GTrXLCache):  # such as a dict, restored without its type
             remedy = "start with the core's own `initial_memory`, and restore a saved one into it"
-        check_kind("memory", memory, GTrXLMemory, remedy)
+        require_kind("memory", memory, GTrXLMemory, remedy)
         sizes = (self.config.layers, self.config.memory_size, self.width)
         if memory.inputs.shape[1:] != sizes:
             raise ValueError(
@@ -571,8 +571,8 @@ class GTrXLCore(MemoryCore):
         self, cache: GTrXLCache, x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[GTrXLCache, Float[Array, "B D"]]:
         """Run one step of acting: equal to the segment form, at the cost of one query per layer."""
-        check_kind("cache", cache, GTrXLCache, "`start` makes a cache from a memory")
-        check_inputs(x_BD, first_B, cache.memory.length.shape[0], self.width, "B D")
+        require_kind("cache", cache, GTrXLCache, "`start` makes a cache from a memory")
+        require_inputs(x_BD, first_B, cache.memory.length.shape[0], self.width, "B D")
         memory_size, block = self.config.memory_size, self._block
         collections = self._reported_collections()
         ring_slots = memory_size + 1
@@ -616,7 +616,7 @@ class GTrXLCore(MemoryCore):
 
     def finish(self, cache: GTrXLCache) -> GTrXLMemory:
         """Finish acting; return the memory that the segment form would have returned."""
-        check_kind("cache", cache, GTrXLCache, "`start` makes a cache from a memory")
+        require_kind("cache", cache, GTrXLCache, "`start` makes a cache from a memory")
         memory_size = self.config.memory_size
         # Indices since the start of the steps in the memory; negative ones precede the start.
         step_M = cache.num_steps - memory_size + jnp.arange(memory_size, dtype=jnp.int32)
@@ -630,8 +630,8 @@ class GTrXLCore(MemoryCore):
         return dataclasses.replace(cache.memory, inputs=inputs)
 
 
-def check_kind(name: str, value: Any, kind: type, remedy: str) -> None:
-    """Check the type of a memory or a cache, so that the two are not confused.
+def require_kind(name: str, value: Any, kind: type, remedy: str) -> None:
+    """Raise unless a memory or a cache is of its type, so that the two are not confused.
 
     Raises:
       TypeError: if `value` is not of type `kind`; the message ends with `remedy`.

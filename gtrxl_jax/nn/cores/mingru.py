@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float
 from gtrxl_jax.nn.cores.stack import (
     RecurrentLayer,
     StackConfig,
-    check_timescale,
     gate_biases,
+    require_timescale,
 )
 from gtrxl_jax.ops.recurrence import linear_recurrence
 from gtrxl_jax.validation import choice, interval
@@ -28,7 +28,7 @@ class MinGRUConfig(StackConfig):
 
     def check(self) -> None:
         """Raise ValueError if z cannot have these time constants."""
-        check_timescale(self.timescale)
+        require_timescale(self.timescale)
 
     def make_layer(self, **shared: Any) -> "MinGRULayer":
         return MinGRULayer(config=self, **shared)

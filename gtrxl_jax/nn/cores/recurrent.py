@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key
 
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, require_inputs
 from gtrxl_jax.nn.layers import Dense
 from gtrxl_jax.validation import choice
 
@@ -120,7 +120,7 @@ class RecurrentCore(MemoryCore):
     def step(
         self, cache: tuple[Carry, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[tuple[Carry, ...], Float[Array, "B D"]]:
-        check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
+        require_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
         # The memory has this dtype, and keeps it whatever the dtype of the inputs.
         x_BD = x_BD.astype(self.dtype or self.param_dtype)
         carries = []

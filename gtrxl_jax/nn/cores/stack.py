@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Inexact
 
-from gtrxl_jax.nn.core import CoreConfig, MemoryCore, check_inputs
+from gtrxl_jax.nn.core import CoreConfig, MemoryCore, require_inputs
 from gtrxl_jax.nn.cores.gtrxl import GATES, FeedForward, make_gate
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.ops.promotion import at_least_float32
@@ -90,7 +90,7 @@ def gate_biases(timescale: tuple[float, float], size: int, dtype: Any) -> Float[
     return -jnp.log(jnp.geomspace(*timescale, size, dtype=dtype) - 1)
 
 
-def check_timescale(timescale: tuple[float, float]) -> None:
+def require_timescale(timescale: tuple[float, float]) -> None:
     """Raise ValueError if no gate z has the time constants 1 / z."""
     if not timescale[0] > 1:
         raise ValueError(f"core.timescale must be above 1, not {timescale}")
@@ -181,13 +181,13 @@ class StackCore(MemoryCore):
         first_BT: Bool[Array, "B T"],
     ) -> tuple[tuple[State, ...], Float[Array, "B T D"]]:
         """Run a segment, as in learning. No gradient flows into the incoming memory."""
-        check_inputs(x_BTD, first_BT, len(jax.tree.leaves(memory)[0]), self.width, "B T D")
+        require_inputs(x_BTD, first_BT, len(jax.tree.leaves(memory)[0]), self.width, "B T D")
         return self._run(jax.lax.stop_gradient(memory), x_BTD, first_BT)
 
     def step(
         self, cache: tuple[State, ...], x_BD: Float[Array, "B D"], first_B: Bool[Array, " B"]
     ) -> tuple[tuple[State, ...], Float[Array, "B D"]]:
-        check_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
+        require_inputs(x_BD, first_B, len(jax.tree.leaves(cache)[0]), self.width, "B D")
         cache, y_BTD = self._run(cache, x_BD[:, None], first_B[:, None])
         return cache, y_BTD[:, 0]
 

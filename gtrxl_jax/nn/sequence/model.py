@@ -37,7 +37,7 @@ from gtrxl_jax.custom import (
     wrap_errors,
 )
 from gtrxl_jax.nn.core import DTYPES
-from gtrxl_jax.nn.encoders import check_encoders, make_encoder
+from gtrxl_jax.nn.encoders import make_encoder, require_encoders
 from gtrxl_jax.ops.imitation import action_loss
 from gtrxl_jax.plugins import Registry
 from gtrxl_jax.segments import Segments
@@ -79,7 +79,7 @@ class ModelConfig(abc.ABC):
 
     def check(self) -> None:
         """Raise ValueError if names are unknown, or the model's is another config's."""
-        check_encoders("model", self.encoder, self.encoders)
+        require_encoders("model", self.encoder, self.encoders)
         if type(self) is not (kind := self.named(self.name)):
             raise ValueError(
                 f"model.name {self.name!r} is a {kind.__name__}, but this is a "
