@@ -98,7 +98,7 @@ class PaddedSpaces(Wrapper):
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         observation, state = self.env.reset_env(key, params)
-        return self._seen(observation), state
+        return self._pad(observation), state
 
     def step_env(
         self, key: jax.Array, state: Any, action: Any, params: Any
@@ -107,12 +107,12 @@ class PaddedSpaces(Wrapper):
         action = self._action(action)
         observation, state, reward, terminated, info = self.env.step_env(key, state, action, params)
         info = {name: info[name] for name in self._reported_info}
-        return self._seen(observation), state, reward, terminated, info
+        return self._pad(observation), state, reward, terminated, info
 
     def observe(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         """Return the observation of a state, after a choice or None."""
         action = None if action is None else self._action(action)
-        return self._seen(super().observe(key, state, action, params))
+        return self._pad(super().observe(key, state, action, params))
 
     def observation_space(self, params: Any = None) -> Any:
         """Return the common space of observations."""
@@ -136,7 +136,7 @@ class PaddedSpaces(Wrapper):
         (number,) = action_spec(self._spaces[1]).discrete
         return environment_action(self._spaces[1], choice % jnp.asarray(number, choice.dtype))
 
-    def _seen(self, observation: Any) -> Any | Float[Array, " F"]:
+    def _pad(self, observation: Any) -> Any | Float[Array, " F"]:
         if self._features is None:
             return observation
         vector = self._spec.features(observation, jnp.float32).reshape(-1)

@@ -121,7 +121,7 @@ class Trial(Wrapper):
             episode=jnp.int32(0),
             scores={name: jnp.zeros(self.episodes, jnp.float32) for name in names},
         )
-        return self._seen(observation, jnp.bool_(True)), state
+        return self._add_boundary(observation, jnp.bool_(True)), state
 
     def step_env(
         self, key: jax.Array, state: TrialState, action: Any, params: Any
@@ -156,12 +156,12 @@ class Trial(Wrapper):
             episode=state.episode + begins.astype(jnp.int32),
             scores=scores,
         )
-        return self._seen(observation, begins), state, reward, is_over, self._info(scores)
+        return self._add_boundary(observation, begins), state, reward, is_over, self._info(scores)
 
     def observe(self, key: jax.Array, state: TrialState, action: Any, params: Any) -> Any:
         """Return the observation of a state with the boundary."""
         begins = state.scores["length"][state.episode] == 0
-        return self._seen(super().observe(key, state, action, params), begins)
+        return self._add_boundary(super().observe(key, state, action, params), begins)
 
     def is_truncated(self, state: TrialState, params: Any) -> Bool[Array, ""]:
         """Return False: trials terminate."""
@@ -190,7 +190,7 @@ class Trial(Wrapper):
             return spaces.Box(low, high, (math.prod(space.shape) + 1,), space.dtype)
         return spaces.Dict({"observation": space, NEW_EPISODE: boundary})
 
-    def _seen(self, observation: Any, begins: Bool[Array, ""]) -> Any:
+    def _add_boundary(self, observation: Any, begins: Bool[Array, ""]) -> Any:
         """Return an observation of the environment with the boundary."""
         boundary = begins.astype(jnp.int32)
         if isinstance(observation, Mapping):

@@ -48,7 +48,7 @@ CHIPS = {
     "NVIDIA H100 80GB HBM3": Chip(84_942_979_072),
     "NVIDIA A100-SXM4-80GB": Chip(84_987_740_160),
 }
-"""By JAX's `device_kind`. The clocks of TPUs are those of their published peaks."""
+"""Published data of each chip, by JAX's `device_kind`. Clocks of TPUs are at their peaks."""
 
 TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
 """The names of TPUs in topologies."""

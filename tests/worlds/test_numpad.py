@@ -155,7 +155,7 @@ def rolled():
         state = env.reset_env(KEY, default)[1].replace(
             position=position,
             velocity=jnp.array([speed, 0, 0], jnp.float32),
-            pad=env._touched(position, jnp.int32(-1)),
+            pad=env._touched_pad(position, jnp.int32(-1)),
         )
         played = []
         for action in actions:

@@ -57,7 +57,7 @@ def _tasks(name: str) -> types.ModuleType:
         raise ImportError(
             f"environment {name} requires {error.name}: {install_command(LIBRARY)}"
         ) from error
-    except (AttributeError, ImportError, RuntimeError) as error:  # of a library to draw with
+    except (AttributeError, ImportError, RuntimeError) as error:  # Raised by the rendering library.
         text = " ".join(str(error).split()).rstrip(".")
         raise ImportError(
             f"environment {name} cannot draw with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {text}: "

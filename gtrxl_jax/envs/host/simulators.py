@@ -53,8 +53,7 @@ CONSTRUCTORS: dict[str, Callable[[str], Callable[..., gymnasium.Env[Any, Any]]]]
     memory_maze.LIBRARY: memory_maze.find_size,
     two_colors.LIBRARY: two_colors.find_scenario,
 }
-"""What returns the constructor of the environment of a name, of libraries with names of their own.
-"""
+"""By library, the function that returns the constructor of an environment of the given name."""
 
 _BUCKETS = 256
 """The number of hashes of words that are not known."""
@@ -74,9 +73,9 @@ def is_host_env(name: str) -> bool:
     module, _, attribute = name.partition(":")
     found = getattr(sys.modules.get(module), attribute, None)
     if isinstance(found, type):
-        # Those of several are refused when they are made.
+        # `make_host_env` refuses vector environments.
         return issubclass(found, gymnasium.Env | gymnasium.vector.VectorEnv)
-    return callable(found)  # jitted ones are classes
+    return callable(found)  # Jitted environments are classes.
 
 
 def make_host_env(
@@ -98,7 +97,8 @@ def make_host_env(
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     if render and sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # nor can MuJoCo draw without a screen otherwise
+        # By default, MuJoCo too cannot draw without a screen.
+        os.environ.setdefault("MUJOCO_GL", "egl")
     make: Callable[..., Any] = gymnasium.make
     arguments: dict[str, Any] = dict(params)
     library, _, own = name.partition(":")
@@ -265,7 +265,8 @@ def _is_score(name: Any, value: Any) -> bool:
     if name in ("success", "is_success"):
         return np.size(value) == 1 and np.asarray(value).dtype.kind in "biuf"
     is_number = isinstance(value, numbers.Real | np.bool_)
-    is_named = isinstance(name, str) and not name.startswith("_")  # unlike gymnasium's own
+    # Names with an underscore are gymnasium's own.
+    is_named = isinstance(name, str) and not name.startswith("_")
     return is_named and name not in OTHER_SCORES and is_number
 
 

@@ -69,7 +69,7 @@ class HostEnv:
 
     @functools.cached_property
     def facts(self) -> "Facts":
-        """What one of them says of itself, found by an episode of random actions.
+        """The `Facts` of one environment, probed by an episode of random actions.
 
         Some report their success only at the end. The episode is cut after `_MOST_PROBED` steps; an
         entry of `info` that comes later is not reported. One step is enough for the libraries of
@@ -137,7 +137,7 @@ def _limit(value: Any) -> int | None:
 
 
 class Facts(NamedTuple):
-    """What an environment says of itself.
+    """The spaces, scores, time limit and rendering of an environment.
 
     Attributes:
       observation_space, action_space: its spaces.
@@ -212,7 +212,8 @@ class HostBatch:
                 raise ValueError(f"env.tasks: {envs[0].name} is made as a whole: use one task")
             self._vector: Any = pools.Pool(envs[0].name, envs[0].params, len(envs), seeds[0])
             return
-        space = envs[0].facts.observation_space  # of which those of other tasks differ in bounds
+        # The spaces of other tasks may differ in their bounds only.
+        space = envs[0].facts.observation_space
         options: dict[str, Any] = {
             "observation_mode": (batch_space(space, len(envs)), space),
             "autoreset_mode": AutoresetMode.NEXT_STEP,
@@ -234,7 +235,7 @@ class HostBatch:
                 self._vector.reset_async(seed=[*self._seeds])
                 observation, _ = self._wait(self._vector.reset_wait)
         else:
-            seeds_B: Any = self._seeds  # of all of them, which the annotation lacks
+            seeds_B: Any = self._seeds  # The annotation of `seed` lacks sequences.
             observation, _ = self._vector.reset(seed=seeds_B)
         number = len(self._envs)
         no, zero = np.zeros(number, bool), np.zeros(number, np.float32)
@@ -263,7 +264,8 @@ class HostBatch:
     def close(self) -> None:
         """Close the environments, and end their processes."""
         if isinstance(self._vector, AsyncVectorEnv):
-            self._vector._state = AsyncState.DEFAULT  # otherwise it waits for a pending answer
+            # Otherwise, closing waits for a pending answer.
+            self._vector._state = AsyncState.DEFAULT
             self._vector.close(terminate=True)
         else:
             self._vector.close()
@@ -281,7 +283,7 @@ class HostBatch:
     def _naming_ends(self) -> Iterator[None]:
         try:
             yield
-        except (EOFError, ConnectionError) as error:  # of its pipe
+        except (EOFError, ConnectionError) as error:  # The pipe of the process is closed.
             raise ChildProcessError(
                 f"{self._envs[0].name}: the process of an environment has ended, for a cause that "
                 "is printed above"
@@ -484,9 +486,9 @@ def seeds(seed: int | np.integer | Sequence[int], row: int) -> int:
 
 
 def _describe(facts: Facts) -> dict[str, Any]:
-    action_spec(facts.action_space)  # raises for a space that no policy fits
+    action_spec(facts.action_space)  # Raises for a space that no policy fits.
     return {
         "observation space": observation_spec(facts.observation_space),
-        "action space": facts.action_space,  # that of the first task is used for all
+        "action space": facts.action_space,  # The first task's is used for all tasks.
         "reported info": facts.reported,
     }

@@ -33,7 +33,7 @@ ACTIONS = ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1))
 """Left, right, forward, left and forward, right and forward."""
 
 _COLORS = {"Red": (214, 40, 40), "Green": (40, 200, 70)}
-"""Those of `worlds.two_colors`, of which Doom draws the nearest in its palette."""
+"""The colors of `worlds.two_colors`; Doom draws the nearest in its palette."""
 
 _ITEM_HEALTH, _ACID = 25, 10
 """Health that an item gives or takes, and that the acid takes."""
@@ -235,8 +235,8 @@ def make_wad(size: int, items: int, pillar_steps: int, acid_steps: int) -> bytes
     map_of_room = [
         'namespace = "zdoom";\n',
         wads.room(side, CELL, wall="STONE2", floor="SLIME05", ceiling="CEIL5_1"),
-        wads.thing(-side // 4, 0, number=1),  # the player
-        wads.thing(0, 0, _NUMBER),
+        wads.thing(-side // 4, number=1),  # the player
+        wads.thing(0, _NUMBER),
     ]
     sprites = []
     for color, rgb in _COLORS.items():

@@ -46,10 +46,10 @@ def room(side: int, height: int, wall: str, floor: str, ceiling: str) -> str:
     return "".join([*vertices, *lines, *sides, sector])
 
 
-def thing(x: int, y: int, number: int) -> str:
-    """Return the block of a thing of some kind, by its number, at every level of difficulty."""
+def thing(x: int, number: int) -> str:
+    """Return the block of a thing at (x, 0), its kind by number, at every level of difficulty."""
     skills = {f"skill{k}": True for k in range(1, 6)}
-    return block("thing", x=x, y=y, type=number, angle=0, single=True, **skills)
+    return block("thing", x=x, y=0, type=number, angle=0, single=True, **skills)
 
 
 def sprite(image_RC3: UInt8[np.ndarray, "R C 3"]) -> bytes:

@@ -127,8 +127,8 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
 
         def substep(_: Any, carry: tuple[NumpadState, Array]) -> tuple[NumpadState, Array]:
             state, reward = carry
-            position, velocity = self._moved(state, action, params)
-            pad = self._touched(position, state.pad)
+            position, velocity = self._move(state, action, params)
+            pad = self._touched_pad(position, state.pad)
             sequence, earned = press(state.sequence, jnp.where(pad == state.pad, -1, pad))
             state = state.replace(position=position, velocity=velocity, pad=pad, sequence=sequence)
             return state, reward + earned
@@ -163,7 +163,7 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
     ) -> tuple[Notes, Float[Array, "3"]]:
         """Return the new memory, and an action towards the pad that `explorer.explore` chooses."""
         position, velocity, is_lit = observation[:3], observation[3:6], observation[9:] > 0
-        touched = self._touched(position, memory.touched)
+        touched = self._touched_pad(position, memory.touched)
         memory, target = explore(memory, touched, is_lit, self.size)
         return memory, self._roll_to(target, position, velocity, touched)
 
@@ -188,7 +188,7 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         radius = RADIUS * (1 + float(position[2]))
         return draw_pads(state.sequence, self.size, PAD_SIDE, center, radius)
 
-    def _moved(
+    def _move(
         self, state: NumpadState, action: Float[Array, "3"], params: NumpadParams
     ) -> tuple[Float[Array, "3"], Float[Array, "3"]]:
         """Return position and velocity after a substep, by the semi-implicit Euler method."""
@@ -213,7 +213,7 @@ class Numpad(environment.Environment[NumpadState, NumpadParams]):
         stopped = jnp.clip(position, low, high)
         return stopped, jnp.where(position == stopped, velocity, 0)
 
-    def _touched(self, position: Float[Array, "3"], pad: Int[Array, ""]) -> Int[Array, ""]:
+    def _touched_pad(self, position: Float[Array, "3"], pad: Int[Array, ""]) -> Int[Array, ""]:
         """Return the pad under the sphere, -1 for none; in the air, `pad`, the last one."""
         place = position[:2] + (self.size - 1) / 2
         cell = jnp.clip(jnp.round(place), 0, self.size - 1)

@@ -13,7 +13,7 @@ UNSEEN, OPEN, WALL = range(3)
 
 @struct.dataclass
 class Sight:
-    """What there is to see from a place.
+    """The view from a place.
 
     Attributes:
       position_2: x and y of the place.
