@@ -273,9 +273,7 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
     )
 
 
-def require_rewards(
-    rewards: Any, real: Bool[np.ndarray, "E T"], at: tuple[int, int] = (0, 0)
-) -> None:
+def require_rewards(rewards: Any, real: Bool[np.ndarray, "E T"], at: tuple[int, int]) -> None:
     """Raise ValueError if a reward `[E, T]` is not finite; arguments as in `require_steps`."""
     if np.any(wrong := real & ~np.isfinite(rewards)):
         e, t = np.argwhere(wrong)[0]
@@ -289,7 +287,7 @@ def require_steps(
     actions: Any,
     observed: Bool[np.ndarray, "E S"],
     real: Bool[np.ndarray, "E T"],
-    at: tuple[int, int] = (0, 0),
+    at: tuple[int, int],
 ) -> None:
     """Raise if steps `[E, T]` are invalid: the part of `check` that applies to parts of episodes.
 

@@ -18,9 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.ops.promotion import at_least_float32
 
 
-def sinusoids(
-    distance_N: Int[Array, " N"], width: int, dtype: DTypeLike = jnp.float32
-) -> Float[Array, "N D"]:
+def sinusoids(distance_N: Int[Array, " N"], width: int, dtype: DTypeLike) -> Float[Array, "N D"]:
     """Return encodings Phi_d of distances d of either sign (Vaswani et al. 2017, section 3.5).
 
     Sines fill the first half of the width, cosines the second.
@@ -143,7 +141,7 @@ def rotated_scores(
     query_BTHK: Float[Array, "B T H K"],
     kernel_DHK: Float[Array, "D H K"],
     num_keys: int,
-    phi_dtype: DTypeLike = jnp.float32,
+    phi_dtype: DTypeLike,
 ) -> Float[Array, "B H T S"]:
     """Compute the scores Q_i . R_{i-j} from W_R, R_d = W_R Phi_d, in float32 or wider.
 

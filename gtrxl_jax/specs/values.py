@@ -102,13 +102,13 @@ def require_values(space: Any, values: Any, field: str = "observation") -> None:
     map_leaves(_require_array, space, values, field=field)
 
 
-def require_host_values(space: Any, values: Any, field: str = "observation") -> None:
+def require_host_values(space: Any, values: Any) -> None:
     """Raise as `require_values` does, for values that can be read without waiting for a device.
 
     Tracers, and arrays on accelerators, are not checked.
     """
     if all(map(_is_on_host, jax.tree.leaves(values))):
-        require_values(space, values, field)
+        require_values(space, values)
 
 
 def _is_on_host(x: Any) -> bool:
@@ -142,14 +142,14 @@ def require_dtype(leaf: Leaf, dtype: Any, field: str) -> None:
         )
 
 
-def describe_value(leaf: Leaf, value: Any, field: str, place: tuple[Any, ...] = ()) -> str:
+def describe_value(leaf: Leaf, value: Any, field: str, place: tuple[Any, ...]) -> str:
     """Return a line about a value that does not belong: "observation['id'] is 5, outside ...".
 
     Args:
       leaf: its space, without parts.
       value: the value.
       field: the name of the array.
-      place: the index of its entry.
+      place: the index of its entry; () in an array without axes.
     """
     entry = f"[{', '.join(str(int(index)) for index in place)}]" if place else ""
     dtype = _dtype(leaf)

@@ -235,7 +235,7 @@ class MiniGridMemory(
         def tile(i: int, j: int) -> np.ndarray:
             place = (first[0] + i, first[1] + j)
             heading = int(state.direction) if (agent == place).all() else None
-            return draw_tile(Kind(kind_XY[i, j]), pixels, heading, place in lit)
+            return draw_tile(Kind(kind_XY[i, j]), pixels, place in lit, heading)
 
         return np.concatenate(
             [np.concatenate([tile(i, j) for i in range(side)], axis=1) for j in range(side)]
@@ -258,7 +258,7 @@ class MiniGridMemory(
         if self.observation == "symbolic":
             return jnp.asarray(ENCODING, jnp.uint8)[kind_VV]
         tiles = [draw_tile(kind, self.tile_size, lit=kind != Kind.UNSEEN) for kind in Kind]
-        tiles += [draw_tile(Kind.EMPTY, self.tile_size, heading=NORTH, lit=True)]
+        tiles += [draw_tile(Kind.EMPTY, self.tile_size, lit=True, heading=NORTH)]
         side, pixels = self.view_size, self.tile_size
         shown_VV = kind_VV.at[side // 2, side - 1].set(len(Kind))
         # Whole rows of the tiles' pixels: [cell, row, cell, pixels of the row].

@@ -28,15 +28,15 @@ _LINE = 0.031
 
 @functools.cache
 def draw_tile(
-    kind: Kind, pixels: int, heading: int | None = None, lit: bool = False
+    kind: Kind, pixels: int, lit: bool, heading: int | None = None
 ) -> UInt8[np.ndarray, "pixels pixels 3"]:
     """Draw a cell.
 
     Args:
       kind: what is in the cell.
       pixels: side of the image.
-      heading: direction of the agent if it is in the cell, in quarter turns clockwise from right.
       lit: whether the cell is highlighted, as those that the agent sees are.
+      heading: direction of the agent if it is in the cell, in quarter turns clockwise from right.
     """
     side = _SAMPLES * pixels
     y, x = (np.indices((side, side)) + 0.5) / side

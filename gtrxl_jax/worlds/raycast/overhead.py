@@ -7,20 +7,19 @@ from jaxtyping import Float, UInt8
 
 from gtrxl_jax.worlds.raycast.scene import Camera, Scene
 
+_SIDE = 256
+"""Pixels along the longer side of an image, rounded down to whole pixels per cell."""
 
-def draw_overhead(
-    scene: Scene, camera: Camera, size: int = 256
-) -> UInt8[np.ndarray, "height width 3"]:
+
+def draw_overhead(scene: Scene, camera: Camera) -> UInt8[np.ndarray, "height width 3"]:
     """Draw a scene from above; the camera is a white arrow.
 
     Args:
       scene: the scene, whose arrays may be on any device.
       camera: the camera.
-      size: number of pixels along the longer side; the scale is rounded down to whole pixels per
-        cell.
     """
     wall_HW, floor_HW = np.asarray(scene.wall_HW, int), np.asarray(scene.floor_HW, int)
-    scale = max(2, size // max(wall_HW.shape))
+    scale = max(2, _SIDE // max(wall_HW.shape))
     walls, floors = np.asarray(scene.walls.color_M3), np.asarray(scene.floors.color_M3)
     color_HW3 = np.where(wall_HW[..., None] > 0, walls[wall_HW - 1], floors[floor_HW])
     image = color_HW3.repeat(scale, axis=0).repeat(scale, axis=1)
