@@ -89,7 +89,7 @@ class Reconstruction(nn.Module):
     def _decoder(self, spec: ArraySpec, precision: dict[str, Any]) -> nn.Module:
         if not spec.is_image:
             return Dense(math.prod(spec.feature_shape), param_dtype=self.param_dtype)
-        height, width, channels = (*spec.feature_shape, 1)[:3]
+        height, width, channels = spec.image_feature_shape
         return Deconvolution(height, width, (32, 16, channels), **precision)
 
     def targets(self, timesteps: TimeStep) -> list[Float[Array, "... F"]]:
@@ -194,7 +194,7 @@ class PixelControl(nn.Module):
         if self.spec.range is not None:
             low, high = self.spec.range
             x = (x - low) / (high - low)
-        return x.reshape(*x.shape[:2], *(*self.spec.feature_shape, 1)[:3])
+        return x.reshape(*x.shape[:2], *self.spec.image_feature_shape)
 
 
 class RandomDistillation(nn.Module):

@@ -160,8 +160,7 @@ class ImageEncoder(Encoder, abc.ABC):
     def __call__(self, observation: Array) -> Float[Array, "... F"]:
         x = self.normalize(observation)
         lead = self.leading_axes(x)
-        height, width, channels = (*self.spec.feature_shape, 1)[:3]
-        x_NHWC = x.reshape(-1, height, width, channels)
+        x_NHWC = x.reshape(-1, *self.spec.image_feature_shape)
         x = Dense(self.width, **self.precision)(self._apply_trunk(x_NHWC).reshape(*lead, -1))
         if self.spec.is_image:
             light = Dense(self.width, use_bias=False, name="light", **self.precision)

@@ -112,6 +112,11 @@ class ArraySpec:
         width = len(self._entries[0])
         return (*rest, width) if len(self.categories) == last else (width,)
 
+    @property
+    def image_feature_shape(self) -> tuple[int, ...]:
+        """The shape of the features of an image or a grid: `[H, W, C]`, C = 1 for grey images."""
+        return (*self.feature_shape, 1)[:3]
+
     @functools.cached_property
     def _entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The entry, the category and whether it is one, of each feature `[F]` of entries `[E]`."""
