@@ -4,9 +4,6 @@
 "offline".
 """
 
-from gtrxl_jax.data.segments import Sampling as Sampling
-from gtrxl_jax.data.segments import cut_segments as cut_segments
-from gtrxl_jax.data.segments import sample_segments as sample_segments
 from gtrxl_jax.data.spaces import Spaces as Spaces
 from gtrxl_jax.data.spaces import dataset_spaces as dataset_spaces
 from gtrxl_jax.data.trajectories import Trajectories as Trajectories
@@ -16,4 +13,7 @@ from gtrxl_jax.data.trajectories import held_out as held_out
 from gtrxl_jax.data.trajectories import one_episode as one_episode
 from gtrxl_jax.data.trajectories import returns_to_go as returns_to_go
 from gtrxl_jax.data.trajectories import select as select
+from gtrxl_jax.data.windows import Sampling as Sampling
+from gtrxl_jax.data.windows import cut_segments as cut_segments
+from gtrxl_jax.data.windows import sample_segments as sample_segments
 from gtrxl_jax.segments import Segments as Segments

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Int, Key, UInt
 
 from gtrxl_jax.data.datasets import DatasetReader, naming
-from gtrxl_jax.data.segments import Sampling, draw_windows
 from gtrxl_jax.data.trajectories import require_rewards, require_steps, returns_to_go
+from gtrxl_jax.data.windows import Sampling, draw_windows
 from gtrxl_jax.extras import import_extra
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import agent_action

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from gtrxl_jax.data.segments import STARTS, WEIGHTS
+from gtrxl_jax.data.windows import STARTS, WEIGHTS
 from gtrxl_jax.nn.sequence.model import ModelConfig
 from gtrxl_jax.nn.sequence.rate import RATEConfig
 from gtrxl_jax.nn.sequence.registry import model_config

@@ -18,8 +18,8 @@ from jaxtyping import Array, Int, Key
 from gtrxl_jax.data.fingerprint import Fingerprint
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.data.outcomes import Outcomes
-from gtrxl_jax.data.segments import Sampling, sample_segments
 from gtrxl_jax.data.trajectories import Trajectories, held_out
+from gtrxl_jax.data.windows import Sampling, sample_segments
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.environments import (
     open_dataset,

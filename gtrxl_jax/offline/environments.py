@@ -18,9 +18,9 @@ from gtrxl_jax.data.datasets import (
     checked_episodes,
 )
 from gtrxl_jax.data.format import Metadata
-from gtrxl_jax.data.segments import Sampling
 from gtrxl_jax.data.spaces import Spaces, dataset_spaces, from_record, same_spaces
 from gtrxl_jax.data.trajectories import Trajectories, concatenate
+from gtrxl_jax.data.windows import Sampling
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_at_start, cue_of, params_of_length
 from gtrxl_jax.envs.host.simulators import is_host_env

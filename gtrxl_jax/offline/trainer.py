@@ -26,9 +26,9 @@ from jaxtyping import Array, Int, Key, Shaped
 from gtrxl_jax.acting.evaluation import AnyTask, summarize, zero_episodes
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.custom import is_custom, wrap_errors
-from gtrxl_jax.data.segments import sample_segments
 from gtrxl_jax.data.spaces import to_record
 from gtrxl_jax.data.trajectories import Trajectories, check
+from gtrxl_jax.data.windows import sample_segments
 from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.nn.encoders import describe_arrays
 from gtrxl_jax.nn.normalizer import normalizer_statistics, update_normalizers

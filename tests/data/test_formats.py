@@ -11,8 +11,8 @@ from gtrxl_jax.data.datasets import DatasetReader, Selection
 from gtrxl_jax.data.format import FORMATS, Format, register_format
 from gtrxl_jax.data.loader import read_segments
 from gtrxl_jax.data.outcomes import Outcomes
-from gtrxl_jax.data.segments import take_segments
 from gtrxl_jax.data.summary import summarize
+from gtrxl_jax.data.windows import take_segments
 from gtrxl_jax.segments import OPTIONAL
 from tests.data.files import (
     d4rl_arrays,

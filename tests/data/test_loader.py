@@ -11,8 +11,8 @@ import pytest
 from gtrxl_jax.data import Sampling, minari, sample_segments
 from gtrxl_jax.data.datasets import DatasetReader
 from gtrxl_jax.data.loader import load_segments, read_segments
-from gtrxl_jax.data.segments import STARTS, WEIGHTS, take_segments
 from gtrxl_jax.data.trajectories import select
+from gtrxl_jax.data.windows import STARTS, WEIGHTS, take_segments
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.segments import OPTIONAL
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set

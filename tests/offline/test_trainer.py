@@ -8,7 +8,7 @@ import pytest
 from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.data.outcomes import Outcomes
-from gtrxl_jax.data.segments import sample_segments
+from gtrxl_jax.data.windows import sample_segments
 from gtrxl_jax.envs import make_env
 from gtrxl_jax.envs.faults import score_names
 from gtrxl_jax.offline.config import OfflineConfig, from_json, preset, to_json

@@ -11,9 +11,9 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.nn.layers import Dense, LayerNorm
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
+    TokenWindow,
     TrajectoryModel,
     TrajectoryModelConfig,
-    Window,
     act_in_window,
     at_index,
     begin_in_window,
@@ -137,7 +137,7 @@ class DecisionTransformer(TrajectoryModel):
         tokens_BT3D = self._with_time(self.embedding(segment), segment.timesteps)
         return memory, self._transform(tokens_BT3D, segment.mask, deterministic)
 
-    def start(self, batch_size: int) -> Window:
+    def start(self, batch_size: int) -> TokenWindow:
         """Start acting in B new episodes."""
         first = self.blocks[0]
         dtype = first.dtype or first.param_dtype
@@ -145,11 +145,11 @@ class DecisionTransformer(TrajectoryModel):
 
     def decode(
         self,
-        state: Window,
+        state: TokenWindow,
         return_to_go_B: Float[Array, " B"],
         observation: Any,
         first_B: Bool[Array, " B"],
-    ) -> tuple[Window, ActionDistribution]:
+    ) -> tuple[TokenWindow, ActionDistribution]:
         """Return the state and the policy at a step `[B]`, see `nn.sequence.model`."""
         state = begin_in_window(state, first_B)
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
@@ -157,7 +157,7 @@ class DecisionTransformer(TrajectoryModel):
         y_BTD = self._transform(state.tokens, jnp.ones(state.tokens.shape[:2], bool), True)
         return state, self.head(at_index(y_BTD, state.index)[:, 0])
 
-    def observe_action(self, state: Window, action: Any) -> Window:
+    def observe_action(self, state: TokenWindow, action: Any) -> TokenWindow:
         """Add the action `[B]` that was taken to the window."""
         token_B1D = self._with_time(self.embedding.act(action)[:, None], state.timestep)
         return act_in_window(state, token_B1D[:, 0])

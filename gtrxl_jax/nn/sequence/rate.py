@@ -35,9 +35,9 @@ from gtrxl_jax.nn.cores.gtrxl import GATES
 from gtrxl_jax.nn.sequence.absorbed import AbsorbedBlock, AbsorbedWeights, Spans
 from gtrxl_jax.nn.sequence.trajectory import (
     ActionHead,
+    TokenWindow,
     TrajectoryModel,
     TrajectoryModelConfig,
-    Window,
     act_in_window,
     at_index,
     begin_in_window,
@@ -326,7 +326,7 @@ class RATE(TrajectoryModel):
         noise_BMD = jax.vmap(noise)(jnp.arange(batch, dtype=jnp.int32), segment_B)
         return dataclasses.replace(tokens, tokens=noise_BMD)
 
-    def start(self, batch_size: int) -> RATEState | Window:
+    def start(self, batch_size: int) -> RATEState | TokenWindow:
         """Start acting in B new episodes."""
         if self.slides:
             return empty_window(batch_size, self.context, self.blocks[0].width, self._dtype)
@@ -348,11 +348,11 @@ class RATE(TrajectoryModel):
 
     def decode(
         self,
-        state: RATEState | Window,
+        state: RATEState | TokenWindow,
         return_to_go_B: Float[Array, " B"],
         observation: Any,
         first_B: Bool[Array, " B"],
-    ) -> tuple[RATEState | Window, ActionDistribution]:
+    ) -> tuple[RATEState | TokenWindow, ActionDistribution]:
         """Return the state and the policy at a step `[B]`.
 
         Args:
@@ -362,7 +362,7 @@ class RATE(TrajectoryModel):
           first_B: where an episode begins, with a state like the state of `start`.
         """
         tokens_B2D = self.embedding.observe(return_to_go_B, observation)
-        if isinstance(state, Window):
+        if isinstance(state, TokenWindow):
             state = observe_in_window(begin_in_window(state, first_B), tokens_B2D)
             return state, self.head(self._in_window(state))
         state = self._begin_segments(state, first_B)
@@ -380,7 +380,7 @@ class RATE(TrajectoryModel):
         state, y_B1D = self._extend(state, x_B3D, before_B, exists_B3, seen_B3S, needed)
         return state, self.head(y_B1D[:, 0])
 
-    def _in_window(self, window: Window) -> Float[Array, "B D"]:
+    def _in_window(self, window: TokenWindow) -> Float[Array, "B D"]:
         """Return the output at the current step's o token; the last layer computes no other."""
         batch, steps, _, width = window.tokens.shape
         x_BSD = window.tokens.reshape(batch, 3 * steps, width)
@@ -402,10 +402,12 @@ class RATE(TrajectoryModel):
         )
         return y_B1D[:, 0]
 
-    def observe_action(self, state: RATEState | Window, action: Any) -> RATEState | Window:
+    def observe_action(
+        self, state: RATEState | TokenWindow, action: Any
+    ) -> RATEState | TokenWindow:
         """Record the action `[B]`. At a segment's end, the next `decode` updates the memory."""
         token_BD = self.embedding.act(action)
-        if isinstance(state, Window):
+        if isinstance(state, TokenWindow):
             return act_in_window(state, token_BD)
         return dataclasses.replace(state, action=token_BD.astype(self._dtype), step=state.step + 1)
 

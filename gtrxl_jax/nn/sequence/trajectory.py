@@ -153,7 +153,7 @@ class ActionHead(nn.Module):
 
 
 @struct.dataclass
-class Window:
+class TokenWindow:
     """The tokens of the last T steps, for models that process all of them again at each step.
 
     Attributes:
@@ -167,34 +167,34 @@ class Window:
     timestep: Int[Array, " B"]
 
 
-def empty_window(batch_size: int, context: int, width: int, dtype: DTypeLike) -> Window:
+def empty_window(batch_size: int, context: int, width: int, dtype: DTypeLike) -> TokenWindow:
     """Return the window of T = `context` steps at the start of an episode."""
     zero_B = jnp.zeros(batch_size, jnp.int32)
-    return Window(jnp.zeros((batch_size, context, 3, width), dtype), zero_B, zero_B)
+    return TokenWindow(jnp.zeros((batch_size, context, 3, width), dtype), zero_B, zero_B)
 
 
-def begin_in_window(window: Window, first_B: Bool[Array, " B"]) -> Window:
+def begin_in_window(window: TokenWindow, first_B: Bool[Array, " B"]) -> TokenWindow:
     """Forget all steps where an episode begins."""
-    return Window(
+    return TokenWindow(
         window.tokens,
         jnp.where(first_B, 0, window.index),
         jnp.where(first_B, 0, window.timestep),
     )
 
 
-def observe_in_window(window: Window, tokens_B2D: Float[Array, "B 2 D"]) -> Window:
+def observe_in_window(window: TokenWindow, tokens_B2D: Float[Array, "B 2 D"]) -> TokenWindow:
     """Write the R and o tokens of the current step into the window, which slides if it is full."""
     context = window.tokens.shape[1]
     full_B111 = (window.index == context)[:, None, None, None]
     tokens = jnp.where(full_B111, jnp.roll(window.tokens, -1, axis=1), window.tokens)
     index = jnp.minimum(window.index, context - 1)
-    return Window(_put(tokens, tokens_B2D, index, 0), index, window.timestep)
+    return TokenWindow(_put(tokens, tokens_B2D, index, 0), index, window.timestep)
 
 
-def act_in_window(window: Window, token_BD: Float[Array, "B D"]) -> Window:
+def act_in_window(window: TokenWindow, token_BD: Float[Array, "B D"]) -> TokenWindow:
     """Write the a token of the current step into the window and advance to the next step."""
     tokens = _put(window.tokens, token_BD[:, None], window.index, 2)
-    return Window(tokens, window.index + 1, window.timestep + 1)
+    return TokenWindow(tokens, window.index + 1, window.timestep + 1)
 
 
 def at_index(x_BSD: Float[Array, "B S D"], index_B: Int[Array, " B"]) -> Float[Array, "B 1 D"]:

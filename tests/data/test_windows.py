@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.data import cut_segments, sample_segments, select
-from gtrxl_jax.data.segments import STARTS, WEIGHTS, draw_windows, take_segments
+from gtrxl_jax.data.windows import STARTS, WEIGHTS, draw_windows, take_segments
 from gtrxl_jax.segments import OPTIONAL
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
 
