@@ -16,9 +16,9 @@ from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.data import minari
 from gtrxl_jax.envs.check_env import require_consistent_env
 from gtrxl_jax.envs.extensions import cue_of
-from gtrxl_jax.envs.host.wrappers import require_wrappers
 from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostEnv
+from gtrxl_jax.envs.host.wrappers import require_wrappers
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.loading import environment_for, load
