@@ -85,7 +85,7 @@ def load_segments(
     def draw(episodes: Any, key: Any, index: Any) -> Any:
         key = jax.random.fold_in(key, index)
         start, weight = sampling.start, sampling.weight
-        return draw_windows(reader.length, key, batch, start, weight, episodes)
+        return draw_windows(reader.length, key, batch, segments * unroll, start, weight, episodes)
 
     def read(index: int) -> Segments:
         with jax.default_device(cpu):

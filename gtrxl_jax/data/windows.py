@@ -17,7 +17,7 @@ from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import agent_action
 from gtrxl_jax.validation import require_choice, require_count
 
-STARTS = ("episode", "uniform")
+STARTS = ("episode", "uniform", "covering")
 WEIGHTS = ("uniform", "length")
 
 
@@ -27,8 +27,11 @@ class Sampling:
 
     Attributes:
       start: where a window begins. "episode": at step 0. "uniform": at any step of the episode with
-        equal probability, as in Chen et al. (2021). A window that begins fewer than S steps before
-        the end of its episode, or in an episode shorter than S, is padded.
+        equal probability, as in Chen et al. (2021); the first steps of an episode are then in fewer
+        windows than later ones, step 0 in 1/S as many. "covering": the same, but also at the S - 1
+        places before the episode, from where the window is moved to step 0, so that no step is in
+        fewer windows than those in the middle. A window that begins fewer than S steps before the
+        end of its episode, or in an episode shorter than S, is padded.
       weight: how episodes are chosen. "uniform": with equal probability. "length": in proportion to
         their number of steps, so that with start "uniform" every step of the data is equally likely
         to begin a window.
@@ -68,7 +71,10 @@ def sample_segments(
       ValueError: if a number is below 1, or the start or weight is unknown.
       TypeError: if a number is not an integer.
     """
-    episode_B, start_B = draw_windows(trajectories.length, key, batch, start, weight, episodes)
+    steps = segments * unroll
+    episode_B, start_B = draw_windows(
+        trajectories.length, key, batch, steps, start, weight, episodes
+    )
     return take_segments(trajectories, episode_B, start_B, segments, unroll, needs)
 
 
@@ -76,11 +82,12 @@ def draw_windows(
     length: Int[AnyArray, " E"],
     key: Key[Array, ""] | UInt[Array, "2"],
     batch: int,
+    steps: int,
     start: str = "episode",
     weight: str = "uniform",
     episodes: Int[AnyArray, " F"] | None = None,
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
-    """Draw the episode of each window and the step at which it begins. See `sample_segments`."""
+    """Draw the episode of each window of S `steps`, and where it begins. See `sample_segments`."""
     require_count("batch", batch)
     require_choice("start", start, STARTS)
     require_choice("weight", weight, WEIGHTS)
@@ -97,8 +104,9 @@ def draw_windows(
         place_B = jnp.searchsorted(end_F, step_B, side="right").astype(jnp.int32)
     if start == "episode":
         return episode_F[place_B], jnp.zeros((batch,), jnp.int32)
-    start_B = jax.random.randint(key_start, (batch,), zero, length_F[place_B], jnp.int32)
-    return episode_F[place_B], start_B
+    first = zero if start == "uniform" else zero - (steps - 1)
+    start_B = jax.random.randint(key_start, (batch,), first, length_F[place_B], jnp.int32)
+    return episode_F[place_B], jnp.maximum(start_B, 0)
 
 
 def take_segments(

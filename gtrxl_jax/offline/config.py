@@ -67,8 +67,9 @@ class DataConfig:
     """How far actions of data.path may exceed their bounds, to which they are then clipped. They
     always may by rounding."""
     start: str = choice("", STARTS)
-    """Where windows begin: episode (at its first step) or uniform (at any step). The default
-    depends on the environment."""
+    """Where windows begin: episode (at its first step), uniform (at any step), or covering (at any
+    step, and more often at the first, so that it is seen as often as others). The default depends
+    on the environment: episode where a cue is shown at the start, otherwise covering."""
     weight: str = choice("", WEIGHTS)
     """How episodes are sampled: uniform, or in proportion to their length. The default depends on
     the environment."""

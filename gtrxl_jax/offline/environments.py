@@ -98,7 +98,7 @@ def sampling_of(config: OfflineConfig) -> Sampling:
     """Return how windows are sampled: as the config says, or as suits the environment."""
     name = config.env.name
     at_start = name and not is_host_env(name) and cue_at_start(make_env(name)[0])
-    suitable = Sampling() if at_start else Sampling(start="uniform", weight="length")
+    suitable = Sampling() if at_start else Sampling(start="covering", weight="length")
     data = config.data
     return Sampling(data.start or suitable.start, data.weight or suitable.weight)
 

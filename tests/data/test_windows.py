@@ -97,7 +97,11 @@ def test_sampling_frequencies(start, weight):
         else:
             shares = np.bincount(starts, minlength=n) / len(starts)
             assert len(shares) == n
-            assert abs(shares - 1 / n).max() < 5 * np.sqrt(0.25 / len(starts))
+            places_N = np.ones(n)
+            if start == "covering":
+                places_N[0] = 2 * 3
+            expected_N = places_N / places_N.sum()
+            assert abs(shares - expected_N).max() < 5 * np.sqrt(0.25 / len(starts))
 
 
 def test_windows_depend_on_key():
@@ -177,6 +181,30 @@ def test_chosen_episodes_match_set_of_them():
 
 def test_length_weight_with_uneven_episodes():
     length_E = np.array([1] * 7 + [993], np.int32)
-    episode_B, start_B = draw_windows(length_E, jax.random.key(0), 5000, "uniform", "length")
+    key = jax.random.key(0)
+    episode_B, start_B = draw_windows(length_E, key, 5000, 6, "uniform", "length")
     assert (start_B < length_E[episode_B]).all()
     assert abs((episode_B == 7).mean() - 0.993) < 5 * np.sqrt(0.993 * 0.007 / 5000)
+
+
+@pytest.mark.parametrize("start", ["uniform", "covering"])
+def test_how_often_each_step_is_in_a_window(start):
+    """Windows of 6 of 40 steps have the first steps seldom, or as often as others."""
+    windows, steps, length = 20_000, 6, 40
+    _, start_B = draw_windows(np.array([length]), jax.random.key(0), windows, steps, start)
+    begun_T = np.bincount(start_B, minlength=length)
+    share_T = np.convolve(begun_T, np.ones(steps))[:length] / windows
+    places = length if start == "uniform" else length + steps - 1
+    expected_T = np.minimum(np.arange(1, length + 1), steps) / places
+    if start == "covering":
+        expected_T[:steps] += (steps - 1) / places
+        assert share_T.min() > 0.9 * share_T[steps:].mean()
+    np.testing.assert_allclose(share_T, expected_T, atol=5 * np.sqrt(0.25 / windows))
+
+
+def test_single_steps_are_covered_by_uniform_starts():
+    uniform, covering = (
+        draw_windows(np.array([9, 5]), jax.random.key(0), 64, 1, start)
+        for start in ("uniform", "covering")
+    )
+    jax.tree.map(np.testing.assert_array_equal, uniform, covering)
