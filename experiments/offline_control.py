@@ -98,6 +98,8 @@ class Task:
       final: fraction of the learners' learning rate that remains at the end.
       unroll: steps of one of the three segments of models with memory.
       updates: of memoryless models. Others have fewer, with as many steps in all.
+      td3_updates: of TD3+BC, whose actor learns at every second of them, and which has not
+        converged after as many as others.
       singles: single steps in a batch of memoryless models; others have 16 times three segments.
       is_normalized: whether returns are shown on the scale from random actions to the expert.
     """
@@ -109,6 +111,7 @@ class Task:
     final: float = AdamWConfig.final
     unroll: int = 20
     updates: int = 6000
+    td3_updates: int = 6000
     singles: int = 256
     is_normalized: bool = True
 
@@ -169,6 +172,7 @@ def mujoco(
         # A fall ends an episode, so that a small change of the policy changes its return by
         # hundreds: as IQL's authors, until none remains.
         final=0.0,
+        td3_updates=20_000,
     )
 
 
@@ -278,8 +282,8 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
     segments, batch_size = (1, of_task.singles) if is_memoryless else (3, 16)
     # Single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
     unroll = 1 if is_memoryless else of_task.unroll
-    steps = of_task.updates * of_task.singles
-    updates = updates or steps // (batch_size * segments * unroll)
+    own = of_task.td3_updates if learner == "TD3+BC" else of_task.updates
+    updates = updates or own * of_task.singles // (batch_size * segments * unroll)
     return OfflineConfig(
         env=OfflineEnvConfig(env.name, env.params),
         data=DataConfig(path=str(folder / f"{task} {data}")),
