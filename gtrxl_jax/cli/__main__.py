@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from gtrxl_jax.machine import enable_compilation_cache
-from gtrxl_jax.runs.preemption import EXIT_CODES
+from gtrxl_jax.runs.preemption import EXIT_CODES, own_process
 
 
 def run() -> None:
@@ -25,6 +25,7 @@ def run() -> None:
     # From here on, the process cleans up when it ends.
     for number in handled:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else _exit)
+    own_process()
     sys.unraisablehook = send_again
     main()
 

@@ -72,8 +72,10 @@ def train(
     """Run a trainer to its end.
 
     With a folder, the run can be interrupted: on SIGTERM, and on the first SIGINT, it finishes its
-    iteration, saves and raises `RunInterrupted`. The same call resumes it, however it ended. A run
-    that has its result is loaded rather than rerun, unless its config has been extended.
+    iteration, saves and raises `RunInterrupted`. Until the first iteration begins, and on a second
+    SIGINT, an interrupt is a KeyboardInterrupt, as in any program. The same call resumes the run,
+    however it ended. A run that has its result is loaded rather than rerun, unless its config has
+    been extended.
 
     Args:
       trainer: the run. If it has several seeds, metrics have one entry for each.

@@ -32,7 +32,7 @@ from gtrxl_jax.runs.directory import read_final_result
 from gtrxl_jax.runs.logging.console import ConsoleWriter
 from gtrxl_jax.runs.logging.loggers import make_loggers
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter, read_metrics
-from gtrxl_jax.runs.preemption import EXIT_CODES, RunInterrupted
+from gtrxl_jax.runs.preemption import EXIT_CODES, RunInterrupted, own_process
 from gtrxl_jax.runs.results import provenance
 from gtrxl_jax.statistics import SOLVED
 from gtrxl_jax.studies.records import (
@@ -260,6 +260,8 @@ def _work(tasks: Sequence[_Task], cache: str) -> None:
 
     Seeds of a cell share their programs, in JAX's own compilation cache if it is set.
     """
+    if multiprocessing.parent_process():
+        own_process()
     before = jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", before or cache)
     try:

@@ -13,8 +13,9 @@ from gtrxl_jax.runs.preemption import Interruption, RunInterrupted
 
 @pytest.fixture
 def exits(monkeypatch):
-    """Record the codes of immediate exits, instead of exiting."""
+    """Record the codes of immediate exits of a process of runs alone, instead of exiting."""
     codes = []
+    monkeypatch.setattr(preemption, "_owns_process", True)
     monkeypatch.setattr(preemption, "_exit", codes.append)
     return codes
 
@@ -54,6 +55,18 @@ def test_signal_before_working_exits_at_once(number, code, exits):
     with Interruption():
         send(number, lambda: exits)
     assert exits == [code]
+
+
+def test_process_of_others_survives():
+    """As that of a notebook, where an interrupt is to end the cell, not the kernel."""
+    with pytest.raises(KeyboardInterrupt), Interruption():
+        signal.raise_signal(signal.SIGINT)
+    with Interruption() as asked:
+        asked.defer_signals()
+        send(signal.SIGINT, lambda: asked.requested)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_signal_while_main_thread_is_busy(exits):
