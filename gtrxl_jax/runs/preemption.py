@@ -91,6 +91,9 @@ class Interruption:
                 continue
             is_second = self.requested and number == signal.SIGINT
             if _owns_process and (is_second or not self._deferring):
+                if not self._deferring:
+                    line = f"{number.name} before the first iteration: nothing to save"
+                    print(line, file=sys.stderr, flush=True)
                 _exit(EXIT_CODES[number])
             if not self.requested:
                 self.requested = number

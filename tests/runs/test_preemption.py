@@ -51,10 +51,12 @@ def test_only_second_interrupt_exits_at_once(exits):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_signal_before_working_exits_at_once(number, code, exits):
+def test_signal_before_working_exits_at_once(number, code, exits, capfd):
     with Interruption():
         send(number, lambda: exits)
     assert exits == [code]
+    expected = f"{number.name} before the first iteration: nothing to save\n"
+    assert capfd.readouterr().err.startswith(expected)
 
 
 def test_process_of_others_survives():
