@@ -16,6 +16,7 @@ from gtrxl_jax.custom import wrap_errors
 from gtrxl_jax.envs.adapters import Environment, adapt, inner
 from gtrxl_jax.envs.adapters.suites import SUITES, make_of_library
 from gtrxl_jax.envs.check_env import require_consistent_env
+from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.envs.trials import Trial
 from gtrxl_jax.ops.promotion import standard_dtype_promotion
@@ -72,8 +73,8 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
       The environment and its parameters.
 
     Raises:
-      ValueError: for an unknown name or override, naming the nearest valid ones; for a value out of
-        range, such as a size below 1.
+      ValueError: for an unknown name or override, naming the nearest valid ones; for an environment
+        that steps on the host; for a value out of range, such as a size below 1.
       TypeError: for a value of the wrong type.
       ImportError: if the environment requires a package that is not installed.
       ConnectionError: if the environment requires a download, which fails.
@@ -96,6 +97,11 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
                 env = adapt(kind(**arguments))
                 return env, env.default_params
 
+    if is_host_env(name):
+        raise ValueError(
+            f"environment {name} steps on the host: create it by make_host_env of "
+            "gtrxl_jax.envs.host.simulators"
+        )
     if not (is_plugin(name) or is_of_jitted_library(name)):
         require_choice("environment", name, gymnax.registered_envs)
     trial = overrides.pop("trial", 1)

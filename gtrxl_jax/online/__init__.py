@@ -15,6 +15,7 @@ from gtrxl_jax.lazy import lazy
 if TYPE_CHECKING:
     from gtrxl_jax.online.config import OnlineConfig as OnlineConfig
     from gtrxl_jax.online.config import preset as preset
+    from gtrxl_jax.online.host import make_trainer as make_trainer
     from gtrxl_jax.online.trainer import OnlineTrainer as OnlineTrainer
 
 # Imported on first use: configs require neither environments nor gymnax, which take seconds to
@@ -24,6 +25,7 @@ __all__, __getattr__, __dir__ = lazy(
     {
         "OnlineConfig": "gtrxl_jax.online.config",
         "OnlineTrainer": "gtrxl_jax.online.trainer",
+        "make_trainer": "gtrxl_jax.online.host",
         "preset": "gtrxl_jax.online.config",
     },
 )

@@ -44,6 +44,7 @@ from gtrxl_jax.custom import (
     wrap_errors,
 )
 from gtrxl_jax.envs.check_env import require_consistent_env
+from gtrxl_jax.envs.host.simulators import is_host_env
 from gtrxl_jax.envs.host.stream import HostStream
 from gtrxl_jax.envs.multitask import MultiTaskState, MultiTaskStream
 from gtrxl_jax.envs.padding import pad_spaces
@@ -192,6 +193,11 @@ class OnlineTrainer:
     def make_stream(self) -> Any:
         """Create the environments, divided equally among the tasks, with common spaces."""
         env = self.config.env
+        if is_host_env(env.name):
+            raise ValueError(
+                f"env.name {env.name} steps on the host: create the trainer by make_trainer of "
+                "gtrxl_jax.online"
+            )
         if env.wrappers:
             raise ValueError(
                 f"env.wrappers are of environments on the host, unlike {env.name}: omit them"

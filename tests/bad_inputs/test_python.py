@@ -16,12 +16,14 @@ from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline import config as offline_config
 from gtrxl_jax.online import config as online_config
 from gtrxl_jax.online.config import from_json, preset
+from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.logging.loggers import make_loggers
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter
 from gtrxl_jax.validation import require_number, validate
 from tests.bad_inputs.refusal import contents
 from tests.data.sets import NESTED, make_set
+from tests.jobs import small_job
 from tests.runs.counter import Counter
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -63,6 +65,16 @@ CALLS = {
         "goal must be above 0 and finite, not inf",
     ),
     "environment": (lambda: make_env("TMazePassive"), ValueError, "did you mean 'TMazePassive-v0'"),
+    "environment on the host": (
+        lambda: make_env("gymnasium:CartPole-v1"),
+        ValueError,
+        "CartPole-v1 steps on the host: create it by make_host_env of gtrxl_jax.envs.host",
+    ),
+    "trainer of an environment on the host": (
+        lambda: OnlineTrainer(small_job(env__name="gymnasium:CartPole-v1")),
+        ValueError,
+        "CartPole-v1 steps on the host: create the trainer by make_trainer of gtrxl_jax.online",
+    ),
     "several are near": (
         lambda: make_env("TMaze"),
         ValueError,
