@@ -116,6 +116,13 @@ def require_interval(field: str, bounds: Any) -> None:
         raise ValueError(f"{field} must be (low, high) with 0 < low < high, not {bounds}")
 
 
+def require_instance(field: str, value: Any, kind: type, remedy: str) -> None:
+    """Raise TypeError, which ends with the remedy, unless `value` is of a class."""
+    if not isinstance(value, kind):
+        found = type(value).__name__
+        raise TypeError(f"{field} must be of type {kind.__name__}, not {found}: {remedy}")
+
+
 def require_count(field: str, value: Any) -> None:
     """Raise unless `value` is a whole number of at least 1.
 

@@ -54,7 +54,7 @@ from gtrxl_jax.runs.divergence import is_finite, pop_checks, reduce_checks
 from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.segments import Segments, zero_segment
 from gtrxl_jax.timestep import zero_timestep
-from gtrxl_jax.validation import validate
+from gtrxl_jax.validation import require_instance, validate
 
 
 @struct.dataclass
@@ -88,6 +88,7 @@ class OfflineTrainer:
         steps_per_iteration: see `Trainer`; a step is an update.
 
     Raises:
+      TypeError: if the config, or a field, is of another type.
       ValueError: if the config is invalid. Of the data, only the spaces are read, for a run without
         an environment; the rest is read or generated, and checked, before training compiles.
     """
@@ -106,6 +107,8 @@ class OfflineTrainer:
         They are checked on first use, see `data.check`. If they are `generated`, the config alone
         says which they are, see `trajectories_of`.
         """
+        remedy = "preset(NAME) of gtrxl_jax.offline returns one"
+        require_instance("config", config, OfflineConfig, remedy)
         validate(config)
         self._trajectories = trajectories
         self._is_generated = generated or (trajectories is None and not config.data.path)

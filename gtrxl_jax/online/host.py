@@ -34,7 +34,8 @@ from gtrxl_jax.runs.programs import Programs
 
 def make_trainer(config: OnlineConfig) -> OnlineTrainer:
     """Return the trainer of a run, by where its environments step."""
-    return (HostTrainer if is_host_env(config.env.name) else OnlineTrainer)(config)
+    is_host = isinstance(config, OnlineConfig) and is_host_env(config.env.name)
+    return (HostTrainer if is_host else OnlineTrainer)(config)
 
 
 def make_host_stream(config: OnlineConfig) -> HostStream:

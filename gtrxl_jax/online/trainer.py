@@ -71,7 +71,7 @@ from gtrxl_jax.runs.programs import Programs
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.specs.values import BELONGS, first_outside
 from gtrxl_jax.timestep import EpisodeStats, TimeStep, zero_timestep
-from gtrxl_jax.validation import validate
+from gtrxl_jax.validation import require_instance, validate
 
 
 @struct.dataclass
@@ -159,12 +159,15 @@ class OnlineTrainer:
         num_iterations, steps_per_iteration: see `Trainer`.
 
     Raises:
+      TypeError: if the config, or a field, is of another type.
       ValueError: if the config is invalid; nothing is compiled before this check.
     """
 
     progress_metrics: tuple[str, ...] = ("episode/return", "episode/success")
 
     def __init__(self, config: OnlineConfig):
+        remedy = "preset(NAME) of gtrxl_jax.online returns one"
+        require_instance("config", config, OnlineConfig, remedy)
         validate(config)
         if config.env.references and not config.env.reference_returns:
             table = read_returns(config.env.references)

@@ -85,6 +85,7 @@ def train(
       profile: a folder for a trace of a few iterations, see `Profile`; none if None.
 
     Raises:
+      TypeError: if `trainer` is none, such as a config.
       ValueError: if the requested devices are not available, the folder belongs to another run or
         is in use, or `init_from` in the config does not fit.
       RunInterrupted: if the run was asked to stop; it has been saved.
@@ -94,6 +95,9 @@ def train(
       SaveError: if a checkpoint could not be written; earlier ones are intact.
       UnusableError: if no checkpoint in the folder is intact and of this run.
     """
+    if not hasattr(trainer, "config"):
+        kind = type(trainer).__name__
+        raise TypeError(f"trainer must be a trainer, such as OnlineTrainer(config), not {kind}")
     if folder is None:
         return _Loop(trainer, Writers(*writers), Profile(profile)).run()
     if result := final_result(trainer, folder):

@@ -14,8 +14,10 @@ from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline import config as offline_config
+from gtrxl_jax.offline.trainer import OfflineTrainer
 from gtrxl_jax.online import config as online_config
 from gtrxl_jax.online.config import from_json, preset
+from gtrxl_jax.online.host import make_trainer
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.logging.loggers import make_loggers
@@ -123,6 +125,26 @@ CALLS = {
         lambda: from_json('{"kind": "offline"}'),
         ValueError,
         "is not of an online run",
+    ),
+    "name of a config": (
+        lambda: OnlineTrainer("debug"),
+        TypeError,
+        "config must be of type OnlineConfig, not str: preset.NAME. of gtrxl_jax.online returns",
+    ),
+    "offline config of an online run": (
+        lambda: make_trainer(offline_config.preset("debug")),
+        TypeError,
+        "config must be of type OnlineConfig, not OfflineConfig: preset",
+    ),
+    "online config of an offline run": (
+        lambda: OfflineTrainer(preset("debug")),
+        TypeError,
+        "config must be of type OfflineConfig, not OnlineConfig: preset.NAME. of gtrxl_jax.off",
+    ),
+    "config instead of a trainer": (
+        lambda: loop.train(preset("debug")),
+        TypeError,
+        r"trainer must be a trainer, such as OnlineTrainer\(config\), not OnlineConfig",
     ),
     "folder": (lambda: gtrxl_jax.load("nowhere"), FileNotFoundError, "nowhere holds no run"),
     "empty folder": (lambda: gtrxl_jax.load(""), FileNotFoundError, "holds no run"),
