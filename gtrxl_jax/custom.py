@@ -196,6 +196,10 @@ def _reason(error: Exception) -> str:
             return remedy
     text = " ".join(str(error).split())
     text = text if len(text) <= 300 else f"{text[:300]} ..."
+    if not text:  # as of a method that a base class leaves to others, or of an assertion
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"in {last.name} of {Path(last.filename).name}, line {last.lineno}"
+        text += ": define it" if isinstance(error, NotImplementedError) else ""
     return f"{type(error).__name__}: {text}"
 
 

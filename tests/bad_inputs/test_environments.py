@@ -190,7 +190,12 @@ def shapes(self, key, state, action, params):
     return self.later(), state, jnp.dot(jnp.zeros(3), jnp.zeros(4)), False, {}
 
 
+def undefined(self, key, state, action, params):
+    return environment.Environment.step_env(self, key, state, action, params)
+
+
 CODE = {
+    undefined: (1, "undefined", "NotImplementedError: in step_env of .*, line [0-9]+: define it$"),
     condition: (1, "condition", "a Python condition .*: use jnp.where or jax.lax.cond$"),
     numpy_function: (1, "helper", "a function of NumPy is applied .*: use jax.numpy's$"),
     python_number: (1, "python_number", "a Python number .*: use JAX's operations instead of int"),
