@@ -31,7 +31,7 @@ from gtrxl_jax.plugins import Registry, find_plugin, is_plugin
 from gtrxl_jax.specs import ActionSpec, ArraySpec, leading_axes, observation_spec
 from gtrxl_jax.specs.observation import LARGE_IMAGE_SIDE
 from gtrxl_jax.timestep import TimeStep
-from gtrxl_jax.validation import require_choice
+from gtrxl_jax.validation import require_choice, require_instance
 
 # The most images that are encoded together on CPU.
 PART = 32
@@ -292,9 +292,14 @@ class DictEncoder(nn.Module):
         missing = sorted(set(self.encoders) - set(observation))
         if missing:
             raise ValueError(f"observation has no {missing}: it has {sorted(observation)}")
-        return jnp.concatenate(
-            [self.encoders[key](observation[key]) for key in sorted(self.encoders)], axis=-1
-        )
+        features = {key: self.encoders[key](observation[key]) for key in sorted(self.encoders)}
+        axes = {key: x.shape[:-1] for key, x in features.items()}
+        if len(set(axes.values())) > 1:
+            raise ValueError(
+                f"observation has parts with the leading axes {axes}: all must have the axes [B], "
+                "or all [B, T]"
+            )
+        return jnp.concatenate(list(features.values()), axis=-1)
 
 
 def _by_key(parts: Any) -> Mapping[str, Any]:
@@ -330,6 +335,7 @@ class InputEncoder(nn.Module):
 
     @nn.compact
     def __call__(self, timestep: TimeStep) -> Float[Array, "... D"]:
+        _check_timestep(timestep)
         dtype = self.dtype or self.param_dtype
         wide = at_least_float32(dtype)
         reward = Normalizer(name="reward")(timestep.reward.astype(wide), ~timestep.first)
@@ -364,6 +370,19 @@ class InputEncoder(nn.Module):
         if not self.is_initializing():
             is_zero_F = jnp.all(features == 0, axis=tuple(range(features.ndim - 1)))
             self.sow("metrics", "inactive", jnp.mean(is_zero_F.astype(jnp.float32)))
+
+
+def _check_timestep(timestep: Any) -> None:
+    """Raise TypeError unless an agent can read it, apart from its observation and action."""
+    require_instance("timestep", timestep, TimeStep, "pass one, as zero_timestep returns")
+    for name in ("reward", "first"):
+        if not hasattr(value := getattr(timestep, name), "dtype"):
+            found = type(value).__name__
+            raise TypeError(f"timestep.{name} must be an array, not {found}: see zero_timestep")
+    if timestep.first.dtype != jnp.bool_:
+        raise TypeError(
+            f"timestep.first must be bool, not {timestep.first.dtype}: true where an episode begins"
+        )
 
 
 ENCODERS = Registry("encoder", nn.Module)

@@ -1,10 +1,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from gymnasium import spaces
 
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.nn.agent import make_agent
 from gtrxl_jax.nn.cores.registry import make_core
+from gtrxl_jax.timestep import zero_timestep
 
 B, T, D = 2, 3, 16
 X, FIRST = jnp.zeros((B, T, D)), jnp.zeros((B, T), bool)
@@ -133,6 +135,41 @@ def test_memory_of_core_of_other_sizes_is_rejected(other, sizes):
 
 def test_agent_rejects_name_of_core():
     env, params = make_env("TMazePassive-v0")
-    spaces = env.observation_space(params), env.action_space(params)
+    observed, acted = env.observation_space(params), env.action_space(params)
     with pytest.raises(TypeError, match="core must be a memory core, not 'gtrxl': make_core"):
-        make_agent("gtrxl", *spaces)
+        make_agent("gtrxl", observed, acted)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            lambda step: step.replace(first=step.first.astype(jnp.float32)),
+            TypeError,
+            "timestep.first must be bool, not float32: true where an episode begins",
+        ),
+        (
+            lambda step: step.replace(reward=None),
+            TypeError,
+            "timestep.reward must be an array, not NoneType: see zero_timestep",
+        ),
+        (
+            lambda step: step.observation,
+            TypeError,
+            "timestep must be of type TimeStep, not dict: pass one, as zero_timestep returns",
+        ),
+        (
+            lambda step: step.replace(
+                observation={**step.observation, "goal": step.observation["goal"][..., None]}
+            ),
+            ValueError,
+            r"observation has parts with the leading axes {'goal': \(2, 3, 1\), 'place': \(2, 3\)}",
+        ),
+    ],
+)
+def test_agent_rejects_other_time_steps(change, error, message):
+    observed = spaces.Dict({"goal": spaces.Discrete(4), "place": spaces.Box(-1, 1, (3,))})
+    agent = make_agent(make_core("gru", "debug"), observed, spaces.Discrete(2))
+    step = change(zero_timestep(observed, spaces.Discrete(2), B, T))
+    with pytest.raises(error, match=message):
+        jax.eval_shape(agent.init, jax.random.key(0), agent.initial_memory(B), step)
