@@ -101,7 +101,7 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
             in_axes=1,
             out_axes=1,
         )
-        return scan(self, jax.lax.stop_gradient(memory), x_BTD, first_BT)
+        return scan(self, jax.lax.stop_gradient(self._cast(memory)), x_BTD, first_BT)
 
     def start(self, memory: Memory, num_steps: int | None = None) -> Cache:
         """Return a cache to act from, with parameters that stay fixed until `finish`.
@@ -111,11 +111,18 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
           num_steps: maximum number of steps before `finish`, which may reduce the size of the
             cache; None if unlimited.
         """
-        return memory
+        return self._cast(memory)
 
     def finish(self, cache: Cache) -> Memory:
         """Return the memory after acting, the same as from the segment form."""
         return cache
+
+    def _cast(self, memory: Memory) -> Memory:
+        """Return a memory in the core's dtypes, which one of another precision does not have."""
+        if not (parts := jax.tree.leaves(memory)):
+            return memory
+        own = self.initial_memory(len(parts[0]))
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), memory, own)
 
 
 def require_inputs(x: jax.Array, first: jax.Array, batch_size: int, width: int, axes: str) -> None:

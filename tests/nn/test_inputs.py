@@ -93,6 +93,22 @@ def test_memory_keeps_its_dtype_for_features_of_another(name, dtype):
     assert after == memory
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru", "dnc"])
+def test_memory_of_another_precision(name):
+    core, low = make_core(name, "debug"), make_core(name, "debug", dtype="bfloat16")
+    memory = low.initial_memory(B)
+
+    def use(params, own, cache):
+        _, y_BTD = core.apply(params, memory, X, FIRST)
+        started = core.apply(params, memory, method="start")
+        stepped, y_BD = core.apply(params, started, X[:, 0], FIRST[:, 0], method="step")
+        assert y_BTD.dtype == y_BD.dtype == jnp.float32
+        shapes = jax.eval_shape(lambda: (own, own))
+        assert jax.eval_shape(lambda: (started, stepped)) == shapes
+
+    traced(core, use)
+
+
 def test_memory_and_cache_are_not_interchangeable():
     core = make_core("gtrxl", "debug")
     x_BD, first_B = X[:, 0], FIRST[:, 0]
