@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from gtrxl_jax.data.spaces import Spaces
 from gtrxl_jax.specs.spaces import dtype_of, kind_of, map_leaves, shape_of, text_tokens
 from gtrxl_jax.specs.values import belongs, describe_value
+from gtrxl_jax.validation import require_instance
 
 # NumPy's on the host, where sets are read, joined and split; JAX's once put on a device.
 AnyArray = Array | np.ndarray
@@ -72,18 +73,37 @@ def one_episode(
       spaces: the spaces of one observation and one action.
 
     Raises:
-      TypeError, ValueError: if they do not fit their spaces or each other, see `check`.
+      TypeError: if `terminated` is no bool or `spaces` are none, and see `check`.
+      ValueError: if they do not fit their spaces or each other, see `check`.
     """
+    require_instance("spaces", spaces, Spaces, "dataset_spaces(observation, action) returns them")
+    ended = np.asarray(terminated)
+    if ended.dtype != np.bool_ or ended.shape:
+        found = f"of shape {ended.shape}" if ended.shape else repr(terminated)
+        raise TypeError(
+            f"terminated must be one bool for the episode, not {found}: pass its last, such as "
+            "bool(terminations[-1])"
+        )
+    rewards = np.asarray(rewards, np.float32)
+    n = len(np.atleast_1d(rewards))
 
-    def row(leaf: Any, values: Any, field: str) -> np.ndarray:
-        return cast(leaf, np.asarray(values), field)[None]
+    def rows(space: Any, values: Any, field: str, steps: int, rule: str) -> Any:
+        def row(leaf: Any, x: Any, name: str) -> np.ndarray:
+            x = np.atleast_1d(cast(leaf, np.asarray(x), name))
+            if len(x) != steps:
+                raise ValueError(f"{name} has {len(x)} steps for {n} {rule}")
+            return x[None]
 
+        return map_leaves(row, space, values, field=field)
+
+    acted = rows(spaces.action, actions, "actions", n, "rewards: pass one of each for each step")
+    rule = f"actions: pass {n + 1}, with the last one"
     episode = Trajectories(
-        observations=map_leaves(row, spaces.observation, observations, field="observations"),
-        actions=map_leaves(row, spaces.action, actions, field="actions"),
-        rewards=np.asarray(rewards, np.float32)[None],
-        length=np.array([len(rewards)], np.int32),
-        terminated=np.array([terminated], bool),
+        observations=rows(spaces.observation, observations, "observations", n + 1, rule),
+        actions=acted,
+        rewards=rewards[None],
+        length=np.array([n], np.int32),
+        terminated=ended[None],
         spaces=spaces,
     )
     check(episode)
@@ -236,10 +256,12 @@ def check(trajectories: Trajectories, first: int = 0) -> None:
       first: number of its first episode, for messages.
 
     Raises:
-      TypeError: if an array is missing, of the wrong dtype, or not an array.
+      TypeError: for another object, and if an array is missing, of the wrong dtype, or no array.
       ValueError: naming the field: for a wrong shape, no episodes, an empty episode, a length
         beyond T, a number that is not finite, or a value outside its space.
     """
+    remedy = "one_episode returns one"
+    require_instance("a set of trajectories", trajectories, Trajectories, remedy)
     rewards, length, terminated = (
         _array(field, getattr(trajectories, field)) for field in ("rewards", "length", "terminated")
     )

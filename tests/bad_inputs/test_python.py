@@ -150,6 +150,11 @@ CALLS = {
     "empty folder": (lambda: gtrxl_jax.load(""), FileNotFoundError, "holds no run"),
     "data set": (lambda: datasets.load("nowhere"), FileNotFoundError, "nowhere holds no dataset"),
     "no sets": (lambda: concatenate([]), ValueError, "no trajectories to concatenate: pass at"),
+    "arrays instead of a set": (
+        lambda: minari.save(vars(make_set()), "set"),
+        TypeError,
+        "a set of trajectories must be of type Trajectories, not str: one_episode returns one",
+    ),
     "other spaces": (
         lambda: concatenate([make_set(), make_set(spaces=NESTED)]),
         ValueError,

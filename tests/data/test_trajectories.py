@@ -56,24 +56,40 @@ def test_an_episode_of_wider_types_is_that_of_its_spaces(spaces):
     assert not lists.terminated[0]
 
 
+@pytest.mark.usefixtures("unchecked")  # the package's own errors
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"rewards": np.zeros((3, 1))}, r"rewards have shape \(1, 3, 1\), not \[E, T\]"),
         ({"rewards": [0, 0, np.nan]}, "episode 0, step 2: rewards is nan"),
-        ({"observations": np.zeros((3, 2))}, r"observations must have shape \(1, 4, 2\)"),
+        (
+            {"observations": np.zeros((3, 2))},
+            "observations has 3 steps for 3 actions: pass 4, with the last one",
+        ),
+        ({"rewards": np.zeros(4)}, "actions has 3 steps for 4 rewards: pass one of each for each"),
+        (
+            {"terminated": np.zeros(3, bool)},
+            r"terminated must be one bool for the episode, not of shape \(3,\): pass its last",
+        ),
+        ({"terminated": None}, "terminated must be one bool for the episode, not None"),
+        ({"terminated": 0.5}, "terminated must be one bool for the episode, not 0.5"),
+        ({"spaces": (0, 1)}, r"spaces must be of type Spaces, not tuple: dataset_spaces\(obs"),
         ({"observations": np.zeros((4, 3))}, r"observations are float64\[3\], but one of"),
         ({"actions": [0.5, 0.0, 0.0]}, r"actions are float64\[\], but one of their space is int32"),
         ({"actions": [0, 1, 7]}, "episode 0, step 2: actions is 7"),
     ],
-    ids=["column", "nan", "no last", "shape", "kind", "choice"],
 )
 def test_an_episode_that_does_not_fit_its_spaces(change, message):
     box = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
-    arrays = {"observations": np.zeros((4, 2)), "actions": [0, 1, 2], "rewards": [1, 0, 0]}
-    spaces = dataset_spaces(box, gymnasium.spaces.Discrete(3))
+    episode = {
+        "observations": np.zeros((4, 2)),
+        "actions": [0, 1, 2],
+        "rewards": [1, 0, 0],
+        "terminated": True,
+        "spaces": dataset_spaces(box, gymnasium.spaces.Discrete(3)),
+    }
     with pytest.raises((TypeError, ValueError), match=message):
-        one_episode(**(arrays | change), terminated=True, spaces=spaces)
+        one_episode(**(episode | change))
 
 
 @pytest.mark.parametrize("spaces", [FLAT, NESTED])
