@@ -258,7 +258,11 @@ DAMAGE = {
     "nested metadata": (text(b"[" * 100_000), UNREADABLE),
     "list as metadata": (text(b"[1, 2]"), "metadata.json has no observation_space"),
     "no space": (metadata(observation_space=None), "metadata.json has no observation_space"),
-    "number as space": (metadata(action_space=3), "metadata.json has no action_space"),
+    "number as space": (metadata(action_space=3), "metadata.json: action_space must be a text"),
+    "object as space": (
+        metadata(observation_space={"type": "Box"}),
+        "metadata.json: observation_space must be a text, as Minari writes it: {'ty",
+    ),
     "empty space": (metadata(observation_space="{}"), UNREADABLE),
     "unknown space": (metadata(action_space='{"type": "Graph"}'), UNREADABLE),
     "no count": (metadata(total_episodes=None), "metadata.json has no total_episodes"),

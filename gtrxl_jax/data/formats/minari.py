@@ -180,7 +180,10 @@ def _require_metadata(path: Path, described: Any) -> None:
     for field, kind in _METADATA_FIELDS.items():
         # For missing spaces, Minari would run the code of the environment named in the file.
         value = described.get(field) if isinstance(described, dict) else None
-        if not isinstance(value, kind):
+        if value is not None and not isinstance(value, kind):
+            needed = "a text, as Minari writes it" if kind is str else "a whole number"
+            raise DatasetError(f"{path / 'metadata.json'}: {field} must be {needed}: {value!r:.60}")
+        if value is None:
             raise DatasetError(
                 f"{path / 'metadata.json'} has no {field}: it was written neither by "
                 "gtrxl_jax nor by Minari 0.5, give a dataset of theirs"
