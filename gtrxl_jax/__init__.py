@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gtrxl_jax.envs.stream import Stream as Stream
     from gtrxl_jax.loading import load as load
     from gtrxl_jax.nn.agent import make_agent as make_agent
+    from gtrxl_jax.nn.core import CoreConfig as CoreConfig
+    from gtrxl_jax.nn.core import MemoryCore as MemoryCore
     from gtrxl_jax.nn.core import register_core as register_core
     from gtrxl_jax.nn.cores.registry import make_core as make_core
     from gtrxl_jax.nn.encoders import register_encoder as register_encoder
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from gtrxl_jax.nn.sequence.model import register_model as register_model
     from gtrxl_jax.offline.algorithm import register_offline_algorithm as register_offline_algorithm
     from gtrxl_jax.online.algorithm import register_algorithm as register_algorithm
+    from gtrxl_jax.testing import check_core as check_core
     from gtrxl_jax.timestep import TimeStep as TimeStep
     from gtrxl_jax.timestep import zero_timestep as zero_timestep
 
@@ -37,8 +40,11 @@ if not has_tpu():  # gymnax starts JAX when it is imported
 __all__, __getattr__, __dir__ = lazy(
     __name__,
     {
+        "CoreConfig": "gtrxl_jax.nn.core",
+        "MemoryCore": "gtrxl_jax.nn.core",
         "Stream": "gtrxl_jax.envs.stream",
         "TimeStep": "gtrxl_jax.timestep",
+        "check_core": "gtrxl_jax.testing",
         "load": "gtrxl_jax.loading",
         "make_agent": "gtrxl_jax.nn.agent",
         "make_core": "gtrxl_jax.nn.cores.registry",
