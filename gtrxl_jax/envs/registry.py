@@ -114,7 +114,7 @@ def make_env(name: str, **overrides: Any) -> tuple[environment.Environment, Any]
         if argument.kind is argument.POSITIONAL_OR_KEYWORD and argument.name != "self"
     }
     for key, value in overrides.items():
-        require_choice(f"parameter of {name}", key, [*fields, *arguments])
+        require_choice(f"parameter of {name}", key, {*fields, *arguments})
         default = getattr(params, key) if key in fields else arguments[key].default
         bounds: Mapping[str, Any] = fields[key].metadata if key in fields else {}
         overrides[key] = _valid(key, value, default, bounds)

@@ -51,6 +51,11 @@ CALLS = {
         (TypeError, ValueError),
         "with_",
     ),
+    "parameter of an environment and its constructor": (
+        lambda: make_env("MiniGrid-Memory", sise=9),
+        ValueError,
+        "Valid: max_steps_in_episode, num_actions, observation, random_length, size, tile_size, vi",
+    ),
     "numpy's number": (
         lambda: validate(online_config.PPOConfig(epochs=np.int64(4)), "algorithm."),
         TypeError,
