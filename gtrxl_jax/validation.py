@@ -38,6 +38,8 @@ def require_choice(field: str, name: Any, known: Iterable[str]) -> str:
         return name
     folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(str(name).casefold(), folded, n=3, cutoff=0.4)
+    if (ours := _NAMES_ELSEWHERE.get(str(name))) in known:
+        near = [ours]
     message = f"unknown {field} {name!r}: "
     if near:
         message += f"did you mean {' or '.join(repr(folded[one]) for one in near)}?"
@@ -49,6 +51,15 @@ def require_choice(field: str, name: Any, known: Iterable[str]) -> str:
 
 
 _MOST_LISTED = 40
+_NAMES_ELSEWHERE = {
+    "hidden_size": "width",
+    "d_model": "width",
+    "embed_dim": "width",
+    "features": "width",
+    "num_layers": "layers",
+    "n_layers": "layers",
+}
+"""The name here of what other libraries call otherwise, which is like none or like another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +106,15 @@ def validate(config: Any, prefix: str = "") -> None:
     for name, kind, value, metadata in _fields(config):
         if _is_config(kind):
             if not isinstance(value, kind):
-                raise TypeError(f"{prefix}{name} must be of type {kind.__name__}, not {value!r}")
+                raise TypeError(
+                    f"{prefix}{name} must be of type {kind.__name__}, not "
+                    f"{_described(prefix + name, kind, value)}"
+                )
             validate(value, f"{prefix}{name}.")
             continue
-        _require_type(prefix + name, kind, value)
-        if names := metadata.get("names"):
+        names = metadata.get("names", ())
+        _require_type(prefix + name, kind, value, names)
+        if names:
             if value:
                 require_choice(prefix + name, value, names)
             continue
@@ -195,11 +210,24 @@ def _require_in_range(field: str, value: Any, bounds: _Range) -> None:
             raise ValueError(f"{field} must be below {bounds.below}, not {x!r}")
 
 
-def _require_type(field: str, kind: Any, value: Any) -> None:
+def _described(field: str, kind: type, value: Any) -> str:
+    """Describe what is no config of a kind; if it is a name, with the config that it stands for."""
+    if not isinstance(value, str):
+        return type(value).__name__
+    if hasattr(kind, "named"):  # the class depends on the name
+        return f"{value!r}: pass with_name(config.{field}, {value!r}) of gtrxl_jax.plugins"
+    if hasattr(kind, "name"):
+        return f"{value!r}: pass dataclasses.replace(config.{field}, name={value!r})"
+    return repr(value)
+
+
+def _require_type(field: str, kind: Any, value: Any, choices: Collection[str]) -> None:
     alternatives = get_args(kind) if type(None) in get_args(kind) else (kind,)
     if not any(_is_a(value, alternative) for alternative in alternatives):
         names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
         described = " or ".join(names.get(a, str(a)) for a in alternatives if a is not type(None))
+        if choices:
+            described += f", {' or '.join(map(repr, choices))}"
         # Only Python's own types are written to config.json.
         remedy = ": convert it with its item()" if getattr(value, "shape", None) == () else ""
         raise TypeError(f"{field} must be {described}, not {value!r}{remedy}")

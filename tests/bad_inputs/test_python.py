@@ -51,6 +51,11 @@ CALLS = {
         (TypeError, ValueError),
         "with_",
     ),
+    "name of others": (
+        lambda: gtrxl_jax.make_core("gtrxl", hidden_size=64),
+        ValueError,
+        r"unknown setting of gtrxl 'hidden_size': did you mean 'width'\?",
+    ),
     "parameter of an environment and its constructor": (
         lambda: make_env("MiniGrid-Memory", sise=9),
         ValueError,

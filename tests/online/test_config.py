@@ -284,7 +284,11 @@ def test_sweep_of_settings_of_algorithm():
         ("env.params", {3: 3}, "dict"),
         ("env.tasks", {"corridor_length": 3}, "tuple"),
         ("env.tasks", (3,), "tuple"),
-        ("env", {"num_envs": 3}, "of type EnvConfig"),
+        ("env", {"num_envs": 3}, "of type EnvConfig, not dict$"),
+        ("env", "CartPole-v1", r"replace\(config.env, name='CartPole-v1'\)$"),
+        ("core", "lstm", r"type CoreConfig, not 'lstm': pass with_name\(config.core, 'lstm'\) of"),
+        ("algorithm", "ppo", r"pass with_name\(config.algorithm, 'ppo'\) of gtrxl_jax.plugins$"),
+        ("core.dtype", jax.numpy.bfloat16, "a string, 'float32' or 'bfloat16', not <class"),
     ],
 )
 def test_values_of_wrong_type_raise(field, value, wanted):
