@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from gtrxl_jax.ops.promotion import at_least_float32
 from gtrxl_jax.specs.observation import QUANTITY
 from gtrxl_jax.specs.spaces import (
     align,
@@ -130,7 +129,7 @@ class ActionSpec:
         features = []
         if self.continuous:
             # Cast last: a narrow range far from zero would vanish in bfloat16.
-            x = jnp.asarray(parts["continuous"], at_least_float32(dtype))
+            x = jnp.asarray(parts["continuous"], np.promote_types(dtype, np.float32))
             center, half = self.range_of(x)
             features.append(((x - center) / half).astype(dtype))
         features += [
