@@ -154,6 +154,7 @@ def plot_success_panels(
     path: str | os.PathLike[str],
     *,
     published: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]] | None = None,
+    x_label: str = X_OF_HORIZONS,
     chance: float | None = None,
 ) -> None:
     """Draw `plot_success_against_horizon` in small panels, for results that do not fit into one.
@@ -164,7 +165,7 @@ def plot_success_panels(
       horizons: of all panels.
       path: the PNG file to write.
       published: for panel titles, `published` of `plot_success_against_horizon`.
-      chance: see `plot_success_against_horizon`.
+      x_label, chance: see `plot_success_against_horizon`.
 
     Raises:
       ValueError: see `plot_success_against_horizon`.
@@ -182,7 +183,7 @@ def plot_success_panels(
         entries |= dict(zip(labels, handles, strict=True))
     for axes in list(panels):
         axes.set_axis_off()
-    figure.supxlabel(X_OF_HORIZONS, fontsize=FONT_SIZE)
+    figure.supxlabel(x_label, fontsize=FONT_SIZE)
     figure.supylabel("success rate", fontsize=FONT_SIZE)
     legend_outside(figure, OF_HORIZONS, entries)
     save_figure(figure, path)
