@@ -165,7 +165,8 @@ def plot_success_panels(
       horizons: of all panels.
       path: the PNG file to write.
       published: for panel titles, `published` of `plot_success_against_horizon`.
-      x_label, chance: see `plot_success_against_horizon`.
+      x_label: of all panels.
+      chance: see `plot_success_against_horizon`.
 
     Raises:
       ValueError: see `plot_success_against_horizon`.
