@@ -33,7 +33,7 @@ import dataclasses
 import functools
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from gtrxl_jax.collection import Collected, CollectionConfig, CollectionEnvConfi
 from gtrxl_jax.data import datasets, minari
 from gtrxl_jax.nn.core import CoreConfig
 from gtrxl_jax.nn.cores.registry import core_config
+from gtrxl_jax.nn.encoders import NatureEncoder, register_encoder
 from gtrxl_jax.nn.sequence.registry import model_config
 from gtrxl_jax.offline.algorithm import OfflineAlgorithmConfig
 from gtrxl_jax.offline.config import (
@@ -70,6 +71,19 @@ from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, mean_entry, table
 
 
+class SmallImageEncoder(NatureEncoder):
+    """The network of DQN for images of 42 x 42, of which its own strides leave one vector.
+
+    One vector is enough for Pong, not for Breakout's wall of bricks. With these strides, 3 x 3 are
+    left.
+    """
+
+    strides: tuple[int, ...] = (3, 2, 1)
+
+
+register_encoder("nature-42", SmallImageEncoder)
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings(Options):
     """Options, and where agents and data are."""
@@ -94,6 +108,8 @@ class Task:
       agent: the config of the agent that collects the data.
       expert: the step of its best checkpoint.
       data: the data sets.
+      env: what data are collected in, and learners play; None for the agent's own.
+      encoder: of the models.
       episodes: number of episodes of an evaluation.
       final: fraction of the learners' learning rate that remains at the end.
       unroll: steps of one of the three segments of models with memory.
@@ -108,12 +124,19 @@ class Task:
     expert: int
     data: dict[str, tuple[Part, ...]]
     episodes: int
+    env: OfflineEnvConfig | None = None
+    encoder: str = "auto"
     final: float = AdamWConfig.final
     unroll: int = 20
     updates: int = 6000
     td3_updates: int = 6000
     singles: int = 256
     is_normalized: bool = True
+
+    @property
+    def played(self) -> OfflineEnvConfig:
+        """What data are collected in, and learners play."""
+        return self.env or OfflineEnvConfig(self.agent.env.name, self.agent.env.params)
 
 
 def agent(
@@ -176,30 +199,42 @@ def mujoco(
     )
 
 
-def atari(name: str, replay: Sequence[int], **params: Any) -> Task:
+def atari(
+    name: str,
+    stages: Sequence[int],
+    episodes: int,
+    encoder: str = "nature",
+    training: Mapping[str, Any] | None = None,
+    **params: Any,
+) -> Task:
     """Return a game of Atari.
 
     Args:
       name: of the environment.
-      replay: episodes of random actions and of each of four stages of the agent.
+      stages: steps of the agent, of which the last are all.
+      episodes: of random actions and of each stage.
+      encoder: of the agent, and of the models.
+      training: parameters of the environment in which the agent learns alone.
       params: other parameters of the environment.
     """
-    size = {"img_height": 42, "img_width": 42, "num_threads": 1}
-    stages = (None, 614_400, 1_024_000, 1_433_600, 2_048_000)
+    name = f"envpool:{name}"
+    params = {"img_height": 42, "img_width": 42, "num_threads": 1, **params}
     return Task(
         agent(
-            EnvConfig(f"envpool:{name}", {**size, **params}, num_envs=16),
-            2_048_000,
+            EnvConfig(name, {**params, **(training or {})}, num_envs=16),
+            stages[-1],
             CheckpointConfig(102_400, keep=20),
             core_config("mingru"),
-            agent=AgentConfig(encoder="nature"),
+            agent=AgentConfig(encoder=encoder),
             algorithm=PPOConfig(entropy_cost=0.01, epochs=3, minibatches=8),
             optimizer=OptimizerConfig(learning_rate=3e-4),
             segments=4,
         ),
-        expert=2_048_000,
-        data={"replay": tuple(map(Part, stages, replay))},
+        expert=stages[-1],
+        data={"replay": each_of(None, *stages, episodes=episodes)},
         episodes=16,
+        env=OfflineEnvConfig(name, params),
+        encoder=encoder,
         unroll=30,
         updates=1000,
         singles=16 * 3 * 30,
@@ -241,8 +276,18 @@ TASKS = {
     "Walker2d-v5": mujoco(
         "Walker2d-v5", range(153_600, 307_201, 51_200), expert=1_003_520, replay=48, both=(96, 48)
     ),
-    "Pong": atari("Pong-v5", replay=(12,) * 5),
-    "Breakout": atari("Breakout-v5", replay=(12,) * 5, max_episode_steps=3000),
+    "Pong": atari("Pong-v5", (614_400, 1_024_000, 1_433_600, 2_048_000), episodes=12),
+    # An agent that loses an episode with each life learns sooner, and has to serve each ball.
+    "Breakout": atari(
+        "Breakout-v5",
+        (409_600, 819_200, 1_228_800, 1_536_000),
+        episodes=30,
+        encoder="nature-42",
+        training={"episodic_life": True},
+        episodic_life=False,
+        use_fire_reset=False,
+        max_episode_steps=3000,
+    ),
 }
 LEARNERS: dict[str, tuple[str, OfflineAlgorithmConfig]] = {
     "BC": ("bc-mlp", ImitationConfig()),
@@ -278,16 +323,16 @@ DQN-replay's, by the task and data here."""
 def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -> OfflineConfig:
     """Return the config of a cell."""
     of_task, (model, algorithm) = TASKS[task], LEARNERS[learner]
-    env, is_memoryless = of_task.agent.env, learner in MEMORYLESS
+    is_memoryless = learner in MEMORYLESS
     segments, batch_size = (1, of_task.singles) if is_memoryless else (3, 16)
     # Single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
     unroll = 1 if is_memoryless else of_task.unroll
     own = of_task.td3_updates if learner == "TD3+BC" else of_task.updates
     updates = updates or own * of_task.singles // (batch_size * segments * unroll)
     return OfflineConfig(
-        env=OfflineEnvConfig(env.name, env.params),
+        env=of_task.played,
         data=DataConfig(path=str(folder / f"{task} {data}")),
-        model=model_config(model),
+        model=model_config(model, encoder=of_task.encoder),
         algorithm=algorithm,
         optimizer=AdamWConfig(final=of_task.final),
         evaluation=OfflineEvaluationConfig(
@@ -304,9 +349,9 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
 
 def collect(task: str, folder: Path, part: Part) -> tuple[Path, Collected]:
     """Collect episodes with sampled actions into a new folder; return it and a summary."""
-    env = TASKS[task].agent.env
+    env = TASKS[task].played
     config = CollectionConfig(
-        CollectionEnvConfig(env.name, env.params) if part.step is None else CollectionEnvConfig(),
+        CollectionEnvConfig(env.name, env.params),
         policy="random" if part.step is None else str(folder / task),
         step=part.step,
         actions="" if part.step is None else "sample",
@@ -340,7 +385,7 @@ def make_data(task: str, data: str, folder: Path, seed: int) -> Record:
     """Collect a data set, and return the returns of its episodes."""
     parts = [collect(task, folder, part) for part in TASKS[task].data[data]]
     sets = [datasets.load(path) for path, _ in parts]
-    env = TASKS[task].agent.env
+    env = TASKS[task].played
     metadata = minari.Metadata(env.name, env.params, policy="several")
     minari.save(iter(sets), folder / f"{task} {data}", metadata)
     for path, _ in parts:

@@ -233,13 +233,17 @@ class NatureEncoder(ImageEncoder):
     """The convolutional network of DQN (Mnih et al. 2015), which RATE uses for images.
 
     Kernels of 8, 4 and 3 with strides of 4, 2 and 1, no padding, and ReLU after each.
+
+    Attributes:
+      strides: of the three convolutions.
     """
 
     channels: tuple[int, ...] = (32, 64, 64)
+    strides: tuple[int, ...] = (4, 2, 1)
     min_side: ClassVar[int] = 36  # the least for these strides and unpadded kernels
 
     def trunk(self, x_NHWC: Float[Array, "N H W C"]) -> Float[Array, "N h w c"]:
-        for channels, kernel, stride in zip(self.channels, (8, 4, 3), (4, 2, 1), strict=True):
+        for channels, kernel, stride in zip(self.channels, (8, 4, 3), self.strides, strict=True):
             x_NHWC = nn.relu(self.conv(channels, kernel, stride, "VALID")(x_NHWC))
         return x_NHWC
 
