@@ -33,7 +33,7 @@ import dataclasses
 import functools
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,6 @@ class Task:
       agent: the config of the agent that collects the data.
       expert: the step of its best checkpoint.
       data: the data sets.
-      env: what data are collected in, and learners play; None for the agent's own.
       encoder: of the models.
       episodes: number of episodes of an evaluation.
       final: fraction of the learners' learning rate that remains at the end.
@@ -124,7 +123,6 @@ class Task:
     expert: int
     data: dict[str, tuple[Part, ...]]
     episodes: int
-    env: OfflineEnvConfig | None = None
     encoder: str = "auto"
     final: float = AdamWConfig.final
     unroll: int = 20
@@ -132,11 +130,6 @@ class Task:
     td3_updates: int = 6000
     singles: int = 256
     is_normalized: bool = True
-
-    @property
-    def played(self) -> OfflineEnvConfig:
-        """What data are collected in, and learners play."""
-        return self.env or OfflineEnvConfig(self.agent.env.name, self.agent.env.params)
 
 
 def agent(
@@ -203,8 +196,8 @@ def atari(
     name: str,
     stages: Sequence[int],
     episodes: int,
+    evaluated: int = 16,
     encoder: str = "nature",
-    training: Mapping[str, Any] | None = None,
     **params: Any,
 ) -> Task:
     """Return a game of Atari.
@@ -213,15 +206,14 @@ def atari(
       name: of the environment.
       stages: steps of the agent, of which the last are all.
       episodes: of random actions and of each stage.
+      evaluated: episodes of an evaluation.
       encoder: of the agent, and of the models.
-      training: parameters of the environment in which the agent learns alone.
       params: other parameters of the environment.
     """
-    name = f"envpool:{name}"
-    params = {"img_height": 42, "img_width": 42, "num_threads": 1, **params}
+    size = {"img_height": 42, "img_width": 42, "num_threads": 1}
     return Task(
         agent(
-            EnvConfig(name, {**params, **(training or {})}, num_envs=16),
+            EnvConfig(f"envpool:{name}", {**size, **params}, num_envs=16),
             stages[-1],
             CheckpointConfig(102_400, keep=20),
             core_config("mingru"),
@@ -232,8 +224,7 @@ def atari(
         ),
         expert=stages[-1],
         data={"replay": each_of(None, *stages, episodes=episodes)},
-        episodes=16,
-        env=OfflineEnvConfig(name, params),
+        episodes=evaluated,
         encoder=encoder,
         unroll=30,
         updates=1000,
@@ -277,15 +268,14 @@ TASKS = {
         "Walker2d-v5", range(153_600, 307_201, 51_200), expert=1_003_520, replay=48, both=(96, 48)
     ),
     "Pong": atari("Pong-v5", (614_400, 1_024_000, 1_433_600, 2_048_000), episodes=12),
-    # An agent that loses an episode with each life learns sooner, and has to serve each ball.
+    # An episode is one of the five lives, whose ball is served by the environment.
     "Breakout": atari(
         "Breakout-v5",
         (409_600, 819_200, 1_228_800, 1_536_000),
-        episodes=30,
+        episodes=150,
+        evaluated=64,
         encoder="nature-42",
-        training={"episodic_life": True},
-        episodic_life=False,
-        use_fire_reset=False,
+        episodic_life=True,
         max_episode_steps=3000,
     ),
 }
@@ -323,14 +313,14 @@ DQN-replay's, by the task and data here."""
 def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -> OfflineConfig:
     """Return the config of a cell."""
     of_task, (model, algorithm) = TASKS[task], LEARNERS[learner]
-    is_memoryless = learner in MEMORYLESS
+    env, is_memoryless = of_task.agent.env, learner in MEMORYLESS
     segments, batch_size = (1, of_task.singles) if is_memoryless else (3, 16)
     # Single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
     unroll = 1 if is_memoryless else of_task.unroll
     own = of_task.td3_updates if learner == "TD3+BC" else of_task.updates
     updates = updates or own * of_task.singles // (batch_size * segments * unroll)
     return OfflineConfig(
-        env=of_task.played,
+        env=OfflineEnvConfig(env.name, env.params),
         data=DataConfig(path=str(folder / f"{task} {data}")),
         model=model_config(model, encoder=of_task.encoder),
         algorithm=algorithm,
@@ -349,9 +339,9 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
 
 def collect(task: str, folder: Path, part: Part) -> tuple[Path, Collected]:
     """Collect episodes with sampled actions into a new folder; return it and a summary."""
-    env = TASKS[task].played
+    env = TASKS[task].agent.env
     config = CollectionConfig(
-        CollectionEnvConfig(env.name, env.params),
+        CollectionEnvConfig(env.name, env.params) if part.step is None else CollectionEnvConfig(),
         policy="random" if part.step is None else str(folder / task),
         step=part.step,
         actions="" if part.step is None else "sample",
@@ -385,7 +375,7 @@ def make_data(task: str, data: str, folder: Path, seed: int) -> Record:
     """Collect a data set, and return the returns of its episodes."""
     parts = [collect(task, folder, part) for part in TASKS[task].data[data]]
     sets = [datasets.load(path) for path, _ in parts]
-    env = TASKS[task].played
+    env = TASKS[task].agent.env
     metadata = minari.Metadata(env.name, env.params, policy="several")
     minari.save(iter(sets), folder / f"{task} {data}", metadata)
     for path, _ in parts:
