@@ -207,8 +207,12 @@ class OfflineConfig(RunConfig):
         return tuple(range(1, self.segments + 1)) if self.curriculum else (self.segments,)
 
     def stage(self, iteration: int) -> int:
-        """Return the stage of an iteration, counted from 1; each stage has an equal share."""
-        return (iteration - 1) * len(self.stages) // self.num_iterations
+        """Return the stage of an iteration, counted from 1; each stage has an equal share.
+
+        Of fewer iterations than stages, each has one of the last stages.
+        """
+        iterations, stages = self.num_iterations, len(self.stages)
+        return max((iteration - 1) * stages // iterations, iteration - 1 + stages - iterations)
 
     def windows(self, stage: int) -> tuple[int, int]:
         """Return the number of segments in a stage's windows, and of steps of each, see `shape`."""

@@ -194,6 +194,16 @@ def test_curriculum_stages(trajectories):
     assert state.update == 20
 
 
+@pytest.mark.parametrize(
+    ("iterations", "stages"), [(1, [2]), (2, [1, 2]), (3, [0, 1, 2]), (5, [0, 0, 1, 1, 2])]
+)
+def test_curriculum_ends_with_all_segments(iterations, stages):
+    config = changed(
+        DEBUG, curriculum=True, segments=3, total_updates=iterations, updates_per_iteration=1
+    )
+    assert [config.stage(n) for n in range(1, iterations + 1)] == stages
+
+
 def test_curriculum_holds_data_once(trajectories):
     trainer = make(trajectories, curriculum=True, devices=1)
     held = sum(x.nbytes for x in jax.tree.leaves(data_of(trainer)))
