@@ -146,6 +146,7 @@ class OfflineConfig(RunConfig):
         super().check()
         for field, value in {
             "env.params": self.env.params,
+            "env.wrappers": self.env.wrappers,
             "evaluation.lengths": self.evaluation.lengths,
             "evaluation.interval": self.evaluation.interval,
             "checkpoint.best": self.checkpoint.best,

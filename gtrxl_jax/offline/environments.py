@@ -41,15 +41,25 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> AnyTask:
         of the longest training trajectories.
 
     Raises:
-      ValueError: if the environment or a parameter is unknown, or a value is out of range.
+      ValueError: if the environment or a parameter is unknown, a value is out of range, no episode
+        is that short, or there are wrappers and the environment is not on the host.
     """
     given, name = config.env.params, config.env.name
     require_wrappers(config.env.wrappers)
     if is_host_env(name):
         env = HostEnv(name, given, config.env.wrappers)
         return HostStream((env,), config.evaluation.episodes)
+    if config.env.wrappers:
+        raise ValueError(f"env.wrappers are of environments on the host, unlike {name}: omit them")
     env, params = make_env(name, **given)
-    of_length = params_of_length(env, length or config.length)
+    steps = length or config.length
+    try:
+        of_length = params_of_length(env, steps)
+    except ValueError as error:
+        raise ValueError(
+            f"env.name {name} has no episodes of {steps} steps, {error}: increase unroll, segments "
+            "or evaluation.lengths"
+        ) from None
     if of_length is not None:
         params = of_length.replace(**{k: v for k, v in given.items() if hasattr(of_length, k)})
     return require_consistent_env(Stream(env, params, config.evaluation.episodes))
@@ -59,8 +69,8 @@ def has_lengths(config: OfflineConfig) -> bool:
     """Return whether the environment has variable length."""
     if is_host_env(config.env.name):
         return False
-    env, _ = make_env(config.env.name)
-    return params_of_length(env, config.length) is not None
+    env, _ = make_env(config.env.name, **config.env.params)
+    return hasattr(env, "params_of_length")
 
 
 def parameters(config: OfflineConfig) -> dict[str, Any]:
@@ -96,8 +106,8 @@ def evaluation_streams(config: OfflineConfig) -> dict[str, AnyTask]:
 
 def sampling_of(config: OfflineConfig) -> Sampling:
     """Return how windows are sampled: as the config says, or as suits the environment."""
-    name = config.env.name
-    at_start = name and not is_host_env(name) and cue_at_start(make_env(name)[0])
+    name, params = config.env.name, config.env.params
+    at_start = name and not is_host_env(name) and cue_at_start(make_env(name, **params)[0])
     suitable = Sampling() if at_start else Sampling(start="covering", weight="length")
     data = config.data
     return Sampling(data.start or suitable.start, data.weight or suitable.weight)

@@ -186,6 +186,7 @@ def test_other_spaces_than_recorded_raise(data):
         ("evaluation__interval", 2),
         ("checkpoint__best", "evaluation/success"),
         ("env__params", {"corridor_length": 3}),
+        ("env__wrappers", {"limit": 9}),
     ],
 )
 def test_settings_of_environment_are_refused(field, value):

@@ -248,6 +248,33 @@ def test_evaluation_at_every_length(trajectories):
     assert np.all((scores["length/6"] <= 6) & (scores["length/9"] <= 9))
 
 
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [({"unroll": 1, "segments": 1}, 1), ({"evaluation__lengths": (9, 2)}, 2)],
+)
+def test_episodes_that_are_too_short_are_named(trajectories, changes, steps):
+    message = (
+        f"env.name TMazePassive-v0 has no episodes of {steps} steps, .*: increase unroll, segments "
+        "or evaluation.lengths"
+    )
+    with pytest.raises(ValueError, match=message):
+        make(trajectories, **changes)
+
+
+def test_wrappers_of_jitted_environments_are_refused():
+    message = "env.wrappers are of environments on the host, unlike TMazePassive-v0: omit them"
+    with pytest.raises(ValueError, match=message):
+        OfflineTrainer(changed(DEBUG, env__wrappers={"limit": 9}))
+
+
+def test_trials_have_no_lengths():
+    config = changed(DEBUG, env__params={"trial": 2})
+    with pytest.raises(ValueError, match="evaluation.lengths is not supported by TMazePassive-v0"):
+        OfflineTrainer(config)
+    trainer = OfflineTrainer(changed(config, evaluation__lengths=()))
+    assert trainer.environment == ("TMazePassive-v0", {"trial": 2})
+
+
 def test_default_target_return(trajectories):
     assert make(trajectories).policy.target_return == 1.0
     assert make(trajectories, evaluation__target_return=0.25).policy.target_return == 0.25
