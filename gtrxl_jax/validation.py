@@ -87,8 +87,8 @@ def interval(default: tuple[float, float] | None) -> Any:
 
 
 def choice(default: str, names: Collection[str]) -> Any:
-    """Declare a field that is one of `names`; the empty string is also valid."""
-    return dataclasses.field(default=default, metadata={"names": names})
+    """Declare a field that is one of `names`, or the empty string if that is the default."""
+    return dataclasses.field(default=default, metadata={"names": names, "or_empty": not default})
 
 
 def validate(config: Any, prefix: str = "") -> None:
@@ -115,7 +115,7 @@ def validate(config: Any, prefix: str = "") -> None:
         names = metadata.get("names", ())
         _require_type(prefix + name, kind, value, names)
         if names:
-            if value:
+            if value or not metadata["or_empty"]:
                 require_choice(prefix + name, value, names)
             continue
         _require_in_range(prefix + name, value, metadata.get("range", _Range()))

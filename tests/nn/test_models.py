@@ -298,6 +298,7 @@ def test_registered_names_are_kept():
         ({"name": "rat"}, ["model.name", "rat", "'rate'"]),
         ({"valve": "ca2"}, ["model.valve", "'ca-2'"]),
         ({"block": "gtrx"}, ["model.block", "'gtrxl'"]),
+        ({"block": ""}, ["unknown model.block ''", "gtrxl"]),
         ({"encoder": "natur"}, ["model.encoder", "'nature'"]),
         ({"name": "dt-gpt", "width": 31}, ["model.width", "31", "model.heads"]),
         ({"valve_heads": 3}, ["model.valve_heads", "3"]),

@@ -213,6 +213,7 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("algorithm.gae_lambda", 1.5, "algorithm.gae_lambda must be at most 1, not 1.5"),
         ("algorithm.multipliers", "sgd", "unknown algorithm.multipliers 'sgd'"),
         ("evaluation.actions", "best", "unknown evaluation.actions 'best'"),
+        ("evaluation.actions", "", "unknown evaluation.actions ''"),
         ("algorithm.alpha_bounds", (1.0, 0.1), "algorithm.alpha_bounds must be .low, high."),
         (
             "algorithm.initial_alpha",
@@ -230,6 +231,7 @@ def test_core_sizes_out_of_range_raise(field, value):
         ("core.gate_bias", float("inf"), "core.gate_bias must be finite, not inf"),
         ("core.heads", 3, "core.width 16 does not divide into core.heads 3"),
         ("checkpoint.best_is", "least", "unknown checkpoint.best_is 'least'"),
+        ("checkpoint.best_is", "", "unknown checkpoint.best_is ''"),
         ("on_divergence", "contineu", "unknown on_divergence 'contineu': did you mean 'continue'"),
         ("env.tasks", TASKS * 3, "env.num_envs 8 is not divisible by the number of env.tasks, 6"),
         ("optimizer.horizon", 10**15, None),

@@ -357,12 +357,11 @@ class GTrXLConfig(CoreConfig):
                 "the only one: use at least 2 heads, or leave it at 0"
             )
         if self.name == "gtrxl":
-            require_choice("core.gate", self.gate, GATES)
             return
         # Defaults are valid, so that cores can be swapped by name.
         for field in ("gate", "gate_bias", "gate_order"):
             value, default = getattr(self, field), getattr(GTrXLConfig, field)
-            if value not in ("", default):
+            if value != default:
                 raise ValueError(
                     f"core.{field} {value} has no effect, since {self.name} has no gates: use "
                     f"core.name gtrxl, or leave it at {default}"

@@ -131,7 +131,7 @@ class RecurrentBlock(nn.Module):
 
     def setup(self) -> None:
         precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        self.is_gated = self.config.gate not in ("", "none")
+        self.is_gated = self.config.gate != "none"
         gate = self.config.gate if self.is_gated else None, self.config.gate_bias
         self.layer = self.config.make_layer(width=self.width, **precision)
         self.layer_norm = LayerNorm(**precision)
