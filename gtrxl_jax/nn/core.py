@@ -56,7 +56,8 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
     Any module of a core can report values by sowing them:
 
       self.sow("metrics", name, scalar)       logged as core/PATH/NAME, averaged over steps
-      self.sow("losses", name, scalar)        an auxiliary loss, added to the total loss
+      self.sow("losses", name, scalar)        an auxiliary loss, added to the loss of online
+                                              algorithms
       self.sow("attention", name, w_BHTW)     weights on the W - 1 previous steps, oldest first,
                                               and on the step itself; plotted for each layer
 

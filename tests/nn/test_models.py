@@ -310,6 +310,14 @@ def test_registered_names_are_kept():
         ({"name": "core", "core": "mlstn"}, ["core.name", "'mlstm'"]),
         ({"name": "core", "core_settings": {"head": 2}}, ["setting of mamba2", "'heads'"]),
         ({"name": "core", "core_settings": {"width": 2}}, ["model.core_settings", "model.width"]),
+        (
+            {"name": "core", "core": "gtrxl", "core_settings": {"memory_size": 0}},
+            ["model.core gtrxl with model.core_settings", "memory_size"],
+        ),
+        (
+            {"name": "core", "core": "dnc", "core_settings": {"prediction_cost": 0.5}},
+            ["model.core_settings", "prediction_cost", "no effect"],
+        ),
         ({"gate_bias": float("nan")}, ["model.gate_bias", "finite"]),
     ],
 )

@@ -41,7 +41,11 @@ class CoreModelConfig(TrajectoryModelConfig):
 
     def check(self) -> None:
         super().check()
-        self._core_config()
+        if getattr(self._core_config(), "prediction_cost", 0):
+            raise ValueError(
+                "model.core_settings has prediction_cost, which has no effect, since only online "
+                "algorithms add losses of cores: omit it"
+            )
 
     def _core_config(self) -> CoreConfig:
         own: dict[str, Any] = {name: getattr(self, name) for name in ("layers", "width", "dtype")}
@@ -50,7 +54,10 @@ class CoreModelConfig(TrajectoryModelConfig):
             raise ValueError(
                 f"model.core_settings has {name}, which is a setting of the model: set model.{name}"
             )
-        return core_config(self.core, **own, **settings)
+        try:
+            return core_config(self.core, **own, **settings)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"model.core {self.core} with model.core_settings: {error}") from None
 
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
