@@ -136,10 +136,7 @@ def _score(success: bool, value_SE: Float[np.ndarray, "S E"], equal: bool) -> Sc
     mean_S = value_SE.mean(axis=-1)
     per_seed = mean_S.tolist()
     if len(per_seed) == 1:
-        # A normalized score is one number, which says nothing about the spread.
-        several = success or value_SE.shape[1] > 1
-        interval = _over_episodes(success, value_SE[0]) if several else None
-        return Score(per_seed, mean=per_seed[0], interval=interval)
+        return Score(per_seed, mean=per_seed[0], interval=_over_episodes(success, value_SE[0]))
     if not equal:
         return Score(per_seed)
     known = mean_S[~np.isnan(mean_S)]
@@ -159,10 +156,13 @@ def _interval(ends: Sequence[str]) -> str:
     return f" [{', '.join(ends)}]" if ends else ""
 
 
-def _over_episodes(success: bool, value_E: Float[np.ndarray, " E"]) -> tuple[float, float]:
+def _over_episodes(success: bool, value_E: Float[np.ndarray, " E"]) -> tuple[float, float] | None:
     # Successes that are fractions are not binomial.
     if success and np.isin(value_E, (0, 1)).all():
         low, high = wilson_interval(value_E.sum(), len(value_E))
+    elif len(value_E) == 1:
+        # Of a single episode, or a normalized score: it says nothing about the spread.
+        return None
     else:
         mean, half = mean_and_interval(value_E, axis=0)
         low, high = mean - half, mean + half

@@ -60,7 +60,7 @@ def test_unfinished_run_has_no_result(tmp_path):
 
 def test_single_episode_result_is_valid_json(tmp_path):
     """One value has no interval, and a missing one is not a constant that JSON lacks."""
-    scores = {"return": np.ones(1), "length": np.full(1, np.nan)}
+    scores = {"return": np.ones(1), "length": np.full(1, np.nan), "success": np.full(1, 0.5)}
     lonely = changed(RESULT, evaluation=scores_of(scores))
     results.write_result(tmp_path, results.record_of(CONFIG, lonely))
 
@@ -71,6 +71,7 @@ def test_single_episode_result_is_valid_json(tmp_path):
     assert json.loads(text, parse_constant=refuse)["evaluation"] == {
         "return": {"per_seed": [1.0], "mean": 1.0},
         "length": {"per_seed": ["NaN"], "mean": "NaN"},
+        "success": {"per_seed": [0.5], "mean": 0.5},
     }
     scores = results.read_result(tmp_path).evaluation
     assert scores["return"].mean == 1.0
