@@ -112,7 +112,8 @@ def initial_params(trainer: Trainer, folder: Folder | None = None) -> dict[str, 
         raise ValueError(f"init_from: {error}") from None
     if not there:
         raise ValueError(
-            f"init_from {source} holds another kind of run: use one of the same command"
+            f"init_from {source} was trained by another algorithm or command, whose checkpoints "
+            "differ: use an export of it, by gtrxl export"
         )
     given = _select(there, patterns)
     require_same_arrays(

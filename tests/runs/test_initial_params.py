@@ -9,9 +9,11 @@ import pytest
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.offline.config import preset
 from gtrxl_jax.offline.trainer import OfflineTrainer
+from gtrxl_jax.online.r2d2 import R2D2Config
 from gtrxl_jax.online.trainer import OnlineTrainer
 from gtrxl_jax.runs.arrays import by_name
-from gtrxl_jax.runs.params import initial_params
+from gtrxl_jax.runs.directory import params_path
+from gtrxl_jax.runs.params import initial_params, write_params
 from gtrxl_jax.runs.programs import Programs
 from tests.comparison import assert_same
 from tests.jobs import changed, small_job
@@ -77,8 +79,19 @@ def test_model_of_trajectories_is_taken(tmp_path):
     (params,) = save(tmp_path, OfflineTrainer(config))
     given = initial_params(OfflineTrainer(changed(config, init_from=str(tmp_path))))
     assert_same(given, by_name(params))
-    with pytest.raises(ValueError, match=r"init_from .* holds another kind of run"):
+    with pytest.raises(ValueError, match="trained by another algorithm or command"):
         initial_params(starting_from(tmp_path))
+
+
+def test_core_of_another_algorithm_is_taken_from_an_export(source, tmp_path):
+    r2d2 = {"algorithm": R2D2Config(), "init_only": ("core/*",)}
+    with pytest.raises(ValueError, match="use an export of it, by gtrxl export"):
+        initial_params(starting_from(source[0], **r2d2))
+    shutil.copy(source[0] / "config.json", tmp_path)
+    write_params(params_path(tmp_path), source[1], 100)
+    given = initial_params(starting_from(tmp_path, **r2d2))
+    core = {name: x for name, x in by_name(source[1]).items() if name.startswith("core/")}
+    assert_same(given, core)
 
 
 def test_all_compared_models_are_checked_first(tmp_path, capsys):
