@@ -96,7 +96,8 @@ def score_names(names: Iterable[str]) -> list[str]:
 
 def _raise_fault(name: str, of: str, episode: int, step: int, value: float) -> NoReturn:
     if name.startswith(UNFINISHED):
-        raise_unfinished(of, step, step)  # An evaluation lasts until the time limit.
+        task = name.removeprefix(UNFINISHED)  # "/task_1", if there are several
+        raise_unfinished(f"{of}{task}", step, step)  # An evaluation lasts until the time limit.
     raise_wrong_value(of, name.removeprefix(PREFIX), episode, step, value)
 
 

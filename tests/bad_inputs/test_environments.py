@@ -13,7 +13,7 @@ from gtrxl_jax.acting.evaluation import make_evaluate, record_episode, summarize
 from gtrxl_jax.acting.scripted import RandomPolicy
 from gtrxl_jax.custom import CustomPartError, is_custom, wrap_errors
 from gtrxl_jax.envs.check_env import require_consistent_env
-from gtrxl_jax.envs.faults import require_no_faults
+from gtrxl_jax.envs.faults import NONE, UNFINISHED, FaultError, require_no_faults
 from gtrxl_jax.envs.registry import make_env
 from gtrxl_jax.envs.stream import Stream
 from gtrxl_jax.offline.config import preset
@@ -343,6 +343,13 @@ def test_episodes_longer_than_the_time_limit(play):
     message = "^Faulty: an episode has not ended after 3 actions, but its time limit is 3: set"
     with pytest.raises(ValueError, match=message):
         play(RandomPolicy(stream.action_space), stream, jax.random.key(0))
+
+
+def test_fault_names_its_task():
+    ended = np.full(4, NONE)
+    faults = {f"{UNFINISHED}/task_0": ended, f"{UNFINISHED}/task_1": np.full(4, 3)}
+    with pytest.raises(FaultError, match="^Faulty/task_1: an episode has not ended after 3"):
+        require_no_faults(faults, "Faulty")
 
 
 @pytest.mark.integration
