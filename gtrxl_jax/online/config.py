@@ -80,6 +80,11 @@ class EnvConfig:
         return tuple(members)
 
     @property
+    def first(self) -> str:
+        """The name of the first task's environment, whose kind is that of all."""
+        return self.members[0][0]
+
+    @property
     def num_tasks(self) -> int:
         """The number of tasks; 1 if `tasks` is empty."""
         return len(self.tasks) or 1

@@ -30,11 +30,15 @@ from gtrxl_jax.online.config import OnlineConfig
 from gtrxl_jax.online.trainer import OnlineTrainer, TrainState
 from gtrxl_jax.parallel.placement import AXES
 from gtrxl_jax.runs.programs import Programs
+from gtrxl_jax.validation import validate
 
 
 def make_trainer(config: OnlineConfig) -> OnlineTrainer:
     """Return the trainer of a run, by where its environments step."""
-    is_host = isinstance(config, OnlineConfig) and is_host_env(config.env.name)
+    is_host = False
+    if isinstance(config, OnlineConfig):
+        validate(config)
+        is_host = is_host_env(config.env.first)
     return (HostTrainer if is_host else OnlineTrainer)(config)
 
 
@@ -48,15 +52,16 @@ def make_host_stream(config: OnlineConfig) -> HostStream:
     require_wrappers(env.wrappers)
     for name, _ in env.members:
         if not is_host_env(name):
-            raise ValueError(f"env.tasks: {name} is jitted, and {env.name} is not: use one kind")
+            raise ValueError(f"env.tasks: {name} is jitted, and {env.first} is not: use one kind")
     if env.stagger:
-        raise ValueError(f"env.stagger is of jitted environments, unlike {env.name}: omit it")
+        raise ValueError(f"env.stagger is of jitted environments, unlike {env.first}: omit it")
     if env.trial > 1:
-        raise ValueError(f"env.trial is of jitted environments, unlike {env.name}: omit it")
+        raise ValueError(f"env.trial is of jitted environments, unlike {env.first}: omit it")
     if config.num_seeds > 1:
         raise ValueError(
-            f"num_seeds {config.num_seeds} are trained in one program, but {env.name} steps on the "
-            "host: start a run for each seed, as gtrxl sweep does with seed = [0, 1] in its [grid]"
+            f"num_seeds {config.num_seeds} are trained in one program, but {env.first} steps on "
+            "the host: start a run for each seed, as gtrxl sweep does with seed = [0, 1] in its "
+            "[grid]"
         )
     share = config.actors.count * env.num_tasks
     if env.num_envs % share:

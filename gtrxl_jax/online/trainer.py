@@ -196,20 +196,25 @@ class OnlineTrainer:
     def make_stream(self) -> Any:
         """Create the environments, divided equally among the tasks, with common spaces."""
         env = self.config.env
-        if is_host_env(env.name):
+        if is_host_env(env.first):
             raise ValueError(
-                f"env.name {env.name} steps on the host: create the trainer by make_trainer of "
+                f"env.name {env.first} steps on the host: create the trainer by make_trainer of "
                 "gtrxl_jax.online"
             )
+        for name, _ in env.members:
+            if is_host_env(name):
+                raise ValueError(
+                    f"env.tasks: {name} is on the host, and {env.first} is not: use one kind"
+                )
         if env.wrappers:
             raise ValueError(
-                f"env.wrappers are of environments on the host, unlike {env.name}: omit them"
+                f"env.wrappers are of environments on the host, unlike {env.first}: omit them"
             )
         for field in dataclasses.fields(ActorsConfig):
             if (value := getattr(self.config.actors, field.name)) != field.default:
                 raise ValueError(
                     f"actors.{field.name} {value} is of environments on the host, unlike "
-                    f"{env.name}: leave it at {field.default}"
+                    f"{env.first}: leave it at {field.default}"
                 )
         share = env.num_envs // env.num_tasks
         streams = [

@@ -314,6 +314,11 @@ COUNTER = {"name": "tests.hosts:counter"}
         ),
         ({"env": {"stagger": True}}, "env.stagger is of jitted environments"),
         ({"env": {"trial": 2}}, "env.trial is of jitted environments"),
+        (
+            {"env": {"name": "CartPole-v1", "tasks": ({}, COUNTER)}},
+            "env.tasks: tests.hosts:counter is on the host, and CartPole-v1 is not",
+        ),
+        ({"env": {"tasks": ({}, {"name": "CartPole-v1"})}}, "env.tasks: CartPole-v1 is jitted"),
         ({"env": {"name": "gymnasium:CartPole-v9"}}, "CartPole"),
         ({"env": {"name": "gymnasium:os:CartPole-v1"}}, "would import a module"),
         ({"env": {"name": "gymnasium:CartPole-v1", "params": {"wind": 3}}}, "env.params"),
@@ -334,6 +339,9 @@ def test_bad_settings_are_named(changes, message):
 def test_where_environments_step_decides_the_trainer():
     assert type(make_trainer(small("tests.hosts:counter"))) is HostTrainer
     assert type(make_trainer(small("TMazePassive-v0"))) is OnlineTrainer
+    # With tasks of their own names, env.name is of none of them.
+    tasks = EnvConfig("TMazePassive-v0", num_envs=8, tasks=(COUNTER, COUNTER))
+    assert type(make_trainer(small("TMazePassive-v0", env=tasks))) is HostTrainer
 
 
 @pytest.mark.slow
