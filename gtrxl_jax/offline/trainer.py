@@ -187,7 +187,9 @@ class OfflineTrainer:
     @property
     def notes(self) -> Sequence[str]:
         """Lines on what the model reads, see `Trainer`; they may require the data."""
-        if (scale := self.return_scale) is None or not self.config.reads_returns:
+        config, scale = self.config, self.return_scale
+        # Parameters of another run bring their own scale.
+        if scale is None or not config.reads_returns or config.init_from:
             return self._reading
         return [*self._reading, f"returns-to-go are divided by {scale:.4g}, the largest of them"]
 

@@ -72,6 +72,11 @@ def test_scale_is_of_all_steps():
     assert OfflineTrainer(ALONE, costs).return_scale == length_E.max()
 
 
+def test_scale_is_not_said_where_parameters_bring_another():
+    trainer = OfflineTrainer(changed(ALONE, init_from="elsewhere"), data(20.0))
+    assert not [note for note in trainer.notes if "returns" in note]
+
+
 def test_scale_is_not_said_where_returns_are_not_read():
     trainer = OfflineTrainer(changed(ALONE, algorithm=CQLConfig()), data(20.0))
     assert trainer.return_scale is not None
