@@ -102,9 +102,12 @@ def metadata(config: Mapping[str, Any], scores: Mapping[str, Score], name: str) 
       scores: the scores of its evaluation.
       name: name of the model.
     """
-    parts = [config.get(part, {}).get("name") for part in ("core", "model", "algorithm", "env")]
-    task = str(parts[-1] or config.get("data", {}).get("path") or "its own data")
-    tags = ["reinforcement-learning", *dict.fromkeys(part for part in parts if part)]
+    env = config.get("env", {})
+    environments = [task.get("name", env.get("name")) for task in env.get("tasks") or [{}]]
+    environments = [name for name in dict.fromkeys(environments) if name]
+    parts = [config.get(part, {}).get("name") for part in ("core", "model", "algorithm")]
+    tags = ["reinforcement-learning", *(part for part in parts if part), *environments]
+    task = ", ".join(environments) or str(config.get("data", {}).get("path") or "its own data")
     metrics = [
         {"type": TYPES.get(kind := score.partition("/")[0], kind), "name": score, "value": value}
         for score in main_scores(scores)

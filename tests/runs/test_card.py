@@ -113,6 +113,14 @@ def test_card_begins_with_what_the_hub_reads(tmp_path):
     assert (result.metric_type, result.metric_value) == ("mean_reward", 2.0)
 
 
+def test_card_lists_the_environments_of_tasks(tmp_path):
+    tasks = [{"name": "CartPole-v1"}, {"size": 3}, {"size": 5}]
+    config = CONFIG | {"env": {"name": "Maze-v0", "tasks": tasks}}
+    text = write_card(tmp_path, "gtrxl", config, RESULT, {}).read_text()
+    assert 'tags: ["reinforcement-learning", "gtrxl", "ppo", "CartPole-v1", "Maze-v0"]' in text
+    assert '{"name": "CartPole-v1, Maze-v0", "type": "CartPole-v1, Maze-v0"}' in text
+
+
 def test_card_without_scores_lists_none(tmp_path):
     text = write_card(tmp_path, "gtrxl", CONFIG, RESULT | {"evaluation": {}}, {}).read_text()
     assert text.startswith("---\nlibrary_name:")
