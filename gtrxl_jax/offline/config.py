@@ -176,6 +176,14 @@ class OfflineConfig(RunConfig):
                 f"{self.segments} (and the segments of every stage of a curriculum): use 0, or at "
                 f"least {self.segments - 1}"
             )
+        batches = self.num_iterations * self.updates_per_iteration
+        gradients = batches * max(self.segments // chunk, 1)
+        if self.optimizer.accumulate > gradients:
+            raise ValueError(
+                f"optimizer.accumulate {self.optimizer.accumulate} exceeds the number of gradients "
+                f"of the run, {gradients}, so that no step would be taken: decrease it, or "
+                "increase total_updates"
+            )
 
     @property
     def reads_returns(self) -> bool:

@@ -224,6 +224,10 @@ TRAIN_OFFLINE = {
     "--model.name core --model.core mlstn": "unknown core.name 'mlstn': did you mean 'mlstm'",
     "--segments 0": "segments must be at least 1, not 0",
     "--bptt -1": "bptt must be at least 0, not -1",
+    "--segments 3 --bptt 1": "bptt 1 groups segments by 2, which must divide segments 3",
+    "--total-updates 4 --updates-per-iteration 2 --optimizer.accumulate 5": (
+        "optimizer.accumulate 5 exceeds the number of gradients of the run, 4, so that no step"
+    ),
     "--total-updates 0": "total_updates must be at least 1, not 0",
     "--batch-size 63": "batch_size 63 does not divide over 8 devices",
     "--log csw": "unknown log 'csw': did you mean 'csv'",
