@@ -152,7 +152,8 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
     cells = by_cell(records, "images", "core")
     panels = {images: KNOWN for images in SIZES if any(run[0] == images for run in cells)}
     path = options.results / "memory_maze_online.png"
-    draw_returns(cells, [*SIZES["64 x 64"].cores], panels, path, "episode/return")
+    cores = list(dict.fromkeys(core for size in SIZES.values() for core in size.cores))
+    draw_returns(cells, cores, panels, path, "episode/return")
     rows = []
     for (images, core), runs in cells.items():
         minutes = ", ".join(f"{run['seconds'] / 60:.0f}" for run in runs)

@@ -311,7 +311,7 @@ def test_rate_memory_maze_makes_its_data(monkeypatch, tmp_path, capsys):
 def test_memory_maze_trains_and_forgets(monkeypatch, tmp_path, capsys):
     import memory_maze_online
 
-    size = dataclasses.replace(memory_maze_online.SIZES["36 x 36"], num_envs=4, minibatches=2)
+    size = dataclasses.replace(memory_maze_online.SIZES["36 x 36"], num_envs=8, minibatches=2)
     monkeypatch.setattr(memory_maze_online, "SIZES", {"36 x 36": size})
     monkeypatch.setattr(memory_maze_online, "EPISODES", 2)
     folders = {"results": tmp_path, "runs": tmp_path / "runs"}

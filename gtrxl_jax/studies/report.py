@@ -153,7 +153,7 @@ def draw_returns(
       cores: the cores, in the order of the legend.
       panels: for each task its lines, the scores to compare with.
       path: the PNG file to write; none is written without panels.
-      curve: the metric to draw.
+      curve: the metric to draw, which a run that is shorter than its episodes may lack.
     """
     if not panels:
         return
@@ -166,9 +166,10 @@ def draw_returns(
     for task, axes in zip(panels, axes_RC.flat, strict=False):
         for core, look in assign_styles(cores):
             for run in cells.get((task, core), []):
-                steps = np.array(run["curve"][curve]["step"]) / 1e6
-                values = run["curve"][curve]["value"]
-                entries[core] = axes.plot(steps, values, **look | {"marker": ""}, linewidth=1.0)[0]
+                if points := run["curve"].get(curve):
+                    steps, values = np.array(points["step"]) / 1e6, points["value"]
+                    line = axes.plot(steps, values, **look | {"marker": ""}, linewidth=1.0)
+                    entries[core] = line[0]
         for label, value, style in panels[task]:
             entries[label] = axes.axhline(value, color=GREY, linestyle=style, linewidth=1.0)
         axes.set_title(task.removesuffix("-v0"), fontsize=9)
