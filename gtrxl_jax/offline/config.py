@@ -77,9 +77,9 @@ class DataConfig:
     """Fraction of the episodes, of all lengths alike, that is held out from training, on a batch of
     which the loss is computed after each iteration: loss/validation. 0: none."""
     normalize: bool = True
-    """Scale large integers and pixels of observations by their means and deviations in the data,
-    and floats as far as these are not ordinary. Otherwise only integers and pixels, by the range
-    that their space declares."""
+    """Scale integers, pixels, flags and choices of observations by their means and deviations in
+    the data, and floats as far as these are not ordinary. Otherwise only large integers and pixels,
+    by the range that their space declares."""
     seed: int = number(0, at_least=0)
     """Seed of the oracle's episodes and of those held out, which are the same for all seeds of a
     run."""

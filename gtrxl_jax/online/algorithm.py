@@ -58,9 +58,9 @@ class AgentConfig:
     head_width: int = 256
     """Number of hidden units of the policy head and of the value head (256 in the paper)."""
     normalize: bool = True
-    """Scale large integers and pixels of observations, and the previous reward, by their running
-    means and deviations, and floats as far as these are not ordinary. Otherwise only integers and
-    pixels, by the range that their space declares."""
+    """Scale integers, pixels, flags and choices of observations, and the previous reward, by their
+    running means and deviations, and floats as far as these are not ordinary. Otherwise only large
+    integers and pixels, by the range that their space declares."""
     initial_scale: float = 0.5
     """Initial standard deviation of a Gaussian policy, relative to half of the action's range."""
     max_scale: float = 1.0

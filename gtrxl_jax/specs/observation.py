@@ -253,10 +253,10 @@ def observation_spec(
 ) -> Any:
     """Return the `ArraySpec` of an observation space, or a dict or a tuple of them.
 
-    Booleans and entries of 0 or 1 are used unchanged; networks normalize all others by what they
-    have seen, see `gtrxl_jax.nn.normalizer`. Discrete, MultiDiscrete, the tokens of a Text, and
-    integer boxes of 3 to `MAX_BOX_CATEGORIES` values are encoded one-hot. Other integers and floats
-    are quantities. In a box whose entries have bounds of their own, those with at most
+    Discrete, MultiDiscrete, the tokens of a Text, and integer boxes of 3 to `MAX_BOX_CATEGORIES`
+    values are encoded one-hot. Booleans and entries of 0 or 1 are flags, other integers and floats
+    are quantities. Networks normalize all of them by what they have seen, see
+    `gtrxl_jax.nn.normalizer`. In a box whose entries have bounds of their own, those with at most
     `MAX_BOX_CATEGORIES` values are one-hot and the others are quantities.
 
     Args:
