@@ -52,8 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
     Errors are printed to standard error as a single line. Exit codes: 0 success; 1 the run
-    diverged, could not be saved or needs more memory; 2 invalid arguments; 75 stopped by SIGTERM;
-    130 stopped by SIGINT (Ctrl-C). After the last two, the same command resumes the run.
+    diverged, has a faulty environment, could not be saved or needs more memory; 2 invalid
+    arguments; 75 stopped by SIGTERM; 130 stopped by SIGINT (Ctrl-C). After the last two, the same
+    command resumes the run.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments:

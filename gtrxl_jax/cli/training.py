@@ -142,6 +142,7 @@ def _run(
     trainer: Any, folder: Path, command: "RunOptions", title: str, options: "OptionsWriter"
 ) -> Any:
     """Train and print the scores, or exit on failure. Returns None if it was already finished."""
+    from gtrxl_jax.envs.faults import FaultError
     from gtrxl_jax.runs import loop
     from gtrxl_jax.runs.checkpoint import SaveError
     from gtrxl_jax.runs.directory import available_steps, final_result
@@ -170,7 +171,7 @@ def _run(
     except RunInterrupted as stop:
         _print(f"gtrxl: {stop}: resume with {_resume_command(command, options)}", sys.stderr)
         sys.exit(stop.exit_code)
-    except (DivergedError, SaveError, OSError) as failure:
+    except (DivergedError, FaultError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
         message = str(failure)

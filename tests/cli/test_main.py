@@ -26,6 +26,7 @@ from gtrxl_jax.cli.arguments import parse_train
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.cli.training import _report_sampling_gap
 from gtrxl_jax.envs import extensions
+from gtrxl_jax.envs.faults import FaultError
 from gtrxl_jax.nn.cores.registry import core_config
 from gtrxl_jax.online.config import from_json, preset, to_json
 from gtrxl_jax.online.ppo import PPOConfig
@@ -370,6 +371,7 @@ def test_finished_run_is_not_repeated(debug):
             "gtrxl: stopped by SIGINT at step 640, saved in a: resume with the same command",
         ),
         (DivergedError("seed 0 diverged"), 1, "gtrxl: error: seed 0 diverged"),
+        (FaultError("Lever: reward is not finite"), 1, "gtrxl: error: Lever: reward is not finite"),
         (SaveError("no space"), 1, "gtrxl: error: no space"),
         (
             RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 9 B."),
