@@ -348,7 +348,7 @@ class RelativeAttention(AttentionLayer):
         else:
             query_BI = self._linear(self.query(), x_BD)
             key_BI, value_BI = jnp.split(self._linear(self.key_value(), x_BD), 2, axis=-1)
-        out_BI, _ = ops.cached_attention(
+        out_BI = ops.cached_attention(
             query_BI,
             key_BI,
             value_BI,

@@ -235,7 +235,7 @@ def cached_attention(
     position_bias_HK: Float[Array, "H K"],
     slot: Int[Array, ""],
     mask_BN: Bool[Array, "B N"],
-) -> tuple[Float[Array, "B I"], Float[Array, "B H N"]]:
+) -> Float[Array, "B I"]:
     """Attend from one query per row to a ring of N = M + 1 keys and values, including its own.
 
     The equation is the same as in `segment_attention`, on keys that were projected when written.
@@ -257,7 +257,7 @@ def cached_attention(
       mask_BN: which slots the query may attend to.
 
     Returns:
-      The weighted values, and the weights by slot, in float32 or wider.
+      The weighted values.
     """
     chex.assert_rank([query_BI, mask_BN], [2, 2])
     heads, width = content_bias_HK.shape
@@ -285,10 +285,10 @@ def cached_attention(
     # Slot j holds distance (slot - j) mod N: roll the distances M .. 0 by slot + 1.
     position_BHN = jnp.roll(by_distance_BHN, slot + 1, axis=-1)
     scores_BHN = scores(f"bhi,{keys}->bhn", content_bias_HK, key) + position_BHN
-    weights_BHN = masked_softmax(scores_BHN, mask_BN[:, None])
     if not shared:
+        weights_BHN = masked_softmax(scores_BHN, mask_BN[:, None])
         out_BHK = jnp.einsum("bhn,bhnk->bhk", weights_BHN.astype(value.dtype), value)
-        return out_BHK.reshape(query_BI.shape), weights_BHN
+        return out_BHK.reshape(query_BI.shape)
     # Divided after the product: to divide the weights, TPUs would run the division by itself.
     scores_BHN = jnp.where(mask_BN[:, None], scores_BHN, -jnp.inf)
     powers_BHN = jnp.exp(scores_BHN - jnp.max(scores_BHN, axis=-1, keepdims=True))
@@ -296,7 +296,7 @@ def cached_attention(
         "bhn,bni->bhi", powers_BHN.astype(value.dtype), value, preferred_element_type=wide
     )
     out_BHI = out_BHI * columns_HI[None].astype(wide) / jnp.sum(powers_BHN, axis=-1, keepdims=True)
-    return jnp.sum(out_BHI, axis=1).astype(query_BI.dtype), weights_BHN
+    return jnp.sum(out_BHI, axis=1).astype(query_BI.dtype)
 
 
 def by_distance(weights_BHTS: Float[Array, "B H T S"]) -> Float[Array, "B H T W"]:
