@@ -28,17 +28,15 @@ def plot_attention_map(
     path: str | os.PathLike[str],
     *,
     cue: int | None = None,
-    x_label: str = "steps before the decision",
 ) -> None:
-    """Draw one step's attention over memory: a row for each head, a column for each memory.
+    """Draw a decision's attention over memory: a row for each head, a column for each memory.
 
     Colors scale with the square root of the weight, so that weak attention remains visible.
 
     Args:
-      weights: `[L, H, W]`, the attention of one step.
+      weights: `[L, H, W]`, the attention of the decision.
       path: the PNG file to write.
-      cue: number of steps before this one at which the cue was seen; marked if given.
-      x_label: label of the columns; names the step.
+      cue: number of steps before the decision at which the cue was seen; marked if given.
 
     Raises:
       ValueError: if weights are not `[L, H, W]` in [0, 1], or the cue is not in the window.
@@ -63,7 +61,7 @@ def plot_attention_map(
     )
     axes.tick_params(axis="y", length=0)
     axes.set_ylabel(f"{heads} head{'s' * (heads != 1)} in each layer", fontsize=FONT_SIZE)
-    axes.set_xlabel(x_label, fontsize=FONT_SIZE)
+    axes.set_xlabel("steps before the decision", fontsize=FONT_SIZE)
     if cue is not None:
         _point_at(axes, cue, label="cue")
     _add_scale(figure, image, [axes])

@@ -207,7 +207,7 @@ def as_arrays(metrics: Metrics) -> dict[str, Shaped[np.ndarray, "*S"]]:
     return arrays
 
 
-def per_seed(metrics: Metrics, first_seed: int = 0) -> dict[int, dict[str, float]]:
+def per_seed(metrics: Metrics, first_seed: int) -> dict[int, dict[str, float]]:
     """Return the metrics of each seed, as Python's numbers.
 
     A scalar belongs to every seed; if all are scalars, to the only one, `first_seed`.
