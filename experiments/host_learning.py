@@ -64,6 +64,12 @@ class Task:
     """A task, with its settings in both kinds of environments.
 
     Attributes:
+      memory_size: the core's, in steps.
+      total_steps: steps of the run.
+      goal: the score, and the value at which the task is solved.
+      wrappers: those of the environment on the host.
+      algorithm: PPO's settings.
+      kinds: the environments that are compared.
       host: name of the environment on the host, if it is another one than the task's.
     """
 

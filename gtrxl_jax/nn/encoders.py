@@ -235,6 +235,7 @@ class NatureEncoder(ImageEncoder):
     Kernels of 8, 4 and 3 with strides of 4, 2 and 1, no padding, and ReLU after each.
 
     Attributes:
+      channels: of the three convolutions.
       strides: of the three convolutions.
     """
 

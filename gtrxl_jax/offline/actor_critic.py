@@ -118,6 +118,7 @@ class ActorCritic(OfflineAlgorithm):
     Subclasses implement `make_networks`, `critic_loss` and `update`.
 
     Attributes:
+      config: the algorithm's settings.
       action: the layout of the actions.
       critic: the name of the network that learns the values of actions.
       with_targets: the names of the networks that have a target network.

@@ -222,6 +222,8 @@ class Block(nn.Module):
       gate_bias: b of the gated identity initialization; None for the paper's value.
       dropout_rate: dropout rate of the outputs of Attn and f, and of f's hidden units.
       gate_order: "stream_first", the paper's, or "swapped".
+      dtype: computation dtype; None follows the inputs.
+      param_dtype: dtype of the parameters.
     """
 
     width: int

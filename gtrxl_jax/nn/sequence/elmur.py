@@ -226,6 +226,8 @@ class ELMURBlock(nn.Module):
       max_distance: the largest distance with a bias of its own.
       dropout_rate: dropout rate of the outputs of attention and of the feed-forward networks.
       attention_dropout_rate: dropout rate of the attention weights.
+      dtype: computation dtype; None follows the inputs.
+      param_dtype: dtype of the parameters.
     """
 
     width: int
