@@ -24,7 +24,7 @@ from gtrxl_jax.runs.logging.loggers import make_loggers
 from gtrxl_jax.runs.logging.writers import JsonLinesWriter
 from gtrxl_jax.validation import require_number, validate
 from tests.bad_inputs.refusal import contents
-from tests.data.sets import NESTED, make_set
+from tests.data.sets import NESTED, make_set, with_value
 from tests.jobs import small_job
 from tests.runs.counter import Counter
 
@@ -188,15 +188,6 @@ def test_calls(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     raises(*CALLS[call])
     assert contents(tmp_path) == {}
-
-
-def with_value(field, index, value):
-    def change(x):
-        array = getattr(x, field).copy()
-        array[index] = value
-        return x.replace(**{field: array})
-
-    return change
 
 
 def cast(field, dtype):

@@ -52,3 +52,14 @@ def make_episode(length, spaces=FLAT, seed=0):
 def make_set(lengths=LENGTHS, spaces=FLAT, seed=0):
     """Create a set of episodes of the given lengths."""
     return concatenate([make_episode(n, spaces, seed + e) for e, n in enumerate(lengths)])
+
+
+def with_value(field, index, value):
+    """Return a function that changes a value of a set."""
+
+    def change(whole):
+        array = getattr(whole, field).copy()
+        array[index] = value
+        return whole.replace(**{field: array})
+
+    return change

@@ -6,7 +6,7 @@ import pytest
 
 from gtrxl_jax.data import concatenate, datasets, minari, select
 from gtrxl_jax.data.fingerprint import Fingerprint
-from tests.data.sets import NESTED, make_episode, make_set
+from tests.data.sets import NESTED, make_episode, make_set, with_value
 
 
 def of(*sets):
@@ -19,12 +19,6 @@ def of(*sets):
 WHOLE = make_set(spaces=NESTED)
 
 
-def with_value(field, index, value):
-    array = getattr(WHOLE, field).copy()
-    array[index] = value
-    return WHOLE.replace(**{field: array})
-
-
 def with_pixel():
     image = WHOLE.observations["image"].copy()
     image[3, 12, 32, 39, 2] ^= 1
@@ -32,11 +26,11 @@ def with_pixel():
 
 
 OTHERS = {
-    "action": lambda: with_value("actions", (3, 11, 1), 0.5),
-    "reward": lambda: with_value("rewards", (0, 2), 0.5),
-    "termination": lambda: with_value("terminated", 4, not WHOLE.terminated[4]),
+    "action": lambda: with_value("actions", (3, 11, 1), 0.5)(WHOLE),
+    "reward": lambda: with_value("rewards", (0, 2), 0.5)(WHOLE),
+    "termination": lambda: with_value("terminated", 4, not WHOLE.terminated[4])(WHOLE),
     "last pixel of final observation": with_pixel,
-    "shorter": lambda: with_value("length", 1, 8),
+    "shorter": lambda: with_value("length", 1, 8)(WHOLE),
     "order": lambda: select(WHOLE, [1, 0, 2, 3, 4]),
     "fewer": lambda: select(WHOLE, slice(4)),
 }
@@ -52,7 +46,7 @@ def test_padding_and_division_do_not_matter():
     longer = concatenate([WHOLE, make_episode(30, NESTED)])
     assert of(select(longer, slice(5))) == expected
     assert of(*(select(WHOLE, [e]) for e in range(5))) == expected
-    assert of(with_value("rewards", (0, 3), 7.0)) == expected  # past the end of its episode
+    assert of(with_value("rewards", (0, 3), 7.0)(WHOLE)) == expected  # past the end of its episode
 
 
 def test_array_types_and_storage_do_not_matter(tmp_path):

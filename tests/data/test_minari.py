@@ -14,18 +14,10 @@ from gtrxl_jax import __version__
 from gtrxl_jax.data import Trajectories, concatenate, dataset_spaces, datasets, minari
 from gtrxl_jax.extras import install_command
 from gtrxl_jax.specs.spaces import kind_of, map_leaves
+from tests.comparison import assert_same
 from tests.data.sets import FLAT, LENGTHS, NESTED, make_set
 from tests.data.theirs import write_theirs
 from tests.spaces import ACTIONS, OBSERVATIONS
-
-
-def assert_same(one, other):
-    assert one.spaces == other.spaces
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_array_equal(x, y)
-
 
 EVERY = {f"observed {k}": dataset_spaces(v, ACTIONS["discrete"]) for k, v in OBSERVATIONS.items()}
 EVERY |= {f"acted {k}": dataset_spaces(OBSERVATIONS["box"], v) for k, v in ACTIONS.items()}

@@ -15,8 +15,9 @@ from gtrxl_jax.data.datasets import DatasetReader
 from gtrxl_jax.data.loader import read_segments
 from gtrxl_jax.extras import install_command
 from tests.bad_inputs.refusal import contents
+from tests.comparison import assert_same
 from tests.data.sets import FLAT, NESTED, make_set
-from tests.data.test_minari import EVERY, assert_same, valid_text
+from tests.data.test_minari import EVERY, valid_text
 
 SPACES = {"flat": FLAT, "both": NESTED} | {
     name: EVERY[name] for name in ("observed text", "observed nested", "acted nested")
@@ -37,17 +38,13 @@ def write(path, whole, data_format="arrow", *, jpeg_encoding=False):
     return storage
 
 
-@pytest.mark.parametrize("spaces", SPACES)
-def test_arrow(tmp_path, spaces):
+@pytest.mark.parametrize(
+    ("data_format", "spaces"),
+    [*(("arrow", name) for name in SPACES), ("parquet", "both"), ("parquet", "observed text")],
+)
+def test_episodes_are_those_written(tmp_path, data_format, spaces):
     whole = valid_text(make_set(spaces=SPACES[spaces]))
-    write(tmp_path / "set" / "data", whole)
-    assert_same(datasets.load(tmp_path / "set"), whole)
-
-
-@pytest.mark.parametrize("spaces", ["both", "observed text"])
-def test_parquet(tmp_path, spaces):
-    whole = valid_text(make_set(spaces=SPACES[spaces]))
-    write(tmp_path / "set" / "data", whole, "parquet")
+    write(tmp_path / "set" / "data", whole, data_format)
     assert_same(datasets.load(tmp_path / "set"), whole)
 
 

@@ -15,7 +15,7 @@ from gtrxl_jax.data import (
     returns_to_go,
     select,
 )
-from tests.data.sets import FLAT, LENGTHS, NESTED, make_episode, make_set
+from tests.data.sets import FLAT, LENGTHS, NESTED, make_episode, make_set, with_value
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -160,15 +160,6 @@ def test_set_is_divided():
     training, validation = select(whole, ~marked), select(whole, marked)
     assert validation.num_episodes == 5
     assert sorted([*training.length, *validation.length]) == list(range(1, 21))
-
-
-def with_value(field, index, value):
-    def change(x):
-        array = getattr(x, field).copy()
-        array[index] = value
-        return x.replace(**{field: array})
-
-    return change
 
 
 def test_padding_is_not_checked():
