@@ -12,9 +12,9 @@ from gtrxl_jax.ops import vmpo
 B, T = 8, 6
 
 
-def make_samples(dtype=float):
+def make_samples():
     rng = np.random.default_rng(0)
-    return jnp.asarray(rng.normal(size=(B, T)), dtype), jnp.asarray(rng.random((B, T)) < 0.75)
+    return jnp.asarray(rng.normal(size=(B, T))), jnp.asarray(rng.random((B, T)) < 0.75)
 
 
 def test_psi_is_normalized_and_policy_loss_summed(x64):
