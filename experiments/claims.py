@@ -352,6 +352,7 @@ ROCKS = {
 }
 WITHOUT_MEMORY = {
     "Pong": (2.1, "replay"),
+    "Breakout": (0.2, "replay"),
     "HalfCheetah-v5": (168, "medium-expert", "medium", "medium-replay"),
     "Hopper-v5": (274, "medium-expert", "medium", "medium-replay"),
     "Walker2d-v5": (181, "medium-expert", "medium", "medium-replay"),
