@@ -1,4 +1,4 @@
-"""T-Mazes of up to a million steps, for models that were trained on at most 30.
+"""T-Mazes of up to a million steps, for models that were trained on at most 30, 50 or 100.
 
     python experiments/tmaze_million.py
     python experiments/tmaze_million.py --only ELMUR --seeds 1
@@ -11,6 +11,7 @@ and three segments of 10 steps, with RATE's curriculum:
     RATE, tokens only     RATE without the cache
     DT                    without memory; all 30 steps at once, a sliding window in longer episodes
     ..., five segments    on episodes of one to five segments, the other number of RATE's paper
+    ..., ten segments     on episodes of one to ten segments
     ..., dropout          with the dropout of RATE's paper for this task, 0.05
     ..., dropout of 0.2   with that of its tasks with images
 
@@ -67,8 +68,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "cache_size": 3 * CONTEXT,
         "dropout": 0.2,
     },
+    "RATE, ten segments, dropout": {"name": "rate", "cache_size": 3 * CONTEXT, "dropout": 0.05},
+    "ELMUR, ten segments, dropout": {
+        "name": "elmur",
+        "memory_slots": 2,
+        "blend": 0.79,
+        "dropout": 0.05,
+    },
 }
-SEGMENTS = {label: 5 if "five" in label else 3 for label in MODELS}
+SEGMENTS = {label: 5 if "five" in label else 10 if "ten" in label else 3 for label in MODELS}
 BATCH, UPDATES = 32, 150
 """The batch, and the updates for each number of segments."""
 MARKS = (1, 2, 3, 10, 100, 1000)
@@ -191,7 +199,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         curves,
         np.array(drawn),
         options.results / "tmaze_million.png",
-        x_label="steps of an episode (trained on at most 30; five segments: 50)",
+        x_label="steps of an episode (trained on at most 30; five segments: 50, ten: 100)",
         chance=0.5,
     )
     followed = [
@@ -201,8 +209,8 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         if f"{name}/{MARKS[0]}" in found[label][0]["scores"]
     ]
     return "T-Mazes of up to a million steps", [
-        "Success after training on episodes of 10, 20 and 30 steps, with five segments also of 40 "
-        f"and 50, on {EPISODES} episodes of each length, of {LONG[0]:,} and more on "
+        "Success after training on episodes of 10, 20 and 30 steps, with five segments up to 50, "
+        f"with ten up to 100, on {EPISODES} episodes of each length, of {LONG[0]:,} and more on "
         f"{LONG_EPISODES}, as DT at 1,000; chance is 0.5. {ENTRIES} The "
         "median is of the runs that were played: those that have lost the cue in shorter of the "
         "long corridors were not, and keep their last success in the figure.",
