@@ -252,11 +252,15 @@ def command(study: str, cells: list[str]) -> str:
     before, _, part = study.partition("rate_tmaze_")
     program = f"{study}.py" if before else f"rate_tmaze.py {part}"
     seeds = max(map(len, runs))
-    # Values of the labels, where these are all of their combinations.
+    # Values of the labels, where these name no other cells.
     labels = [tuple(map(str, of_cell[0]["labels"].values())) for of_cell in runs if of_cell]
     values = [list(dict.fromkeys(column)) for column in zip(*labels, strict=True)]
-    is_product = {*itertools.product(*values)} == {*labels} and len(labels) == len(cells)
-    words = list(itertools.chain(*values)) if is_product else cells
+    named = [
+        cell
+        for cell, (run, *_) in records_of(study).items()
+        if all(str(x) in column for x, column in zip(run["labels"].values(), values, strict=True))
+    ]
+    words = list(itertools.chain(*values)) if {*named} == {*cells} else cells
     return f"python experiments/{program} --seeds {seeds} --only {shlex.join(words)}"
 
 
