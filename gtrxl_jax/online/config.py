@@ -275,7 +275,6 @@ def _popgym() -> OnlineConfig:
         # Many of these tasks reward each answer at once, with noise: hence less credit for earlier
         # actions, and larger rollouts.
         algorithm=PPOConfig(gae_lambda=0.8, entropy_cost=0.01, minibatches=8),
-        optimizer=OptimizerConfig(learning_rate=1e-3),
         total_steps=2_000_000,
         unroll=64,
     )
