@@ -252,7 +252,13 @@ def popgym_easy_table() -> list[str]:
         return ", ".join(f"{value:.2f}" for value in sorted(popgym_easy.best(of(task, core))))
 
     published = popgym_easy.PUBLISHED
-    names = {"GTrXL": "gtrxl", "GTrXL, recency 2": popgym_easy.RECENT, "GRU": "gru"}
+    higher = f", {popgym_easy.HIGHER}"
+    names = {
+        "GTrXL": "gtrxl",
+        "GRU": "gru",
+        f"GTrXL{higher}": f"gtrxl{higher}",
+        f"GRU{higher}": f"gru{higher}",
+    }
     return table(
         ["task", *names, "published GRU", "best published"],
         [

@@ -14,8 +14,7 @@ unlike there, the previous reward too. The settings were chosen by single runs o
 the tasks, without records, with a memory of 64 and 400,000 or 800,000 steps. There, policies
 drifted with a quarter of the environments, as by the noise of rewards; a lower `gae_lambda` suited
 tasks that reward each answer at once (0.94 in CountRecall with 0.5, and 0.38 with 0.8), and a
-higher one control. A learning rate of 0.001 instead of 0.0005 is too high for GTrXL: in
-LabyrinthExplore its return stays at 0.45 until the rate has decayed.
+higher one control. GTrXL and GRU also have a learning rate of 0.001, twice PPO's own.
 
 Writes popgym_easy.jsonl, .md and .png to experiments/results/.
 """
@@ -33,11 +32,11 @@ from gtrxl_jax.worlds.popgym import POPGYM
 
 OTHERS = {"gru": WIDTHS["gru"], "lstm": 90, "mingru": WIDTHS["mingru"]}
 """The width of each core but GTrXL."""
-RECENT = "gtrxl, recency 2"
-"""A GTrXL whose heads but one prefer recent steps at first."""
-CORES = ("gtrxl", RECENT, *OTHERS, "memoryless")
-"""All cores. "memoryless" is a GTrXL that sees every step as the first, with the previous action
-and reward."""
+HIGHER = 0.001
+"""A second learning rate, twice PPO's own."""
+CORES = ("gtrxl", *OTHERS, "memoryless", f"gtrxl, {HIGHER}", f"gru, {HIGHER}")
+"""All cores, of which some have another learning rate as well. "memoryless" is a GTrXL that sees
+every step as the first, with the previous action and reward."""
 PUBLISHED = {
     "AutoencodeEasy-v0": (-0.283, -0.283),
     "CountRecallEasy-v0": (0.177, 0.509),
@@ -55,12 +54,13 @@ TASKS = [name for name in POPGYM if name.endswith("Easy-v0")]
 def job(name: str, core: str, total_steps: int | None) -> OnlineConfig:
     """Return the config of a cell."""
     config = preset("popgym")
+    core, _, rate = core.partition(", ")
     if core in OTHERS:
         of_core = core_config(core, "small", layers=2, width=OTHERS[core])
         config = dataclasses.replace(config, core=of_core)
-    elif core == RECENT:
-        recent = core_config("gtrxl", "small", memory_size=128, recency=2.0)
-        config = dataclasses.replace(config, core=recent)
+    if rate:
+        optimizer = dataclasses.replace(config.optimizer, learning_rate=float(rate))
+        config = dataclasses.replace(config, optimizer=optimizer)
     return dataclasses.replace(
         config,
         env=dataclasses.replace(config.env, name=name),
