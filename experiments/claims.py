@@ -668,6 +668,14 @@ RATE_CLAIMS = (
                 )
                 for steps in (90, 1000)
             ),
+            compare(
+                "1,000,000 steps, trained on 100",
+                "tmaze_million/{}",
+                ("RATE, ten segments, dropout", "RATE, cache of 30"),
+                CHANCE,
+                score="success/1000000",
+                **BESIDE,
+            ),
         ),
     ),
     Claim(

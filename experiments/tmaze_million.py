@@ -199,7 +199,7 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         curves,
         np.array(drawn),
         options.results / "tmaze_million.png",
-        x_label="steps of an episode (trained on at most 30; five segments: 50, ten: 100)",
+        x_label="steps of an episode (trained on at most 30, 50 or 100)",
         chance=0.5,
     )
     followed = [
