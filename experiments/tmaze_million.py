@@ -55,26 +55,19 @@ SHORT, EPISODES = (9, 30, 90, 1000, 1005), 32
 """Steps of episodes, and how many of each. All but 9 and 1005 have the junction at the same step of
 a segment as in training."""
 LONG, LONG_EPISODES = (10_000, 100_000, 1_000_000), 4
+RATE = {"name": "rate", "cache_size": 3 * CONTEXT}
+ELMUR = {"name": "elmur", "memory_slots": 2, "blend": 0.79}
 MODELS: dict[str, dict[str, Any]] = {
-    "RATE": {"name": "rate", "cache_size": 3 * CONTEXT},
-    "ELMUR": {"name": "elmur", "memory_slots": 2, "blend": 0.79},
+    "RATE": RATE,
+    "ELMUR": ELMUR,
     "RATE, tokens only": {"name": "rate"},
     "DT": {"name": "dt"},
-    "RATE, five segments": {"name": "rate", "cache_size": 3 * CONTEXT},
-    "ELMUR, five segments": {"name": "elmur", "memory_slots": 2, "blend": 0.79},
-    "RATE, five segments, dropout": {"name": "rate", "cache_size": 3 * CONTEXT, "dropout": 0.05},
-    "RATE, five segments, dropout of 0.2": {
-        "name": "rate",
-        "cache_size": 3 * CONTEXT,
-        "dropout": 0.2,
-    },
-    "RATE, ten segments, dropout": {"name": "rate", "cache_size": 3 * CONTEXT, "dropout": 0.05},
-    "ELMUR, ten segments, dropout": {
-        "name": "elmur",
-        "memory_slots": 2,
-        "blend": 0.79,
-        "dropout": 0.05,
-    },
+    "RATE, five segments": RATE,
+    "ELMUR, five segments": ELMUR,
+    "RATE, five segments, dropout": RATE | {"dropout": 0.05},
+    "RATE, five segments, dropout of 0.2": RATE | {"dropout": 0.2},
+    "RATE, ten segments, dropout": RATE | {"dropout": 0.05},
+    "ELMUR, ten segments, dropout": ELMUR | {"dropout": 0.05},
 }
 SEGMENTS = {label: 5 if "five" in label else 10 if "ten" in label else 3 for label in MODELS}
 BATCH, UPDATES = 32, 150
