@@ -86,15 +86,14 @@ def counter(**params: Any) -> gymnasium.Env:
 
 
 class JaxEnv(gymnasium.Env):
-    """A jitted environment as one of gymnasium, with the keys that a stream of it would use.
+    """A jitted environment as one of gymnasium, with the keys of a stream of it in a run of seed 0.
 
     Args:
       name: its name for `make_env`.
-      run_seed: the seed of the run.
       params: its parameters.
     """
 
-    def __init__(self, name: str, run_seed: int = 0, **params: Any):
+    def __init__(self, name: str, **params: Any):
         self._env, self._params = make_env(name, **params)
         with standard_dtype_promotion():
             box: Any = self._env.observation_space(self._params)
@@ -102,8 +101,8 @@ class JaxEnv(gymnasium.Env):
             self.observation_space = spaces.Box(
                 np.float32(box.low), np.float32(box.high), box.shape, np.float32
             )
-        self._row_of = {seeds(run_seed, row): row for row in range(MAX_ROWS)}
-        _, _, key, _ = jax.random.split(jax.random.key(run_seed), 4)
+        self._row_of = {seeds(0, row): row for row in range(MAX_ROWS)}
+        _, _, key, _ = jax.random.split(jax.random.key(0), 4)
         self._stream_key = jax.random.fold_in(key, 0)
         self._reset = jax.jit(self._env.reset_env)
         self._advance = jax.jit(self._env.step_env)

@@ -83,13 +83,13 @@ def elsewhere(file):
     file.create_dataset("rewards", (12,), np.uint8, external=[("/etc/hostname", 0, 12)])
 
 
-def cut(write, name, fraction=2 / 3):
+def cut(write, name):
     """Write a dataset, and cut a file of it short."""
 
     def write_and_cut(folder):
         write(folder)
         file = folder / "data" / name if name else folder / "data"
-        os.truncate(file, int(file.stat().st_size * fraction))
+        os.truncate(file, file.stat().st_size * 2 // 3)
 
     return write_and_cut
 

@@ -9,9 +9,9 @@ import numpy as np
 STACK = 4
 
 
-def d4rl_arrays(lengths=(5, 3, 4), ends=("terminal", "timeout", "terminal"), seed=0):
+def d4rl_arrays(lengths=(5, 3, 4), ends=("terminal", "timeout", "terminal")):
     """Return the arrays of a file of D4RL; the end "" leaves an episode unfinished."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     total = sum(lengths)
     arrays = {
         "observations": rng.normal(size=(total, 3)).astype(np.float32),
@@ -36,7 +36,7 @@ def write_d4rl(path, arrays):
     return path
 
 
-def write_shard(folder, shard, episodes, *, begun=0, unfinished=0, padded=True, seed=0):
+def write_shard(folder, shard, episodes, *, begun=0, unfinished=0, padded=True):
     """Write a shard of DQN-replay as Dopamine does: its buffer, one entry before it is full.
 
     Args:
@@ -46,12 +46,11 @@ def write_shard(folder, shard, episodes, *, begun=0, unfinished=0, padded=True, 
       begun: how many steps at the beginning belong to an episode of the shard before.
       unfinished: how many steps the last episode has so far.
       padded: whether there are three zero entries before each episode.
-      seed: of the values.
 
     Returns:
       The frames, actions and rewards of each episode, without zero entries.
     """
-    rng = np.random.default_rng([seed, shard])
+    rng = np.random.default_rng([0, shard])
     parts, whole = [], []
     for number, length in enumerate((begun, *episodes, unfinished)):
         if not length:
@@ -94,9 +93,9 @@ def stacked(frames):
     return np.stack([padded[t : t + STACK] for t in range(len(frames))]).transpose(0, 2, 3, 1)
 
 
-def maze_arrays(steps, seed=0):
+def maze_arrays(steps):
     """Return the arrays of a trajectory of Memory Maze."""
-    rng = np.random.default_rng([seed, steps])
+    rng = np.random.default_rng([0, steps])
     action = np.eye(6, dtype=np.float32)[rng.integers(0, 6, steps + 1)]
     action[0] = 0
     reward = rng.integers(0, 2, steps + 1).astype(np.float32)

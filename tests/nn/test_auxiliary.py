@@ -47,8 +47,8 @@ def segment(action_space=ACTION, steps=5):
     )
 
 
-def agent_of(action_space=ACTION, core="lstm", **settings):
-    core = make_core(core, layers=1, width=8)
+def agent_of(action_space=ACTION, **settings):
+    core = make_core("lstm", layers=1, width=8)
     return make_agent(
         core,
         OBSERVATION,

@@ -16,9 +16,9 @@ BIASES = {"output": 1.0, "highway": 1.0, "sigtanh": 1.0, "gru": 2.0}
 """The paper's biases, for the gates that have one."""
 
 
-def made(name, bias=None, dtype=None, param_dtype=jnp.float32):
-    gate = make_gate(name, bias, dtype, param_dtype)
-    x, y = jax.random.normal(jax.random.key(0), (2, 3, 5, WIDTH), dtype or param_dtype)
+def made(name, bias=None, dtype=None):
+    gate = make_gate(name, bias, dtype, jnp.float32)
+    x, y = jax.random.normal(jax.random.key(0), (2, 3, 5, WIDTH), dtype or jnp.float32)
     params = gate.init(jax.random.key(1), x, y)["params"]
     return gate, params, x, y
 

@@ -33,8 +33,8 @@ CONFIG = {
 CONTEXT, SCALE = 4, 100.0
 
 
-def random_tensors(config, seed=0):
-    rng = np.random.default_rng(seed)
+def random_tensors(config):
+    rng = np.random.default_rng(0)
     width, states, actions = config["hidden_size"], config["state_dim"], config["act_dim"]
     shapes = {
         "embed_timestep.weight": (config["max_ep_len"], width),
@@ -121,8 +121,8 @@ def naive(config, tensors, returns, states, actions, timesteps, mask):
     return np.tanh(raw) if config["action_tanh"] else raw
 
 
-def episode(steps, seed=1):
-    rng = np.random.default_rng(seed)
+def episode(steps):
+    rng = np.random.default_rng(1)
     return (
         rng.uniform(100, 400, steps).astype(np.float32),
         rng.normal(size=(steps, 5)).astype(np.float32),

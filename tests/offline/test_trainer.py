@@ -55,10 +55,10 @@ def data_of(trainer):
     return next(trainer.feed(1, trainer.mesh()))[1]
 
 
-def batch_of(trainer, segments=2, context=4):
+def batch_of(trainer):
     (whole, of_stages), _ = data_of(trainer)
     key = jax.random.key(3)
-    return sample_segments(whole, key, 8, segments, context, episodes=of_stages[-1])
+    return sample_segments(whole, key, 8, 2, 4, episodes=of_stages[-1])
 
 
 def gradients(trainer, batch, weigh):

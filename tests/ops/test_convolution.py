@@ -10,6 +10,7 @@ import pytest
 from gtrxl_jax.nn.encoders import make_encoder
 from gtrxl_jax.ops.convolution import convolve
 
+pytestmark = pytest.mark.usefixtures("x64")
 LAYOUT = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
 CASES = [
     ((10, 10), (3, 3), (1, 1), "SAME"),
@@ -17,12 +18,6 @@ CASES = [
     ((20, 21), (8, 4), (4, 2), "VALID"),
     ((6, 5), (2, 3), (2, 1), ((1, 0), (2, 3))),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _x64():
-    with jax.enable_x64(True):
-        yield
 
 
 def arrays(side, window, images=2):

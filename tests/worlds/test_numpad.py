@@ -17,7 +17,7 @@ WORLDS = ("Numpad-v0", "NumpadDiscrete-v0")
 KEY = jax.random.key(0)
 
 
-def play(env, params, act, batch, steps, seed=0):
+def play(env, params, act, batch, steps):
     """Return the first state `[B]`, and what follows each action, `[B, T]`.
 
     `act` maps (state, key) to an action.
@@ -34,7 +34,7 @@ def play(env, params, act, batch, steps, seed=0):
 
         return (first, state), jax.lax.scan(step, state, jax.random.split(key, steps))[1]
 
-    keys = jax.random.split(jax.random.key(seed), batch)
+    keys = jax.random.split(jax.random.key(0), batch)
     return jax.device_get(jax.jit(jax.vmap(episode))(keys))
 
 

@@ -26,9 +26,9 @@ from gtrxl_jax.worlds.raycast import (
 )
 
 
-def random_grid(rng, rows, columns, density=0.3):
+def random_grid(rng, rows, columns):
     wall_HW = np.ones((rows, columns), np.int32)
-    wall_HW[1:-1, 1:-1] = rng.random((rows - 2, columns - 2)) < density
+    wall_HW[1:-1, 1:-1] = rng.random((rows - 2, columns - 2)) < 0.3
     return wall_HW
 
 
