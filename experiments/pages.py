@@ -448,14 +448,13 @@ def rate_valves_table() -> list[str]:
             name,
             *(
                 mean_entry(scores(of(f"{valve}, {gradient}"), "success/900"))
-                for gradient in ("whole gradient", "detached")
+                for gradient in rate_tmaze.GRADIENTS
             ),
-            f"{study[f'{valve}, detached'].published[-1]:.2f}",
+            f"{study[f'{valve}, {rate_tmaze.DETACHED}'].published[-1]:.2f}",
         ]
         for valve, name in names.items()
     ]
-    head = "gradient through the whole trajectory", "detached", "paper, detached"
-    return table(["success at 900 steps", *head], lines)
+    return table(["success at 900 steps", *rate_tmaze.GRADIENTS, "paper, detached"], lines)
 
 
 def rate_mazes_table() -> list[str]:

@@ -11,7 +11,8 @@ Each study trains models on the oracle's episodes with `OfflineTrainer`:
                  memory; all N * K steps at once) with N = 3 and 5 segments of 30: success from 30
                  to 360 steps, for RATE up to 9600
     valves       the six Memory Retention Valves, with gradients through the whole trajectory, and
-                 with the memory detached at every segment, as in the authors' code
+                 with the memory detached at every segment, as in the authors' code, with 500 and
+                 with 2,000 updates
     memory       memory tokens and cache, each of them alone, and tokens replaced by noise when
                  acting
     curriculum   starting with one segment, or with all segments
@@ -41,6 +42,13 @@ LONG = (*SHORT, 1800, 3600, 9600)
 SLIDING = (30, 60, 90, 150, 360)
 """Lengths for models that recompute a sliding window at every step, which is slow."""
 PAPER = (150, 360, 600, 900)
+DETACHED = "detached, 2,000 updates"
+"""The cells that are closest to the paper's, which have 25,000 updates."""
+GRADIENTS: dict[str, dict[str, Any]] = {
+    "whole gradient": {},
+    "detached": {"bptt": 0},
+    DETACHED: {"bptt": 0, "total_updates": 2000},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +72,14 @@ class Settings(Options):
 def changed(config: OfflineConfig, lengths: tuple[int, ...] = SHORT, **changes: Any) -> Any:
     """Return the config with changed fields, including those of its model and evaluation.
 
-    It has at least 100 updates per segment, that is per stage of the curriculum.
+    If not said otherwise, it has at least 100 updates per segment, that is per stage of the
+    curriculum.
     """
     model = with_name(config.model, changes.pop("name", config.model.name))
     names = {f.name for f in dataclasses.fields(model)}
     of_model = {k: changes.pop(k) for k in list(changes) if k in names}
     noise = changes.pop("memory_noise", False)
-    updates = 100 * changes.get("segments", config.segments)
+    updates = changes.pop("total_updates", 100 * changes.get("segments", config.segments))
     return dataclasses.replace(
         config,
         total_updates=max(config.total_updates, updates),
@@ -102,11 +111,11 @@ def study(name: str, base: OfflineConfig) -> dict[str, Planned]:
         }
         return {
             f"{valve}, {label}": Planned(
-                changed(base, PAPER, segments=5, valve=valve, bptt=bptt),
-                published[valve] if bptt == 0 else (),
+                changed(base, PAPER, segments=5, valve=valve, **gradient),
+                published[valve] if label == DETACHED else (),
             )
             for valve in VALVES
-            for label, bptt in (("whole gradient", None), ("detached", 0))
+            for label, gradient in GRADIENTS.items()
         }
     if name == "memory":
         return {
@@ -140,7 +149,7 @@ def by_valve(lines: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Regroup entries of the valves study by valve, then by gradient."""
     panels: dict[str, dict[str, Any]] = {}
     for label, line in lines.items():
-        valve, gradient = label.split(", ")
+        valve, gradient = label.split(", ", 1)
         panels.setdefault(valve, {})[gradient] = line
     return panels
 
