@@ -8,7 +8,7 @@ and three segments of 10 steps, with RATE's curriculum:
 
     RATE                  5 memory tokens, valve CA-2, and a cache of the previous segment
     ELMUR                 two slots, of which a rewritten one is 0.79 new, as its authors have it
-    RATE, tokens only     RATE without the cache
+    RATE, tokens only     RATE without the cache, on ten segments
     DT                    without memory; all 30 steps at once, a sliding window in longer episodes
     ..., five segments    on episodes of one to five segments, the other number of RATE's paper
     ..., ten segments     on episodes of one to ten segments
@@ -60,13 +60,12 @@ ELMUR = {"name": "elmur", "memory_slots": 2, "blend": 0.79}
 MODELS: dict[str, dict[str, Any]] = {
     "RATE": RATE,
     "ELMUR": ELMUR,
-    "RATE, tokens only": {"name": "rate"},
     "DT": {"name": "dt"},
     "RATE, five segments": RATE,
-    "ELMUR, five segments": ELMUR,
     "RATE, five segments, dropout": RATE | {"dropout": 0.05},
     "RATE, five segments, dropout of 0.2": RATE | {"dropout": 0.2},
     "RATE, ten segments, dropout": RATE | {"dropout": 0.05},
+    "RATE, tokens only, ten segments, dropout": {"name": "rate", "dropout": 0.05},
     "ELMUR, ten segments, dropout": ELMUR | {"dropout": 0.05},
 }
 SEGMENTS = {label: 5 if "five" in label else 10 if "ten" in label else 3 for label in MODELS}
