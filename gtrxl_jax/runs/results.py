@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -105,8 +106,11 @@ def scores_of(
 
 
 def is_success(name: str) -> bool:
-    """Return whether a score of this name is a success, from 0 to 1: `success/90` is."""
-    return name.split("/")[0] == "success"
+    """Return whether a score of this name is a success, from 0 to 1.
+
+    So are `success/90`, of one length or task, and `success_2`, of one episode of a trial.
+    """
+    return re.fullmatch(r"success(/.+|_\d+)?", name) is not None
 
 
 def main_scores(names: Iterable[str]) -> list[str]:

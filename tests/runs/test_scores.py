@@ -45,8 +45,9 @@ def test_small_scores_are_not_shown_as_zero():
     assert shown == "of each seed 3.00e-06, 3.00e-06"
 
 
-def test_success_counts_seeds_that_solved():
-    score = scores_of({"success/30": EPISODES})["success/30"]
+@pytest.mark.parametrize("name", ["success", "success/30", "success/task_0", "success_2"])
+def test_success_counts_seeds_that_solved(name):
+    score = scores_of({name: EPISODES})[name]
     assert (score.per_seed, score.median, score.solved) == (MEANS, 0.75, 1)
     assert score.mean is None
     np.testing.assert_allclose(score.interval, wilson_interval(1, 3))
