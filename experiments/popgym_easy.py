@@ -30,7 +30,16 @@ from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, draw_returns, mean_entry, median, table
 from gtrxl_jax.worlds.popgym import POPGYM
 
-OTHERS = {"gru": WIDTHS["gru"], "lstm": 90, "mingru": WIDTHS["mingru"]}
+OTHERS = {
+    "gru": WIDTHS["gru"],
+    "lstm": 90,
+    "mingru": WIDTHS["mingru"],
+    "lru": 66,
+    "ffm": 61,
+    "mamba2": 62,
+    "agalite": WIDTHS["agalite"],
+    "dnc": 44,
+}
 """The width of each core but GTrXL."""
 HIGHER = 0.001
 """A second learning rate, twice PPO's own."""
