@@ -480,14 +480,18 @@ GTRXL_CLAIMS = (
             ),
             *(
                 compare(
-                    f"Memory Maze, images of {images}, targets found",
-                    f"memory_maze_online/MemoryMaze-9x9-v0, {images}, {{}}",
+                    f"Memory Maze, images of {images}{rate}, targets found",
+                    f"memory_maze_online/MemoryMaze-9x9-v0, {images}, {{}}{rate}",
                     gtrxl,
                     LSTM,
                     margin=2.5,
                     **RETURN | BESIDE,
                 )
-                for images, gtrxl in {"64 x 64": GTRXL, "36 x 36": RECENT}.items()
+                for images, gtrxl, rate in (
+                    ("64 x 64", GTRXL, ""),
+                    ("36 x 36", RECENT, ""),
+                    ("36 x 36", RECENT, ", 0.0002"),
+                )
             ),
         ),
     ),

@@ -450,7 +450,7 @@ def rate_valves_table() -> list[str]:
                 mean_entry(scores(of(f"{valve}, {gradient}"), "success/900"))
                 for gradient in rate_tmaze.GRADIENTS
             ),
-            f"{study[f'{valve}, {rate_tmaze.DETACHED}'].published[-1]:.2f}",
+            f"{study[f'{valve}, detached'].published[-1]:.2f}",
         ]
         for valve, name in names.items()
     ]

@@ -42,12 +42,10 @@ LONG = (*SHORT, 1800, 3600, 9600)
 SLIDING = (30, 60, 90, 150, 360)
 """Lengths for models that recompute a sliding window at every step, which is slow."""
 PAPER = (150, 360, 600, 900)
-DETACHED = "detached, 2,000 updates"
-"""The cells that are closest to the paper's, which have 25,000 updates."""
 GRADIENTS: dict[str, dict[str, Any]] = {
     "whole gradient": {},
     "detached": {"bptt": 0},
-    DETACHED: {"bptt": 0, "total_updates": 2000},
+    "detached, 2,000 updates": {"bptt": 0, "total_updates": 2000},
 }
 
 
@@ -112,7 +110,7 @@ def study(name: str, base: OfflineConfig) -> dict[str, Planned]:
         return {
             f"{valve}, {label}": Planned(
                 changed(base, PAPER, segments=5, valve=valve, **gradient),
-                published[valve] if label == DETACHED else (),
+                published[valve] if label == "detached" else (),
             )
             for valve in VALVES
             for label, gradient in GRADIENTS.items()
