@@ -672,13 +672,16 @@ RATE_CLAIMS = (
                 )
                 for steps in (90, 1000)
             ),
-            compare(
-                "1,000,000 steps, trained on 100",
-                "tmaze_million/{}",
-                ("RATE, ten segments, dropout", "RATE, cache of 30"),
-                CHANCE,
-                score="success/1000000",
-                **BESIDE,
+            *(
+                compare(
+                    "1,000,000 steps, trained on 100",
+                    "tmaze_million/{}, ten segments, dropout",
+                    kind,
+                    CHANCE,
+                    score="success/1000000",
+                    **BESIDE,
+                )
+                for kind in (("RATE", "RATE, cache of 30"), "RATE, tokens only")
             ),
         ),
     ),
