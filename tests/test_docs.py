@@ -127,7 +127,8 @@ def test_each_figure_is_typed_on_one_page():
         if page.parent.name == "results" or page.stem == "api":
             continue
         name = "results" if page.stem.startswith("results") else page.name
-        text = re.sub(r"`[^`]*`|\.md\) \| [\d,]+ \| [\d.]+ \|", "", written(page))
+        hours = r"|\| [\d,]+ \| [\d.]+ \|" if page.stem == "reproducing" else ""
+        text = re.sub(rf"`[^`]*`{hours}", "", written(page))
         for figure in re.findall(r"(?<![\w.,/-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w/])(?!\.\d)", text):
             digits = re.sub(r"\D", "", figure).strip("0")
             if len(digits) >= 3 and re.search("[.,]", figure):
