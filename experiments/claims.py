@@ -799,14 +799,15 @@ RATE_CLAIMS = (
         "RATE 1.91, DT 1.45 (section 4.2)",
         tuple(
             compare(
-                "data of a walker",
-                "rate_memory_maze/walker, {}",
+                f"data of {player}",
+                f"rate_memory_maze/{player.split()[1]}, {{}}",
                 "RATE",
                 other,
                 margin=2.5,  # a tenth of what the oracle finds
-                decides=other == DT,
+                decides=(player, other) == ("a walker", DT),
                 **RETURN,
             )
+            for player in ("a walker", "an explorer")
             for other in (DT, "BC-LSTM")
         ),
     ),
