@@ -18,7 +18,7 @@ since episodes are longer than those of the training.
 
 Items tell the color too, by what they did to who took them. Therefore the models also play in a
 room that is empty for some time after the pillar, so that only a memory can tell which items to
-take when they are back.
+take when they are back; RATE also with noise in place of its memory tokens.
 
 Writes rate_two_colors.jsonl, .md and .png to experiments/results/.
 """
@@ -63,6 +63,7 @@ ENDS = (15, 30, 45, 60, 120, 300, 600)
 """The ends of the intervals in which items are counted."""
 EMPTY, AFTER = (0, 30, 60, 120), 60
 """The steps for which the room is empty, and those after them in which items are counted."""
+NOISE = "noise when acting"
 FEWEST = 10
 """Of fewer items, no share is reported."""
 NAMES = [f"{begin + 1}-{end}" for begin, end in zip((0, *ENDS), ENDS, strict=False)]
@@ -132,25 +133,42 @@ def play(policy: Policy, params: Any, seed: int) -> dict[str, float]:
     for name, begin_, end in zip(NAMES, (0, *ENDS), ENDS, strict=False):
         for kind, count in played.counts(begin_, end).items():
             result[f"{kind}/{name}"] = count
+    return result
+
+
+def play_after_empty(policy: Policy, params: Any, seed: int, how: str = "") -> dict[str, float]:
+    """Return the items that a policy takes after an empty room; names end with `how` it plays."""
+    result = {}
     for empty in EMPTY:
         back = PILLAR + empty
         played = episodes(policy, params, seed, back + AFTER, empty)
         for kind, count in played.counts(back, back + AFTER).items():
-            result[f"{kind}/after {empty} empty"] = count
+            result[f"{kind}/{after(empty, how)}"] = count
     return result
+
+
+def after(empty: int, how: str = "") -> str:
+    """Return the name of the scores after a room that was empty for some steps."""
+    return f"after {empty} empty" + (f", {how}" if how else "")
 
 
 def play_unlearned(kind: str, seed: int) -> Record:
     """Return the scores of a policy that does not learn."""
     env, params = make_env(ENV, **ARGUMENTS)
     oracle, random = OraclePolicy(env, params), RandomPolicy(env.action_space(params))
-    return {"scores": play(oracle if kind == "oracle" else random, (), seed)}
+    policy = oracle if kind == "oracle" else random
+    return {"scores": play(policy, (), seed) | play_after_empty(policy, (), seed)}
 
 
 def measure(trained: Any) -> dict[str, float]:
     """Return the scores of a trained model."""
-    trainer = trained.trainer
-    return play(trainer.policy, trained.params_per_seed[0], trainer.config.seed)
+    trainer, params = trained.trainer, trained.params_per_seed[0]
+    policy, seed = trainer.policy, trainer.config.seed
+    result = play(policy, params, seed) | play_after_empty(policy, params, seed)
+    if trainer.config.model.name == "rate":
+        noisy = dataclasses.replace(policy, memory_noise=True)
+        result |= play_after_empty(noisy, params, seed, NOISE)
+    return result
 
 
 def grid(options: Options) -> list[Cell]:
@@ -186,12 +204,14 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         shares = map(median, share_SN.T)
         numbers = (mean_entry(scores(of_cell, key), 1) for key in ("return", "length"))
         rows.append([label, *shares, *numbers])
-        # Records of earlier versions have no counts after an empty room.
-        waited = [r for r in of_cell if f"right/after {EMPTY[-1]} empty" in r["scores"]]
-        after = [share_of_right(waited, f"after {empty} empty") for empty in EMPTY]
-        known = [np.sort(share_S[~np.isnan(share_S)]) for share_S in after]
-        if any(share_S.size for share_S in known):
-            waits.append([label, *(", ".join(f"{x:.2f}" for x in share_S) for share_S in known)])
+        for how in ("", NOISE):
+            # Records of earlier versions have no counts after an empty room, or with noise.
+            waited = [r for r in of_cell if f"right/{after(EMPTY[-1], how)}" in r["scores"]]
+            each = [share_of_right(waited, after(empty, how)) for empty in EMPTY]
+            known = [np.sort(share_S[~np.isnan(share_S)]) for share_S in each]
+            if any(share_S.size for share_S in known):
+                name = ", ".join(filter(None, (label, how)))
+                waits.append([name, *(", ".join(f"{x:.2f}" for x in one_S) for one_S in known)])
     plot_success_against_horizon(
         curves,
         np.array(ENDS),
