@@ -134,6 +134,21 @@ def walk(env, kind):
     return reward, before, info
 
 
+def test_the_oracle_of_two_colors_survives_by_right_items(folder):
+    pytest.importorskip("vizdoom")
+    env = make_host_env("vizdoom:two-colors", {"size": 5, "items": 1}, {})
+    right = wrong = 0
+    for seed in range(4):
+        env.reset(seed=seed)
+        for _ in range(300):
+            _, _, terminated, _, info = env.step(env.unwrapped.oracle_action())
+            assert not terminated
+        right, wrong = right + info["right"], wrong + info["wrong"]
+    env.close()
+    assert right > 30
+    assert wrong < right / 5
+
+
 def test_the_pillar_of_two_colors_disappears(two_colors):
     seen = set()
     for seed in range(8):

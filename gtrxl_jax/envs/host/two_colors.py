@@ -203,6 +203,41 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         """Return the last view, as Doom draws it."""
         return self._screen
 
+    def oracle_action(self) -> int:
+        """Return the action of a player that knows the color, as `worlds.two_colors` has it.
+
+        It walks to the nearest item of the right color in its field of view, past the others; if
+        there is none, it turns right.
+        """
+        right_N, wrong_N = self._items_in_view()
+        if not right_N.size:
+            return ACTIONS.index((0, 1, 0))
+        nearest = right_N[np.argmin(np.abs(right_N))]
+        apart_N = np.abs(wrong_N) + 1e-6
+        # Wrong items repel within 0.8 cells.
+        push_N = 2 * np.maximum(0.8 - apart_N, 0) * wrong_N / apart_N
+        turn = float(np.angle(nearest / (abs(nearest) + 1e-6) - push_N.sum()))
+        forward = abs(turn) < 0.8
+        side = (0, 0) if abs(turn) < 0.13 else (int(turn > 0), int(turn < 0))
+        return ACTIONS.index((*side, int(forward)))
+
+    def _items_in_view(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the right and the wrong items in view, as complex numbers, in cells.
+
+        The player is at 0 and looks along the real axis; its left is the imaginary one.
+        """
+        objects = self._game.get_state().objects
+        (player,) = (x for x in objects if x.name == "DoomPlayer")
+        place = complex(player.position_x, player.position_y)
+        ahead = CELL * np.exp(1j * np.deg2rad(player.angle))
+
+        def in_view(kind: str) -> np.ndarray:
+            items = [x for x in objects if x.name.endswith(kind)]
+            of_N = np.array([complex(x.position_x, x.position_y) - place for x in items]) / ahead
+            return of_N[np.abs(np.angle(of_N)) < np.pi / 4]
+
+        return in_view("Heals"), in_view("Harms")
+
     def close(self) -> None:
         """End the game, and remove its files."""
         self._game.close()
