@@ -114,8 +114,8 @@ class Task:
       final: fraction of the learners' learning rate that remains at the end.
       unroll: steps of one of the three segments of models with memory.
       updates: of memoryless models. Others have fewer, with as many steps in all.
-      td3_updates: of TD3+BC, whose actor learns at every second of them, and which has not
-        converged after as many as others.
+      critic_updates: of CQL and TD3+BC, whose policies follow a critic and have not converged after
+        as many as others; by default as many.
       singles: single steps in a batch of memoryless models; others have 16 times three segments.
       is_normalized: whether returns are shown on the scale from random actions to the expert.
     """
@@ -128,7 +128,7 @@ class Task:
     final: float = AdamWConfig.final
     unroll: int = 20
     updates: int = 6000
-    td3_updates: int = 6000
+    critic_updates: int | None = None
     singles: int = 256
     is_normalized: bool = True
 
@@ -189,7 +189,7 @@ def mujoco(
         # A fall ends an episode, so that a small change of the policy changes its return by
         # hundreds: as IQL's authors, until none remains.
         final=0.0,
-        td3_updates=20_000,
+        critic_updates=20_000,
     )
 
 
@@ -317,7 +317,9 @@ def job(task: str, data: str, learner: str, folder: Path, updates: int | None) -
     segments, batch_size = (1, of_task.singles) if is_memoryless else (3, 16)
     # Single steps for memoryless models, as IQL's authors; the segments of RATE's paper.
     unroll = 1 if is_memoryless else of_task.unroll
-    own = of_task.td3_updates if learner == "TD3+BC" else of_task.updates
+    own = of_task.updates
+    if learner in ("CQL", "TD3+BC"):
+        own = of_task.critic_updates or own
     updates = updates or own * of_task.singles // (batch_size * segments * unroll)
     return OfflineConfig(
         env=OfflineEnvConfig(env.name, env.params),
