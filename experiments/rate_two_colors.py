@@ -125,8 +125,12 @@ def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0)
 
 
 def play(policy: Policy, params: Any, seed: int) -> dict[str, float]:
-    """Return the scores of a policy: returns and lengths by color, and items by interval."""
-    played = episodes(policy, params, seed, STEPS)
+    """Return the scores of a policy, see `totals`."""
+    return totals(episodes(policy, params, seed, STEPS))
+
+
+def totals(played: Played) -> dict[str, float]:
+    """Return the scores of episodes: returns by color, length, and items by interval."""
     result = {"return": float(played.return_E.mean()), "length": float(played.length_E.mean())}
     for value, name in enumerate(("red", "green")):
         result[f"return/{name}"] = float(played.return_E[played.color_E == value].mean())

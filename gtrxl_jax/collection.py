@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from gtrxl_jax.acting.collecting import collect_rounds
-from gtrxl_jax.acting.host import FunctionPolicy
+from gtrxl_jax.acting.host import FunctionPolicy, HostOraclePolicy
 from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.scripted import ExplorerPolicy, OraclePolicy, RandomPolicy
 from gtrxl_jax.data import minari
@@ -189,15 +189,17 @@ def _from_run(config: CollectionConfig) -> _Source:
 
 
 def _on_host(config: CollectionConfig) -> _Source:
-    """Return a function or random choices, in an environment on the host."""
+    """Return an oracle, random choices or a function, in an environment on the host."""
     name, overrides = config.env.name, dict(config.env.params)
     require_wrappers(config.env.wrappers)
-    if config.policy in BUILT_IN:
+    if config.policy == "explorer":
         raise ValueError(
-            f"policy {config.policy} is none of {name}, which is on the host: use random, or the "
-            "folder of a run"
+            f"policy explorer is none of {name}, which is on the host: use oracle, random, a "
+            "function or the folder of a run"
         )
     env = HostEnv(name, overrides, config.env.wrappers)
+    if config.policy == "oracle":
+        return _Source(name, overrides, env, None, HostOraclePolicy(env))
     if not is_plugin(config.policy):
         return _Source(name, overrides, env, None, RandomPolicy(env.facts.action_space))
     function = find_object("policy", config.policy)

@@ -85,6 +85,17 @@ def counter(**params: Any) -> gymnasium.Env:
     return Counter(**params)
 
 
+class Guided(Counter):
+    """A counter with an oracle, which acts by the parity of the step, or as it is told."""
+
+    def __init__(self, told: int = -1, **params: Any):
+        super().__init__(**params)
+        self._told = told
+
+    def oracle_action(self):
+        return self._step % 2 if self._told < 0 else self._told
+
+
 class JaxEnv(gymnasium.Env):
     """A jitted environment as one of gymnasium, with the keys of a stream of it in a run of seed 0.
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Int, Key, UInt8
 from gtrxl_jax.acting.policy import AgentPolicy, Policy, choose_actions
 from gtrxl_jax.custom import describe_part, wrap_errors
 from gtrxl_jax.envs.faults import raise_unfinished, raise_wrong_value
-from gtrxl_jax.envs.host.stream import Arrival, HostEnv, HostStream
+from gtrxl_jax.envs.host.stream import Arrival, HostBatch, HostEnv, HostStream
 from gtrxl_jax.specs import action_spec, require_values
 from gtrxl_jax.specs.spaces import bounds_of, describe, dtype_of, map_leaves, shape_of
 from gtrxl_jax.specs.values import belongs, describe_value, require_dtype
@@ -104,11 +104,45 @@ class FunctionPolicy(Policy):
         raise TypeError("a function of NumPy acts in environments on the host only")
 
 
-class FunctionPlayer:
-    """Acts with a function, like a `HostPlayer`."""
+@dataclasses.dataclass(frozen=True)
+class HostOraclePolicy(Policy):
+    """The built-in solution of an environment on the host, which has access to its state.
 
-    def __init__(self, policy: FunctionPolicy, env: HostEnv):
-        self._function, self._space = policy.function, env.facts.action_space
+    Attributes:
+      env: an environment with `oracle_action()`, an action of its space; after the last step of an
+        episode, any.
+
+    Raises:
+      ValueError: if the environment has no `oracle_action`.
+    """
+
+    env: HostEnv
+
+    def __post_init__(self) -> None:
+        if not self.env.facts.has_oracle:
+            raise ValueError(
+                f"{self.env.name} has no oracle_action: use another policy, such as random, a "
+                "function or a run"
+            )
+
+    def init(self, params: Any, batch_size: int) -> Any:
+        """Return (): an oracle has no state."""
+        return ()
+
+    def act(self, params: Any, state: Any, timestep: TimeStep, key: Key[Array, ""]) -> Any:
+        """Raise TypeError: it cannot act in a compiled program."""
+        raise TypeError("the oracle of an environment on the host acts there only")
+
+
+class FunctionPlayer:
+    """Acts with a function, or with the oracle of B environments, like a `HostPlayer`."""
+
+    def __init__(self, policy: FunctionPolicy | HostOraclePolicy, env: HostEnv, envs: HostBatch):
+        self._policy, self._envs, self._space = policy, envs, env.facts.action_space
+        if isinstance(policy, HostOraclePolicy):
+            self._who = f"oracle of {env.name}"
+        else:
+            self._who = describe_part("policy", policy.function)
 
     def begin(self, params: Any, batch: int) -> Any:
         """Return the state before the first time step."""
@@ -117,27 +151,32 @@ class FunctionPlayer:
     def step(
         self, params: Any, state: Any, arrival: Arrival, key: Key[Array, ""], count: int
     ) -> tuple[Any, HostStep]:
-        """Call the function for each environment.
+        """Call the function, or the oracle, for each environment.
 
         Raises:
-          CustomPartError: if the function raises an error.
+          CustomPartError: if it raises an error.
           ValueError: if it returns what is no action of the space.
         """
-        rows = range(len(arrival.first))
-        actions = [self._act(row_of(arrival.observation, row)) for row in rows]
+        actions = [self._as_action(action) for action in self._act(arrival)]
         now: Any = arrival  # TimeStep declares arrays of JAX, not NumPy.
         # Functions do not read the previous action.
         timestep = TimeStep(now.observation, (), now.reward, now.discount, now.first, now.last)
         return state, HostStep(timestep, stack_trees(actions), ())
 
-    def _act(self, observation: Any) -> Any:
-        """Return the action in one environment, with the dtypes of its space."""
-        with wrap_errors("policy", self._function):
-            action = self._function(observation)
+    def _act(self, arrival: Arrival) -> Sequence[Any]:
+        """Return the action in each environment, whatever its type."""
+        if isinstance(self._policy, HostOraclePolicy):
+            return self._envs.oracle_actions()
+        function, rows = self._policy.function, range(len(arrival.first))
+        with wrap_errors("policy", function):
+            return [function(row_of(arrival.observation, row)) for row in rows]
+
+    def _as_action(self, action: Any) -> Any:
+        """Return an action with the dtypes of its space."""
         try:
             return map_leaves(_part_of_action, self._space, action, field="action")
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{describe_part('policy', self._function)}: {error}") from None
+            raise ValueError(f"{self._who}: {error}") from None
 
 
 def _part_of_action(leaf: Any, x: Any, field: str) -> Any:
@@ -162,10 +201,10 @@ def _part_of_action(leaf: Any, x: Any, field: str) -> Any:
 _cached_player = functools.lru_cache(maxsize=8)(HostPlayer)
 
 
-def _player(policy: Policy, env: HostEnv) -> HostPlayer | FunctionPlayer:
+def _player(policy: Policy, env: HostEnv, envs: HostBatch) -> HostPlayer | FunctionPlayer:
     """Return a player, whose program is compiled once for an agent's policy and an environment."""
-    if isinstance(policy, FunctionPolicy):
-        return FunctionPlayer(policy, env)
+    if isinstance(policy, FunctionPolicy | HostOraclePolicy):
+        return FunctionPlayer(policy, env, envs)
     return (_cached_player if isinstance(policy, AgentPolicy) else HostPlayer)(policy, env)
 
 
@@ -199,10 +238,11 @@ def play_episodes(
         reward that is not finite.
     """
     number = min(episodes, most_envs)
-    player, limit, name = _player(policy, stream.env), stream.env.time_limit(), stream.env.name
+    limit, name = stream.env.time_limit(), stream.env.name
     of_row, space = np.arange(number), stream.observation_space
     with HostStream(stream.envs, number).open(_seed(key)) as envs:
-        state, arrival = player.begin(params, number), envs.reset()
+        player, arrival = _player(policy, stream.env, envs), envs.reset()
+        state = player.begin(params, number)
         require_arrival(space, arrival, of_row, name)
         for count in itertools.count():
             state, step = player.step(params, state, arrival, key, count)
@@ -233,10 +273,11 @@ def record_steps(
     Raises:
       FaultError: see `play_episodes`.
     """
-    player, limit, name = _player(policy, stream.env), stream.env.time_limit(), stream.env.name
+    limit, name = stream.env.time_limit(), stream.env.name
     steps, frames = [], []
     with HostStream(stream.envs, 1).open(_seed(key), render=True) as envs:
-        state, arrival = player.begin(params, 1), envs.reset()
+        player, arrival = _player(policy, stream.env, envs), envs.reset()
+        state = player.begin(params, 1)
         for count in range(limit + 1):
             require_arrival(stream.observation_space, arrival, np.zeros(1, int), name)
             frames += [frame for frame in envs.render() if frame is not None]

@@ -10,6 +10,8 @@ import jax
 
 from gtrxl_jax.acting.collecting import collect
 from gtrxl_jax.acting.evaluation import AnyTask
+from gtrxl_jax.acting.host import HostOraclePolicy
+from gtrxl_jax.acting.policy import Policy
 from gtrxl_jax.acting.scripted import OraclePolicy
 from gtrxl_jax.data.datasets import (
     BadEpisodeError,
@@ -130,27 +132,40 @@ def trajectories_of(config: OfflineConfig) -> Trajectories:
             warn_of_other_environment(config, reader.metadata)
         return trajectories
     _require_source(config)
-    if is_host_env(config.env.name):
-        raise ValueError(
-            f"env.name {config.env.name} is on the host and has no oracle that generates data: set "
-            "data.path, for example to a dataset of gtrxl collect"
-        )
     sets = []
     # Of an environment without variable length, all episodes are alike.
     for number, segments in enumerate(config.stages if has_lengths(config) else (1,)):
         stream = make_stream(config, segments * config.unroll)
+        policy, most_envs = _oracle(stream)
         sets.append(
             collect(
                 stream.env,
                 stream.params,
-                OraclePolicy(stream.env, stream.params),
+                policy,
                 config.data.episodes,
                 jax.random.fold_in(jax.random.key(config.data.seed), number),
-                num_envs=min(config.data.episodes, 1024),
+                num_envs=min(config.data.episodes, most_envs),
                 cue=cue_of(stream.env),
             )
         )
     return concatenate(sets)
+
+
+def _oracle(stream: AnyTask) -> tuple[Policy, int]:
+    """Return the oracle of an environment, and in how many of them it acts at most.
+
+    Raises:
+      ValueError: if there is none.
+    """
+    env: Any = stream.env
+    if not isinstance(env, HostEnv):
+        return OraclePolicy(env, stream.params), 1024
+    if not env.facts.has_oracle:
+        raise ValueError(
+            f"env.name {env.name} is on the host and has no oracle_action that generates data: set "
+            "data.path, for example to a dataset of gtrxl collect"
+        )
+    return HostOraclePolicy(env), 16
 
 
 def data_spaces(config: OfflineConfig) -> Spaces:

@@ -591,6 +591,28 @@ def test_functions_collect(tmp_path):
         collect_dataset(wrong, tmp_path / "other")
 
 
+def test_oracles_collect(tmp_path):
+    env = CollectionEnvConfig("tests.hosts:Guided", {"anonymous": True}, num_envs=2)
+    config = CollectionConfig(env, policy="oracle", episodes=4)
+    assert collect_dataset(config, tmp_path / "data").episodes == 4
+    read = load(tmp_path / "data")
+    for e, length in enumerate(read.length):
+        steps = read.observations[e, :length, 2]
+        np.testing.assert_array_equal(read.actions[e, :length], steps % 2)
+
+    def refused(match, **changes):
+        with pytest.raises(ValueError, match=match):
+            collect_dataset(dataclasses.replace(config, **changes), tmp_path / "other")
+
+    refused(
+        "oracle of tests.hosts:Guided: action is 7",
+        env=dataclasses.replace(env, params={"told": 7}),
+    )
+    refused("counter has no oracle_action: use", env=CollectionEnvConfig("tests.hosts:counter"))
+    refused("policy explorer is none of tests.hosts:Guided", policy="explorer")
+    assert not (tmp_path / "other").exists()
+
+
 TORQUES = spaces.Box(-2, 2, (1,), np.float32)
 PARTS = spaces.Dict({"turn": spaces.Discrete(3, start=1), "speed": TORQUES})
 
@@ -624,7 +646,7 @@ PARTS = spaces.Dict({"turn": spaces.Discrete(3, start=1), "speed": TORQUES})
 @pytest.mark.usefixtures("unchecked")
 def test_functions_return_actions_of_the_space(space, given, taken):
     env = types.SimpleNamespace(facts=types.SimpleNamespace(action_space=space))
-    player = FunctionPlayer(FunctionPolicy(hosts.as_given(given)), env)
+    player = FunctionPlayer(FunctionPolicy(hosts.as_given(given)), env, types.SimpleNamespace())
     arrival = Arrival(np.zeros((2, 3)), *[np.zeros(2)] * 5)
     if isinstance(taken, str):
         with pytest.raises(ValueError, match=f"^policy act .*{taken}"):

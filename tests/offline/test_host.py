@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.offline import OfflineTrainer, preset
 from gtrxl_jax.offline.config import OfflineEnvConfig
+from gtrxl_jax.offline.environments import trajectories_of
 from tests.jobs import changed
 
 pytestmark = pytest.mark.integration
@@ -31,8 +33,19 @@ def test_data_are_collected_learned_from_and_acted_on(tmp_path, capsys):
     assert (folder.parent / "play.gif").exists()
 
 
-def test_there_are_no_oracles_on_the_host():
+def test_oracles_on_the_host_generate_data():
+    config = changed(preset("debug"), env=OfflineEnvConfig("tests.hosts:Guided"))
+    config = changed(config, evaluation__lengths=(), data__episodes=6)
+    trajectories = trajectories_of(config)
+    assert trajectories.num_episodes == 6
+    steps = trajectories.observations[:, :-1, 2]
+    length = trajectories.length[:, None]
+    within = np.arange(steps.shape[1])[None] < length
+    np.testing.assert_array_equal(trajectories.actions[within], steps[within] % 2)
+
+
+def test_other_data_must_be_named_on_the_host():
     config = changed(preset("debug"), env=OfflineEnvConfig("gymnasium:CartPole-v1"))
     config = changed(config, evaluation__lengths=())
-    with pytest.raises(ValueError, match="has no oracle that generates data: set data.path"):
+    with pytest.raises(ValueError, match="has no oracle_action that generates data: set data.path"):
         OfflineTrainer(config).measure_statistics()

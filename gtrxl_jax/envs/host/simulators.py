@@ -28,7 +28,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from gtrxl_jax.custom import describe_part, require_returned
+from gtrxl_jax.custom import describe_part, require_returned, wrap_errors
 from gtrxl_jax.envs.host import dmlab, memory_maze, two_colors, wrappers
 from gtrxl_jax.envs.host.texts import hash_words, hashed_space
 from gtrxl_jax.envs.stream import OTHER_SCORES
@@ -233,6 +233,12 @@ class Arrays(gymnasium.Wrapper[Any, Any, Any, Any]):
             bool(self._scalar("truncated", truncated)),
             {name: float(np.squeeze(x)) for name, x in info.items() if _is_score(name, x)},
         )
+
+    def oracle_action(self) -> Any:
+        """Return the action of the environment's oracle, see `acting.host.HostOraclePolicy`."""
+        own: Any = self.unwrapped
+        with wrap_errors("environment", own):
+            return own.oracle_action()
 
     def _require(self, method: str, outcome: Any, *values: str) -> Any:
         """Return what a method of the environment has returned, if it is as in gymnasium."""

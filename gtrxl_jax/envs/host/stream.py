@@ -97,6 +97,7 @@ class HostEnv:
                 tuple(sorted(names)),
                 next(filter(None, map(_limit, limits)), None),
                 "rgb_array" in modes,
+                callable(getattr(own, "oracle_action", None)),
             )
         finally:
             env.close()
@@ -112,7 +113,14 @@ class HostEnv:
             pool.action_space.seed(0)
             *_, info = pool.step(np.asarray(pool.action_space.sample())[None])
             reported = tuple(sorted(name for name in info if name not in OTHER_SCORES))
-            return Facts(pool.observation_space, pool.action_space, reported, pool.limit, False)
+            return Facts(
+                pool.observation_space,
+                pool.action_space,
+                reported,
+                pool.limit,
+                can_render=False,
+                has_oracle=False,
+            )
         finally:
             pool.close()
 
@@ -144,6 +152,7 @@ class Facts(NamedTuple):
       reported: the entries of its `info` that are scores of episodes, sorted.
       limit: its time limit; None if unknown.
       can_render: whether it draws frames.
+      has_oracle: whether it has an `oracle_action`.
     """
 
     observation_space: Any
@@ -151,6 +160,7 @@ class Facts(NamedTuple):
     reported: tuple[str, ...]
     limit: int | None
     can_render: bool
+    has_oracle: bool
 
 
 class Arrival(NamedTuple):
@@ -260,6 +270,10 @@ class HostBatch:
         """Return the frame of each environment, None without `render`; () if one cannot draw."""
         can_render = all(env.can_render for env in self._envs)  # `Env.render` raises otherwise
         return self._vector.render() if can_render else ()
+
+    def oracle_actions(self) -> Sequence[Any]:
+        """Return the action of each environment's oracle; see `acting.host.HostOraclePolicy`."""
+        return self._vector.call("oracle_action")
 
     def close(self) -> None:
         """Close the environments, and end their processes."""

@@ -207,7 +207,7 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         """Return the action of a player that knows the color, as `worlds.two_colors` has it.
 
         It walks to the nearest item of the right color in its field of view, past the others; if
-        there is none, it turns right.
+        there is none, it turns right; after the end of an episode as well.
         """
         right_N, wrong_N = self._items_in_view()
         if not right_N.size:
@@ -226,7 +226,10 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
 
         The player is at 0 and looks along the real axis; its left is the imaginary one.
         """
-        objects = self._game.get_state().objects
+        state = self._game.get_state()
+        if state is None:  # the episode has ended
+            return np.zeros(0, complex), np.zeros(0, complex)
+        objects = state.objects
         (player,) = (x for x in objects if x.name == "DoomPlayer")
         place = complex(player.position_x, player.position_y)
         ahead = CELL * np.exp(1j * np.deg2rad(player.angle))
