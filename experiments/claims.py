@@ -37,6 +37,8 @@ class Group:
     over: tuple[str, ...] = ()
     """Cells by whose score it is divided."""
     constant: float = np.nan
+    score: str = ""
+    """By default, that of the comparison."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Comparison:
         """Return the score of each seed that has run in all cells of a group, `[S]`."""
         if not group.cells:
             return np.array([group.constant])
-        of, below = ([by_seed(c, self.score) for c in cells] for cells in (group.cells, group.over))
+        score = group.score or self.score
+        of, below = ([by_seed(c, score) for c in cells] for cells in (group.cells, group.over))
         seeds = sorted(set.intersection(*map(set, [*of, *below])))
         values_S = np.array([np.mean([cell[seed] for cell in of]) for seed in seeds])
         return values_S / [np.mean([c[s] for c in below]) for s in seeds] if below else values_S
@@ -209,12 +212,10 @@ def records_of(study: str) -> dict[str, list[Record]]:
     return by_name
 
 
-def share_of_right(run: Record) -> float:
+def share_of_right(run: Record, how: str = "") -> float:
     """Return the share of right items of Two-Colors after the longest time in an empty room."""
-    names = ("right/after 120 empty", "wrong/after 120 empty")
-    right, wrong = (float(run["scores"].get(name, np.nan)) for name in names)
-    taken = right + wrong
-    return right / taken if taken >= rate_two_colors.FEWEST else np.nan
+    after = rate_two_colors.after(rate_two_colors.EMPTY[-1], how)
+    return float(rate_two_colors.share_of_right([run], after)[0])
 
 
 DERIVED: dict[str, Callable[[Record], float]] = {
@@ -222,6 +223,7 @@ DERIVED: dict[str, Callable[[Record], float]] = {
     "correlation": lambda run: float(run["correlation"]["twice"]),
     "worse color": lambda run: min(scores([run], f"return/{c}")[0] for c in ("red", "green")),
     "share of right": share_of_right,
+    "share of right, noise": lambda run: share_of_right(run, rate_two_colors.NOISE),
     "success at a quarter": lambda run: success_at(run, 0.25),
 }
 """Scores that a record does not have as such. A run that has not reached its goal has all of its
@@ -689,7 +691,17 @@ RATE_CLAIMS = (
         "R2",
         "The cue is in the memory tokens: with noise in their place RATE guesses.",
         "success falls to 0.5 (Figure 5 b)",
-        (t_maze("memory", TOKENS, NOISE, 150), t_maze("memory", TOKENS, NOISE, 900, **BESIDE)),
+        (
+            t_maze("memory", TOKENS, NOISE, 150),
+            t_maze("memory", TOKENS, NOISE, 900, **BESIDE),
+            compare(
+                "Two-Colors, share of right items, empty room",
+                "rate_two_colors/{}",
+                ("RATE", "tokens"),
+                Group("noise", ("rate_two_colors/RATE",), score="share of right, noise"),
+                score="share of right",
+            ),
+        ),
     ),
     Claim(
         "R3",
@@ -791,6 +803,16 @@ RATE_CLAIMS = (
                 ("share of right items, empty room", "share of right", 0.1, DT),
                 ("return, worse color", "worse color", 4.0, "BC-LSTM"),
             )
+        )
+        + (
+            compare(
+                "in Doom, return, worse color",
+                "rate_two_colors_doom/{}",
+                "RATE",
+                DT,
+                score="worse color",
+                margin=4.0,
+            ),
         ),
     ),
     Claim(

@@ -32,6 +32,7 @@ import rate_memory_maze
 import rate_minigrid
 import rate_tmaze
 import rate_two_colors
+import rate_two_colors_doom
 import rewriting
 import rocksample
 import sensitivity
@@ -78,6 +79,7 @@ STUDIES = (
     rate_memory_maze,
     rate_minigrid,
     rate_two_colors,
+    rate_two_colors_doom,
     rewriting,
     rocksample,
     sensitivity,
@@ -527,25 +529,29 @@ def rate_memory_maze_table() -> list[str]:
 def two_colors_empty_table() -> list[str]:
     """Shares of right items after an empty room, of each seed."""
     of = cells("rate_two_colors", "model")
-
-    lines: dict[str, list[Record]] = {}
+    lines: dict[str, tuple[list[Record], str]] = {}
     for model in ("oracle", *rate_two_colors.MODELS):
-        measured = [run for run in of(model) if "right/after 0 empty" in run["scores"]]
-        seeds = ", ".join(str(run["seed"]) for run in measured)
-        are_all = len(measured) == len(of(model))
-        lines[model if are_all else f"{model}, seed {seeds} only"] = measured
+        for how in ("", rate_two_colors.NOISE):
+            first = f"right/{rate_two_colors.after(0, how)}"
+            measured = [run for run in of(model) if first in run["scores"]]
+            seeds = ", ".join(str(run["seed"]) for run in measured)
+            are_all = len(measured) == len(of(model))
+            name = ", ".join(filter(None, (model, how)))
+            if measured:
+                lines[name if are_all else f"{name}, seed {seeds} only"] = (measured, how)
 
-    def entry(runs: Sequence[Record], empty: int) -> str:
-        share_S = rate_two_colors.share_of_right(runs, f"after {empty} empty")
+    def entry(line: tuple[list[Record], str], empty: int) -> str:
+        runs, how = line
+        share_S = rate_two_colors.share_of_right(runs, rate_two_colors.after(empty, how))
         return ", ".join(f"{x:.2f}" for x in np.sort(share_S))
 
     head = ["model", "not empty", "empty for 30 steps", "60 steps", "120 steps"]
     return table(head, rows(entry, lines, rate_two_colors.EMPTY))
 
 
-def two_colors_table() -> list[str]:
+def two_colors_table(study: str = "rate_two_colors") -> list[str]:
     """Median shares of right items by time, and return and length of each seed."""
-    of = cells("rate_two_colors", "model")
+    of = cells(study, "model")
     parts = {
         "steps 1 to 30: the pillar is there": ("1-15", "16-30"),
         "31 to 60": ("31-45", "46-60"),
@@ -553,7 +559,7 @@ def two_colors_table() -> list[str]:
         "301 to 600": ("301-600",),
     }
     lines = []
-    for model in ("oracle", *rate_two_colors.MODELS):
+    for model in ("oracle", *filter(of, rate_two_colors.MODELS)):
         runs = of(model)
         shares = [
             ", ".join(median(rate_two_colors.share_of_right(runs, name)) for name in names)
@@ -561,6 +567,17 @@ def two_colors_table() -> list[str]:
         ]
         lines.append([model, *shares, each(runs, "return", 1), each(runs, "length", 0)])
     return table(["model", *parts, "return", "steps"], lines)
+
+
+def two_colors_by_color_table() -> list[str]:
+    """Returns with a pillar of each color, in Doom, beside the published ones."""
+    of = cells("rate_two_colors_doom", "model")
+    lines = []
+    for model in ("oracle", *filter(of, rate_two_colors.MODELS), "random"):
+        measured = [each(of(model), f"return/{color}", 1, True) for color in ("red", "green")]
+        published = [f"{x:.1f}" for x in rate_two_colors_doom.PUBLISHED.get(model, ())]
+        lines.append([model, *measured, *(published or ["", ""])])
+    return table(["model", "red pillar", "green pillar", "published, red", "green"], lines)
 
 
 def offline_control_table() -> list[str]:
@@ -694,6 +711,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "rate_tmaze_valves": rate_valves_table,
     "rate_two_colors": two_colors_table,
     "rate_two_colors_empty": two_colors_empty_table,
+    "rate_two_colors_doom": lambda: two_colors_table("rate_two_colors_doom"),
+    "rate_two_colors_doom_colors": two_colors_by_color_table,
     "readme": readme_table,
     "rewriting": rewriting_table,
     "rewriting_causes": rewriting_causes_table,

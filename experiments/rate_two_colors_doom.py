@@ -35,6 +35,7 @@ from gtrxl_jax.studies.report import Paragraph, mean_entry, median, table
 
 ENV = "vizdoom:two-colors"
 ENVS = 16
+COLLECTED = 15_000
 PUBLISHED = {"RATE": (42.2, 36.3), "DT": (6.7, 36.4)}
 """RATE's paper, with a red and a green pillar: another map, 10 x 10, from an agent's data."""
 
@@ -67,7 +68,7 @@ def job(model: str, folder: Path, updates: int | None) -> OfflineConfig:
 def collect(folder: Path, seed: int) -> Record:
     """Collect the oracle's episodes."""
     env = CollectionEnvConfig(ENV, arguments(CONTEXT * SEGMENTS), num_envs=ENVS)
-    config = CollectionConfig(env, policy="oracle", episodes=15_000, seed=seed)
+    config = CollectionConfig(env, policy="oracle", episodes=COLLECTED, seed=seed)
     collected = collect_dataset(config, folder / "data")
     return {"data_steps": collected.steps, "scores": {"return": collected.mean_return}}
 

@@ -1,6 +1,7 @@
 """Simulators themselves, in an environment of their own: `make simulators`."""
 
 import itertools
+import json
 import re
 
 import jax
@@ -12,6 +13,7 @@ from gtrxl_jax.envs.host.simulators import make_host_env
 from gtrxl_jax.envs.host.stream import HostEnv, HostStream
 from gtrxl_jax.runs.logging.writers import read_metrics
 from gtrxl_jax.specs import action_spec, environment_action, observation_spec
+from tests.processes import EXPERIMENTS
 
 pytestmark = [pytest.mark.simulators, pytest.mark.filterwarnings("ignore")]  # their warnings
 
@@ -198,3 +200,43 @@ def test_seeds_of_two_colors_repeat_episodes(two_colors):
         episodes.append([observation, *(two_colors.step(2)[0] for _ in range(10))])
     np.testing.assert_array_equal(episodes[0], episodes[1])
     assert not np.array_equal(episodes[0][0], episodes[2][0])
+
+
+def test_models_learn_from_the_oracle_of_two_colors(folder, monkeypatch, capsys):
+    """At sizes too small for meaningful results."""
+    pytest.importorskip("vizdoom")
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    import rate_two_colors_doom as study
+
+    for name, value in {"COLLECTED": 4, "EPISODES": 3, "ENVS": 2, "STEPS": 200}.items():
+        monkeypatch.setattr(study, name, value)
+    study.STUDY.run(study.Settings(seeds=1, steps=1, results=folder, data=folder / "made"))
+    lines = (folder / "rate_two_colors_doom.jsonl").read_text().splitlines()
+    scores = {one["labels"]["model"]: one["scores"] for one in map(json.loads, lines)}
+    assert scores.keys() == {"data", "RATE", "DT", "BC-LSTM", "oracle", "random"}
+    assert scores["oracle"]["return"] > 8
+    taken = {
+        kind: sum(x for name, x in scores["oracle"].items() if name.startswith(kind))
+        for kind in ("right/", "wrong/")
+    }
+    assert taken["right/"] > 5 * taken["wrong/"]
+    assert "| RATE | 1 |" in capsys.readouterr().out
+
+
+def test_the_pillar_of_two_colors_tells_its_color(folder, monkeypatch):
+    pytest.importorskip("vizdoom")
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    from rate_two_colors import ARGUMENTS
+    from rate_two_colors_doom import color_of_pillar
+
+    env = make_host_env("vizdoom:two-colors", ARGUMENTS, {})
+    colors = []
+    for seed in range(40):
+        observation, _ = env.reset(seed=seed)
+        names = {x.name for x in env.unwrapped._game.get_state().objects}
+        colors.append(
+            ("RedPillar", "GreenPillar").index((names & {"RedPillar", "GreenPillar"}).pop())
+        )
+        assert color_of_pillar(observation) == colors[-1]
+    env.close()
+    assert 10 < sum(colors) < 30
