@@ -25,7 +25,7 @@ Writes rate_two_colors.jsonl, .md and .png to experiments/results/.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -124,11 +124,6 @@ def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0)
     )
 
 
-def play(policy: Policy, params: Any, seed: int) -> dict[str, float]:
-    """Return the scores of a policy, see `totals`."""
-    return totals(episodes(policy, params, seed, STEPS))
-
-
 def totals(played: Played) -> dict[str, float]:
     """Return the scores of episodes: returns by color, length, and items by interval."""
     result = {"return": float(played.return_E.mean()), "length": float(played.length_E.mean())}
@@ -140,13 +135,21 @@ def totals(played: Played) -> dict[str, float]:
     return result
 
 
-def play_after_empty(policy: Policy, params: Any, seed: int, how: str = "") -> dict[str, float]:
-    """Return the items that a policy takes after an empty room; names end with `how` it plays."""
+def play(episodes: Callable[..., Played]) -> dict[str, float]:
+    """Return the scores of episodes, and of others after an empty room.
+
+    Args:
+      episodes: plays episodes of some steps, in a room that is empty for some.
+    """
+    return totals(episodes(STEPS)) | after_empty(episodes)
+
+
+def after_empty(episodes: Callable[..., Played], how: str = "") -> dict[str, float]:
+    """Return the items that are taken after an empty room; names end with `how` it is played."""
     result = {}
     for empty in EMPTY:
         back = PILLAR + empty
-        played = episodes(policy, params, seed, back + AFTER, empty)
-        for kind, count in played.counts(back, back + AFTER).items():
+        for kind, count in episodes(back + AFTER, empty).counts(back, back + AFTER).items():
             result[f"{kind}/{after(empty, how)}"] = count
     return result
 
@@ -161,17 +164,17 @@ def play_unlearned(kind: str, seed: int) -> Record:
     env, params = make_env(ENV, **ARGUMENTS)
     oracle, random = OraclePolicy(env, params), RandomPolicy(env.action_space(params))
     policy = oracle if kind == "oracle" else random
-    return {"scores": play(policy, (), seed) | play_after_empty(policy, (), seed)}
+    return {"scores": play(functools.partial(episodes, policy, (), seed))}
 
 
-def measure(trained: Any) -> dict[str, float]:
-    """Return the scores of a trained model."""
+def measure(trained: Any, episodes: Callable[..., Played] = episodes) -> dict[str, float]:
+    """Return the scores of a trained model in `episodes` of a policy, its parameters and a seed."""
     trainer, params = trained.trainer, trained.params_per_seed[0]
     policy, seed = trainer.policy, trainer.config.seed
-    result = play(policy, params, seed) | play_after_empty(policy, params, seed)
+    result = play(functools.partial(episodes, policy, params, seed))
     if trainer.config.model.name == "rate":
         noisy = dataclasses.replace(policy, memory_noise=True)
-        result |= play_after_empty(noisy, params, seed, NOISE)
+        result |= after_empty(functools.partial(episodes, noisy, params, seed), NOISE)
     return result
 
 
@@ -200,7 +203,7 @@ def share_of_right(records: Sequence[Record], name: str) -> np.ndarray:
 
 def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Paragraph]]:
     """Write the table and the figure of the available records."""
-    rows, waits, curves = [], [], {}
+    rows, curves = [], {}
     for label, of_cell in by_cell(records, "model").items():
         share_SN = np.stack([share_of_right(of_cell, name) for name in NAMES], axis=1)
         if label in MODELS:
@@ -208,14 +211,6 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         shares = map(median, share_SN.T)
         numbers = (mean_entry(scores(of_cell, key), 1) for key in ("return", "length"))
         rows.append([label, *shares, *numbers])
-        for how in ("", NOISE):
-            # Records of earlier versions have no counts after an empty room, or with noise.
-            waited = [r for r in of_cell if f"right/{after(EMPTY[-1], how)}" in r["scores"]]
-            each = [share_of_right(waited, after(empty, how)) for empty in EMPTY]
-            known = [np.sort(share_S[~np.isnan(share_S)]) for share_S in each]
-            if any(share_S.size for share_S in known):
-                name = ", ".join(filter(None, (label, how)))
-                waits.append([name, *(", ".join(f"{x:.2f}" for x in one_S) for one_S in known)])
     plot_success_against_horizon(
         curves,
         np.array(ENDS),
@@ -233,11 +228,28 @@ def report(options: Options, records: Sequence[Record]) -> tuple[str, list[Parag
         f"{CONTEXT * SEGMENTS}. Who does not know the color has 0.5. Shares of fewer than "
         f"{FEWEST} items are omitted.",
         table(["model", *NAMES, "return", "steps"], rows),
-        f"Share of right items, for each seed, in the {AFTER} steps after the room has been "
-        "empty for some steps, which begin when the pillar disappears:",
-        table(["model", *map(str, EMPTY)], waits),
+        *report_after_empty(records),
         "Published, in Doom, in the room of 10 x 10 with 8 items of each color, over 2,100 "
         "steps, with a red and with a green pillar: RATE 42.2 and 36.3, DT 6.7 and 36.4.",
+    ]
+
+
+def report_after_empty(records: Sequence[Record]) -> list[Paragraph]:
+    """Return the table of the items that are taken after an empty room."""
+    rows = []
+    for label, of_cell in by_cell(records, "model").items():
+        for how in ("", NOISE):
+            # Records of earlier versions have no counts after an empty room, or with noise.
+            waited = [r for r in of_cell if f"right/{after(EMPTY[-1], how)}" in r["scores"]]
+            each = [share_of_right(waited, after(empty, how)) for empty in EMPTY]
+            known = [np.sort(share_S[~np.isnan(share_S)]) for share_S in each]
+            if any(share_S.size for share_S in known):
+                name = ", ".join(filter(None, (label, how)))
+                rows.append([name, *(", ".join(f"{x:.2f}" for x in one_S) for one_S in known)])
+    return [
+        f"Share of right items, for each seed, in the {AFTER} steps after the room has been "
+        "empty for some steps, which begin when the pillar disappears:",
+        table(["model", *map(str, EMPTY)], rows),
     ]
 
 

@@ -7,8 +7,8 @@ As `rate_two_colors.py`, with the same room, sizes, models and updates, in `vizd
 which needs the extra vizdoom: 15,000 episodes of 60 steps by its oracle. The data, of the cell
 "data", are kept in `--data`, from which models learn; run it before the rest.
 
-They then play 64 episodes of up to 600 steps, with the most likely actions. Returns are told by the
-color of the pillar, as in RATE's paper.
+They then play 64 episodes of up to 600 steps, with the most likely actions, of which returns are
+told by the color of the pillar, as in RATE's paper; and in a room that is empty for some time.
 
 Writes rate_two_colors_doom.jsonl and .md to experiments/results/.
 """
@@ -48,9 +48,9 @@ class Settings(Options):
     """Folder of the data set."""
 
 
-def arguments(steps: int) -> dict[str, Any]:
-    """Return the parameters of the environment, with a time limit."""
-    return {**ARGUMENTS, "max_steps_in_episode": steps}
+def arguments(steps: int, empty: int = 0) -> dict[str, Any]:
+    """Return the parameters of the environment, with a time limit and the steps without items."""
+    return {**ARGUMENTS, "max_steps_in_episode": steps, "empty_steps": empty}
 
 
 def job(model: str, folder: Path, updates: int | None) -> OfflineConfig:
@@ -73,11 +73,11 @@ def collect(folder: Path, seed: int) -> Record:
     return {"data_steps": collected.steps, "scores": {"return": collected.mean_return}}
 
 
-def episodes(policy: Policy, params: Any, seed: int) -> Played:
-    """Play with a policy."""
-    stream = HostStream((HostEnv(ENV, arguments(STEPS)),), ENVS)
+def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0) -> Played:
+    """Play with a policy, in a room that is empty for `empty` steps after the pillar."""
+    stream = HostStream((HostEnv(ENV, arguments(steps, empty)),), ENVS)
     color_E, return_E, length_E = (np.zeros(EPISODES) for _ in range(3))
-    counts_ET = {kind: np.zeros((EPISODES, STEPS + 1)) for kind in ("right", "wrong")}
+    counts_ET = {kind: np.zeros((EPISODES, steps + 1)) for kind in ("right", "wrong")}
     key = jax.random.key(seed)
     for n, row, step, arrival in play_episodes(policy, params, stream, key, EPISODES, ENVS):
         length = int(arrival.episode.length[row])
@@ -106,13 +106,7 @@ def play_unlearned(kind: str, seed: int) -> Record:
     env = HostEnv(ENV, arguments(STEPS))
     is_oracle = kind == "oracle"
     policy = HostOraclePolicy(env) if is_oracle else RandomPolicy(env.facts.action_space)
-    return {"scores": rate_two_colors.totals(episodes(policy, (), seed))}
-
-
-def measure(trained: Any) -> dict[str, float]:
-    """Return the scores of a trained model."""
-    trainer, params = trained.trainer, trained.params_per_seed[0]
-    return rate_two_colors.totals(episodes(trainer.policy, params, trainer.config.seed))
+    return {"scores": rate_two_colors.play(functools.partial(episodes, policy, (), seed))}
 
 
 def grid(options: Settings) -> list[Cell]:
@@ -127,7 +121,7 @@ def grid(options: Settings) -> list[Cell]:
             {"model": label},
             job(label, options.data, options.steps),
             options.seeds or 3,
-            measure=measure,
+            measure=functools.partial(rate_two_colors.measure, episodes=episodes),
         )
         for label in MODELS
     ]
@@ -162,6 +156,7 @@ def report(options: Settings, records: Sequence[Record]) -> tuple[str, list[Para
         f"likely actions. The pillar is there for {PILLAR} steps; training episodes have "
         f"{CONTEXT * SEGMENTS}. Who does not know the color has 0.5.",
         table(["model", "seeds", *rate_two_colors.NAMES, "return", "steps"], rows),
+        *rate_two_colors.report_after_empty(records),
         "Returns with a red and with a green pillar, of each seed, and those of RATE's paper, in "
         "the room of 10 x 10 with 8 items of each color, over 2,100 steps:",
         table(["model", "red", "green", "published, red", "green"], colors),

@@ -138,17 +138,17 @@ def require_instance(field: str, value: Any, kind: type, remedy: str) -> None:
         raise TypeError(f"{field} must be of type {kind.__name__}, not {found}: {remedy}")
 
 
-def require_count(field: str, value: Any) -> None:
-    """Raise unless `value` is a whole number of at least 1.
+def require_count(field: str, value: Any, at_least: int = 1) -> None:
+    """Raise unless `value` is a whole number that is large enough.
 
     Raises:
-      ValueError: if it is below 1.
+      ValueError: if it is below `at_least`.
       TypeError: if it is not a whole number.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{field} must be a whole number, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{field} must be at least 1, got {value}")
+    if value < at_least:
+        raise ValueError(f"{field} must be at least {at_least}, got {value}")
 
 
 def require_number(field: str, value: Any, **bounds: float) -> None:

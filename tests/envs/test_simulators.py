@@ -170,6 +170,27 @@ def test_the_pillar_of_two_colors_disappears(two_colors):
     assert number_of(observation[middle], color) == 0
 
 
+def test_the_room_of_two_colors_is_empty_for_a_while(folder):
+    pytest.importorskip("vizdoom")
+    params = {"size": 5, "items": 2, "pillar_steps": 20, "empty_steps": 30}
+    env = make_host_env("vizdoom:two-colors", params, {})
+    for seed in range(2):
+        env.reset(seed=seed)
+        colors, taken = [], []
+        for step in range(1, 81):
+            *_, info = env.step(env.unwrapped.oracle_action())
+            names = [x.name for x in env.unwrapped._game.get_state().objects]
+            items = sorted(name for name in names if name.endswith(("Heals", "Harms")))
+            assert len(items) == (0 if 20 <= step < 50 else 4)
+            colors.append(tuple(items))
+            taken.append(info["right"] + info["wrong"])
+        assert len({*colors}) == 2  # the same kinds of items come back
+        assert taken[18] >= 1  # some are taken before and after, and none by the script
+        assert taken[20] == taken[48]
+        assert taken[-1] > taken[48]
+    env.close()
+
+
 def test_rewards_of_two_colors_follow_the_color(two_colors):
     for seed, (kind, reward, change) in enumerate([("Harms", 0.02, -25), ("Heals", 1.02, 25)] * 2):
         two_colors.reset(seed=seed)

@@ -61,6 +61,19 @@ def test_actors_are_complete(wad):
         assert f"{sprite} A {tics}\n" in text
 
 
+def test_a_stock_empties_the_room_and_fills_it():
+    wad = lumps(make_wad(size=4, items=2, pillar_steps=45, acid_steps=32, empty_steps=30))
+    text = wad["DECORATE"].decode()
+    for color, other in (("Red", "Green"), ("Green", "Red")):
+        (stock,) = re.findall(rf"^actor {color}Stock\n(.*?)^}}", text, re.MULTILINE | re.DOTALL)
+        assert re.findall(r"TNT1 A (\d+)", stock)[:3] == ["180", "120", "0"]
+        assert "Thing_Remove(1)" in stock
+        spawned = re.findall(r'A_SpawnItemEx\("(\w+)", .*, 1\)', stock)
+        assert sorted(spawned) == sorted([f"{color}Heals", f"{other}Harms"] * 2)
+        start = text.partition("actor Referee")[2].partition(f"  {color}:")[2].partition("Goto")[0]
+        assert re.findall(r'Ex\("(\w+)"', start) == [f"{color}Pillar", *spawned, f"{color}Stock"]
+
+
 def test_sprites_stand_on_the_floor(wad):
     names = [*wad]
     inside = names[names.index("S_START") + 1 : names.index("S_END")]

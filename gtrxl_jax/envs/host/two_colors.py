@@ -41,6 +41,9 @@ _ITEM_HEALTH, _ACID = 25, 10
 _NUMBER = 15000
 """The number of the referee among the kinds of things."""
 
+_ITEMS = 1
+"""The number by which all items are found."""
+
 _ITEM = """
 actor {name} : CustomInventory
 {{
@@ -73,6 +76,20 @@ actor {name}
   }}
 }}
 """
+
+_STOCK = """
+actor {name}
+{{
+  States
+  {{
+  Spawn:
+    TNT1 A {pillar}
+    TNT1 A {empty} Thing_Remove({items})
+{spawned}    Stop
+  }}
+}}
+"""
+"""What empties the room when the pillar disappears, and fills it again."""
 
 _REFEREE = """
 actor Acid : CustomInventory
@@ -130,6 +147,7 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
       height, width: the size of the image.
       max_steps_in_episode: time limit in actions, of four tics each.
       pillar_steps: number of observations that can show the pillar.
+      empty_steps: number of steps after that without items.
       acid_steps: the acid takes 10 health after each of so many steps.
       item_reward: reward for an item of the pillar's color.
       alive_reward: reward for each step that the agent survives.
@@ -147,6 +165,7 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         width: int = 112,
         max_steps_in_episode: int = 2100,
         pillar_steps: int = 45,
+        empty_steps: int = 0,
         acid_steps: int = 32,
         item_reward: float = 1.0,
         alive_reward: float = 0.02,
@@ -162,6 +181,7 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         }
         for name, value in counts.items():
             require_count(f"env.params {name}", value)
+        require_count("env.params empty_steps", empty_steps, at_least=0)
         self.max_steps = max_steps_in_episode
         self._shape = height, width
         self._item_reward, self._alive_reward = item_reward, alive_reward
@@ -169,7 +189,7 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         self.observation_space = spaces.Box(0, 255, (height, width, 3), np.uint8)
         self._folder = tempfile.TemporaryDirectory(prefix="two-colors-")
         path = Path(self._folder.name, "two_colors.wad")
-        path.write_bytes(make_wad(size, items, pillar_steps, acid_steps))
+        path.write_bytes(make_wad(size, items, pillar_steps, acid_steps, empty_steps))
         self._game = _start(library, path)
         self._health = library.GameVariable.HEALTH
         self._screen: Any = None
@@ -250,7 +270,8 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         """Keep the screen, and count the items that are gone."""
         state = self._game.get_state()
         items = {(x.id, x.name) for x in state.objects if x.name.endswith(("Heals", "Harms"))}
-        taken = [name for _, name in self._items - items]
+        # A room without items has been emptied, since those that are taken reappear.
+        taken = [name for _, name in self._items - items] if items else []
         self._right += sum(name.endswith("Heals") for name in taken)
         self._wrong += sum(name.endswith("Harms") for name in taken)
         self._items, self._screen = items, state.screen_buffer
@@ -266,7 +287,9 @@ class TwoColors(gymnasium.Env[np.ndarray, Any]):
         return np.asarray(image.resize((width, height), Image.Resampling.BOX, box))
 
 
-def make_wad(size: int, items: int, pillar_steps: int, acid_steps: int) -> bytes:
+def make_wad(
+    size: int, items: int, pillar_steps: int, acid_steps: int, empty_steps: int = 0
+) -> bytes:
     """Return the scenario's wad: a map, actors in DECORATE, and their sprites."""
     side = CELL * size
     most = side // 2 - 3 * CELL // 10  # items keep this distance from walls
@@ -282,7 +305,10 @@ def make_wad(size: int, items: int, pillar_steps: int, acid_steps: int) -> bytes
             (_item_sprite(color) + "A0", wads.sprite(_post(38, 19, rgb))),
             (_pillar_sprite(color) + "A0", wads.sprite(_post(41, 77, rgb))),
         ]
-    actors = _actors(f"random(-{most}, {most})", items, TICS * pillar_steps, TICS * acid_steps)
+    tics = {"pillar": pillar_steps, "acid": acid_steps, "empty": empty_steps}
+    actors = _actors(
+        f"random(-{most}, {most})", items, {name: TICS * steps for name, steps in tics.items()}
+    )
     return wads.pack(
         [
             ("MAP01", b""),
@@ -296,30 +322,39 @@ def make_wad(size: int, items: int, pillar_steps: int, acid_steps: int) -> bytes
     )
 
 
-def _actors(place: str, items: int, pillar_tics: int, acid_tics: int) -> str:
-    """Return all actors in DECORATE; `place` draws an item's x or y."""
+def _actors(place: str, items: int, tics: dict[str, int]) -> str:
+    """Return all actors in DECORATE; `place` draws an item's x or y, `tics` say what lasts long."""
     effects = {"Heals": f"HealThing({_ITEM_HEALTH})", "Harms": f"DamageThing({_ITEM_HEALTH})"}
     actors, starts = [], {}
     for color, other in (("Red", "Green"), ("Green", "Red")):
         for does, effect in effects.items():
             name = color + does
             # Offsets are from the player who takes the item.
-            another = _spawn(name, f"{place} - x", f"{place} - y")
+            another = _spawn(name, f"{place} - x", f"{place} - y", _ITEMS)
             sprite = _item_sprite(color)
             actors.append(_ITEM.format(name=name, sprite=sprite, effect=effect, another=another))
         pillar, sprite = f"{color}Pillar", _pillar_sprite(color)
-        actors.append(_PILLAR.format(name=pillar, sprite=sprite, tics=pillar_tics))
-        spawned = [_spawn(pillar, "0", "0")]
-        for name in (f"{color}Heals", f"{other}Harms"):
-            spawned += [_spawn(name, place, place)] * items
-        starts[color.lower()] = "".join(f"    TNT1 A 0 {line}\n" for line in spawned)
-    referee = _REFEREE.format(acid=_ACID, number=_NUMBER, tics=acid_tics, **starts)
+        actors.append(_PILLAR.format(name=pillar, sprite=sprite, tics=tics["pillar"]))
+        kinds = (f"{color}Heals", f"{other}Harms")
+        filled = [_spawn(name, place, place, _ITEMS) for name in kinds for _ in range(items)]
+        spawned = [_spawn(pillar, "0", "0"), *filled]
+        if tics["empty"]:
+            stock = f"{color}Stock"
+            actors.append(_STOCK.format(name=stock, items=_ITEMS, spawned=_lines(filled), **tics))
+            spawned.append(_spawn(stock, "0", "0"))
+        starts[color.lower()] = _lines(spawned)
+    referee = _REFEREE.format(acid=_ACID, number=_NUMBER, tics=tics["acid"], **starts)
     return "".join([*actors, referee])
 
 
-def _spawn(name: str, x: str, y: str) -> str:
+def _lines(actions: list[str]) -> str:
+    """Return the states of several actions at once."""
+    return "".join(f"    TNT1 A 0 {action}\n" for action in actions)
+
+
+def _spawn(name: str, x: str, y: str, number: int = 0) -> str:
     flags = "SXF_ABSOLUTEPOSITION | SXF_NOCHECKPOSITION"
-    return f'A_SpawnItemEx("{name}", {x}, {y}, 0, 0, 0, 0, 0, {flags})'
+    return f'A_SpawnItemEx("{name}", {x}, {y}, 0, 0, 0, 0, 0, {flags}, 0, {number})'
 
 
 def _item_sprite(color: str) -> str:
