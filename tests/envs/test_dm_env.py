@@ -79,7 +79,7 @@ def tasks(tmp_path, monkeypatch):
 
 def test_episodes_of_a_task(tasks):
     stream = HostStream((HostEnv("memory-maze:9x9"),), 2)
-    assert stream.env.facts[2:] == ((), 1000, True)
+    assert stream.env.facts[2:] == ((), 1000, True, False)
     assert stream.observation_space.shape == (8, 8, 3)
     assert stream.action_space.n == 6
     with stream.open(0) as envs:

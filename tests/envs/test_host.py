@@ -697,7 +697,7 @@ def envpool(monkeypatch):
 
 def test_pools_have_the_same_time_steps(envpool):
     stream = stream_of("envpool:Fake-v1", 2)
-    assert stream.env.facts[2:] == (("lives",), 3, False)
+    assert stream.env.facts[2:] == (("lives",), 3, False, False)
     with stream.open(0) as envs:
         arrivals = [envs.reset(), *(envs.step(np.zeros(2, int)) for _ in range(5))]
     first = [arrival.first[0] for arrival in arrivals]
