@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from gtrxl_jax.envs.host.simulators import make_host_env
-from gtrxl_jax.envs.host.two_colors import make_wad
+from gtrxl_jax.envs.host.two_colors import TwoColors, make_wad
 
 
 def lumps(wad):
@@ -87,6 +87,13 @@ def test_sprites_stand_on_the_floor(wad):
         middle = image[height // 2, width // 2].astype(int)
         assert middle.argmax() == (0 if name[2] == "R" else 1)
         assert image[0, 0].sum() < middle.sum()
+
+
+def test_counts_of_steps_are_checked():
+    with pytest.raises(ValueError, match="env.params empty_steps must be at least 0, got -1"):
+        TwoColors(None, empty_steps=-1)
+    with pytest.raises(TypeError, match="env.params acid_steps must be a whole number, got 2.5"):
+        TwoColors(None, acid_steps=2.5)
 
 
 def test_a_missing_vizdoom_is_named(monkeypatch):
