@@ -57,7 +57,7 @@ ARGUMENTS: dict[str, bool | int | float | str] = {
     "pillar_steps": PILLAR,
 }
 MODELS = {"RATE": "rate", "DT": "dt", "BC-LSTM": "bc-lstm"}
-UPDATES = 2000
+UPDATES, BATCH = 6000, 32
 STEPS, EPISODES = 600, 64
 ENDS = (15, 30, 45, 60, 120, 300, 600)
 """The ends of the intervals in which items are counted."""
@@ -78,6 +78,7 @@ def job(model: str, updates: int | None) -> OfflineConfig:
         evaluation=OfflineEvaluationConfig(episodes=EPISODES, restart_return=True),
         unroll=CONTEXT,
         segments=SEGMENTS,
+        batch_size=BATCH,
         total_updates=updates or UPDATES,
         remat=False,
     )
