@@ -131,16 +131,15 @@ def test_wrong_settings_are_named(tasks, name, params, message):
         make_host_env(name, params, {})
 
 
-def test_a_missing_package_or_renderer_is_named(tasks, tmp_path, monkeypatch):
+def test_a_missing_package_or_renderer_is_named(tasks, tmp_path):
     for code, message in {
         "import dm_control_which_is_gone": "requires dm_control_which_is_gone: pip install",
         "None.glGetError": "cannot draw with MUJOCO_GL=egl: 'NoneType'.*: install EGL",
     }.items():
-        monkeypatch.delitem(sys.modules, "memory_maze.tasks")
+        sys.modules.pop("memory_maze.tasks", None)
         (tmp_path / "memory_maze" / "tasks.py").write_text(code + "\n" * len(message))
         with pytest.raises(ImportError, match=f"environment memory-maze:9x9 {message}"):
             make_host_env("memory-maze:9x9", {}, {})
-        monkeypatch.setitem(sys.modules, "memory_maze.tasks", tasks)
 
 
 def test_spaces_of_specs():
