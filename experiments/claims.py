@@ -809,7 +809,7 @@ RATE_CLAIMS = (
                 "in Doom, return, worse color",
                 "rate_two_colors_doom/{}",
                 "RATE",
-                "BC-LSTM",
+                DT,
                 score="worse color",
                 margin=4.0,
                 decides=False,

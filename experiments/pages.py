@@ -569,9 +569,9 @@ def two_colors_table(study: str = "rate_two_colors") -> list[str]:
     return table(["model", *parts, "return", "steps"], lines)
 
 
-def two_colors_by_color_table() -> list[str]:
-    """Returns with a pillar of each color, in Doom, beside the published ones."""
-    of = cells("rate_two_colors_doom", "model")
+def two_colors_by_color_table(study: str = "rate_two_colors") -> list[str]:
+    """Returns with a pillar of each color, beside the published ones."""
+    of = cells(study, "model")
     lines = []
     for model in ("oracle", *filter(of, rate_two_colors.MODELS), "random"):
         measured = [each(of(model), f"return/{color}", 1, True) for color in ("red", "green")]
@@ -711,8 +711,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "rate_tmaze_valves": rate_valves_table,
     "rate_two_colors": two_colors_table,
     "rate_two_colors_empty": two_colors_empty_table,
+    "rate_two_colors_colors": two_colors_by_color_table,
     "rate_two_colors_doom": lambda: two_colors_table("rate_two_colors_doom"),
-    "rate_two_colors_doom_colors": two_colors_by_color_table,
+    "rate_two_colors_doom_colors": lambda: two_colors_by_color_table("rate_two_colors_doom"),
     "readme": readme_table,
     "rewriting": rewriting_table,
     "rewriting_causes": rewriting_causes_table,
