@@ -803,17 +803,6 @@ RATE_CLAIMS = (
                 ("share of right items, empty room", "share of right", 0.1, DT),
                 ("return, worse color", "worse color", 4.0, "BC-LSTM"),
             )
-        )
-        + (
-            compare(
-                "in Doom, return, worse color",
-                "rate_two_colors_doom/{}",
-                "RATE",
-                DT,
-                score="worse color",
-                margin=4.0,
-                decides=False,
-            ),
         ),
     ),
     Claim(
