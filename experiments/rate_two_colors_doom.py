@@ -3,9 +3,9 @@
     python experiments/rate_two_colors_doom.py --only data
     python experiments/rate_two_colors_doom.py --only RATE DT --seeds 1
 
-As `rate_two_colors.py`, with the same room, sizes, models and updates, in `vizdoom:two-colors`,
-which needs the extra vizdoom: 15,000 episodes of 60 steps by its oracle. The data, of the cell
-"data", are kept in `--data`, from which models learn; run it before the rest.
+As `rate_two_colors.py`, with the same room, sizes and models, and twice as many updates, in
+`vizdoom:two-colors`, which needs the extra vizdoom: 15,000 episodes of 60 steps by its oracle. The
+data, of the cell "data", are kept in `--data`, from which models learn; run it before the rest.
 
 They then play 64 episodes of up to 600 steps, with the most likely actions, of which returns are
 told by the color of the pillar, as in RATE's paper; and in a room that is empty for some time.
@@ -34,6 +34,7 @@ from gtrxl_jax.studies import Cell, Options, Record, Study, by_cell, scores
 from gtrxl_jax.studies.report import Paragraph, mean_entry, median, table
 
 ENV = "vizdoom:two-colors"
+UPDATES = 2 * rate_two_colors.UPDATES
 ENVS = 16
 COLLECTED = 15_000
 PUBLISHED = {"RATE": (42.2, 36.3), "DT": (6.7, 36.4)}
@@ -55,7 +56,7 @@ def arguments(steps: int, empty: int = 0) -> dict[str, Any]:
 
 def job(model: str, folder: Path, updates: int | None) -> OfflineConfig:
     """Return the config of a cell: that of the jitted room, on the data of this one."""
-    config = rate_two_colors.job(model, updates)
+    config = rate_two_colors.job(model, updates or UPDATES)
     return dataclasses.replace(
         config,
         env=OfflineEnvConfig(ENV, arguments(CONTEXT * SEGMENTS)),

@@ -7,6 +7,7 @@ differ by rounding.
 import contextlib
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -101,7 +102,7 @@ class InMemory:
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and all trajectories, with the episodes of stages, see `Data.feed`."""
         config, length_E = self._config, np.asarray(self._trajectories.length)
-        episodes = [episodes_of(config, n, length_E) for n in config.stages]
+        episodes = _episodes_of_stages(config, length_E)
         placed = replicate((self._trajectories, tuple(of.training for of in episodes)), mesh)
         for stage, numbers in _by_stage(config, first):
             validation = None
@@ -169,7 +170,7 @@ class Streamed:
         with open_dataset(config, self._checked.bad) as reader:
             warn_of_other_environment(config, reader.metadata)
             # For all stages now, so that one without episodes raises before training begins.
-            episodes = [episodes_of(config, n, reader.length) for n in config.stages]
+            episodes = _episodes_of_stages(config, reader.length)
             for stage, numbers in _by_stage(config, first):
                 load = functools.partial(
                     load_segments,
@@ -260,6 +261,20 @@ class Episodes(NamedTuple):
 
     training: Int[np.ndarray, " F"]
     validation: Int[np.ndarray, " H"]
+
+
+def _episodes_of_stages(config: OfflineConfig, length: Int[np.ndarray, " E"]) -> list[Episodes]:
+    """Return the episodes of each stage, and print a line on each with fewer than a batch."""
+    episodes = [episodes_of(config, segments, length) for segments in config.stages]
+    for segments, of in zip(config.stages, episodes, strict=True):
+        if config.curriculum and of.training.size < config.batch_size:
+            print(
+                f"stage {segments} of the curriculum trains on {of.training.size:,} of "
+                f"{len(length):,} episodes, those of at most {segments * config.unroll} steps: if "
+                "they are too few, disable curriculum",
+                file=sys.stderr,
+            )
+    return episodes
 
 
 def episodes_of(config: OfflineConfig, segments: int, length: Int[np.ndarray, " E"]) -> Episodes:

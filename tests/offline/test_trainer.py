@@ -404,6 +404,16 @@ def test_curriculum_without_short_episodes_raises():
         data_of(OfflineTrainer(changed(config, curriculum=True), trajectories_of(config)))
 
 
+@pytest.mark.parametrize(("batch_size", "names_it"), [(32, False), (33, True)])
+def test_curriculum_names_stages_with_few_episodes(trajectories, capsys, batch_size, names_it):
+    """The stages have 32 and 64 episodes."""
+    data_of(make(trajectories, curriculum=True, batch_size=batch_size, devices=1))
+    line = "stage 1 of the curriculum trains on 32 of 64 episodes, those of at most 4 steps"
+    assert (line in capsys.readouterr().err) == names_it
+    data_of(make(trajectories, curriculum=False, batch_size=65, devices=1))
+    assert not capsys.readouterr().err
+
+
 def test_config_round_trips():
     config = changed(DEBUG, evaluation__lengths=(4, 8), bptt=0, model__cache_size=3)
     assert from_json(to_json(config)) == config
