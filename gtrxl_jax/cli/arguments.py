@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -163,7 +164,7 @@ def parse_train(
         kinds={"core": (base.core, CORES), "algorithm": (base.algorithm, ALGORITHMS)},
         prog=prog,
     )
-    train = dataclasses.replace(train, config=_with_entries(train.config, base))
+    train = dataclasses.replace(train, config=_with_entries(train.config, base, _emptied(rest)))
     _require_options(train)
     import_plugins(_parts(train.config) - _parts(start))
     validate(train.config)
@@ -191,10 +192,6 @@ def parse_train_offline(
     chosen, rest = chooser.parse_known_args(arguments)
     start, options = _start(chosen, "offline", offline_config.preset)
     base = _in_env(start, chosen.env)
-    if chosen.env == [""]:
-        # The presets' lengths and curriculum belong to an environment.
-        evaluation = dataclasses.replace(base.evaluation, lengths=())
-        base = dataclasses.replace(base, evaluation=evaluation, curriculum=False)
     import_plugins(filter(None, (chosen.model, chosen.algorithm, *chosen.env)))
     model = with_name(base.model, chosen.model or base.model.name)
     if chosen.model_preset:
@@ -211,7 +208,9 @@ def parse_train_offline(
         kinds={"model": (model, MODELS), "algorithm": (algorithm, OFFLINE_ALGORITHMS)},
         prog=prog,
     )
-    parsed = dataclasses.replace(parsed, config=_with_entries(parsed.config, base))
+    parsed = dataclasses.replace(parsed, config=_with_entries(parsed.config, base, _emptied(rest)))
+    if base.env.name != start.env.name:
+        parsed = dataclasses.replace(parsed, config=_of_one_length(parsed.config, rest))
     first = parsed.config.model
     own = {start.model.encoder, *start.model.encoders.values(), *options.models}
     import_plugins({first.encoder, *first.encoders.values(), *parsed.baselines} - own)
@@ -219,10 +218,17 @@ def parse_train_offline(
         if ":" not in name:
             require_choice("model in baselines", name, MODELS)
     for name in (first.name, *parsed.baselines):
-        model = with_name(first, name)
-        validate(dataclasses.replace(parsed.config, model=model))
+        validate(with_model(parsed.config, name))
     _require_options(parsed)
     return parsed
+
+
+def with_model(config: offline_config.OfflineConfig, name: str) -> offline_config.OfflineConfig:
+    """Return the config of a model of a comparison: of a baseline without memory, without noise."""
+    model, evaluation = with_name(config.model, name), config.evaluation
+    if name != config.model.name and not getattr(model, "memory_tokens", 0):
+        evaluation = dataclasses.replace(evaluation, memory_noise=False)
+    return dataclasses.replace(config, model=model, evaluation=evaluation)
 
 
 def _chooser() -> Chooser:
@@ -271,14 +277,32 @@ def _given(chosen: argparse.Namespace, options: Options) -> dict[str, Any]:
 
 
 def _in_env(config: Any, names: Sequence[str]) -> Any:
-    """Switch to another environment, if one is named; parameters and tasks are those of its own."""
+    """Switch to another environment, if one is named, without what belongs to the one before."""
     env = config.env
     if not names:
         return config
     changes: dict[str, Any] = {"tasks": ()} if hasattr(env, "tasks") else {}
     if names[0] != env.name:
-        changes |= {"name": names[0], "params": {}}
+        changes |= {"name": names[0], "params": {}, "wrappers": {}}
     return dataclasses.replace(config, env=dataclasses.replace(env, **changes))
+
+
+def _of_one_length(config: Any, arguments: Sequence[str]) -> Any:
+    """Return a config without lengths and a curriculum that were not given, but for another task.
+
+    They remain if the environment has variable length.
+    """
+    from gtrxl_jax.offline.environments import has_lengths
+
+    if has_lengths(config):
+        return config
+    given = {argument.partition("=")[0] for argument in arguments}
+    if "--evaluation.lengths" not in given:
+        evaluation = dataclasses.replace(config.evaluation, lengths=())
+        config = dataclasses.replace(config, evaluation=evaluation)
+    if not given & {"--curriculum", "--no-curriculum"}:
+        config = dataclasses.replace(config, curriculum=False)
+    return config
 
 
 def _without_entries(config: Any) -> Any:
@@ -292,15 +316,25 @@ def _without_entries(config: Any) -> Any:
     return dataclasses.replace(config, **changed)
 
 
-def _with_entries(config: Any, base: Any) -> Any:
-    """Return a config with the entries of the dicts of `base` that its own lack."""
+def _emptied(arguments: Sequence[str]) -> set[str]:
+    """Return the names of the options without a value, as fields are written: env.wrappers."""
+    pairs = itertools.pairwise((*arguments, "--"))
+    return {a[2:].replace("-", "_") for a, b in pairs if a.startswith("--") and b.startswith("--")}
+
+
+def _with_entries(config: Any, base: Any, emptied: set[str], prefix: str = "") -> Any:
+    """Return a config with the entries of the dicts of `base` that its own lack.
+
+    Those that were emptied keep none.
+    """
     changed = {}
     for field in dataclasses.fields(config):
         value, before = getattr(config, field.name), getattr(base, field.name)
+        name = prefix + field.name
         if isinstance(value, dict):
-            changed[field.name] = before | value
+            changed[field.name] = value if name in emptied else before | value
         elif dataclasses.is_dataclass(value):
-            changed[field.name] = _with_entries(value, before)
+            changed[field.name] = _with_entries(value, before, emptied, f"{name}.")
     return dataclasses.replace(config, **changed)
 
 

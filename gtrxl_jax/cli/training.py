@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from gtrxl_jax.cli.parsing import fail, parse
 from gtrxl_jax.files import printable
 from gtrxl_jax.machine import CACHE
-from gtrxl_jax.plugins import with_name
 
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
@@ -51,7 +50,7 @@ def train(arguments: Sequence[str]) -> None:
 
 def train_offline(arguments: Sequence[str]) -> None:
     """Run `gtrxl train-offline`."""
-    from gtrxl_jax.cli.arguments import parse_train_offline
+    from gtrxl_jax.cli.arguments import parse_train_offline, with_model
     from gtrxl_jax.cli.resuming import Options, OptionsWriter
 
     command = parse_train_offline(arguments)
@@ -64,9 +63,7 @@ def train_offline(arguments: Sequence[str]) -> None:
     config = command.config
     configs = {
         name: dataclasses.replace(
-            config,
-            model=with_name(config.model, name),
-            init_from=_run_of_model(config.init_from, name),
+            with_model(config, name), init_from=_run_of_model(config.init_from, name)
         )
         for name in dict.fromkeys((config.model.name, *command.baselines))
     }

@@ -75,8 +75,11 @@ def load_segments(
     numbers = dict(batch=batch, segments=segments, unroll=unroll, threads=threads, ahead=ahead)
     for field, number in numbers.items():
         require_count(field, number)
-    # On CPU, since the host waits for these few numbers.
-    cpu = jax.local_devices(backend="cpu")[0]
+    # On CPU, since the host waits for these few numbers; JAX_PLATFORMS may leave it out.
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        cpu = jax.local_devices()[0]
     key = jax.device_put(key, cpu)
     episodes = np.arange(reader.num_episodes) if episodes is None else episodes
     rows = np.arange(batch) if rows is None else rows

@@ -19,8 +19,8 @@ from jaxtyping import Array, Int, Key
 from gtrxl_jax.data.fingerprint import Fingerprint
 from gtrxl_jax.data.loader import load_segments
 from gtrxl_jax.data.outcomes import Outcomes
-from gtrxl_jax.data.trajectories import Trajectories, held_out
-from gtrxl_jax.data.windows import Sampling, sample_segments
+from gtrxl_jax.data.trajectories import Trajectories, held_out, select
+from gtrxl_jax.data.windows import Sampling, draw_windows, take_segments
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.offline.environments import (
     open_dataset,
@@ -28,6 +28,7 @@ from gtrxl_jax.offline.environments import (
     sound_episodes,
     warn_of_other_environment,
 )
+from gtrxl_jax.parallel import hosts
 from gtrxl_jax.parallel.placement import local_rows, replicate, split_local_rows
 from gtrxl_jax.segments import Segments
 
@@ -102,19 +103,28 @@ class InMemory:
     def feed(self, first: int, key: Key[Array, ""], mesh: Mesh) -> Feed:
         """Yield the stage and all trajectories, with the episodes of stages, see `Data.feed`."""
         config, length_E = self._config, np.asarray(self._trajectories.length)
-        episodes = _episodes_of_stages(config, length_E)
+        episodes = _episodes_of_stages(config, self._sampling, length_E)
         placed = replicate((self._trajectories, tuple(of.training for of in episodes)), mesh)
         for stage, numbers in _by_stage(config, first):
             validation = None
             if config.data.validation:
-                windows = sample_segments(
-                    self._trajectories,
+                segments, unroll = config.windows(stage)
+                episode_B, start_B = draw_windows(
+                    length_E,
                     jax.random.fold_in(_validation_key(config), 0),
                     config.batch_size,
-                    *config.windows(stage),
+                    segments * unroll,
                     self._sampling.start,
                     self._sampling.weight,
                     episodes[stage].validation,
+                )
+                # Selected on the host, since the devices hold all trajectories already.
+                windows = take_segments(
+                    select(self._trajectories, np.asarray(episode_B)),
+                    np.arange(config.batch_size),
+                    start_B,
+                    segments,
+                    unroll,
                     config.algorithm.needs,
                 )
                 validation = replicate(windows, mesh)
@@ -170,7 +180,7 @@ class Streamed:
         with open_dataset(config, self._checked.bad) as reader:
             warn_of_other_environment(config, reader.metadata)
             # For all stages now, so that one without episodes raises before training begins.
-            episodes = _episodes_of_stages(config, reader.length)
+            episodes = _episodes_of_stages(config, self._sampling, reader.length)
             for stage, numbers in _by_stage(config, first):
                 load = functools.partial(
                     load_segments,
@@ -263,17 +273,32 @@ class Episodes(NamedTuple):
     validation: Int[np.ndarray, " H"]
 
 
-def _episodes_of_stages(config: OfflineConfig, length: Int[np.ndarray, " E"]) -> list[Episodes]:
-    """Return the episodes of each stage, and print a line on each with fewer than a batch."""
+def _episodes_of_stages(
+    config: OfflineConfig, sampling: Sampling, length: Int[np.ndarray, " E"]
+) -> list[Episodes]:
+    """Return the episodes of each stage, and print what of the data no stage trains on."""
     episodes = [episodes_of(config, segments, length) for segments in config.stages]
+    if not hosts.is_first():
+        return episodes
+    count = len(length)
     for segments, of in zip(config.stages, episodes, strict=True):
         if config.curriculum and of.training.size < config.batch_size:
             print(
-                f"stage {segments} of the curriculum trains on {of.training.size:,} of "
-                f"{len(length):,} episodes, those of at most {segments * config.unroll} steps: if "
-                "they are too few, disable curriculum",
+                f"stage {segments} of the curriculum trains on {of.training.size:,} of {count:,} "
+                f"episodes, those of at most {segments * config.unroll} steps: if they are too "
+                "few, disable curriculum",
                 file=sys.stderr,
             )
+    longer = int(np.sum(length > config.length))
+    what = f"{longer:,} of {count:,} episodes have more than segments * unroll = {config.length}"
+    if longer and config.curriculum:
+        print(f"{what} steps, and the curriculum leaves them out", file=sys.stderr)
+    elif longer and sampling.start == "episode":
+        print(
+            f"{what} steps, of which only the first are trained on, as data.start is episode: if "
+            "the others matter, increase segments, or set data.start covering",
+            file=sys.stderr,
+        )
     return episodes
 
 

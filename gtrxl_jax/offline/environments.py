@@ -69,7 +69,7 @@ def make_stream(config: OfflineConfig, length: int | None = None) -> AnyTask:
 
 def has_lengths(config: OfflineConfig) -> bool:
     """Return whether the environment has variable length."""
-    if is_host_env(config.env.name):
+    if not config.env.name or is_host_env(config.env.name):
         return False
     env, _ = make_env(config.env.name, **config.env.params)
     return hasattr(env, "params_of_length")
@@ -77,7 +77,7 @@ def has_lengths(config: OfflineConfig) -> bool:
 
 def parameters(config: OfflineConfig) -> dict[str, Any]:
     """Return the environment's parameters at the training length, without unset ones."""
-    if not config.env.name or not has_lengths(config):
+    if not has_lengths(config):
         return dict(config.env.params)
     params: Any = make_stream(config).params
     of_length = dataclasses.asdict(params)
@@ -90,8 +90,8 @@ def evaluation_streams(config: OfflineConfig) -> dict[str, AnyTask]:
     Empty for a run without an environment.
 
     Raises:
-      ValueError: if there are lengths, but the environment has no variable length; see also
-        `make_stream`.
+      ValueError: if there are lengths, but the environment has no variable length, or a parameter
+        that was given sets it; see also `make_stream`.
     """
     name, lengths = config.env.name, config.evaluation.lengths
     if not name:
@@ -103,7 +103,25 @@ def evaluation_streams(config: OfflineConfig) -> dict[str, AnyTask]:
                 "omit it"
             )
         return {"": make_stream(config)}
+    if lengths:
+        _require_free_length(config)
     return {str(n): make_stream(config, n) for n in lengths or (config.length,)}
+
+
+def _require_free_length(config: OfflineConfig) -> None:
+    """Raise ValueError if a parameter that was given decides the length, instead of the lengths."""
+    given, longest = config.env.params, max(config.evaluation.lengths)
+    env, _ = make_env(config.env.name, **given)
+    one, other = (params_of_length(env, n) for n in (longest, longest + 1))
+    for name in given:
+        # A time limit cuts an episode, but leaves its task as it is.
+        is_of_length = getattr(one, name, None) != getattr(other, name, None)
+        if is_of_length and name != "max_steps_in_episode":
+            raise ValueError(
+                f"env.params {name} {given[name]} gives all episodes the same length, and "
+                "evaluation.lengths names some: omit the parameter, or pass evaluation.lengths "
+                "without a value"
+            )
 
 
 def sampling_of(config: OfflineConfig) -> Sampling:

@@ -71,12 +71,14 @@ def draw_offline(folder: Path, runs: Sequence[Path]) -> list[Path]:
             if key.startswith("success/")
         }
     lengths = sorted(set.intersection(*map(set, scores.values())))
-    paths = [folder / "loss.png"]
-    label = "loss"
-    if not any((values <= 0).any() for values in losses.values()):  # a critic's may be negative
-        losses = {curve: np.log10(values) for curve, values in losses.items()}
-        label = "log10 of the loss"
-    plot_learning_curves(losses, steps, paths[0], x_label="updates", y_label=label)
+    paths = []
+    if losses:  # a custom algorithm may have none
+        paths.append(folder / "loss.png")
+        label = "loss"
+        if not any((values <= 0).any() for values in losses.values()):  # a critic's may be negative
+            losses = {curve: np.log10(values) for curve, values in losses.items()}
+            label = "log10 of the loss"
+        plot_learning_curves(losses, steps, paths[-1], x_label="updates", y_label=label)
     if len(lengths) > 1:
         paths.append(folder / "success_by_length.png")
         env = json.loads((runs[0] / "config.json").read_text("utf-8"))["env"]["name"]

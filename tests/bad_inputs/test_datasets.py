@@ -390,8 +390,6 @@ COMMANDS = {
 def test_data_do_not_fit_run(arguments, stream, tmp_path):
     cart_pole(tmp_path / "set")
     options = ["--preset", "debug", "--devices", "1", "--folder", tmp_path / "run", *stream]
-    if "lengths" not in arguments and "TMaze" not in arguments:
-        options += ["--evaluation.lengths"]
     data = ["--data.path", tmp_path / "set", *arguments.split()]
     line = refused(tmp_path, "train-offline", *options, *data)
     assert COMMANDS[arguments] in line

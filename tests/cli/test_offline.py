@@ -6,7 +6,7 @@ import types
 import pytest
 
 from gtrxl_jax import loading
-from gtrxl_jax.cli.arguments import parse_train_offline
+from gtrxl_jax.cli.arguments import parse_train_offline, with_model
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.loading import load
 from gtrxl_jax.offline.config import PRESETS, from_json, preset, to_json
@@ -135,6 +135,49 @@ def test_dataset_alone_has_no_settings_of_environment():
     assert (config.env.name, config.data.path) == ("", "data")
     assert config.evaluation.lengths == ()
     assert not config.curriculum
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "gymnasium:Pendulum-v1"])
+def test_another_environment_has_no_lengths(name):
+    """Those of the default job, nor its curriculum, unless they are given or it has lengths too."""
+    other = ["--env.name", name, "--data.path", "data"]
+    config = parse_train_offline(other).config
+    assert (config.evaluation.lengths, config.curriculum) == ((), False)
+    config = parse_train_offline([*other, "--evaluation.lengths", "9", "--curriculum"]).config
+    assert (config.evaluation.lengths, config.curriculum) == ((9,), True)
+    default = preset("default")
+    config = parse_train_offline(["--env.name", "AssociativeRetrieval-v0"]).config
+    assert config.evaluation == default.evaluation
+    assert config.curriculum == default.curriculum
+
+
+def test_entries_can_be_removed(tmp_path):
+    """An option of a dict that is given without entries empties it; another environment as well."""
+    data = ["--data.path", "data"]
+    env = [*data, "--env.name", "gymnasium:Pendulum-v1"]
+    config = parse_train_offline([*env, "--env.wrappers", "limit", "50"]).config
+    path = tmp_path / "config.json"
+    path.write_text(to_json(config))
+
+    def wrappers(*arguments):
+        return parse_train_offline(["--from-config", str(path), *arguments]).config.env.wrappers
+
+    assert wrappers() == {"limit": 50}
+    assert wrappers("--env.wrappers", "stack", "2") == {"limit": 50, "stack": 2}
+    assert wrappers("--env.wrappers") == {}
+    assert wrappers("--env.name", "gymnasium:Acrobot-v1") == {}
+    assert wrappers("--env.name", "CartPole-v1") == {}
+
+
+def test_noise_is_for_models_with_memory_tokens():
+    command = parse_train_offline(["--evaluation.memory-noise", "--baselines", "dt", "rmt"])
+    noisy = {
+        name: with_model(command.config, name).evaluation.memory_noise
+        for name in ("rate", "dt", "rmt")
+    }
+    assert noisy == {"rate": True, "dt": False, "rmt": True}
+    with pytest.raises(ValueError, match="memory_noise replaces memory tokens, and model.name dt"):
+        parse_train_offline(["--evaluation.memory-noise", "--model.name", "dt", "--baselines"])
 
 
 def test_model_of_ones_own_has_its_settings():

@@ -10,6 +10,7 @@ from gtrxl_jax.cli.main import main
 from gtrxl_jax.offline import OfflineTrainer, preset
 from gtrxl_jax.offline.config import OfflineEnvConfig
 from gtrxl_jax.offline.environments import trajectories_of
+from gtrxl_jax.plugins import import_plugins
 from tests.jobs import changed
 
 pytestmark = pytest.mark.integration
@@ -22,7 +23,7 @@ def test_data_are_collected_learned_from_and_acted_on(tmp_path, capsys):
     data, run = str(tmp_path / "data"), str(tmp_path / "run")
     main(["collect", data, "--policy", "random", "--episodes", "12", "--quiet", *CARTPOLE])
     sizes = ["--preset", "debug", "--devices", "1", "--no-plots", "--evaluation.episodes", "3"]
-    sizes += ["--evaluation.lengths", "--baselines"]  # none
+    sizes += ["--baselines"]  # none
     main(["train-offline", *sizes, "--data.path", data, "--folder", run, *CARTPOLE])
     folder = Path(run, "rate", "result.json")
     scores = json.loads(folder.read_text())["evaluation"]
@@ -34,6 +35,7 @@ def test_data_are_collected_learned_from_and_acted_on(tmp_path, capsys):
 
 
 def test_oracles_on_the_host_generate_data():
+    import_plugins(["tests.hosts:Guided"])
     config = changed(preset("debug"), env=OfflineEnvConfig("tests.hosts:Guided"))
     config = changed(config, evaluation__lengths=(), data__episodes=6)
     trajectories = trajectories_of(config)

@@ -414,6 +414,24 @@ def test_curriculum_names_stages_with_few_episodes(trajectories, capsys, batch_s
     assert not capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"curriculum": True}, "4 steps, and the curriculum leaves them out"),
+        ({}, "4 steps, of which only the first are trained on, as data.start is episode"),
+        ({"data__start": "covering"}, ""),
+        ({"segments": 2}, ""),
+    ],
+)
+def test_longer_episodes_are_named(trajectories, capsys, changes, line):
+    data_of(make(trajectories, **{"segments": 1} | changes, devices=1))
+    said = capsys.readouterr().err
+    if line:
+        assert f"32 of 64 episodes have more than segments * unroll = {line}" in said
+    else:
+        assert not said
+
+
 def test_config_round_trips():
     config = changed(DEBUG, evaluation__lengths=(4, 8), bptt=0, model__cache_size=3)
     assert from_json(to_json(config)) == config

@@ -220,3 +220,10 @@ def test_losses_that_are_not_positive_have_a_linear_axis(drawn, tmp_path, monkey
     assert drawn().get_ylabel() == label
     first, *_, end = drawn().get_lines()[0].get_ydata()
     assert (first, end) == ((2.0, -1.0) if last > 0 else (100.0, -1.0))
+
+
+def test_custom_algorithm_without_a_loss_has_no_figure_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "read_metrics", lambda _: {"step": np.arange(3)})
+    result = types.SimpleNamespace(per_seed={})
+    monkeypatch.setattr(report, "status_of", lambda _: types.SimpleNamespace(result=result))
+    assert report.draw_offline(tmp_path, [tmp_path / "custom"]) == []
