@@ -391,7 +391,7 @@ def make_data(task: str, data: str, folder: Path, seed: int) -> Record:
 
 
 def measure(trained: Any) -> dict[str, float]:
-    """Return RATE's return if it keeps the return that remains."""
+    """Return RATE's return if it is asked for the return that remains."""
     trainer = trained.trainer
     policy = dataclasses.replace(trainer.policy, restart_every=0)
     streams = evaluation_streams(trainer.config)
@@ -453,7 +453,7 @@ def columns(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
     """Return the columns of the tables: by name, the label and the score of those that have run."""
     known = {record["labels"]["who"] for record in records}
     learners = {who: (who, "return") for who in LEARNERS if who in known}
-    kept = {"RATE, target kept": ("RATE", KEPT)} if "RATE" in learners else {}
+    kept = {"RATE, counted down": ("RATE", KEPT)} if "RATE" in learners else {}
     return {"the data": ("data", "return"), **learners, **kept}
 
 

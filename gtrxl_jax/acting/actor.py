@@ -106,6 +106,11 @@ def _convert_observation(space: Any, value: Any, name: str) -> Any:
     if parts is None:
         if kind_of(space) == "text" and isinstance(value, str | bytes):
             (value,) = text_tokens(space, [value])
+        elif isinstance(value, str):
+            raise ValueError(
+                f"{name} is a text, and the agent was trained with its tokens: make the "
+                "environment with run.tasks[0].env.make(), run being the loaded run"
+            )
         array = _array(value, shape_of(space), name)
         require_values(space, array, name)
         return array.astype(jax.dtypes.canonicalize_dtype(dtype_of(space)))

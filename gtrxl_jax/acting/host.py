@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from jaxtyping import Array, Int, Key, UInt8
 
 from gtrxl_jax.acting.policy import AgentPolicy, Policy, choose_actions
 from gtrxl_jax.custom import describe_part, wrap_errors
-from gtrxl_jax.envs.faults import raise_unfinished, raise_wrong_value
+from gtrxl_jax.envs.faults import raise_endless, raise_unfinished, raise_wrong_value
 from gtrxl_jax.envs.host.stream import Arrival, HostBatch, HostEnv, HostStream
 from gtrxl_jax.specs import action_spec, require_values
 from gtrxl_jax.specs.spaces import bounds_of, describe, dtype_of, map_leaves, shape_of
@@ -252,7 +252,7 @@ def play_episodes(
             for row in np.flatnonzero(counts_B).tolist():
                 length = int(following.episode.length[row])
                 if length >= limit and not following.last[row]:
-                    raise_unfinished(name, length, limit)
+                    _raise_unfinished(stream.env, length)
                 yield int(of_row[row]), row, step, following
                 if following.last[row]:
                     of_row[row] += number
@@ -286,7 +286,14 @@ def record_steps(
             if arrival.last[0]:
                 return steps, np.stack(frames) if frames else None, row_of(arrival.episode, 0)
             arrival = envs.step(step.action)
-    raise_unfinished(name, limit, limit)
+    _raise_unfinished(stream.env, limit)
+
+
+def _raise_unfinished(env: HostEnv, length: int) -> NoReturn:
+    """Raise FaultError for an episode that exceeds the time limit, or for which none is known."""
+    if env.facts.limit is None:
+        raise_endless(env.name, length, env.limit_setting)
+    raise_unfinished(env.name, length, env.facts.limit)
 
 
 def _seed(key: Key[Array, ""]) -> list[int]:

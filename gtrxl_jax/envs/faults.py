@@ -89,6 +89,14 @@ def raise_unfinished(of: str, length: int, limit: int) -> NoReturn:
     )
 
 
+def raise_endless(of: str, length: int, remedy: str) -> NoReturn:
+    """Raise FaultError for an episode of an environment without a time limit."""
+    raise FaultError(
+        f"{of}: an episode has not ended after {length:,} actions, and no time limit is known: set "
+        f"{remedy}"
+    )
+
+
 def score_names(names: Iterable[str]) -> list[str]:
     """Return the sorted names of the scores, without the faults."""
     return sorted(name for name in names if not name.startswith(PREFIX))

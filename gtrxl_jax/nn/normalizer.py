@@ -40,7 +40,8 @@ class Normalizer(nn.Module):
     With a tolerance t of 1, it returns (x - mean) / deviation. Above 1, x is scaled only as far as
     its deviation is outside [1 / t, t], and then shifted only as far as its mean is outside
     [1 - t, t - 1]: ordinary inputs stay as they are, whatever the agent happens to see first, and
-    the others are brought to a comparable scale. The result is clipped to +-10 t.
+    the others are brought to a comparable scale. From the first update on, the result is clipped to
+    +-10 t.
 
     Without centering, x is not shifted, and is divided by its root mean square.
 
@@ -85,7 +86,8 @@ class Normalizer(nn.Module):
         most = (self.tolerance - 1) * scale if self.center else jnp.inf
         shift = seen.mean - jnp.clip(seen.mean, -most, most)
         shift, scale = (z.reshape(*lead, *z.shape) for z in (shift, scale))
-        largest = LARGEST * self.tolerance
+        # Without statistics, the result may have any scale.
+        largest = jnp.where(seen.count > 0, LARGEST * self.tolerance, jnp.inf)
         return jnp.clip((x - shift) / scale, -largest, largest)
 
 

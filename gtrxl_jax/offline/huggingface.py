@@ -24,7 +24,6 @@ from gtrxl_jax.nn.sequence.registry import make_model
 from gtrxl_jax.offline.policy import SequencePolicy
 from gtrxl_jax.segments import zero_segment
 from gtrxl_jax.specs import action_spec
-from gtrxl_jax.specs.observation import FLOAT_TOLERANCE
 from gtrxl_jax.timestep import zero_timestep
 
 Tensors = Mapping[str, np.ndarray]
@@ -43,9 +42,6 @@ FIXED = {
 """Settings that have to have this value if they are given."""
 SIZES = ("state_dim", "act_dim", "hidden_size", "max_ep_len", "n_layer", "n_head")
 """Settings that have to be given."""
-STATE_SCALE = 2.0**40
-"""What the encoder's normalizer divides states by, and the next layer multiplies them by: it clips
-what is large, and the model there does not. A power of two changes no digit."""
 ACTIVATIONS = {"relu": "relu", "gelu_new": "gelu"}
 """The names there and here."""
 
@@ -135,11 +131,8 @@ def convert(
             raise ValueError(f"state_std has {std.min():g}: give deviations above 0")
         kernel = observation["kernel"] / std[:, None]
         observation = {"kernel": kernel, "bias": observation["bias"] - mean @ kernel}
-    observation["kernel"] = observation["kernel"] * STATE_SCALE
-    normalizer = {"variance": np.float64(FLOAT_TOLERANCE * STATE_SCALE) ** 2}
     converted = {
         "embedding": {
-            "observation": {"features": {"normalizer": normalizer}},
             "return_projection": arrays.linear("embed_return", 1, width),
             "observation_projection": observation,
             "action_projection": arrays.linear("embed_action", config["act_dim"], width),

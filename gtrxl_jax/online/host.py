@@ -89,6 +89,12 @@ class HostTrainer(OnlineTrainer):
             *self.notes,
             f"{actors.count} actor(s) on the host, {actors.lag} update(s) behind; environments "
             "are restarted when a run resumes",
+            *(
+                f"{env.name} has no time limit that is known, and evaluations wait for the end of "
+                f"an episode: set {env.limit_setting}"
+                for env in self.stream.envs
+                if env.facts.limit is None
+            ),
         ]
 
     def make_stream(self) -> HostStream:

@@ -161,3 +161,11 @@ def test_other_rewards_and_starts_raise(reward, first, error, message):
     actor = Actor(RandomPolicy(ACTIONS), (), OBSERVATIONS, ACTIONS)
     with pytest.raises(error, match=message):
         actor({"a": A, "b": 1}, reward, first)
+
+
+def test_texts_that_training_turned_into_tokens_name_the_environment_to_act_in():
+    """The space of a run on the host has tokens, and the simulator's own observations texts."""
+    space = spaces.MultiDiscrete([5] * 4)
+    actor = Actor(RandomPolicy(spaces.Discrete(2)), (), space, spaces.Discrete(2))
+    with pytest.raises(ValueError, match=r"observation is a text.*run\.tasks\[0\]\.env\.make\(\)"):
+        actor("go to the red ball", 0.0, True)

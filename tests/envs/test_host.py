@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import types
+import unittest.mock
 
 import gymnasium
 import jax
@@ -240,6 +241,26 @@ def test_wrappers_of_images():
     assert [env.step(0)[3] for _ in range(2)] == [False, True]
 
 
+def test_wrappers_of_images_in_a_dict():
+    """Each image, and nothing else; OpenCV drops the axis of one channel, which remains here."""
+    resized = types.SimpleNamespace(INTER_AREA=3)
+    resized.resize = lambda x, shape, interpolation: np.squeeze(x[: shape[1], : shape[0]])
+    image = spaces.Box(0, 255, (20, 24, 3), np.uint8)
+    inside = {"image": image, "other": spaces.Dict({"again": image}), "x": OBSERVATIONS["box"]}
+    params = {"observation_space": spaces.Dict(inside)}
+    with unittest.mock.patch.dict(sys.modules, cv2=resized):
+        env = make_host_env(HERE, params, {"grey": True, "resize": 8})
+        observation, _ = env.reset()
+    given = env.unwrapped.observation_space.spaces
+    assert env.observation_space["x"] == given["x"]
+    for found in (observation["image"], observation["other"]["again"]):
+        assert (found.shape, found.dtype) == ((8, 8, 1), np.uint8)
+    assert env.observation_space.contains(observation)
+    for name in ("grey", "resize"):
+        with pytest.raises(ValueError, match=f"env.wrappers {name}: there are no images"):
+            make_host_env(HERE, {"observation_space": OBSERVATIONS["box"]}, {name: 1})
+
+
 def test_repeated_actions_sum_rewards_and_end():
     env = make_host_env(HERE, {"observation_space": OBSERVATIONS["box"]}, {"repeat": 2})
     env.reset()
@@ -265,7 +286,7 @@ def test_bad_wrappers_are_named(given, message):
     ("given", "message"),
     [
         ({"keys": "picture"}, "unknown key in env.wrappers keys 'picture'"),
-        ({"grey": True}, "env.wrappers grey does not fit observations Dict"),
+        ({"categories": 11, "keys": "image", "grey": True}, "no images .H, W, C. in Dict"),
     ],
 )
 def test_wrappers_that_do_not_fit_are_named(given, message):
@@ -449,6 +470,26 @@ def test_evaluations_count_whole_episodes(monkeypatch):
     assert lengths == {e: 2 + e // 3 for e in range(8)}
     scores = make_evaluate(policy, stream, 8)((), jax.random.key(0))
     np.testing.assert_array_equal(scores.length, [[2] * 8])
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "remedy"),
+    [({}, "and no time limit is known: set env.wrappers limit N"), ({"limit": 9}, "")],
+)
+def test_episodes_that_do_not_end_name_the_setting(monkeypatch, wrappers, remedy):
+    monkeypatch.setattr("gtrxl_jax.envs.host.stream.UNKNOWN_LIMIT", 20)
+    space = spaces.Discrete(2)
+    endless = type("Endless", (Spaces,), {"step": lambda self, _: (0, 0.0, False, False, {})})
+    monkeypatch.setattr(sys.modules[__name__], "Endless", lambda: endless(space), raising=False)
+    stream = HostStream((HostEnv(f"{__name__}:Endless", {}, wrappers),), 2)
+    episodes = play_episodes(Uniform(stream.action_space), (), stream, jax.random.key(0), 2, 2)
+    if not remedy:
+        assert len(list(episodes)) == 18
+        return
+    with pytest.raises(FaultError, match=f"has not ended after 20 actions, {remedy}"):
+        list(episodes)
+    with pytest.raises(FaultError, match=remedy):
+        record_episode(Uniform(stream.action_space), stream, (), jax.random.key(0))
 
 
 def test_wrong_values_of_an_evaluation_are_named(monkeypatch):

@@ -51,6 +51,23 @@ def test_grid_terminates_and_is_truncated():
     assert require_renderer(env).draw(state, params).tolist() == np.full((2, 2, 3), 2).tolist()
 
 
+@pytest.mark.parametrize("kind", [Grid, Pots])
+@pytest.mark.parametrize("name", ["GymAutoResetWrapper", "AutoResetWrapper", "VmapWrapper"])
+def test_environments_that_reset_themselves_are_refused(kind, name):
+    """Also inside another wrapper: their last observation would be that of the next episode."""
+
+    def wrapped(env, name):
+        kind = type(name, (type(env),), {"__init__": lambda self, env: vars(self).update(_env=env)})
+        return kind(env)
+
+    inside = wrapped(kind(), name)
+    for env in (inside, wrapped(inside, "Other")):
+        with pytest.raises(ValueError, match=f"has a wrapper {name}, but episodes are reset and"):
+            XMiniGrid(env, GridParams()) if kind is Grid else Jumanji(env)
+    if kind is Grid:
+        assert XMiniGrid(wrapped(Grid(), "Other"), GridParams()).num_actions == 3
+
+
 def test_tiles_and_colors_are_one_hot():
     env, params = make_env(f"{SUITE}:Grid", view_size=5)
     spec = observation_spec(Stream(env, params, 1).observation_space)

@@ -207,6 +207,18 @@ def test_rewards_that_belong_to_an_episode_count():
     assert len(found) == 3 * 3
 
 
+@pytest.mark.parametrize("tolerance", [1.0, 3.0])
+def test_nothing_is_clipped_without_statistics(tolerance):
+    """Such as inputs of a run that does not normalize them, and images of floats."""
+    x = jnp.asarray([-5e5, -20.0, 0.0, 3.0, 255.0])
+    module = Normalizer(tolerance=tolerance)
+    variables = module.init(jax.random.key(0), x)
+    np.testing.assert_array_equal(module.apply(variables, x), x)
+    variables = update_normalizers(module, variables, x[1:4], method="__call__")
+    y = module.apply(variables, x)
+    assert (y.min(), y.max()) == (-LARGEST * tolerance, LARGEST * tolerance)
+
+
 def test_only_updates_change_statistics():
     agent, params, steps = make_some_agent()
     steps = steps.replace(reward=steps.reward + 3, first=~steps.first)

@@ -22,6 +22,9 @@ from jaxtyping import Array, Bool, UInt8
 from gtrxl_jax.specs import action_spec
 from gtrxl_jax.specs.spaces import bounds_of, kind_of
 
+RESETTING = ("GymAutoResetWrapper", "AutoResetWrapper", "VmapWrapper", "VmapAutoResetWrapper")
+"""Wrappers of the packages that do what a `Stream` does: reset, and batch."""
+
 LAST = 2
 """The `step_type` of the last time step of an episode."""
 
@@ -47,11 +50,21 @@ class TimeStepEnvironment(environment.Environment[TimeStepState, Any], abc.ABC):
 
     Args:
       env: the environment, which does not reset itself.
+
+    Raises:
+      ValueError: if it does.
     """
 
     def __init__(self, env: Any) -> None:
         super().__init__()
         self.env = env
+        while env is not None:
+            if (wrapper := type(env).__name__) in RESETTING:
+                raise ValueError(
+                    f"the environment has a wrapper {wrapper}, but episodes are reset and batched "
+                    "elsewhere: pass the environment inside"
+                )
+            env = getattr(env, "__dict__", {}).get("_env")
 
     @property
     def name(self) -> str:

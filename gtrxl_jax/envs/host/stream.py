@@ -128,6 +128,11 @@ class HostEnv:
         """Return the number of actions after which every episode has ended, if it is known."""
         return self.facts.limit or UNKNOWN_LIMIT
 
+    @property
+    def limit_setting(self) -> str:
+        """The setting that limits the time of an episode."""
+        return "env.params max_episode_steps N" if self.is_pooled else "env.wrappers limit N"
+
     def render(self, state: Any, params: Any = None) -> Any:
         """Return the frame that is kept as the state of a recorded step."""
         return state

@@ -8,8 +8,8 @@ They are applied in the order in which they are given, each with a value:
 | `repeat` | n | each action is taken n times; rewards are summed |
 | `keys` | names, by commas | only these entries of a dict |
 | `categories` | n | whole numbers are choices from 0 to n - 1, such as kinds of objects |
-| `grey` | true | grey images |
-| `resize` | side | images of side x side |
+| `grey` | true | grey images, also in a dict |
+| `resize` | side | images of side x side, also in a dict |
 | `stack` | n | the last n observations, in a leading axis |
 | `flatten` | true | one vector |
 | `limit` | n | episodes are truncated after n actions |
@@ -22,7 +22,47 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from gtrxl_jax.specs.spaces import kind_of
 from gtrxl_jax.validation import require_choice
+
+
+class OfImages(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Applies a wrapper to an image, or to each image of a dict.
+
+    Args:
+      env: the environment.
+      name: its name, for messages.
+      wrap: the wrapper, of environments whose observation is an image.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str, wrap: Callable[[Any], Any]):
+        super().__init__(env)
+        self._wrap, self._found = wrap, False
+        self.observation_space, self._convert = self._of(env.observation_space)
+        if not self._found:
+            raise ValueError(
+                f"env.wrappers {name}: there are no images [H, W, C] in {env.observation_space}"
+            )
+
+    def observation(self, observation: Any) -> Any:
+        """Return the observation with its images changed."""
+        return self._convert(observation)
+
+    def _of(self, space: Any) -> tuple[Any, Callable[[Any], Any]]:
+        if isinstance(space, spaces.Dict):
+            parts = {name: self._of(part) for name, part in space.items()}
+            return spaces.Dict({name: part for name, (part, _) in parts.items()}), lambda x: {
+                name: convert(x[name]) for name, (_, convert) in parts.items()
+            }
+        if kind_of(space) != "box" or len(space.shape) != 3:
+            return space, lambda x: x
+        self._found = True
+        of_image = gymnasium.Env[Any, Any]()
+        of_image.observation_space = space
+        wrapped = self._wrap(of_image)
+        changed = wrapped.observation_space
+        # OpenCV drops the axis of a single channel.
+        return changed, lambda x: np.reshape(wrapped.observation(x), changed.shape)
 
 
 class RepeatAction(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -95,13 +135,21 @@ def _atari(env: gymnasium.Env[Any, Any], side: int) -> gymnasium.Env[Any, Any]:
     return wrappers.AtariPreprocessing(env, screen_size=side, grayscale_newaxis=True)
 
 
+def _grey(env: gymnasium.Env[Any, Any]) -> Any:
+    return wrappers.GrayscaleObservation(env, keep_dim=True)
+
+
+def _resize(env: gymnasium.Env[Any, Any], side: int) -> Any:
+    return wrappers.ResizeObservation(env, (side, side))
+
+
 WRAPPERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
     "atari": (int, _atari),
     "repeat": (int, RepeatAction),
     "keys": (str, _keys),
     "categories": (int, Categories),
-    "grey": (bool, lambda env, _: wrappers.GrayscaleObservation(env, keep_dim=True)),
-    "resize": (int, lambda env, side: wrappers.ResizeObservation(env, (side, side))),
+    "grey": (bool, lambda env, _: OfImages(env, "grey", _grey)),
+    "resize": (int, lambda env, side: OfImages(env, "resize", lambda of: _resize(of, side))),
     "stack": (int, wrappers.FrameStackObservation),
     "flatten": (bool, lambda env, _: wrappers.FlattenObservation(env)),
     "limit": (int, wrappers.TimeLimit),
@@ -140,7 +188,8 @@ def wrap(env: gymnasium.Env[Any, Any], given: Mapping[str, Any]) -> gymnasium.En
                 f"choose other entries before it, as in --env.wrappers keys image {name} {value}"
             ) from error
         except (AssertionError, TypeError, AttributeError) as error:
+            reason = str(error) or "it needs images of uint8, from 0 to 255, with channels last"
             raise ValueError(
-                f"env.wrappers {name} does not fit observations {before}: {error}"
+                f"env.wrappers {name} does not fit observations {before}: {reason}"
             ) from error
     return env
