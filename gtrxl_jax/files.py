@@ -10,6 +10,9 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
+_WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of file systems without hard links, as of memory cards and cloud storage."""
+
 
 @contextlib.contextmanager
 def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
@@ -54,7 +57,24 @@ def atomic(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Pa
         if replace:
             os.replace(temporary, path)
         else:
-            os.link(temporary, path)
+            _rename_new(temporary, path)
+
+
+def _rename_new(temporary: Path, path: Path) -> None:
+    """Rename a file to a path that does not exist.
+
+    Raises:
+      FileExistsError: if it does.
+    """
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _WITHOUT_LINKS:
+            raise
+        # The file is claimed first, so that of several programs one succeeds; it is empty until
+        # it is replaced.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        os.replace(temporary, path)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -1,5 +1,7 @@
 import ast
 import contextlib
+import errno
+import os
 import resource
 import stat
 from pathlib import Path
@@ -83,6 +85,19 @@ def test_existing_file_is_not_replaced(tmp_path):
             temporary.write_text(text)
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_existing_file_is_not_replaced_without_hard_links(tmp_path, monkeypatch, number):
+    def link(*_):
+        raise OSError(number, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    test_existing_file_is_not_replaced(tmp_path)
+    monkeypatch.setattr("gtrxl_jax.files._WITHOUT_LINKS", ())
+    with pytest.raises(OSError, match="no links here"), atomic(tmp_path / "b", replace=False) as b:
+        b.touch()
+    assert not (tmp_path / "b").exists()
 
 
 def test_line_is_appended_whole_or_not(tmp_path):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from gtrxl_jax.cli.parsing import Chooser, parse
-from gtrxl_jax.cli.resuming import Options, read_settings, without_records
+from gtrxl_jax.cli.resuming import Options, read_settings, require_comparison, without_records
 from gtrxl_jax.nn.core import CORES
 from gtrxl_jax.nn.sequence import registry as models
 from gtrxl_jax.nn.sequence.model import MODELS
@@ -19,6 +19,7 @@ from gtrxl_jax.offline.algorithm import ALGORITHMS as OFFLINE_ALGORITHMS
 from gtrxl_jax.online import config as configs
 from gtrxl_jax.online.algorithm import ALGORITHMS
 from gtrxl_jax.plugins import import_plugins, with_name
+from gtrxl_jax.runs.addresses import local_folder
 from gtrxl_jax.runs.directory import require_folder
 from gtrxl_jax.runs.logging.loggers import require_loggers
 from gtrxl_jax.validation import require_choice, validate
@@ -220,6 +221,8 @@ def parse_train_offline(
     for name in (first.name, *parsed.baselines):
         validate(with_model(parsed.config, name))
     _require_options(parsed)
+    if parsed.folder is not None:
+        require_comparison(parsed.folder)
     return parsed
 
 
@@ -249,7 +252,9 @@ def _start(
 ) -> tuple[Any, Options]:
     """Return the config that the arguments override, and the options of its command."""
     import_plugins(f"{name}:" for name in chosen.modules)
-    source = chosen.resume or chosen.from_config
+    source = chosen.resume
+    if chosen.from_config is not None:
+        source = local_folder(chosen.from_config)
     if source is None:
         return preset(chosen.preset), Options()
     config, options = read_settings(source, kind)

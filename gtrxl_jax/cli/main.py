@@ -17,6 +17,8 @@ from gtrxl_jax.validation import require_choice
 Command = Callable[[Sequence[str]], None]
 
 _PRINT_COMPLETION = "--print-completion"
+JOINING = ("train", "train-offline", "repeat")
+"""The commands that several processes run together."""
 SHELLS = ("bash", "fish", "zsh")
 """The shells for which it prints a script."""
 
@@ -102,7 +104,8 @@ def _parse_name(argument: str) -> str:
 def _run(name: str, command: Command, arguments: Sequence[str]) -> None:
     """Run a command; on an error, print it and exit, see `main`."""
     try:
-        if "--distributed" in arguments and name != "plan":
+        joins = name in JOINING and not {"-h", "--help"} & {*arguments}
+        if joins and "--distributed" in arguments:
             from gtrxl_jax.parallel import hosts
 
             # Before any import of gymnax, which initializes JAX's backend.

@@ -109,6 +109,17 @@ def _read_config(source: Path, options: Options) -> tuple[Path, str, dict[str, A
     return place, read_config_text(place), read_config(place)
 
 
+def require_comparison(folder: Path) -> None:
+    """Raise ValueError if a folder holds a run, or options that are not of `train-offline`.
+
+    That command keeps a run of each model in a folder inside.
+    """
+    if Path(folder, "config.json").exists():
+        raise ValueError(f"{folder} holds a run or another config.json: choose another folder")
+    if _path(folder).is_file() and not _read_options(folder).models:
+        raise ValueError(f"{_path(folder)} is not of gtrxl train-offline: choose another folder")
+
+
 def without_records(config: Any) -> Any:
     """Return a config of a new run, without what the trainer of a run records in it."""
     if isinstance(config, online_config.OnlineConfig):

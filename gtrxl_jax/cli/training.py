@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gtrxl_jax.cli.parsing import fail, parse
 from gtrxl_jax.files import printable
@@ -18,6 +18,7 @@ from gtrxl_jax.machine import CACHE
 if TYPE_CHECKING:
     from gtrxl_jax.cli.arguments import RunOptions
     from gtrxl_jax.cli.resuming import OptionsWriter
+    from gtrxl_jax.runs.preemption import RunInterrupted
 
 _MUCH_BETTER = 0.1
 """Difference of successes from which a run says that its samples do better."""
@@ -59,6 +60,7 @@ def train_offline(arguments: Sequence[str]) -> None:
     from gtrxl_jax.offline.trainer import OfflineTrainer
     from gtrxl_jax.plots import report
     from gtrxl_jax.runs.params import initial_params
+    from gtrxl_jax.runs.preemption import RunInterrupted
 
     config = command.config
     configs = {
@@ -86,6 +88,9 @@ def train_offline(arguments: Sequence[str]) -> None:
                     paths += report.draw_episodes(
                         folder / name, trainer.policy, trainer.tasks, params
                     )
+            if trained is not None and trained.stopped_by and name != list(configs)[-1]:
+                stop = RunInterrupted(trained.stopped_by, trained.result.steps, folder / name)
+                _exit_stopped(stop, command, kept)
     if command.plots and _is_first():
         with _report_plot_errors():
             paths = report.draw_offline(folder, [folder / name for name in configs]) + paths
@@ -96,12 +101,13 @@ def repeat(arguments: Sequence[str]) -> None:
     """Run `gtrxl repeat`."""
     from gtrxl_jax.cli.arguments import Repeat
     from gtrxl_jax.cli.resuming import command_of
+    from gtrxl_jax.runs.addresses import local_folder
 
     if not arguments or arguments[0].startswith("-"):
         parse(Repeat, arguments, prog="gtrxl repeat")
         raise ValueError("the folder of the run comes first: gtrxl repeat RUN [OPTIONS]")
     run, *options = arguments
-    command = {"train": train, "train-offline": train_offline}[command_of(Path(run))]
+    command = {"train": train, "train-offline": train_offline}[command_of(local_folder(run))]
     command(["--from-config", run, *options])
 
 
@@ -166,8 +172,7 @@ def _run(
     try:
         trained = loop.train(trainer, writers=writers, folder=folder, profile=command.profile)
     except RunInterrupted as stop:
-        _print(f"gtrxl: {stop}: resume with {_resume_command(command, options)}", sys.stderr)
-        sys.exit(stop.exit_code)
+        _exit_stopped(stop, command, options)
     except (DivergedError, FaultError, SaveError, OSError) as failure:
         if os.environ.get("GTRXL_TRACEBACK"):
             raise
@@ -190,6 +195,14 @@ def _run(
     if not command.quiet and _is_first():  # Only the first process has written metrics.
         _report_sampling_gap(result, trainer.config, folder)
     return trained
+
+
+def _exit_stopped(
+    stop: "RunInterrupted", command: "RunOptions", options: "OptionsWriter"
+) -> NoReturn:
+    """Say how to resume a run that a signal has stopped, and exit."""
+    _print(f"gtrxl: {stop}: resume with {_resume_command(command, options)}", sys.stderr)
+    sys.exit(stop.exit_code)
 
 
 def _report_sampling_gap(result: Any, config: Any, folder: Path) -> None:

@@ -19,6 +19,8 @@ from jax.experimental import multihost_utils
 
 HEARTBEAT_SECONDS = 40
 """A process without a heartbeat for this long is considered dead, and the others exit."""
+SHUTDOWN_SECONDS = 3600
+"""How long processes that have finished wait for the others, the first of which draws plots."""
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
@@ -40,7 +42,10 @@ def join() -> None:
         raise ValueError(f"{INDEX} must be from 0 to {COUNT} - 1 = {count - 1}, not {index}")
     try:
         jax.distributed.initialize(
-            num_processes=count, process_id=index, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
+            num_processes=count,
+            process_id=index,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         )
     except ValueError as error:
         raise ValueError(

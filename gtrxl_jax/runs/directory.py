@@ -42,6 +42,8 @@ MAY_CHANGE = (
 MAY_GROW = ("total_steps", "total_updates")
 """Fields that may increase: the run is then extended. Schedules that are relative to the length of
 the run, such as the decay of the learning rate, continue at their place in the longer run."""
+WRITTEN = ("metrics.jsonl", "result.json", "options.json", "README.md", "checkpoints")
+"""What a run writes into its folder beside its config, except pictures and tables."""
 _TRIES = 10
 """Attempts to lock a folder: a status query holds its lock for an instant."""
 OLDEST_VERSION = "0.3.0"
@@ -179,7 +181,8 @@ def require_same_run(folder: Folder, config_json: str) -> None:
 
     Raises:
       ValueError: if it holds another run, naming the first difference, a run of a version that
-        cannot be read, or an export, or if there cannot be such a folder.
+        cannot be read, an export, or files of others that a run would replace, or if there cannot
+        be such a folder.
     """
     require_folder(folder)
     require_storable(folder)
@@ -188,6 +191,7 @@ def require_same_run(folder: Folder, config_json: str) -> None:
             f"{folder} holds an exported agent: choose another folder, with init_from {folder} to "
             "start from it"
         )
+    require_no_other_files(folder)
     if not Path(folder, "config.json").exists() or not has_started(folder):
         return
     require_version(folder)
@@ -202,6 +206,22 @@ def require_same_run(folder: Folder, config_json: str) -> None:
             f"{folder} holds another run ({found}): choose another folder, or leave the setting "
             "as it is there; --resume takes all of them"
         )
+
+
+def require_no_other_files(folder: Folder) -> None:
+    """Raise ValueError if a run in the folder would replace files that no run has written."""
+    config = Path(folder, "config.json")
+    if config.exists():
+        if not isinstance(read_config(folder).get("kind"), str):
+            raise ValueError(
+                f"{config} is not of a run, which would replace it: choose another folder"
+            )
+        return
+    for name in WRITTEN:
+        if Path(folder, name).exists():
+            raise ValueError(
+                f"{folder} holds {name} but no run, which would replace it: choose another folder"
+            )
 
 
 def require_folder(folder: Folder, field: str = "folder") -> None:

@@ -55,11 +55,14 @@ class Trained:
       params_per_seed: the trained network's parameters for each seed; empty for a run that diverged
         before its first checkpoint and was loaded rather than rerun.
       result: the result of the run.
+      stopped_by: the signal by which the run was asked to stop as it ended, if any: for callers
+        that would start others.
     """
 
     trainer: Any
     params_per_seed: list[Any]
     result: Result
+    stopped_by: signal.Signals | None = None
 
 
 def train(
@@ -105,7 +108,12 @@ def train(
         return Trained(trainer, params_of(trainer, folder)[0] if saved else [], result)
     initial_params(trainer, folder)  # raises before the folder is claimed
     tracing = Profile(profile)
-    with lock_folder(folder, trainer.config_json), Interruption() as interruption:
+    with (
+        # Also for what the first process alone does, such as writing.
+        hosts.ending_together(DivergedError, FaultError, RunInterrupted),
+        lock_folder(folder, trainer.config_json),
+        Interruption() as interruption,
+    ):
         everything = Writers()
         if hosts.is_first():
             everything = Writers(JsonLinesWriter(Path(folder, "metrics.jsonl")), *writers)
@@ -221,7 +229,7 @@ class _Loop:
                 self._scores = self._evaluate(state)
             progress.train_seconds = time.monotonic() - self._since
         params_per_seed = self._programs.to_host(state.params)
-        return Trained(self._trainer, params_per_seed, self._result())
+        return Trained(self._trainer, params_per_seed, self._result(), self._stop_signal())
 
     @property
     def _step(self) -> int:

@@ -382,7 +382,9 @@ def _train(config: OnlineConfig, folder: Path, log: Sequence[str]) -> None:
     trainer = make_trainer(config)
     loggers = make_loggers(log, folder, trainer.config_json)
     writers = [*_console(trainer, str(folder)), *loggers]
-    loop.train(trainer, writers=writers, folder=folder)
+    trained = loop.train(trainer, writers=writers, folder=folder)
+    if trained.stopped_by:
+        raise RunInterrupted(trained.stopped_by, trained.result.steps, folder)
 
 
 def _console(trainer: Any, title: str) -> list[ConsoleWriter]:

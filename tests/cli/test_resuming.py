@@ -3,9 +3,11 @@
 import json
 import signal
 import sys
+import types
 
 import pytest
 
+from gtrxl_jax.cli import training as training_module
 from gtrxl_jax.cli.arguments import parse_train, parse_train_offline
 from gtrxl_jax.cli.main import main
 from gtrxl_jax.cli.resuming import Options, OptionsWriter
@@ -226,3 +228,38 @@ def test_models_of_an_offline_folder_resume(training, tmp_path, monkeypatch, cap
     assert first[1].name == "rate"
     stopped("repeat", resumed[1].parent, "--seed", 5)
     assert training[2][0] == first[0] | {"seed": 5}
+
+
+def test_settings_of_an_address(tmp_path):
+    """Wherever a run is taken, also for its settings alone."""
+    known = parse_train(["--from-config", "bundled://tmaze"]).config
+    assert known.env.name == "TMazePassive-v0"
+    line = refused(tmp_path, "repeat", "bundled://tmase")
+    assert "unknown bundled agent 'tmase': did you mean 'tmaze'" in line
+
+
+def test_comparison_does_not_replace_a_run_or_files_of_others(tmp_path):
+    run = saved(tmp_path / "run", JOB)
+    with pytest.raises(ValueError, match=r"holds a run or another config.json"):
+        parse_train_offline(["--preset", "debug", "--folder", str(run)])
+    (other := tmp_path / "other").mkdir()
+    (other / "options.json").write_text('{"log": []}')
+    with pytest.raises(ValueError, match=r"options.json is not of gtrxl train-offline"):
+        parse_train_offline(["--preset", "debug", "--folder", str(other)])
+
+
+@pytest.mark.integration  # generates data
+@pytest.mark.slow
+def test_signal_at_the_end_of_a_model_keeps_the_next_from_starting(tmp_path, monkeypatch, capsys):
+    names = []
+
+    def run(trainer, folder, command, title, options):
+        names.append(folder.name)
+        result = types.SimpleNamespace(steps=640)
+        return types.SimpleNamespace(stopped_by=signal.SIGTERM, result=result)
+
+    monkeypatch.setattr(training_module, "_run", run)
+    options = ["--data.episodes", 8, "--no-plots", "--folder", tmp_path / "run", "--devices", 1]
+    stopped("train-offline", "--preset", "debug", *options)
+    assert names == ["rate"]
+    assert "stopped by SIGTERM at step 640" in capsys.readouterr().err

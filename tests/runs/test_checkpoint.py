@@ -29,7 +29,7 @@ from gtrxl_jax.runs.params import params_of
 from tests.comparison import assert_same
 from tests.runs.counter import Counter
 
-CONFIG = json.dumps({"seed": 1, "core": {"name": "gtrxl", "layers": 4}})
+CONFIG = json.dumps({"kind": "other", "seed": 1, "core": {"name": "gtrxl", "layers": 4}})
 
 
 class Statistics(NamedTuple):

@@ -22,7 +22,9 @@ from gtrxl_jax.runs.directory import (
     read_config_text,
 )
 
-CONFIG = json.dumps({"seed": 1, "version": "0.3.0", "core": {"name": "gtrxl", "layers": 4}})
+CONFIG = json.dumps(
+    {"kind": "other", "seed": 1, "version": "0.3.0", "core": {"name": "gtrxl", "layers": 4}}
+)
 OTHERS = {
     "total_steps": 100,
     "checkpoint": {"interval": 1, "keep": 3, "best": ""},
@@ -52,6 +54,18 @@ def test_same_run_can_lock_again(started):
     with lock_folder(started, json.dumps(json.loads(CONFIG), indent=2)):
         assert read_config_text(started) == CONFIG
     assert {path.name for path in started.iterdir()} == {"config.json", "checkpoints"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "metrics.jsonl", "options.json", "config.json"])
+def test_files_of_others_are_not_replaced(run, name):
+    """Such as those of a project in whose folder someone starts a run."""
+    run.mkdir(parents=True)
+    text = '{"model_type": "bert"}'
+    (run / name).write_text(text)
+    with pytest.raises(ValueError, match="replace it: choose another folder"):  # noqa: SIM117
+        with lock_folder(run, CONFIG):
+            pass
+    assert [(path.name, path.read_text()) for path in run.iterdir()] == [(name, text)]
 
 
 def test_other_run_raises_before_writing(started):

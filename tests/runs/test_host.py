@@ -1,6 +1,8 @@
 """The host's work between iterations: speed, phases, traces, and metrics after a failure."""
 
 import json
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from gtrxl_jax.runs import loop
 from gtrxl_jax.runs.directory import available_steps
 from gtrxl_jax.runs.logging.loggers import make_loggers, require_loggers
 from gtrxl_jax.runs.logging.writers import MetricWriter, read_metrics
+from gtrxl_jax.runs.results import read_result
 from tests.processes import ROOT
 from tests.runs.counter import Counter
 
@@ -138,3 +141,18 @@ def test_metrics_are_mended_from_checkpoint(tmp_path, ahead, capsys):
     dropped, *lost = capsys.readouterr().err.splitlines()
     assert dropped.startswith(f"{path}: 1 damaged line(s) dropped")
     assert len(lost) == ahead
+
+
+def test_signal_during_the_last_evaluation_is_reported(tmp_path):
+    """The run ends, but a command that would start another run does not."""
+
+    class Signals(Spy):
+        def phase(self, name):
+            if name == "evaluating":
+                signal.raise_signal(signal.SIGTERM)
+                time.sleep(0.2)  # until the thread that listens has heard it
+
+    assert loop.train(Counter(), folder=tmp_path / "a").stopped_by is None
+    trained = loop.train(Counter(), writers=[Signals()], folder=tmp_path / "b")
+    assert trained.stopped_by == signal.SIGTERM
+    assert trained.result == read_result(tmp_path / "b")

@@ -2,14 +2,17 @@
 
 import functools
 import os
+import signal
+import types
 
 import numpy as np
 import pytest
 
 from gtrxl_jax.offline.config import OfflineConfig
 from gtrxl_jax.online.config import OnlineConfig
+from gtrxl_jax.runs.preemption import RunInterrupted
 from gtrxl_jax.studies import Cell, read, run, train
-from gtrxl_jax.studies.cells import _Task, _with_lock
+from gtrxl_jax.studies.cells import _Task, _train, _with_lock
 from gtrxl_jax.studies.records import append, read_all
 from tests.jobs import small_job
 from tests.studies import functions
@@ -215,3 +218,13 @@ def test_failed_cell_of_a_sweep_is_named(tmp_path, capsys):
 def test_offline_configs_have_no_folders(tmp_path):
     with pytest.raises(TypeError, match="cell dt: train takes online configs"):
         train([Cell({"model": "dt"}, OfflineConfig())], tmp_path)
+
+
+def test_signal_at_the_end_of_a_run_keeps_the_next_from_starting(tmp_path, monkeypatch):
+    def end(*_, **__):
+        result = types.SimpleNamespace(steps=40)
+        return types.SimpleNamespace(stopped_by=signal.SIGTERM, result=result)
+
+    monkeypatch.setattr("gtrxl_jax.runs.loop.train", end)
+    with pytest.raises(RunInterrupted, match="stopped by SIGTERM at step 40"):
+        _train(small_job("lstm"), tmp_path, [])
