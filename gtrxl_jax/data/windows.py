@@ -34,7 +34,8 @@ class Sampling:
         end of its episode, or in an episode shorter than S, is padded.
       weight: how episodes are chosen. "uniform": with equal probability. "length": in proportion to
         their number of steps, so that with start "uniform" every step of the data is equally likely
-        to begin a window.
+        to begin a window. With start "covering", a step of an episode of L steps is in
+        L / (L + S - 1) as many windows as one of a long episode.
     """
 
     start: str = "episode"

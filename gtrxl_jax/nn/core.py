@@ -64,7 +64,8 @@ class MemoryCore(nn.Module, abc.ABC, kw_only=True):
     Attributes:
       width: D, the width of the inputs and the outputs.
       remat: whether to recompute activations in the backward pass instead of storing them.
-      dtype: dtype of the activations and the memory; None for the dtype of the inputs.
+      dtype: dtype of the activations and the memory. If None, the memory has that of the
+        parameters, and activations that of the inputs or, in some recurrent cores, the memory's.
       param_dtype: dtype of the parameters.
     """
 

@@ -37,7 +37,7 @@ class RecurrentLayer(nn.Module, abc.ABC, kw_only=True):
     Attributes:
       config: the settings of the core.
       width: D, the width of the inputs and the outputs.
-      dtype: dtype of the activations; None for the dtype of the inputs.
+      dtype: dtype of the activations, see `MemoryCore`.
       param_dtype: dtype of the parameters.
     """
 
