@@ -109,19 +109,27 @@ def episodes(policy: Policy, params: Any, seed: int, steps: int, empty: int = 0)
         key_stream, key_act = jax.random.split(key)
         start = begin(policy, params, stream, key_stream)
         _, played = rollout(
-            policy, params, stream, start, key_act, steps, keep=lambda state: state.env.health
+            policy,
+            params,
+            stream,
+            start,
+            key_act,
+            steps,
+            keep=lambda state: {"right": state.env.right, "wrong": state.env.wrong},
         )
-        return start.stream.env.color, played.timesteps.reward[:, 1:], played.kept, played
+        return start.stream.env.color, played.kept, played.episodes
 
-    color_E, reward_ET, health_ET, played = jax.device_get(run(params, jax.random.key(seed)))
-    end_E, each = first_episode(played.episodes), np.arange(EPISODES)
+    color_E, counts_ET, played = jax.device_get(run(params, jax.random.key(seed)))
+    end_E, each = first_episode(played), np.arange(EPISODES)
     is_first_ET = np.arange(steps)[None] <= end_E[:, None]
-    lost_ET = np.diff(health_ET, axis=1, prepend=100.0) < -20
     return Played(
         color_E=color_E,
-        taken_ET={"right": (reward_ET > 0.5) & is_first_ET, "wrong": lost_ET & is_first_ET},
-        return_E=played.episodes.episode_return[each, end_E],
-        length_E=played.episodes.length[each, end_E],
+        taken_ET={
+            kind: np.diff(count_ET, axis=1, prepend=0) * is_first_ET
+            for kind, count_ET in counts_ET.items()
+        },
+        return_E=played.episode_return[each, end_E],
+        length_E=played.length[each, end_E],
     )
 
 

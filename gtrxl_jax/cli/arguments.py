@@ -56,9 +56,9 @@ class RunOptions:
     """Plot the results at the end."""
     distributed: bool = False
     """Join the other processes that train this run. All must be started with the same command,
-    including --folder. TPU pods, SLURM, Open MPI and Kubernetes are detected; elsewhere, set
-    JAX_COORDINATOR_ADDRESS (host:port of the first process), JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID."""
+    including --folder. TPU pods, SLURM, Open MPI 4 and, with jax[k8s], Kubernetes Jobs are
+    detected; elsewhere, set JAX_COORDINATOR_ADDRESS (host:port of the first process),
+    JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,9 +28,9 @@ ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PRO
 def join() -> None:
     """Join the other processes of the run. Call this before computing or importing gymnax.
 
-    JAX detects the processes on a TPU pod and under SLURM, Open MPI and Kubernetes. Elsewhere,
-    three environment variables define them: JAX_COORDINATOR_ADDRESS, `host:port` of the first
-    process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID, which counts from 0.
+    JAX detects the processes on a TPU pod and under SLURM, Open MPI 4 and, with `jax[k8s]`, in Jobs
+    of Kubernetes. Elsewhere, three environment variables define them: JAX_COORDINATOR_ADDRESS,
+    `host:port` of the first process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID, which counts from 0.
 
     Raises:
       ValueError: if the processes are not found, or a variable is not an integer or out of range.

@@ -6,7 +6,7 @@
         {"total_steps": 100_000, "core.memory_size": 34}, {"core.name": ["gtrxl", "lstm"]}, seeds=5
     )
     records = studies.run(cells, "cores.jsonl", workers=2)
-    for (core,), of_core in studies.by_cell(records, "core.name").items():
+    for core, of_core in studies.by_cell(records, "core.name").items():
         print(core, studies.scores(of_core))
 
 `grid` makes cells from settings by their dotted names, `read_sweep` from a TOML file; any config
