@@ -80,6 +80,8 @@ class Comparison:
         if not (len(first_S) and len(second_S)):
             return np.nan, np.nan
         mean, half = difference_and_interval(first_S, second_S)
+        if self.seeds < 2:  # of one seed, unlike of a constant, the spread is unknown
+            half = np.float64(np.nan)
         return (-1 if self.fewer else 1) * float(mean), float(half)
 
     @property

@@ -132,8 +132,10 @@ def inspect_episode(
     agent = policy.agent if isinstance(policy, AgentPolicy) else None
     values = getattr(extras, "value", None)
     if values is not None and values.ndim > 1:
-        mean_N, scale_N = ((0.0,), (1.0,)) if (units := run.value_units[0]) is None else units
-        values = scale_N[task] * values[:, task] + mean_N[task]
+        values = values[:, task]
+        if (units := run.value_units[0]) is not None:
+            mean_N, scale_N = units
+            values = scale_N[task] * values + mean_N[task]
     elsewhere = [other.timesteps for other in others]
     found = influence(policy, run.params, acting, actions, elsewhere)
     return InspectedEpisode(

@@ -51,15 +51,23 @@ def plot_updates(
         )
     step_N = np.asarray(metrics["step"], np.float64)
 
+    def seeds(name: str) -> np.ndarray:
+        return np.asarray(metrics[name], np.float64).reshape(len(step_N), -1)
+
+    def mean(x_NS: np.ndarray) -> np.ndarray:
+        """Return the mean over the seeds that have not diverged."""
+        count_N = np.sum(~np.isnan(x_NS), axis=1)
+        return np.where(count_N, np.nansum(x_NS, axis=1), np.nan) / np.maximum(count_N, 1)
+
     def curve(name: str) -> np.ndarray:
-        return np.asarray(metrics[name], np.float64).reshape(len(step_N), -1).mean(axis=1)
+        return mean(seeds(name))
 
     figure = new_figure(6.5, 5.6)
     moves, shares, entropy = figure.subplots(3, 1, sharex=True)
     if of_vmpo:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             ratios: dict[str, Any] = {
-                part: curve(name) / curve(f"bound/{part}") for part, name in parts.items()
+                part: mean(seeds(name) / seeds(f"bound/{part}")) for part, name in parts.items()
             }
         _draw(moves, step_N, ratios)
         moves.axhline(1, color=GREY, linestyle=(0, (4, 3)), linewidth=1.0)

@@ -16,6 +16,7 @@ The records of runs in folders have, beside what `studies.records` names,
                       the number of tasks of the agent, over which its scores are means
 """
 
+import functools
 import itertools
 import json
 import os
@@ -376,12 +377,20 @@ def in_training(record: Record) -> dict[str, Any]:
 
 
 def score_after(record: Record, share: float) -> float:
-    """Return the latest score in training after a share of all steps; NaN if not reached."""
+    """Return the latest score in training after a share of all steps; NaN if not reached.
+
+    After all of them, the score of the last evaluation.
+    """
     if share == 1:
-        return float(_final([record])[0])
+        ended = record["finished"] or record["diverged"]
+        return float(_final([record])[0]) if ended else np.nan
     points, limit = in_training(record), share * record["total"]
     value_N = points["value"][points["step"] <= limit]
     return float(value_N[-1]) if len(value_N) and record["steps"] >= limit else np.nan
+
+
+def _scores_after(records: Sequence[Record], share: float) -> np.ndarray:
+    return np.array([score_after(record, share) for record in records])
 
 
 def _draw_curves(records: Sequence[Record], path: Path) -> None:
@@ -410,13 +419,16 @@ def _draw_curves(records: Sequence[Record], path: Path) -> None:
 def _draw_ranking(by_task: Mapping[str, Sequence[Record]], path: Path) -> None:
     """Rank the seeds of each core, in all variants, for each task; for one task, at each stage."""
     if len(by_task) > 1:
-        cells = {task: (records, 1.0) for task, records in by_task.items()}
+        cells = {task: (records, _final) for task, records in by_task.items()}
     else:
         (records,) = by_task.values()
-        cells = {stage: (records, share) for stage, share in STAGES.items()}
+        cells = {
+            stage: (records, functools.partial(_scores_after, share=share))
+            for stage, share in STAGES.items()
+        }
     panels, y_labels = {}, {}
-    for title, (of_panel, share) in cells.items():
+    for title, (of_panel, scores_of) in cells.items():
         cores = by_cell(of_panel, "core")
-        panels[title] = {c: [score_after(r, share) for r in group] for c, group in cores.items()}
+        panels[title] = {core: scores_of(group) for core, group in cores.items()}
         y_labels[title] = NAMES[of_panel[0]["score"]]
     plot_ranking(panels, path, y_labels=y_labels)

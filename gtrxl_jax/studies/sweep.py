@@ -72,8 +72,9 @@ def grid(
         name = cell_name(chosen)
         if name in cells:
             raise ValueError(f"two cells of the grid have the same name, {name}")
+        given = {option.replace("-", "_") for option in common | chosen}
         for hyperparameter in drawn:
-            if (fixed := f"algorithm.{hyperparameter}") in common | chosen:
+            if (fixed := f"algorithm.{hyperparameter}") in given:
                 raise ValueError(
                     f"{hyperparameter} in [draw] and {fixed} are both set: omit one of them"
                 )

@@ -35,6 +35,21 @@ def test_panels_show_ratios_to_bounds(tmp_path, monkeypatch, seeds):
     np.testing.assert_allclose(entropy.lines[0].get_ydata(), expected)
 
 
+def test_seeds_have_their_own_bounds_and_may_diverge(tmp_path, monkeypatch):
+    """As of `paper`, which draws the bounds; the mean is over the seeds that have not diverged."""
+    figures = []
+    monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))
+    metrics = metrics_of_a_run(2)
+    metrics["kl/mean"][:] = 0.02, 0.05
+    metrics["bound/mean"][:] = 0.001, 0.1
+    for values in metrics.values():
+        if values.ndim == 2:
+            values[10:, 1] = np.nan
+    plot_updates(metrics, tmp_path / "updates.png")
+    lines = {line.get_label(): line.get_ydata() for line in figures[0].axes[0].lines}
+    np.testing.assert_allclose(lines["mean"], [(20 + 0.5) / 2] * 10 + [20] * 10)
+
+
 def test_panels_of_ppo_show_its_kl_and_clipping(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.append(figure))

@@ -222,7 +222,7 @@ def test_scores_at_stages_and_goal(tmp_path):
     (row,) = rows_of(compare([run], tmp_path, goal=-4)[0])
     assert (row["solved"][:3], row["steps to the goal"]) == ("1/1", "400")
     begun = write_run(tmp_path / "b", config_of(), [-9.0], score="return")
-    assert np.isnan(score_after(read_runs([begun])[0], 0.5))
+    assert np.isnan([score_after(read_runs([begun])[0], share) for share in (0.5, 1.0)]).all()
 
 
 def test_runs_without_metrics_are_left_out_and_named(tmp_path):

@@ -105,6 +105,10 @@ def test_draws_may_be_named_as_options_are(tmp_path):
             r"^gamma in \[draw\] and algorithm.gamma are both set: omit one of them",
         ),
         (
+            "entropy_cost = [0.1, 0.9]\n[settings]\nalgorithm.entropy-cost = 0.9",
+            r"^entropy_cost in \[draw\] and algorithm.entropy_cost are both set",
+        ),
+        (
             "learning_rate = [1e-4, 1e-3]\n[settings]\noptimizer.learning_rate = 1e-3",
             "sweep.learning_rate and optimizer.learning_rate are both set: omit one of them",
         ),
