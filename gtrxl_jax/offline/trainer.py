@@ -78,14 +78,12 @@ class OfflineState:
 
 
 class OfflineTrainer:
-    """The pure functions of an offline run; implements `Trainer`.
+    """The pure functions of an offline run; implements `Trainer`, whose steps are updates.
 
     Attributes:
       config: config of the run.
       model: the model that is trained.
       algorithm: the algorithm that trains it.
-      title, notes, environment, observation_space, action_space, num_iterations,
-        steps_per_iteration: see `Trainer`; a step is an update.
 
     Raises:
       TypeError: if the config, or a field, is of another type.

@@ -155,8 +155,6 @@ class OnlineTrainer:
       stream: environments of the run.
       algorithm: algorithm of the run.
       agent: the agent that it trains.
-      policy, title, notes, environment, observation_space, action_space, config_json,
-        num_iterations, steps_per_iteration: see `Trainer`.
 
     Raises:
       TypeError: if the config, or a field, is of another type.

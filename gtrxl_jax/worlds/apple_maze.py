@@ -155,7 +155,8 @@ class AppleMaze(FirstPerson[AppleMazeState, AppleMazeParams]):
         self, key: jax.Array, state: AppleMazeState, action: Any, params: AppleMazeParams
     ) -> Step[UInt8[Array, "R C 3"], AppleMazeState]:
         """Repeat the action; the reward is the number of apples collected by it."""
-        look, nod, strafe, forward, *_ = jnp.asarray(action["continuous"], jnp.float32)
+        continuous = jnp.clip(jnp.asarray(action["continuous"], jnp.float32), -1, 1)
+        look, nod, strafe, forward, *_ = continuous
         turn_speed = jnp.deg2rad(jnp.asarray(params.turn_speed, jnp.float32))
 
         def frame(state: AppleMazeState, key: jax.Array) -> tuple[AppleMazeState, None]:

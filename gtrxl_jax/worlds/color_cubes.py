@@ -13,7 +13,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.worlds.base import DiscreteActions, Step, TimeLimit
+from gtrxl_jax.worlds.base import DiscreteActions, Step, TimeLimit, require_count
 from gtrxl_jax.worlds.cells import Cell, draw_cells
 from gtrxl_jax.worlds.raycast.routes import FAR, distances
 
@@ -122,6 +122,7 @@ class ColorCubes(
             raise ValueError(
                 f"num_cubes must be from 2 to size^2 - 2 = {size**2 - 2}, got {num_cubes}"
             )
+        require_count("num_phases", num_phases)
         if not 0 <= teleport <= 1:
             raise ValueError(f"teleport must be from 0 to 1, got {teleport}")
         self.size, self.num_cubes, self.num_phases = size, num_cubes, num_phases

@@ -77,8 +77,8 @@ class EndlessTMaze(
 ):
     """Walk through n corridors, and turn at the end of each as the cue at its start says.
 
-    Observation, float32 `[3]`: the cue, one-hot (left, right), at the first step of a corridor and
-    0 after it; and the number of moves from its start as a share of its length, which is 1 at the
+    Observation, float32 `[3]`: the cue, one-hot (left, right), at the start of a corridor and 0
+    after it; and the number of moves from its start as a share of its length, which is 1 at the
     junction. A right turn earns 1 and leads to the next corridor, with a new cue; the last one
     terminates the episode, and so does a wrong turn, with a reward of -1. Every other action costs
     0.01. A turn inside a corridor has no other effect. At a junction, moving forward is a wrong
@@ -87,7 +87,8 @@ class EndlessTMaze(
 
     Rewards and cues are the paper's. It does not publish its settings, and leaves the rest open:
     the actions, the effect of each, and the time limit follow an earlier version of its authors'
-    code.
+    code. There, moves are told as a share of the longest length, so that junctions of corridors of
+    random lengths do not look alike, which they do here.
     """
 
     cue_at_start = True

@@ -39,9 +39,13 @@ class MemoryChain(TimeLimit, memory_chain.MemoryChain):
     the first two observations (gymnax's observation lags by one after the first); the query, the
     index of the requested bit, is shown at the end. The last of the `memory_length + 1` actions
     earns +1 for the requested bit and -1 otherwise; `info["success"]` is true for the former.
+
+    Earlier actions have no effect, so that an agent which sees its previous action can repeat a bit
+    in it until the end: a context of one bit needs no memory, and of three bits, the one that most
+    of them are is the requested one in 3/4 of the episodes.
     """
 
-    cue_at_start, chance = True, 0.5
+    cue_at_start = True
     default_params = MemoryChainParams()
     """A chain of length 5."""
 

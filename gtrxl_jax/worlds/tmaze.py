@@ -57,7 +57,9 @@ class TMazeParams(environment.EnvParams):
     it applies to every action after which x < t, where t is the number of actions so far. In their
     task, an agent is behind for the rest of the episode after its first wrong step, so that all
     actions cost the same and the penalty carries no further information. "progress" continues to
-    distinguish good actions from bad ones.
+    distinguish good actions from bad ones. With "behind", set `max_steps_in_episode` to L + 1, as
+    they do: with more time, an agent that falls behind for one of the two cues sees by its previous
+    reward at the junction which it was, without memory.
 
     Attributes:
       max_steps_in_episode: time limit in actions. None: twice the shortest solution.

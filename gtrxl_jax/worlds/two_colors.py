@@ -14,7 +14,7 @@ from flax import struct
 from gymnax.environments import environment
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from gtrxl_jax.worlds.base import Cue, DiscreteActions, Step
+from gtrxl_jax.worlds.base import Cue, DiscreteActions, Step, require_count
 from gtrxl_jax.worlds.raycast import (
     Camera,
     FirstPerson,
@@ -133,6 +133,7 @@ class TwoColors(DiscreteActions, FirstPerson[TwoColorsState, TwoColorsParams]):
     def __init__(self, size: int = 10, items: int = 8, height: int = 64, width: int = 112) -> None:
         if not 3 <= size <= 30:
             raise ValueError(f"size must be from 3 to 30, got {size}")
+        require_count("items", items)
         super().__init__(height, width)
         self.size, self.items = size, items
 

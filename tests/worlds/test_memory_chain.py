@@ -42,6 +42,26 @@ def test_stream_matches_gymnax(name, bits):
             np.testing.assert_array_equal(timestep.observation, info["final_observation"])
 
 
+@pytest.mark.parametrize(("bits", "expected"), [(1, 1.0), (3, 0.75)])
+def test_previous_action_keeps_a_bit(bits, expected):
+    """Without memory: the action is what most bits of the context are, and later the last one."""
+    env, params = make_env("MemoryChain-v0", memory_length=6, num_bits=bits)
+    stream = Stream(env, params, 2048)
+
+    def step(carry, _):
+        state, timestep = carry
+        context = jnp.sum(timestep.observation[:, 2:], axis=-1)
+        action = jnp.where(context == 0, timestep.action, (context > 0).astype(jnp.int32))
+        after = stream.step(state, action)
+        return after, after[0].episode.success
+
+    @jax.jit
+    def run(key):
+        return jax.lax.scan(step, stream.reset(key), length=7)[1][-1]
+
+    assert abs(float(run(jax.random.key(0)).mean()) - expected) < 0.04
+
+
 def test_space_contains_negative_context():
     env, params = make_env("MemoryChain-v0", num_bits=2)
     observations = jax.jit(jax.vmap(lambda key: env.reset_env(key, params)[0]))(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gtrxl_jax.envs import make_env
-from gtrxl_jax.worlds.two_colors import FORWARD, LEFT, RIGHT
+from gtrxl_jax.worlds.two_colors import FORWARD, LEFT, RIGHT, TwoColors
 
 B = 16
 
@@ -160,3 +160,5 @@ def test_smaller_room():
 def test_too_small_room_raises():
     with pytest.raises(ValueError, match="size must be from 3 to 30, got 2"):
         make_env("TwoColors-v0", size=2)
+    with pytest.raises(ValueError, match="items must be at least 1, not 0"):
+        TwoColors(items=0)
