@@ -38,9 +38,12 @@ def test_site_builds_without_warnings(tmp_path):
     assert all((tmp_path / "notebooks" / name).stat().st_size > 0 for name in shown)
     assert '"../../start/"' in tour
     api = (tmp_path / "api" / "index.html").read_text()
-    for name in re.findall(r"members: \[(.*)\]", (ROOT / "docs" / "api.md").read_text()):
-        for member in name.split(", "):
-            assert f'.{member}"' in api, f"{member} is not documented"
+    text = (ROOT / "docs" / "api.md").read_text()
+    blocks = re.findall(r"^::: (\S+)\n +options:\n +members:\s*\[([^\]]*)\]", text, re.MULTILINE)
+    assert len(blocks) == text.count("members:")
+    for module, names in blocks:
+        for member in re.findall(r"\w+", names):
+            assert f'"{module}.{member}"' in api, f"{module}.{member} is not documented"
 
 
 def anchors(page):

@@ -253,7 +253,12 @@ def _debug() -> OfflineConfig:
 
 
 def _tmaze() -> OfflineConfig:
-    """Return the config of RATE's table 5 and its authors' code, with 5 segments of 30 steps."""
+    """Return the config of RATE's table 5, with 5 segments of 30 steps.
+
+    Where it differs from its authors' code, this follows the code, as the other presets of RATE's
+    tasks do: a weight decay of 0.1 instead of 1e-4 here and for MiniGrid, 5 memory tokens instead
+    of 15 for ViZDoom, and batches of 64 instead of 128.
+    """
     return OfflineConfig(
         model=model_config("rate", "tmaze"),
         optimizer=AdamWConfig(learning_rate=3e-4),

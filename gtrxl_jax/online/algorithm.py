@@ -297,12 +297,14 @@ def compute_bonus(
 
     For the bonus, episodes do not end (Burda et al. 2018, section 2.3): where one terminates, the
     mean bonus is added for all later steps, or an agent would avoid terminating. With gamma = 1,
-    the sum diverges and nothing is added.
+    the sum diverges and nothing is added. Before there are statistics of observations and errors,
+    which have no unit, the bonus is 0.
     """
     if getattr(agent, "rnd", None) is None:
         return experience, {}
     arrived = jax.tree.map(lambda x: x[:, 1:], experience.timesteps)
     bonus_BT = agent.apply({"params": params}, arrived, method="bonus")
+    bonus_BT = jnp.where(params["rnd"]["normalizer"]["count"] > 0, bonus_BT, 0)
     mean = masked_mean(bonus_BT, transition_mask(experience.timesteps.last))
     ended_BT = arrived.last & (arrived.discount == 0)
     forever = jnp.where(gamma < 1, mean * gamma / jnp.where(gamma < 1, 1 - gamma, 1), 0)
@@ -325,6 +327,12 @@ def update_agent_normalizers(agent: Any, params: Any, timesteps: TimeStep, norma
     bonus.
     """
     updated = update_normalizers(agent, {"params": params}, timesteps)["params"]
+    if "rnd" in updated:
+        # Errors are of observations as they are scaled from now on.
+        own = {**updated["rnd"], "normalizer": params["rnd"]["normalizer"]}
+        again = update_normalizers(agent, {"params": {**updated, "rnd": own}}, timesteps)
+        own["normalizer"] = again["params"]["rnd"]["normalizer"]
+        updated = {**updated, "rnd": own}
     auxiliary = {name: updated[name] for name in ("reconstruction", "rnd") if name in updated}
     return updated if normalize else {**params, **auxiliary}
 

@@ -54,6 +54,8 @@ class Spaces(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
         self._steps = 0
         return self.observation_space.sample(), {}
 

@@ -15,6 +15,7 @@ from gtrxl_jax.nn.sequence.valves import VALVES, MemoryTokens, make_valve
 from gtrxl_jax.ops.distributions import Categorical, Gaussian, Hybrid
 from gtrxl_jax.segments import Segments
 from gtrxl_jax.specs import ActionSpec
+from gtrxl_jax.validation import validate
 from tests.nn.cores import random_values
 from tests.nn.models import (
     BATCH,
@@ -289,3 +290,10 @@ def test_model_with_images_and_continuous_actions():
     first = (steps.returns_to_go[:, 0], steps.observations[:, 0], jnp.ones(1, bool))
     _, policy = jax.jit(functools.partial(model.apply, method="decode"))(params, state, *first)
     np.testing.assert_allclose(policy.mean, learned.mean[:, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"gate": "output"}, {"gate_bias": 1.0}])
+def test_gates_without_effect_are_refused(settings):
+    with pytest.raises(ValueError, match="has no effect, since model.block trxl has no gates"):
+        validate(model_config("rate", **settings))
+    validate(model_config("dt", block="gtrxl", **settings))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gymnax.environments import spaces
 
-from gtrxl_jax.loading import load
 from gtrxl_jax.online.algorithm import AlgorithmConfig
 from gtrxl_jax.online.config import EnvConfig
 from gtrxl_jax.online.trainer import OnlineTrainer
@@ -25,8 +24,10 @@ from gtrxl_jax.runs.divergence import (
     reduce_checks,
 )
 from gtrxl_jax.runs.loop import train
+from gtrxl_jax.runs.params import params_of
 from gtrxl_jax.runs.results import read_result
 from tests.jobs import Clock, small_job
+from tests.runs.counter import Counter
 
 pytestmark = pytest.mark.integration
 
@@ -200,15 +201,29 @@ def test_diverged_seeds_are_counted_others_continue(survivors):
     assert read_result(folder).diverged == result.diverged
 
 
-def test_stopped_run_keeps_last_finite_state(survivors, tmp_path):
+def test_stopped_run_names_its_first_seed(survivors, tmp_path):
     _, trained = survivors
     first = min(trained.result.diverged, key=lambda one: one.step)
     with pytest.raises(DivergedError, match=f"seed {first.seed} diverged: .* step {first.step}"):
         train(OnlineTrainer(JOB), folder=tmp_path)
     assert all(step < first.step for step in available_steps(tmp_path))
-    if available_steps(tmp_path):
-        for params in load(tmp_path).params_per_seed:
-            assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(params))
+
+
+class Diverges(Counter):
+    """Diverges in its fifth update, at step 25."""
+
+    def summarize(self, metrics, state, data):
+        return {"count": metrics["count"][-1], **reduce_checks({"loss": metrics["count"] < 5})}
+
+
+def test_stopped_run_keeps_its_checkpoints(tmp_path):
+    with pytest.raises(DivergedError, match="step 25"):
+        train(Diverges(), folder=tmp_path)
+    steps = available_steps(tmp_path)  # that of 20 may be postponed while 10 is being written
+    assert steps
+    assert steps[-1] < 25
+    (params,), step, *_ = params_of(Diverges(), tmp_path)
+    assert (step, int(params["count"])) == (steps[-1], steps[-1] // 5)
 
 
 @pytest.mark.slow

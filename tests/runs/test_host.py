@@ -2,12 +2,12 @@
 
 import json
 import signal
-import time
+import threading
 
 import numpy as np
 import pytest
 
-from gtrxl_jax.runs import loop
+from gtrxl_jax.runs import loop, preemption
 from gtrxl_jax.runs.directory import available_steps
 from gtrxl_jax.runs.logging.loggers import make_loggers, require_loggers
 from gtrxl_jax.runs.logging.writers import MetricWriter, read_metrics
@@ -143,14 +143,16 @@ def test_metrics_are_mended_from_checkpoint(tmp_path, ahead, capsys):
     assert len(lost) == ahead
 
 
-def test_signal_during_the_last_evaluation_is_reported(tmp_path):
+def test_signal_during_the_last_evaluation_is_reported(tmp_path, monkeypatch):
     """The run ends, but a command that would start another run does not."""
+    heard = threading.Event()
+    monkeypatch.setattr(preemption, "print", lambda *_, **__: heard.set(), raising=False)
 
     class Signals(Spy):
         def phase(self, name):
             if name == "evaluating":
                 signal.raise_signal(signal.SIGTERM)
-                time.sleep(0.2)  # until the thread that listens has heard it
+                assert heard.wait(60)
 
     assert loop.train(Counter(), folder=tmp_path / "a").stopped_by is None
     trained = loop.train(Counter(), writers=[Signals()], folder=tmp_path / "b")

@@ -31,6 +31,9 @@ def server(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
         yield server
 
 
@@ -43,6 +46,13 @@ def test_uploaded_export_is_loaded(address, server):
     loaded, here = gtrxl_jax.load(address), gtrxl_jax.load(AGENT)
     assert_same(jax.device_get(loaded.params), jax.device_get(here.params))
     assert loaded.config == here.config
+
+
+@pytest.mark.integration
+def test_push_command(server, capsys):
+    main(["push", str(AGENT), "me/mine", "--private"])
+    assert server.private == {"me/mine": True}
+    assert "hf://me/mine" in capsys.readouterr().out
 
 
 def test_only_files_of_an_export_are_downloaded(server):

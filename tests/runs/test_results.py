@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 
 import numpy as np
@@ -81,6 +82,10 @@ def test_single_episode_result_is_valid_json(tmp_path):
 
 def test_commit_of_sources(tmp_path, monkeypatch):
     """It is marked if any source has changed; a merely surrounding repository does not count."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     package = tmp_path / "package"
     (package / "training").mkdir(parents=True)
     (package / "nn").mkdir()

@@ -37,7 +37,7 @@ class CoreModelConfig(TrajectoryModelConfig):
     """A memory core, by a registered name such as mlstm, lstm or gtrxl."""
     core_settings: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Settings of the core as name value pairs, such as heads 4; layers, width and dtype are the
-    model's."""
+    model's. Lengths such as memory_size count tokens, three for each step."""
 
     def check(self) -> None:
         super().check()

@@ -88,7 +88,10 @@ class GPTBlock(nn.Module):
         precision: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         dropout = nn.Dropout(self.dropout_rate, deterministic=deterministic)
         attended = nn.MultiHeadDotProductAttention(
-            num_heads=self.heads, dropout_rate=self.attention_dropout_rate, **precision
+            num_heads=self.heads,
+            dropout_rate=self.attention_dropout_rate,
+            broadcast_dropout=False,  # a mask for each row and head, as in the other models
+            **precision,
         )(
             LayerNorm(epsilon=EPSILON, **precision)(x_BSD),
             mask=mask_B1SS,

@@ -75,6 +75,18 @@ class DTConfig(TrajectoryModelConfig):
     attention_dropout: float = number(0.0, at_least=0, below=1)
     """Dropout rate of the attention weights."""
 
+    def check(self) -> None:
+        super().check()
+        if self.block == "gtrxl":
+            return
+        for field in ("gate", "gate_bias"):
+            value, default = getattr(self, field), getattr(DTConfig, field)
+            if value != default:
+                raise ValueError(
+                    f"model.{field} {value} has no effect, since model.block {self.block} has no "
+                    f"gates: use gtrxl, or leave it at {default}"
+                )
+
     def make(
         self, observation_space: Any, action_space: Any, context: int, param_dtype: Any
     ) -> "RATE":
