@@ -174,7 +174,7 @@ def test_bonus_decreases_and_its_target_is_never_trained():
     def run():
         start = trainer.init(0)
         end, (metrics, _) = jax.lax.scan(
-            lambda state, _: trainer.update(state), start, None, length=40
+            lambda state, _: trainer.update(state), start, None, length=80
         )
         return start.params["rnd"], end.params["rnd"], metrics
 
