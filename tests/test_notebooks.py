@@ -63,9 +63,8 @@ EXPECTED = {
         {"image/png": 4},
         """
         steps = {core: studies.to_goal(group) for core, group in by_core.items()}
-        assert "gtrxl, sampled learning_rate in [0.0003, 0.01] | 5/5 [" in text, text
-        assert all(np.isnan(steps[core]).sum() < 4 for core in ("gru", "lstm")), steps
-        assert np.nanmedian(steps["gru"]) < np.median(steps["gtrxl"]), steps
+        assert all(np.isnan(steps[core]).sum() < 3 for core in ("gtrxl", "gru", "lstm")), steps
+        assert np.nanmedian(steps["gru"]) < np.nanmedian(steps["gtrxl"]), steps
         """,
     ),
 }
