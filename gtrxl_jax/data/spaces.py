@@ -8,7 +8,15 @@ import gymnasium
 import numpy as np
 
 from gtrxl_jax.specs import action_spec
-from gtrxl_jax.specs.spaces import bounds_of, dtype_of, kind_of, map_leaves, parts_of, shape_of
+from gtrxl_jax.specs.spaces import (
+    bounds_of,
+    characters_of,
+    dtype_of,
+    kind_of,
+    map_leaves,
+    parts_of,
+    shape_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +109,7 @@ def _write(space: Any) -> dict[str, Any]:
             return {"multibinary": list(space.shape)}
         case gymnasium.spaces.Text():
             lengths = [space.min_length, space.max_length]
-            return {"text": lengths, "characters": space.characters}
+            return {"text": lengths, "characters": "".join(characters_of(space))}
     bounds = {"low": _texts(space.low), "high": _texts(space.high)}
     return {"box": list(space.shape), "dtype": space.dtype.name} | bounds
 
@@ -156,7 +164,7 @@ def _converted(leaf: Any, field: str) -> gymnasium.Space:
         return gymnasium.spaces.MultiBinary(shape)
     if kind == "text":
         length, least = int(leaf.max_length), int(getattr(leaf, "min_length", 0))
-        characters = "".join(sorted(leaf.characters))
+        characters = "".join(characters_of(leaf))
         return gymnasium.spaces.Text(length, min_length=least, charset=characters)
     if kind == "box":
         dtype = dtype_of(leaf)

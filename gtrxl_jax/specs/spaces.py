@@ -128,7 +128,7 @@ def bounds_of(leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
         case "multi-binary":
             return np.array(0), np.array(1)
         case "text":
-            return np.array(0), np.array(len(leaf.characters))
+            return np.array(0), np.array(len(characters_of(leaf)))
         case "box":
             return _bound(leaf.low, dtype_of(leaf)), _bound(leaf.high, dtype_of(leaf))
     return _bound(-np.inf, dtype_of(leaf)), _bound(np.inf, dtype_of(leaf))
@@ -172,6 +172,14 @@ def _short(bound: Any) -> str:
     return text if len(text) <= 40 else f"{text[:36]} ..."
 
 
+def characters_of(space: Any) -> list[str]:
+    """Return the characters of a text space in the order of their tokens, each once.
+
+    gymnasium keeps those that a charset repeats, as that of BabyAI's datasets does.
+    """
+    return sorted(set(space.characters))
+
+
 def text_tokens(space: Any, texts: Iterable[str | bytes]) -> Int[np.ndarray, "N L"]:
     """Convert strings of a text space to tokens, int32.
 
@@ -182,7 +190,7 @@ def text_tokens(space: Any, texts: Iterable[str | bytes]) -> Int[np.ndarray, "N 
       ValueError: if a string is too long, or has a character that the space has not.
     """
     length = int(space.max_length)
-    token = {character: c + 1 for c, character in enumerate(sorted(space.characters))}
+    token = {character: c + 1 for c, character in enumerate(characters_of(space))}
     rows = []
     for text in texts:
         text = text.decode() if isinstance(text, bytes) else str(text)
@@ -202,7 +210,7 @@ def texts_of(space: Any, tokens: Shaped[np.ndarray, "N L"]) -> list[str]:
     """
     if np.any((tokens[:, :-1] == 0) & (tokens[:, 1:] != 0)):
         raise ValueError("a text has padding, the token 0, before its end: pad it at the end only")
-    characters = ["", *sorted(space.characters)]
+    characters = ["", *characters_of(space)]
     return ["".join(characters[token] for token in row) for row in tokens.tolist()]
 
 

@@ -383,6 +383,16 @@ DAMAGED = {
         "reward_ckpt.0.gz is a link out of its folder, which is not followed",
         "copy the file there",
     ),
+    "dqn: count of another shape": (
+        shard(lambda folder: write_gzip(folder / "add_count_ckpt.0.gz", np.arange(2))),
+        r"add_count_ckpt.0.gz is damaged: it has int64\[2\] instead of one whole number",
+        AGAIN,
+    ),
+    "dqn: count cut short": (
+        cut(shard(), "add_count_ckpt.0.gz"),
+        "add_count_ckpt.0.gz is damaged",
+        AGAIN,
+    ),
     "dqn: nothing but the beginning": (
         shard(episodes=(), unfinished=1),
         "data contains no episodes",

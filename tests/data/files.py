@@ -36,7 +36,9 @@ def write_d4rl(path, arrays):
     return path
 
 
-def write_shard(folder, shard, episodes, *, begun=0, unfinished=0, padded=True):
+def write_shard(
+    folder, shard, episodes, *, begun=0, unfinished=0, left_over=0, padded=True, counted=True
+):
     """Write a shard of DQN-replay as Dopamine does: its buffer, one entry before it is full.
 
     Args:
@@ -45,6 +47,8 @@ def write_shard(folder, shard, episodes, *, begun=0, unfinished=0, padded=True):
       episodes: the numbers of steps of its complete episodes.
       begun: how many steps at the beginning belong to an episode of the shard before.
       unfinished: how many steps the last episode has so far.
+      left_over: how many entries remain of the shard before, as at the end of the training.
+      counted: whether the number of entries is there.
       padded: whether there are three zero entries before each episode.
 
     Returns:
@@ -65,18 +69,24 @@ def write_shard(folder, shard, episodes, *, begun=0, unfinished=0, padded=True):
         whole.append(entries[:3])
         parts.append([np.pad(x, [(lead, 0)] + [(0, 0)] * (x.ndim - 1)) for x in entries])
     stored = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    # The entry that is not yet overwritten.
-    stale = [stored[0][:1] * 0 + 7, stored[1][:1], stored[2][:1], stored[3][:1] * 0]
+    # The entries that are not yet overwritten.
+    old = max(left_over, int(unfinished > 0))
+    stale = [
+        np.full((old, 6, 5), 7, np.uint8),
+        np.ones(old, np.int32),
+        np.ones(old, np.float32),
+        (np.arange(old) % 3 == 1).astype(np.uint8),
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     for name, array, last in zip(
         ("observation", "action", "reward", "terminal"), stored, stale, strict=True
     ):
-        write_gzip(
-            folder / f"$store$_{name}_ckpt.{shard}.gz",
-            np.concatenate([array, last] if unfinished else [array]),
-        )
+        write_gzip(folder / f"$store$_{name}_ckpt.{shard}.gz", np.concatenate([array, last]))
+    if counted:
+        count = np.array(len(stored[0]) + shard * (len(stored[0]) + old))
+        write_gzip(folder / f"add_count_ckpt.{shard}.gz", count)
     # Other parts of the buffer are pickled there, and not read.
-    (folder / f"add_count_ckpt.{shard}.gz").write_bytes(b"")
+    (folder / f"invalid_range_ckpt.{shard}.gz").write_bytes(b"")
     return whole
 
 

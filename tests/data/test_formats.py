@@ -14,6 +14,7 @@ from gtrxl_jax.data.outcomes import Outcomes
 from gtrxl_jax.data.summary import summarize
 from gtrxl_jax.data.windows import take_segments
 from gtrxl_jax.segments import OPTIONAL
+from tests.comparison import assert_same
 from tests.data.files import (
     d4rl_arrays,
     maze_arrays,
@@ -73,6 +74,22 @@ def test_d4rl_without_next_observations(tmp_path):
         cut, missing = reader.describe_missing()
     assert cut == "the last 4 steps neither terminated nor timed out: a cut episode"
     assert missing.startswith("the last observation of 3 of 3 episodes is not stored")
+
+
+def test_d4rl_leaves_out_single_steps_without_an_observation_after_them(tmp_path):
+    """As where a goal of maze2d is reached at once; one that terminated repeats its observation."""
+    ends = ("timeout", "timeout", "terminal", "timeout", "timeout")
+    arrays = d4rl_arrays((4, 1, 1, 1, 3), ends)
+    path = write_d4rl(tmp_path / "maze2d.hdf5", arrays)
+    whole = datasets.load(path)
+    assert whole.length.tolist() == [3, 1, 2]
+    with DatasetReader(path) as reader:
+        assert reader.describe_missing()[0] == (
+            "2 single steps have no observation after them: left out"
+        )
+    following = arrays["observations"] + 1
+    path = write_d4rl(tmp_path / "with.hdf5", arrays | {"next_observations": following})
+    assert datasets.load(path).length.tolist() == [4, 1, 1, 1, 3]
 
 
 def test_time_limit_counts_actions_that_are_left_out(tmp_path):
@@ -155,6 +172,30 @@ def test_shards_are_rebuilt(tmp_path):
         ]
         for e in (3, 0, 1):  # in any order
             np.testing.assert_array_equal(reader.observations(e, 1, 2)[0], whole.observations[e, 1])
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("unfinished", [0, 4])
+def test_entries_of_the_shard_before_are_not_read(tmp_path, padded, unfinished):
+    """As in the last shard, which is written where training ends."""
+    for name, left_over in (("whole", 0), ("last", 9)):
+        write_shard(
+            tmp_path / name, 3, (5, 2), unfinished=unfinished, left_over=left_over, padded=padded
+        )
+    whole, last = (datasets.load(tmp_path / name) for name in ("whole", "last"))
+    assert last.length.tolist() == [5, 2, 3][: 2 + (unfinished > 0)]
+    assert_same(last, whole)
+    missing = []
+    for name in ("whole", "last"):
+        with DatasetReader(tmp_path / name) as reader:
+            missing.append(reader.describe_missing())
+    assert missing[0] == missing[1]
+
+
+def test_shards_do_not_need_their_count(tmp_path):
+    for counted in (True, False):
+        write_shard(tmp_path / str(counted), 0, (5, 2), unfinished=4, counted=counted)
+    assert_same(*(datasets.load(tmp_path / str(counted)) for counted in (True, False)))
 
 
 def test_shards_without_zero_entries(tmp_path):

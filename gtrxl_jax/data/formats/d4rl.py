@@ -75,13 +75,19 @@ class D4RL(Format):
         ends = np.flatnonzero(self._terminals | timeouts) + 1
         starts = np.append(0, ends)
         self._bounds = [(int(a), int(b)) for a, b in zip(starts, ends, strict=False)]
+        if self._next is None:
+            # As in maze2d, where the next goal may be reached at once.
+            whole = [(a, b) for a, b in self._bounds if b - a > 1 or self._terminals[a]]
+            if single := len(self._bounds) - len(whole):
+                self.notes += (f"{single:,} single steps have no observation after them: left out",)
+            self._bounds = whole
         rest = steps - int(starts[-1])
         # A single step without an observation after it is no episode.
         if rest > (self._next is None):
             self._bounds.append((int(starts[-1]), steps))
         if rest:
             kept = "a cut episode" if rest > (self._next is None) else "left out"
-            self.notes = (f"the last {rest:,} steps neither terminated nor timed out: {kept}",)
+            self.notes += (f"the last {rest:,} steps neither terminated nor timed out: {kept}",)
         self.num_episodes = len(self._bounds)
         actions = self._acted(0, steps)
         if actions.dtype.kind == "i" and actions.min() < 0:

@@ -2,12 +2,14 @@
 
     $store$_observation_ckpt.3.gz   frames [N, 84, 84] of shard 3, an NPY file in gzip
     $store$_action_ckpt.3.gz, $store$_reward_ckpt.3.gz, $store$_terminal_ckpt.3.gz     [N]
+    add_count_ckpt.3.gz             the entries added so far: modulo N, those of this shard
 
 An observation is a stack `[84, 84, 4]` of the last frames, the oldest first, zero before the first
 of the episode. Dopamine stores that many zero frames before each episode, which are recognized and
-left out. So are a part of an episode at the beginning of a shard, and the last entry of a shard
-that does not end an episode: Dopamine writes a shard one entry early. What then remains at its end
-is an episode that was cut.
+left out. So are a part of an episode at the beginning of a shard, and what is left at its end of
+the shard before: Dopamine writes a shard one entry early, and the last one where training ends. If
+the number of entries is missing, it is the last one that does not end an episode. What then remains
+at the end is an episode that was cut.
 
 Frames are decompressed in their order, and from the beginning again for earlier ones.
 """
@@ -28,6 +30,8 @@ from gtrxl_jax.data.format import DatasetError, Format, Metadata, action_space, 
 from gtrxl_jax.data.npy import read_header
 
 FILE = "$store$_{field}_ckpt.{shard}.gz"
+MAGIC = np.lib.format.MAGIC_PREFIX
+COUNT = "add_count_ckpt.{shard}.gz"
 PATTERN = re.compile(r"\$store\$_observation_ckpt\.(\d+)\.gz")
 STACK = 4
 
@@ -119,11 +123,13 @@ class DQNReplay(Format):
             path = self._path(shard, field)
             with _damaged(path), gzip.open(path) as file:
                 shape, _, dtype = read_header(file)
-                content = file.read()
-            if len(shape) != 1 or len(content) != shape[0] * dtype.itemsize:
+                size = shape[0] * dtype.itemsize if len(shape) == 1 else 0
+                content = file.read(size + 1)  # not more, whatever it is unpacked to
+            if len(shape) != 1 or len(content) != size:
+                more = "more" if len(content) > size else f"{len(content):,} bytes"
                 raise DatasetError(
-                    f"{path} declares {dtype.name}{list(shape)}, and has {len(content):,} bytes: "
-                    "the file is incomplete, get it again"
+                    f"{path} declares {dtype.name}{list(shape)}, and has {more}: the file is "
+                    "incomplete, get it again"
                 )
             arrays[field] = np.frombuffer(content, dtype)
         frames = _Frames(self._path(shard))
@@ -143,9 +149,27 @@ class DQNReplay(Format):
                     f"{self._path(shard, 'action')} has values other than numbers of actions: get "
                     "it again"
                 )
-            return _index(shard, frames, **arrays)
+            return _index(shard, frames, self._count(shard, frames.total), **arrays)
         finally:
             frames.close()
+
+    def _count(self, shard: int, total: int) -> int | None:
+        """Return how many entries are of this shard; None if it does not say."""
+        name = COUNT.format(shard=shard)
+        if not (self.path / name).exists():
+            return None
+        path = inside(self.path, name)
+        with _damaged(path), gzip.open(path) as file:
+            if file.read(len(MAGIC)) != MAGIC:  # such as a pickle
+                return None
+        with _damaged(path), gzip.open(path) as file:
+            shape, _, dtype = read_header(file)
+            if shape or dtype.kind not in "iu":
+                raise ValueError(f"it has {dtype.name}{list(shape)} instead of one whole number")
+            content = file.read(dtype.itemsize)
+            if len(content) < dtype.itemsize:
+                raise ValueError("it ends early")
+        return int(np.frombuffer(content, dtype)[0]) % total or total
 
 
 class _Episode(NamedTuple):
@@ -224,10 +248,16 @@ class _Frames:
 
 
 def _index(
-    shard: int, frames: _Frames, action: np.ndarray, reward: np.ndarray, terminal: np.ndarray
+    shard: int,
+    frames: _Frames,
+    count: int | None,
+    action: np.ndarray,
+    reward: np.ndarray,
+    terminal: np.ndarray,
 ) -> _Shard:
-    """Find the episodes of a shard, see the top of this file."""
-    total, lead = frames.total, STACK - 1
+    """Find the episodes among the first `count` entries of a shard, see the top of this file."""
+    total, lead = frames.total if count is None else count, STACK - 1
+    action, reward, terminal = action[:total], reward[:total], terminal[:total]
     ends = (np.flatnonzero(terminal) + 1).tolist()
     starts = [0, *ends]
 
@@ -246,7 +276,7 @@ def _index(
             notes.append(f"shard {shard}: its first {end:,} entries are part of an episode")
             continue
         is_cut = not terminal[end - 1] if end > start else True
-        first, end = start + lead * is_padded, end - is_cut
+        first, end = start + lead * is_padded, end - (is_cut and count is None)
         # One that was cut gives up its last action.
         if end - first > is_cut:
             episodes.append((first, end))

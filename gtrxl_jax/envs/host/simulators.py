@@ -34,7 +34,15 @@ from gtrxl_jax.envs.host.texts import hash_words, hashed_space
 from gtrxl_jax.envs.stream import OTHER_SCORES
 from gtrxl_jax.extras import import_extra, install_command
 from gtrxl_jax.plugins import find_object, is_of_host_library, is_plugin
-from gtrxl_jax.specs.spaces import describe, dtype_of, kind_of, leaves_of, map_leaves, shape_of
+from gtrxl_jax.specs.spaces import (
+    characters_of,
+    describe,
+    dtype_of,
+    kind_of,
+    leaves_of,
+    map_leaves,
+    shape_of,
+)
 
 FAMILIES = {
     "MiniGrid-": ("minigrid", "minigrid"),
@@ -293,7 +301,7 @@ def _to_arrays(space: Any, field: str) -> tuple[Any, Convert]:
             convert(part) for (_, convert), part in zip(entries, x, strict=True)
         )
     if isinstance(space, spaces.Text):
-        return _from_text(sorted(space.characters), space.max_length, list)
+        return _from_text(characters_of(space), space.max_length, list)
     if texts := _missions(space):
         words = sorted({word for text in texts for word in text.split()})
         return _from_text(words, max(len(text.split()) for text in texts), str.split)
