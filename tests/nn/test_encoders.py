@@ -486,7 +486,8 @@ def timestep():
 def test_input_encoder_against_numpy(timestep):
     encoder = input_encoder()
     params = encoder.init(jax.random.key(0), timestep)
-    params["params"]["reward"] |= {"mean": jnp.float32(0.5), "variance": jnp.float32(0.0625)}
+    statistics = {"count": 9.0, "mean": 0.5, "variance": 0.0625}
+    params["params"]["reward"] |= jax.tree.map(jnp.float32, statistics)
     features = MLPEncoder(ArraySpec((4,)), 8).apply(
         {"params": params["params"]["observation"]}, timestep.observation
     )

@@ -1,5 +1,6 @@
 """Signals during a run, and how it reacts to them."""
 
+import hashlib
 import os
 import signal
 import threading
@@ -73,17 +74,23 @@ def test_process_of_others_survives():
 
 def test_signal_while_main_thread_is_busy(exits):
     """During a long compiled program, Python runs no signal handlers."""
+    busy, noticed = threading.Event(), []
     with Interruption() as asked:
         asked.defer_signals()
-        helper = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
-        helper.start()
-        heard = threading.Event()
-        watch = threading.Thread(target=lambda: (helper.join(), heard.set()))
-        watch.start()
-        # A power of large integers is a single bytecode instruction.
-        _ = 7**3_000_000
-        assert heard.wait(10)
-        send(signal.SIGTERM, lambda: asked.requested)
+
+        def ask():
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not asked.requested and busy.is_set():
+                time.sleep(0.001)
+            noticed.append(busy.is_set())
+
+        thread = threading.Thread(target=ask)
+        busy.set()
+        thread.start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 6_000_000)  # without the lock of Python's threads
+        busy.clear()
+        thread.join()
+    assert noticed == [True]
     assert exits == []
 
 
