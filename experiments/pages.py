@@ -657,7 +657,7 @@ def summary_table() -> list[str]:
             worlds(maze, core), worlds(f"{maze}, 0.001", core)
         ),
         "the same from images, solved": lambda core: of(worlds(f"{maze}, images", core)),
-        "the same with all seven actions, solved": lambda core: of(
+        "MiniGrid-Memory 9 x 9 with all seven actions, solved": lambda core: of(
             tasks("MiniGrid-MemoryS9-v0", core)
         ),
         "MemoryChain of 100 steps, solved, with PPO and with V-MPO": both,
