@@ -162,7 +162,7 @@ class DQNReplay(Format):
         with _damaged(path), gzip.open(path) as file:
             if file.read(len(MAGIC)) != MAGIC:  # such as a pickle
                 return None
-        with _damaged(path), gzip.open(path) as file:
+            file.seek(0)
             shape, _, dtype = read_header(file)
             if shape or dtype.kind not in "iu":
                 raise ValueError(f"it has {dtype.name}{list(shape)} instead of one whole number")
